@@ -1,0 +1,204 @@
+"""Builds an ONNX model node by node and writes it, with external data when it is large."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ._weights import Weight
+
+#: The operator set that the builders write: the default of current exporters.
+OPSET = 18
+#: IR version that goes with it; older readers refuse a newer one.
+IR_VERSION = 8
+#: Models with more weights than this keep them in a file beside the model.
+EXTERNAL_LIMIT_BYTES = 256 << 20
+#: External tensors begin at multiples of this, so that they can be memory-mapped.
+ALIGNMENT_BYTES = 64 << 10
+
+
+class GraphBuilder:
+    """An ONNX graph in the making.
+
+    Every method that adds a node returns the name of its output.
+
+    Parameters
+    ----------
+    name
+        The graph's name.
+    seed
+        Seeds all random weights.
+    """
+
+    def __init__(self, name: str, seed: int):
+        self.name = name
+        self.seed = seed
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.weights: list[Weight] = []
+        self.constants: list[TensorProto] = []
+        self._counts: dict[str, int] = {}
+
+    def input(self, name: str, shape: tuple[int, ...]) -> str:
+        """Declare a float32 input."""
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        return name
+
+    def output(self, name: str, shape: tuple[int, ...]) -> None:
+        """Declare a float32 output, whose name a node's ``result`` must have."""
+        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def node(self, op: str, *inputs: str, result: str | None = None, name: str = "", **attr: Any) -> str:
+        """Add a node with one output; its name counts up per operator unless given."""
+        if not name:
+            number = self._counts.get(op, 0)
+            self._counts[op] = number + 1
+            name = f"{op}_{number}"
+        result = result or f"{name}_output"
+        self.nodes.append(helper.make_node(op, list(inputs), [result], name=name, **attr))
+        return result
+
+    def normal(self, name: str, shape: tuple[int, ...], std: float, mean: float = 0.0) -> str:
+        """Add a weight drawn from a normal distribution."""
+        return self._weight(name, shape, "normal", mean, std)
+
+    def uniform(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
+        """Add a weight drawn uniformly from ``low`` to ``high``."""
+        return self._weight(name, shape, "uniform", low, high)
+
+    def he(self, name: str, shape: tuple[int, ...], fan_in: int) -> str:
+        """Add a weight for a layer before a rectifier.
+
+        Its variance 2 / ``fan_in`` keeps the mean square of activations through
+        layers (He et al. 2015, "Delving deep into rectifiers", eq. 10).
+        """
+        return self.normal(name, shape, sqrt(2.0 / fan_in))
+
+    def constant(self, name: str, value: Any, dtype: type = np.float32) -> str:
+        """Add a fixed initializer; the same name twice is the same tensor."""
+        if all(tensor.name != name for tensor in self.constants):
+            self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def _weight(self, name: str, shape: tuple[int, ...], distribution: str, a: float, b: float) -> str:
+        stream = (self.seed, len(self.weights))
+        self.weights.append(Weight(name, tuple(shape), distribution, a, b, stream))
+        return name
+
+    def conv(self, x: str, name: str, channels: tuple[int, int], kernel: int, **options: Any) -> str:
+        """Add a square convolution from ``channels[0]`` to ``channels[1]`` channels.
+
+        Parameters
+        ----------
+        options
+            ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: the layer
+            is followed by a rectifier).
+        """
+        groups = options.get("groups", 1)
+        fan_in = channels[0] // groups * kernel * kernel
+        gain = 1.0 if options.get("linear") else 2.0
+        shape = (channels[1], channels[0] // groups, kernel, kernel)
+        inputs = [x, self.normal(f"{name}.weight", shape, sqrt(gain / fan_in))]
+        if options.get("bias"):
+            inputs.append(self.normal(f"{name}.bias", (channels[1],), 0.1))
+        stride, pad = options.get("stride", 1), kernel // 2
+        return self.node(
+            "Conv", *inputs, name=f"{name}/Conv", dilations=[1, 1], group=groups,
+            kernel_shape=[kernel, kernel], pads=[pad] * 4, strides=[stride, stride],
+        )  # fmt: skip
+
+    def batch_norm(self, x: str, name: str, channels: int, epsilon: float) -> str:
+        """Add an inference-mode BatchNormalization with random statistics near (0, 1)."""
+        shape = (channels,)
+        return self.node(
+            "BatchNormalization", x,
+            self.uniform(f"{name}.gamma", shape, 0.8, 1.2),
+            self.normal(f"{name}.beta", shape, 0.1),
+            self.normal(f"{name}.running_mean", shape, 0.1),
+            self.uniform(f"{name}.running_var", shape, 0.7, 1.3),
+            name=f"{name}/BatchNormalization", epsilon=epsilon,
+        )  # fmt: skip
+
+    def relu6(self, x: str, name: str) -> str:
+        """Add ReLU6 the way exporters write it: Clip with constant limits 0 and 6."""
+        low, high = self.constant("clip.min", 0.0), self.constant("clip.max", 6.0)
+        return self.node("Clip", x, low, high, name=f"{name}/Clip")
+
+    # Model -----------------------------------------------------------------------------
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all random weights."""
+        return sum(weight.size_bytes for weight in self.weights)
+
+    def model(self) -> onnx.ModelProto:
+        """Return the model with its weights in memory, checked by ONNX's checker."""
+        initializers = [numpy_helper.from_array(w.array(), w.name) for w in self.weights]
+        model = self._model(initializers)
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+    def save(self, path: str | os.PathLike[str], external_limit_bytes: int = EXTERNAL_LIMIT_BYTES) -> Path:
+        """Write the model, and ``<file>.data`` beside it when the weights exceed the limit.
+
+        The files are written and checked in a temporary folder next to the target and
+        then moved to their names, the model last.
+
+        Returns
+        -------
+        Path
+            The model's file.
+        """
+        path = Path(path)
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            staged, data = folder / path.name, folder / f"{path.name}.data"
+            if self.weight_bytes > external_limit_bytes:
+                onnx.save(self._model(self._write_external(data)), staged)
+            else:
+                onnx.save(self.model(), staged)
+            onnx.checker.check_model(str(staged), full_check=True)
+            if data.exists():
+                os.replace(data, path.with_name(data.name))
+            os.replace(staged, path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return path
+
+    def _write_external(self, data: Path) -> list[TensorProto]:
+        """Stream the weights into ``data`` and return initializers that point there."""
+        tensors = []
+        with open(data, "wb") as file:
+            for weight in self.weights:
+                offset = -(-file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                file.seek(offset)
+                for chunk in weight.chunks():
+                    file.write(memoryview(chunk).cast("B"))
+                tensor = TensorProto(
+                    name=weight.name, data_type=TensorProto.FLOAT, dims=weight.shape,
+                    data_location=TensorProto.EXTERNAL,
+                )  # fmt: skip
+                entries = {"location": data.name, "offset": offset, "length": weight.size_bytes}
+                for key, value in entries.items():
+                    tensor.external_data.add(key=key, value=str(value))
+                tensors.append(tensor)
+        return tensors
+
+    def _model(self, initializers: list[TensorProto]) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self.nodes, self.name, self.inputs, self.outputs, initializers + self.constants
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tvmflow"
+        )
+

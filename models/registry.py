@@ -1,0 +1,196 @@
+"""The list of networks that can be built, with their parameters."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ._graph import EXTERNAL_LIMIT_BYTES, GraphBuilder
+from .facebox import facebox_net
+from .mobilenet import mobilenet_v1, mobilenet_v2
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a builder.
+
+    Parameters
+    ----------
+    name
+        Its keyword.
+    type
+        ``int`` or ``float``.
+    default
+        Its value when it is not given.
+    description
+        One sentence.
+    """
+
+    name: str
+    type: type
+    default: int | float
+    description: str
+
+    def parse(self, value: Any) -> int | float:
+        """Convert ``value`` (text or a number) to the parameter's type.
+
+        Raises
+        ------
+        ValueError
+            If it is no number of that type, or not positive (a seed may be 0).
+        """
+        try:
+            number = self.type(value)
+            exact = number == float(value)
+        except (TypeError, ValueError, OverflowError):
+            exact = False
+        if not exact:
+            kind = "a whole number" if self.type is int else "a number"
+            raise ValueError(f"{self.name} must be {kind}, got {value!r}.")
+        if not (0 < number < float("inf")) and not (self.name == "seed" and number == 0):
+            raise ValueError(f"{self.name} must be positive, got {value!r}.")
+        return number
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A network that can be built.
+
+    Parameters
+    ----------
+    name
+        Its name in ``BUILDERS`` and on the command line.
+    function
+        Takes the parameters as keywords and returns the graph.
+    description
+        One sentence.
+    parameters
+        Its parameters, in order.
+    """
+
+    name: str
+    function: Callable[..., GraphBuilder]
+    description: str
+    parameters: tuple[Parameter, ...]
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, int | float]:
+        """Convert given parameters (text or numbers) to the function's keywords.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is unknown or its value does not fit.
+        """
+        known = {parameter.name: parameter for parameter in self.parameters}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{self.name} has no parameter {', '.join(map(repr, unknown))}; "
+                f"it has {', '.join(known)}."
+            )
+        return {name: known[name].parse(value) for name, value in given.items()}
+
+
+_PARAMETERS = {
+    "width": "Multiplies the number of channels of every layer.",
+    "size": "Height and width of the input image in pixels.",
+    "classes": "Length of the output.",
+    "boxes": "Number of bounding boxes in the output.",
+    "batch": "Number of images.",
+    "seed": "Seeds the random weights.",
+}
+
+
+def _builder(function: Callable[..., GraphBuilder]) -> Builder:
+    """Describe a builder function from its signature and the first line of its docstring."""
+    parameters = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = type(parameter.default)
+        parameters.append(Parameter(name, kind, parameter.default, _PARAMETERS[name]))
+    description = (function.__doc__ or "").partition("\n")[0]
+    return Builder(function.__name__, function, description, tuple(parameters))
+
+
+#: Every network by name.
+BUILDERS: dict[str, Builder] = {
+    function.__name__: _builder(function) for function in (mobilenet_v1, mobilenet_v2, facebox_net)
+}
+
+
+def _find(name: str) -> Builder:
+    try:
+        return BUILDERS[name]
+    except KeyError:
+        raise ValueError(f"There is no model {name!r}; there are {', '.join(BUILDERS)}.") from None
+
+
+def make(name: str, **parameters: Any) -> onnx.ModelProto:
+    """Build a network in memory.
+
+    Parameters
+    ----------
+    name
+        A key of ``BUILDERS``.
+    parameters
+        Its parameters, as numbers or text.
+
+    Raises
+    ------
+    ValueError
+        If the name, a parameter or its value is unknown, or the weights exceed the
+        2 GB that an ONNX model in memory can hold.
+    """
+    builder = _find(name)
+    graph = builder.function(**builder.arguments(parameters))
+    if graph.weight_bytes >= 2**31 - 2**20:
+        raise ValueError(
+            f"{name} has {graph.weight_bytes / 1e9:.1f} GB of weights here, more than a model "
+            "in memory can hold (2 GB): write it with build(), which puts them beside the file."
+        )
+    return graph.model()
+
+
+def build(
+    name: str,
+    path: str | os.PathLike[str],
+    *,
+    external_limit_bytes: int = EXTERNAL_LIMIT_BYTES,
+    **parameters: Any,
+) -> Path:
+    """Build a network and write it to ``path``.
+
+    Weights of more than ``external_limit_bytes`` in total are streamed to
+    ``<path>.data``, which belongs beside the model.
+
+    Parameters
+    ----------
+    name
+        A key of ``BUILDERS``.
+    path
+        The file to write; an existing one is replaced once the new one is complete.
+    external_limit_bytes
+        Largest total size of weights that stay inside the model's file.
+    parameters
+        The network's parameters, as numbers or text.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    ValueError
+        If the name, a parameter or its value is unknown.
+    OSError
+        If the files cannot be written.
+    """
+    builder = _find(name)
+    graph = builder.function(**builder.arguments(parameters))
+    return graph.save(path, external_limit_bytes)
