@@ -1,0 +1,39 @@
+"""tvmflow: ONNX networks to deployable GPU modules, on Apache TVM.
+
+>>> import tvmflow
+>>> module = tvmflow.compile("mobilenet_v2.onnx", target="opencl")
+>>> module.save("mobilenet_v2.so")
+>>> outputs = tvmflow.load("mobilenet_v2.so")(input=image)
+
+Importing this package does not import TVM; the first use of a name that needs
+it does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._versions import __version__, check_tvm
+from .errors import TvmflowError
+
+if TYPE_CHECKING:
+    from .deploy.module import Module, load
+    from .pipeline import compile
+
+check_tvm()
+
+#: Public names and the modules that define them, imported on first use.
+_LAZY = {
+    "compile": ".pipeline",
+    "load": ".deploy.module",
+    "Module": ".deploy.module",
+}
+
+__all__ = ["Module", "TvmflowError", "__version__", "compile", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,50 @@
+"""The versions this package is built for, and the check of what is installed.
+
+``apache-tvm`` and ``apache-tvm-ffi`` share C++ structures whose layout changes
+between releases: a pair that does not match crashes the process instead of
+failing with an error.  The metadata of ``apache-tvm`` does not exclude such
+pairs, so the exact pair is checked here, from the installed metadata and
+without importing TVM.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from .errors import EnvironmentMismatchError
+
+__version__ = "0.1.0"
+
+#: The one pair of TVM wheels whose binary interfaces fit together.
+REQUIRED_TVM = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
+
+
+def installed_tvm() -> dict[str, str | None]:
+    """Return the installed version of each TVM wheel, ``None`` where it is missing."""
+    versions: dict[str, str | None] = {}
+    for name in REQUIRED_TVM:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def check_tvm() -> None:
+    """Refuse a pair of TVM wheels that would crash the process.
+
+    Raises
+    ------
+    EnvironmentMismatchError
+        If a wheel is missing or has another version than the one required.
+    """
+    found = installed_tvm()
+    if found == REQUIRED_TVM:
+        return
+    expected = " with ".join(f"{name} {version}" for name, version in REQUIRED_TVM.items())
+    got = " with ".join(f"{name} {version or '(missing)'}" for name, version in found.items())
+    pins = " ".join(f"{name}=={version}" for name, version in REQUIRED_TVM.items())
+    raise EnvironmentMismatchError(
+        f"tvmflow needs {expected}, whose binary interfaces fit together, but found {got}.",
+        remedy=f"python -m pip install {pins}",
+    )
