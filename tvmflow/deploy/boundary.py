@@ -1,0 +1,68 @@
+"""Errors of TVM's runtime, turned into errors that a user can act on.
+
+The OpenCL plug-in raises errors of the kinds ``KernelBuildError`` and
+``DeviceError``; TVM's Python layer hands over kinds it does not know as
+``RuntimeError`` with the kind kept inside.
+"""
+
+from __future__ import annotations
+
+from ..errors import DeviceError, KernelBuildError, TvmflowError
+
+#: What to do where there is no device, by target.
+NO_DEVICE_REMEDIES = {
+    "opencl": "Install an OpenCL device for the CPU with `python -m pip install "
+    "'tvmflow[cpu-opencl]'`, or the driver of your GPU.",
+    "cuda": "Run on a machine with an NVIDIA GPU and its driver, or compile with --target opencl.",
+}
+
+_LOG_LINES = 60
+
+
+def translate(error: BaseException, attempt: str, target: str) -> TvmflowError | None:
+    """Return the tvmflow error for an error that came out of TVM.
+
+    Parameters
+    ----------
+    error
+        What was raised.
+    attempt
+        What was attempted, as the beginning of a sentence: ``"Running m.so"``.
+    target
+        The module's target.
+
+    Returns
+    -------
+    TvmflowError or None
+        ``None`` when the error is not about the device or its kernels.
+    """
+    if isinstance(error, TvmflowError):
+        return error
+    inner = getattr(error, "__tvm_ffi_error__", None)
+    kind = inner.kind if inner is not None else type(error).__name__
+    message = (inner.message if inner is not None else str(error)).strip()
+    first, _, rest = message.partition("\n")
+    if kind == "KernelBuildError":
+        return KernelBuildError(
+            f"{attempt} failed: {first}",
+            remedy="Compile the model again for this device, or update its driver; the build log "
+            "below names the lines.",
+            details=_shorten(rest),
+        )
+    if kind == "DeviceError":
+        return DeviceError(
+            f"{attempt} failed: {first}",
+            remedy=NO_DEVICE_REMEDIES.get(target)
+            if "no opencl" in first.lower()
+            else "See `tvmflow devices` for what was found and its limits.",
+            details=rest.strip() or None,
+        )
+    return None
+
+
+def _shorten(log: str) -> str | None:
+    lines = log.strip().splitlines()
+    if len(lines) > _LOG_LINES:
+        left_out = len(lines) - _LOG_LINES
+        lines = [*lines[:_LOG_LINES], f"… {left_out} more lines"]
+    return "\n".join(lines) or None

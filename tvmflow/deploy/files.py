@@ -1,0 +1,127 @@
+"""Output files that appear complete under their final names, or not at all.
+
+Everything is prepared in a hidden folder beside the final names, on the same
+file system, and moved into place when it is finished.  Whatever ends the work
+early (an error, Ctrl-C, a signal turned into an exception) removes the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import ArtifactError
+
+
+@contextmanager
+def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a new hidden folder beside `path`, and remove it afterwards.
+
+    Parameters
+    ----------
+    path
+        The final name of the output; its folder must exist.
+
+    Raises
+    ------
+    ArtifactError
+        If `path` is a folder, or its folder does not exist or is not writable.
+    """
+    final = Path(path)
+    folder = final.parent
+    if final.is_dir():
+        raise ArtifactError(
+            f"Writing {final} failed: a file name was expected, but it is a folder.",
+            remedy="give a file name, for example with -o",
+        )
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"Writing {final} failed: the folder {folder} does not exist.",
+            remedy=f"mkdir -p {folder}",
+        )
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=".tmp", dir=folder))
+    except OSError as error:
+        raise _write_error(final, error) from error
+    try:
+        yield stage
+    except OSError as error:
+        # Only failures of writing are reworded here: an error of reading names another file.
+        if error.filename is None or str(error.filename).startswith(str(stage)):
+            raise _write_error(final, error) from error
+        raise
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def publish(files: Mapping[Path, Path]) -> None:
+    """Move finished files to their final names: all of them, or none.
+
+    Parameters
+    ----------
+    files
+        Finished file → final name, in the order of moving.  The file that the
+        user opens comes last, so that whoever sees it sees the others too.
+
+    Raises
+    ------
+    ArtifactError
+        If a file cannot be moved; what had been moved before is undone.
+    """
+    moved: list[tuple[Path, Path | None]] = []
+    backups: list[Path] = []
+    try:
+        for source, final in files.items():
+            backup = None
+            # One rename is atomic by itself; only a set of them has to be undone.
+            if len(files) > 1 and final.exists():
+                backup = source.with_name(f"{source.name}.previous")
+                place_copy(final, backup)
+                backups.append(backup)
+            os.chmod(source, 0o666 & ~_umask())
+            os.replace(source, final)
+            moved.append((final, backup))
+    except BaseException as error:
+        for final, backup in reversed(moved):
+            with suppress(OSError):
+                if backup is None:
+                    final.unlink()
+                else:
+                    os.replace(backup, final)
+        if isinstance(error, OSError):
+            raise _write_error(final, error) from error
+        raise
+    finally:
+        for backup in backups:
+            with suppress(OSError):
+                backup.unlink()
+
+
+def place_copy(source: Path, destination: Path) -> None:
+    """Give `destination` the content of `source`, sharing the blocks where possible.
+
+    Published files are never changed in place, so that a hard link is as good as
+    a copy; across file systems the bytes are copied.
+    """
+    try:
+        os.link(source, destination)
+    except OSError:
+        shutil.copyfile(source, destination)
+
+
+def _umask() -> int:
+    """Return the process's umask (it can only be read by setting it)."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _write_error(path: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"Writing {path} failed: {error.strerror or error}.",
+        remedy="check the free space and the permissions of the folder, or choose another one",
+    )

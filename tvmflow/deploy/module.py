@@ -1,0 +1,307 @@
+"""A compiled network: run, measured, inspected and saved.
+
+>>> module = tvmflow.load("mobilenet_v2.so")
+>>> module.inputs
+(TensorInfo(name='input', shape=(1, 3, 224, 224), dtype='float32'),)
+>>> (scores,) = module(image)
+>>> scores = module(input=image)["scores"]
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import _versions
+from ..errors import ArtifactError, InputError
+from ..tensors import TensorInfo
+from .files import place_copy, publish, staging
+from .link import Host
+from .reader import SIDECAR_SUFFIX, Artifact, read_artifact
+from .values import Outputs, order_inputs
+from .writer import remove_stale_sidecar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .profile import KernelTime
+    from .session import Session
+
+
+class Module:
+    """A compiled network in a module file.
+
+    Nothing is loaded before the first call (or `open`), so that a module for
+    another machine can be inspected and saved.  Calls from several threads are
+    safe and run one after the other.
+
+    Parameters
+    ----------
+    artifact
+        The module file.
+    device_index
+        Which of the target's devices runs it.
+    """
+
+    def __init__(self, artifact: Artifact, *, device_index: int = 0):
+        self._artifact = artifact
+        self._device_index = device_index
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+        self._cleanup: weakref.finalize[[], Module] | None = None
+
+    @classmethod
+    def from_temporary(
+        cls, path: str | os.PathLike[str], cleanup: Callable[[], object], *, device_index: int = 0
+    ) -> Module:
+        """Take over a module file that nobody else keeps.
+
+        Parameters
+        ----------
+        path
+            The file, as `write_artifact` wrote it.
+        cleanup
+            Removes it; called once, when the module is closed, collected, or the
+            process ends.  It must not hold a reference to the module.
+        """
+        module = cls(read_artifact(path), device_index=device_index)
+        module._cleanup = weakref.finalize(module, cleanup)
+        return module
+
+    @property
+    def path(self) -> Path:
+        """The module file."""
+        return self._artifact.path
+
+    @property
+    def artifact(self) -> Artifact:
+        """The module file's content, without the library."""
+        return self._artifact
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Target, device, versions, kernels, options: what the file says of itself."""
+        return self._artifact.metadata
+
+    @property
+    def target(self) -> str:
+        """``opencl``, ``cuda`` or ``llvm``."""
+        return str(self.metadata["target"])
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every input, in order."""
+        return self._artifact.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every output, in order."""
+        return self._artifact.outputs
+
+    def open(self) -> Self:
+        """Load the library, and bring the weights to the device; once, then nothing.
+
+        Returns
+        -------
+        Module
+            Itself.
+
+        Raises
+        ------
+        ArtifactError
+            If the module is for another machine, or its code is damaged.
+        DeviceError
+            If there is no device for its target.
+        """
+        with self._lock:
+            self._opened()
+        return self
+
+    def __call__(self, /, *inputs: Any, **named: Any) -> Outputs:
+        """Run the network on host or device data and return NumPy arrays.
+
+        Parameters
+        ----------
+        inputs, named
+            NumPy arrays or DLPack tensors, in the network's order or by name.  A
+            single mapping is taken as names and values (for names that are no
+            Python identifiers).
+
+        Returns
+        -------
+        Outputs
+            Arrays by position and by name.
+
+        Raises
+        ------
+        InputError
+            If an input is missing or has the wrong name, shape or dtype.
+        DeviceError
+            If there is no device, or it refuses; `KernelBuildError` if a kernel
+            does not build.
+        """
+        if len(inputs) == 1 and not named and isinstance(inputs[0], Mapping):
+            return self.run(inputs[0])
+        values = order_inputs(self.inputs, inputs, named)
+        with self._lock:
+            return self._opened().run(values, on_device=False)
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any], *, output: str = "numpy") -> Outputs:
+        """Run the network; like a call, with the choice of what comes back.
+
+        Parameters
+        ----------
+        inputs
+            Values by name, or in the network's order.
+        output
+            ``"numpy"`` for arrays, ``"dlpack"`` for tensors on the device, not
+            copied, that any library takes with ``from_dlpack``.
+        """
+        if output not in ("numpy", "dlpack"):
+            raise InputError(
+                f"Outputs can be 'numpy' or 'dlpack', not {output!r}.",
+                remedy="Choose one of them.",
+            )
+        if isinstance(inputs, Mapping):
+            values = order_inputs(self.inputs, (), inputs)
+        else:
+            values = order_inputs(self.inputs, inputs, {})
+        with self._lock:
+            return self._opened().run(values, on_device=output == "dlpack")
+
+    def profile(
+        self, inputs: Mapping[str, Any] | Sequence[Any], runs: int = 10
+    ) -> list[KernelTime]:
+        """Measure every kernel of a run on the device.
+
+        Parameters
+        ----------
+        inputs
+            As for `run`.
+        runs
+            How many runs to measure, after one that is not.
+
+        Returns
+        -------
+        list of KernelTime
+            One a launch, in launch order.
+        """
+        from .profile import profile_kernels
+
+        if isinstance(inputs, Mapping):
+            values = order_inputs(self.inputs, (), inputs)
+        else:
+            values = order_inputs(self.inputs, inputs, {})
+        with self._lock:
+            return profile_kernels(self._opened(), values, runs)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the module, and the weights beside it if they are not inside.
+
+        Returns
+        -------
+        Path
+            The module file.
+
+        Raises
+        ------
+        ArtifactError
+            If a file cannot be written; nothing is left then.
+        """
+        final = Path(path)
+        source = self._artifact
+        if final.exists() and source.path.exists() and final.samefile(source.path):
+            return final
+        with staging(final) as stage:
+            files: dict[Path, Path] = {}
+            final_sidecar = final.with_name(final.name + SIDECAR_SUFFIX)
+            if source.sidecar is not None:
+                files[stage / final_sidecar.name] = final_sidecar
+                place_copy(source.sidecar, stage / final_sidecar.name)
+            files[stage / final.name] = final
+            place_copy(source.path, stage / final.name)
+            publish(files)
+        if source.sidecar is None:
+            remove_stale_sidecar(final_sidecar)
+        return final
+
+    def close(self) -> None:
+        """Unload the library, free the device's memory and remove a temporary file."""
+        with self._lock:
+            self._session = None
+            if self._cleanup is not None:
+                self._cleanup()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<tvmflow.Module {self.metadata['name']} ({self.target}): {inputs} -> {outputs}>"
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            from .session import Session
+
+            if not self.path.exists():
+                raise ArtifactError(
+                    f"Running the module {self.metadata['name']} failed: its file {self.path} "
+                    "is gone, or the module was closed.",
+                    remedy="Load it again from where it was saved.",
+                )
+            _check_host(self._artifact)
+            self._artifact.check_library()
+            self._session = Session(self._artifact, self._device_index)
+        return self._session
+
+
+def load(path: str | os.PathLike[str], *, device: int = 0) -> Module:
+    """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
+
+    Parameters
+    ----------
+    path
+        The module file; large weights lie beside it as ``PATH.weights``.
+    device
+        Index of the device among those of the module's target.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no such file, it is damaged, or it was compiled with another
+        version of TVM.
+    """
+    artifact = read_artifact(path)
+    _check_versions(artifact)
+    return Module(artifact, device_index=device)
+
+
+def _check_versions(artifact: Artifact) -> None:
+    """The virtual machine's program is only understood by the TVM that wrote it."""
+    required = _versions.REQUIRED_TVM
+    for key, package in (("tvm", "apache-tvm"), ("tvm_ffi", "apache-tvm-ffi")):
+        found = artifact.metadata.get(key)
+        if found != required[package]:
+            raise ArtifactError(
+                f"Loading the module {artifact.path} failed: it was compiled with {package} "
+                f"{found}, but {required[package]} is installed.",
+                remedy="Compile the model again with this tvmflow.",
+            )
+
+
+def _check_host(artifact: Artifact) -> None:
+    host, native = str(artifact.metadata["host"]), Host.native()
+    if host != native.triple or artifact.architecture != native.architecture:
+        raise ArtifactError(
+            f"Running the module {artifact.path} failed: its host code is for {host}, "
+            f"but this machine is {native.triple}.",
+            remedy=f"Run it on such a machine, or compile with --host {native.triple}.",
+        )

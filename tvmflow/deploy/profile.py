@@ -1,0 +1,137 @@
+"""Times of single kernels: from the device's own clock, or from around each call."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import tvm_ffi
+
+from ..errors import DeviceError
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """How long one launch of a run took.
+
+    Parameters
+    ----------
+    kernel
+        The kernel's name.
+    median_us, p90_us
+        Over the measured runs, in microseconds.
+    clock
+        ``"device"``: the device's profiling events.  ``"host"``: measured around
+        the call (including the launch and the waiting for a device).
+    global_size, local_size
+        Work-items of the launch and of a work-group; empty when not launched so.
+    """
+
+    kernel: str
+    median_us: float
+    p90_us: float
+    clock: str
+    global_size: tuple[int, ...] = ()
+    local_size: tuple[int, ...] = ()
+
+
+def profile_kernels(session: Session, values: Sequence[Any], runs: int) -> list[KernelTime]:
+    """Measure every kernel launch of a network's run.
+
+    Parameters
+    ----------
+    session
+        The loaded module.
+    values
+        The inputs, in order.
+    runs
+        Measured runs, at least 1; one more goes before them.
+
+    Returns
+    -------
+    list of KernelTime
+        In launch order.
+
+    Raises
+    ------
+    DeviceError
+        If the device did not report its launches.
+    """
+    runs = max(1, runs)
+    session.run(values, on_device=False)
+    if session.target == "opencl":
+        return _profile_events(session, values, runs)
+    return _profile_calls(session, values, runs)
+
+
+def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[KernelTime]:
+    begin = tvm_ffi.get_global_func("tvmflow.opencl.profile_begin")
+    end = tvm_ffi.get_global_func("tvmflow.opencl.profile_end")
+    index = session.device.index
+    with session.errors("Measuring kernels"):
+        begin(index)
+        try:
+            for _ in range(runs):
+                session.run(values, on_device=False)
+        finally:
+            launches = json.loads(end(index))
+    count = len(launches) // runs
+    if not count or len(launches) != count * runs:
+        raise DeviceError(
+            f"Measuring kernels failed: the device reported {len(launches)} launches of "
+            f"{runs} equal runs.",
+            remedy="Run `tvmflow bench` without --kernels for the whole network's time.",
+        )
+    times = []
+    for position in range(count):
+        first = launches[position]
+        us = sorted(launches[run * count + position]["us"] for run in range(runs))
+        sizes = tuple(first.get("global", ())), tuple(first.get("local", ()))
+        times.append(KernelTime(first["kernel"], median(us), _p90(us), "device", *sizes))
+    return times
+
+
+def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[KernelTime]:
+    """Time the calls of a second virtual machine, so that the first one stays as it is."""
+    machine = session.new_machine()
+    wait = (lambda: None) if session.on_host else session.device.sync
+    measured: list[tuple[str, float]] = []
+    started = 0.0
+
+    def instrument(_function: Any, name: str, before: bool, *_: Any) -> int:
+        nonlocal started
+        if name.startswith("vm.builtin."):
+            return 0
+        wait()
+        if before:
+            started = time.perf_counter()
+        else:
+            measured.append((name, (time.perf_counter() - started) * 1e6))
+        return 0
+
+    machine.set_instrument(tvm_ffi.convert(instrument))
+    arguments = session.bring(values, reuse=True)
+    entry = machine["main"]
+    by_run = []
+    for _ in range(runs + 1):
+        measured.clear()
+        entry(*arguments, *session.weights)
+        by_run.append(list(measured))
+    by_run.pop(0)  # the first run of a new machine reserves its memory
+    times = []
+    for position, (name, _) in enumerate(by_run[0]):
+        us = sorted(run[position][1] for run in by_run)
+        times.append(KernelTime(name, median(us), _p90(us), "host"))
+    return times
+
+
+def _p90(ordered: list[float]) -> float:
+    """The smallest value that is not exceeded by nine tenths of them."""
+    return ordered[-(-len(ordered) * 9 // 10) - 1]

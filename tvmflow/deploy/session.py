@@ -1,0 +1,205 @@
+"""A loaded module on its device: TVM's virtual machine with the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from ..errors import ArtifactError, DeviceError, InputError
+from ..tensors import TensorInfo
+from .boundary import NO_DEVICE_REMEDIES, translate
+from .reader import Artifact
+from .values import Outputs, as_array, check_input, is_shareable, writable_alias
+from .weights import ALIGN_BYTES, dtype_from_name, release_pages
+
+#: TVM's name of the device of each target.
+_DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
+
+
+class Session:
+    """The library loaded, the weights on the device, and buffers for the inputs.
+
+    Parameters
+    ----------
+    artifact
+        A module for this machine.
+    device_index
+        Index among the devices of the module's target.
+
+    Raises
+    ------
+    ArtifactError
+        If TVM cannot load the library.
+    DeviceError
+        If there is no such device.
+    """
+
+    def __init__(self, artifact: Artifact, device_index: int):
+        self.artifact = artifact
+        self.target = str(artifact.metadata["target"])
+        self.inputs = artifact.inputs
+        self.device = _find_device(self.target, device_index, artifact)
+        self.on_host = self.target == "llvm"
+        self._names = tuple(info.name for info in artifact.outputs)
+        self._dtypes = tuple(dtype_from_name(info.dtype) for info in self.inputs)
+        with self.errors(f"Loading {artifact.path}"):
+            # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
+            self.library = tvm_ffi.load_module(artifact.path.resolve(), keep_module_alive=False)
+            self.entry = self.new_machine()["main"]
+            self.weights = tuple(self._upload(array) for array in artifact.weights.values())
+        self._staged: list[Any] = [None] * len(self.inputs)
+
+    def new_machine(self) -> Any:
+        """Return a virtual machine for the library and the device."""
+        return tvm.relax.VirtualMachine(self.library, [self.device])
+
+    @contextmanager
+    def errors(self, attempt: str) -> Iterator[None]:
+        """Turn errors of TVM and the plug-in into ours."""
+        try:
+            yield
+        except Exception as error:
+            if (translated := translate(error, attempt, self.target)) is not None:
+                raise translated from error
+            raise
+
+    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+        """Run the network once.
+
+        Parameters
+        ----------
+        values
+            The inputs, in order.
+        on_device
+            Return the device's tensors and not copies of them on the host.
+        """
+        arguments = self.bring(values, reuse=not on_device)
+        try:
+            results = self.entry(*arguments, *self.weights)
+            if isinstance(results, tvm.runtime.Tensor):
+                results = (results,)
+            if on_device:
+                self.device.sync()
+                return Outputs(self._names, results)
+            return Outputs(self._names, [self._to_host(result) for result in results])
+        except Exception as error:
+            if (translated := translate(error, self._attempt(), self.target)) is not None:
+                raise translated from error
+            raise
+
+    def bring(self, values: Sequence[Any], *, reuse: bool) -> list[Any]:
+        """Check the inputs and bring them to the device.
+
+        Parameters
+        ----------
+        values
+            The inputs, in order.
+        reuse
+            Copy into the same device buffers every time; not for results that stay
+            on the device, since they may share memory with an input.
+        """
+        return [self._bring(index, value, reuse) for index, value in enumerate(values)]
+
+    def _bring(self, index: int, value: Any, reuse: bool) -> Any:
+        info = self.inputs[index]
+        if isinstance(value, np.ndarray):
+            # The common case, without the conversions below.
+            if value.shape != info.shape or value.dtype != self._dtypes[index]:
+                value = as_array(info, value)
+        elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+            return self._bring_tensor(index, info, value, reuse)
+        else:
+            value = as_array(info, value)
+        if self.on_host and is_shareable(value):
+            return tvm_ffi.from_dlpack(value)
+        if self.on_host:
+            return self._copy_on_host(index, info, value, reuse)
+        return self._buffer(index, info, reuse).copyfrom(value)
+
+    def _bring_tensor(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        try:
+            tensor: Any = tvm_ffi.from_dlpack(value, require_contiguous=True)
+        except Exception as error:
+            raise InputError(
+                f"The input {info.name!r} cannot be shared through DLPack: {error}.",
+                remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
+            ) from error
+        check_input(info, tuple(tensor.shape), str(tensor.dtype))
+        if tensor.device == self.device and _is_aligned(value):
+            return tensor
+        buffer = self._buffer(index, info, reuse)
+        with self.errors(f"Copying the input {info.name!r} to the device"):
+            tensor.copyto(buffer)
+        return buffer
+
+    def _copy_on_host(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        buffer = self._buffer(index, info, reuse)
+        np.copyto(np.from_dlpack(buffer), value)
+        return buffer
+
+    def _buffer(self, index: int, info: TensorInfo, reuse: bool) -> Any:
+        buffer = self._staged[index] if reuse else None
+        if buffer is None:
+            with self.errors(f"Reserving memory for the input {info.name!r}"):
+                buffer = tvm.runtime.empty(info.shape, info.dtype, self.device)
+            if reuse:
+                self._staged[index] = buffer
+        return buffer
+
+    def _upload(self, array: np.ndarray) -> Any:
+        """Share a mapped weight with the host's kernels, or copy it to the device."""
+        aligned = array.__array_interface__["data"][0] % ALIGN_BYTES == 0
+        if self.on_host and aligned and array.size and array.dtype.name != "bfloat16":
+            return tvm_ffi.from_dlpack(writable_alias(array))
+        tensor = tvm.runtime.empty(array.shape, array.dtype.name, self.device)
+        if array.size:
+            tensor.copyfrom(array)
+        release_pages(array)
+        return tensor
+
+    def _to_host(self, tensor: Any) -> np.ndarray:
+        # A copy also on the host: the result may be a constant or an input of the network.
+        if self.on_host:
+            return np.from_dlpack(tensor).copy()
+        array: np.ndarray = tensor.numpy()
+        return array
+
+    def _attempt(self) -> str:
+        return f"Running {self.artifact.path}"
+
+
+def _find_device(target: str, index: int, artifact: Artifact) -> Any:
+    """Return TVM's device of a target."""
+    if target not in _DEVICES:
+        raise ArtifactError(
+            f"Running the module {artifact.path} failed: its target {target!r} is unknown.",
+            remedy="Compile the model again with this tvmflow.",
+        )
+    try:
+        device = tvm.device(_DEVICES[target], index)
+        exists = bool(device.exist)
+    except Exception as error:
+        if (translated := translate(error, f"Opening the {target} device", target)) is not None:
+            raise translated from error
+        exists = False
+    if not exists:
+        which = f"no {target} device {index}" if index else f"no {target} device"
+        raise DeviceError(
+            f"Running the module {artifact.path} failed: there is {which} on this machine.",
+            remedy=NO_DEVICE_REMEDIES.get(target),
+        )
+    return device
+
+
+def _is_aligned(value: Any) -> bool:
+    """Whether a DLPack tensor's memory is aligned as TVM's kernels expect."""
+    try:
+        tvm_ffi.from_dlpack(value, require_alignment=ALIGN_BYTES, require_contiguous=True)
+    except RuntimeError:
+        return False
+    return True

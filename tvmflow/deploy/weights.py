@@ -1,0 +1,293 @@
+"""Weights in the safetensors format, written as a stream and read as memory maps.
+
+A file is an 8-byte little-endian length, a JSON header of that length that gives
+dtype, shape and byte range of every tensor, and the tensors' bytes, which must
+follow each other without gaps.  Format: https://github.com/huggingface/safetensors.
+
+Weights can be larger than memory: they are written piece by piece, and only
+mapped when read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+#: Bytes that are converted and written at once.
+PIECE_BYTES = 16 << 20
+#: TVM's kernels may assume this alignment of a tensor's first byte.
+ALIGN_BYTES = 64
+
+_DIGEST_KEY = "tvmflow.sha256"
+_DTYPES = {
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+    "float16": "F16", "float32": "F32", "float64": "F64", "bfloat16": "BF16",
+}  # fmt: skip
+_NUMPY_NAMES = {code: name for name, code in _DTYPES.items()}
+
+
+class WeightsError(ValueError):
+    """The bytes are not a weights file, or are damaged."""
+
+
+class WeightLike(Protocol):
+    """What can be written as a weight: a NumPy array, a memory map or a `LazyWeight`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+@dataclass(frozen=True)
+class LazyWeight:
+    """A weight that is computed when it is written.
+
+    Parameters
+    ----------
+    shape, dtype
+        What the weight will be.
+    evaluate
+        Returns the array, or yields it in pieces: arrays whose elements, one
+        piece after the other in C order, are the weight's.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    evaluate: Callable[[], np.ndarray | Iterable[np.ndarray]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(extent) for extent in self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+
+@dataclass(frozen=True)
+class WeightsLayout:
+    """The header of a weights file, and where each tensor's bytes go."""
+
+    header: bytes
+    order: tuple[str, ...]
+    data_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the whole file."""
+        return len(self.header) + self.data_bytes
+
+
+def dtype_from_name(name: str) -> np.dtype[Any]:
+    """Return the NumPy dtype of that name; ``bfloat16`` comes from ``ml_dtypes``."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def weight_bytes(weight: WeightLike) -> int:
+    """Return the size of a weight in bytes."""
+    return math.prod(weight.shape) * weight.dtype.itemsize
+
+
+def as_bytes(array: np.ndarray) -> memoryview:
+    """Return the elements in C order as bytes, copied only if they are not in that order."""
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+def plan_weights(weights: Mapping[str, WeightLike]) -> WeightsLayout:
+    """Lay out a weights file.
+
+    Tensors whose size is a multiple of `ALIGN_BYTES` come first: they are aligned
+    then, and mapped memory can be used without a copy.  The format allows no gaps
+    that would align the others.
+
+    Raises
+    ------
+    WeightsError
+        If the format has no such dtype, or a name is reserved by the format.
+    """
+    order = sorted(weights, key=lambda name: weight_bytes(weights[name]) % ALIGN_BYTES != 0)
+    # The digest is known only after writing: its place is filled with zeros until then.
+    header: dict[str, Any] = {"__metadata__": {"format": "np", _DIGEST_KEY: "0" * 64}}
+    offset = 0
+    for name in order:
+        weight = weights[name]
+        code = _DTYPES.get(weight.dtype.name)
+        if code is None or name == "__metadata__":
+            raise WeightsError(f"weight {name} of dtype {weight.dtype} cannot be stored")
+        end = offset + weight_bytes(weight)
+        header[name] = {
+            "dtype": code,
+            "shape": list(weight.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGN_BYTES)
+    return WeightsLayout(struct.pack("<Q", len(text)) + text, tuple(order), offset)
+
+
+def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: WeightsLayout) -> str:
+    """Write a weights file at the file's position, piece by piece.
+
+    Returns
+    -------
+    str
+        SHA-256 of the tensors' bytes, which is stored in the header too.
+
+    Raises
+    ------
+    WeightsError
+        If a weight yields other bytes than its shape and dtype promise.
+    """
+    start = file.tell()
+    file.write(layout.header)
+    digest = hashlib.sha256()
+    for name in layout.order:
+        weight = weights[name]
+        expected = weight_bytes(weight)
+        written = 0
+        for piece in _pieces(weight):
+            if piece.dtype != weight.dtype:
+                raise WeightsError(f"weight {name} has dtype {piece.dtype}, not {weight.dtype}")
+            data = as_bytes(piece)
+            file.write(data)
+            digest.update(data)
+            written += data.nbytes
+        if written != expected:
+            raise WeightsError(f"weight {name} has {written} bytes where {expected} were promised")
+    end = file.tell()
+    file.seek(start + layout.header.index(b"0" * 64))
+    file.write(digest.hexdigest().encode())
+    file.seek(end)
+    return digest.hexdigest()
+
+
+def map_weights(
+    path: str | os.PathLike[str], offset: int, size: int
+) -> tuple[dict[str, np.ndarray], str | None]:
+    """Map the tensors of a weights file that lies at `offset` in a file.
+
+    Returns
+    -------
+    tuple
+        The tensors by name (read-only), and the SHA-256 that the header promises
+        for their bytes.
+
+    Raises
+    ------
+    WeightsError
+        If the header is damaged, or a tensor's bytes lie outside the file.
+    """
+    with open(path, "rb") as file:
+        available = min(size, file.seek(0, os.SEEK_END) - offset)
+        if available < 8:
+            raise WeightsError("it is cut short")
+        file.seek(offset)
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > available - 8:
+            raise WeightsError("its header is cut short or damaged")
+        text = file.read(length)
+        data = offset + 8 + length
+        room = available - 8 - length
+        entries, digest = _parse_header(text, room)
+        if not entries:
+            return {}, digest
+        # One map for all tensors: a map for each would exhaust the limit on maps of a process.
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tensors = {}
+    for name, (dtype, shape, begin) in entries.items():
+        if not math.prod(shape):
+            tensors[name] = np.empty(shape, dtype)
+        else:
+            tensors[name] = np.ndarray(shape, dtype, content, data + begin)
+    return tensors, digest
+
+
+def release_pages(array: np.ndarray) -> None:
+    """Let the system take back the memory of a read-only mapped array after reading it.
+
+    Nothing happens for other arrays: pages of a writable private map could hold
+    changes, which would be lost.
+    """
+    if array.flags.writeable:
+        return
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        address = array.__array_interface__["data"][0]
+        begin = address - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
+        page = mmap.PAGESIZE
+        first = -(-begin // page) * page
+        length = (begin + array.nbytes) // page * page - first
+        if length > 0:
+            base.madvise(mmap.MADV_DONTNEED, first, length)
+
+
+def _parse_header(
+    text: bytes, room: int
+) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...], int]], str | None]:
+    """Return dtype, shape and first byte of every tensor, and the promised digest."""
+    try:
+        header = json.loads(text)
+        digest = header.pop("__metadata__", {}).get(_DIGEST_KEY)
+        entries = {}
+        covered = 0
+        for name, entry in header.items():
+            dtype = dtype_from_name(_NUMPY_NAMES[entry["dtype"]])
+            shape = tuple(int(extent) for extent in entry["shape"])
+            begin, end = entry["data_offsets"]
+            if min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+                raise WeightsError(f"the size of weight {name} does not fit its shape")
+            if begin < 0 or end > room:
+                raise WeightsError(f"weight {name} lies behind the end of the file")
+            entries[name] = (dtype, shape, begin)
+            covered += end - begin
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, WeightsError):
+            raise
+        raise WeightsError("its header is damaged") from error
+    if covered != room:
+        raise WeightsError(f"it holds {room} bytes of weights where its header lists {covered}")
+    return entries, digest
+
+
+def _pieces(weight: WeightLike) -> Iterator[np.ndarray]:
+    """Yield a weight's elements in C order, about `PIECE_BYTES` at a time."""
+    if isinstance(weight, LazyWeight):
+        value = weight.evaluate()
+        for part in [value] if isinstance(value, np.ndarray) else value:
+            yield from _split(part)
+    elif isinstance(weight, np.ndarray):
+        yield from _split(weight)
+    else:
+        yield from _split(np.asarray(weight))
+
+
+def _split(array: np.ndarray) -> Iterator[np.ndarray]:
+    if array.ndim == 0 or array.nbytes <= PIECE_BYTES:
+        yield array
+        return
+    row_bytes = array.nbytes // len(array)
+    if row_bytes > PIECE_BYTES:
+        for row in array:
+            yield from _split(row)
+        return
+    step = max(1, PIECE_BYTES // row_bytes)
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
+        # A memory map's pages are not needed again; without this they fill the memory.
+        release_pages(array[start : start + step])
