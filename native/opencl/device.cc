@@ -1,0 +1,111 @@
+#include "device.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace tvmflow::opencl {
+namespace {
+
+template <typename T>
+T Query(const Api& api, cl_device_id id, cl_uint what) {
+  // Optional queries are unknown to some drivers: they count as zero.
+  T value{};
+  if (api.clGetDeviceInfo(id, what, sizeof(value), &value, nullptr) != CL_SUCCESS) return T{};
+  return value;
+}
+
+std::string QueryText(const Api& api, cl_device_id id, cl_uint what) {
+  size_t size = 0;
+  if (api.clGetDeviceInfo(id, what, 0, nullptr, &size) != CL_SUCCESS || size == 0) return "";
+  std::string text(size, '\0');
+  if (api.clGetDeviceInfo(id, what, size, text.data(), nullptr) != CL_SUCCESS) return "";
+  text = text.c_str();
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+// Number of work-items that run in lockstep; 1 where no extension tells it.
+cl_uint QueryWarpSize(const Api& api, cl_device_id id, const DeviceInfo& info) {
+  if (info.Has("cl_nv_device_attribute_query"))
+    return std::max<cl_uint>(1, Query<cl_uint>(api, id, CL_DEVICE_WARP_SIZE_NV));
+  if (info.Has("cl_amd_device_attribute_query"))
+    return std::max<cl_uint>(1, Query<cl_uint>(api, id, CL_DEVICE_WAVEFRONT_WIDTH_AMD));
+  return 1;
+}
+
+DeviceInfo QueryInfo(const Api& api, cl_device_id id) {
+  DeviceInfo info;
+  info.name = QueryText(api, id, CL_DEVICE_NAME);
+  info.vendor = QueryText(api, id, CL_DEVICE_VENDOR);
+  info.version = QueryText(api, id, CL_DEVICE_VERSION);
+  // The specification fixes the form "OpenCL <major>.<minor> <anything>".
+  std::istringstream version(info.version);
+  std::string word;
+  version >> word >> info.opencl_version;
+  info.opencl_c_version = QueryText(api, id, CL_DEVICE_OPENCL_C_VERSION);
+  info.driver_version = QueryText(api, id, CL_DRIVER_VERSION);
+  std::istringstream extensions(QueryText(api, id, CL_DEVICE_EXTENSIONS));
+  while (extensions >> word) info.extensions.push_back(word);
+  std::sort(info.extensions.begin(), info.extensions.end());
+  info.type = Query<cl_bitfield>(api, id, CL_DEVICE_TYPE);
+  info.compute_units = Query<cl_uint>(api, id, CL_DEVICE_MAX_COMPUTE_UNITS);
+  info.clock_mhz = Query<cl_uint>(api, id, CL_DEVICE_MAX_CLOCK_FREQUENCY);
+  info.native_vector_width_float =
+      Query<cl_uint>(api, id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
+  info.warp_size = QueryWarpSize(api, id, info);
+  info.max_work_group = Query<size_t>(api, id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  info.max_work_items = Query<std::array<size_t, 3>>(api, id, CL_DEVICE_MAX_WORK_ITEM_SIZES);
+  info.local_memory_bytes = Query<cl_ulong>(api, id, CL_DEVICE_LOCAL_MEM_SIZE);
+  info.global_memory_bytes = Query<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_SIZE);
+  info.global_cache_bytes = Query<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+  info.max_allocation_bytes = Query<cl_ulong>(api, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  info.images = Query<cl_bool>(api, id, CL_DEVICE_IMAGE_SUPPORT) != CL_FALSE;
+  if (info.images) {
+    info.image_max_width = Query<size_t>(api, id, CL_DEVICE_IMAGE2D_MAX_WIDTH);
+    info.image_max_height = Query<size_t>(api, id, CL_DEVICE_IMAGE2D_MAX_HEIGHT);
+    info.image_max_array = Query<size_t>(api, id, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE);
+    info.image_pitch_alignment = Query<cl_uint>(api, id, CL_DEVICE_IMAGE_PITCH_ALIGNMENT);
+  }
+  return info;
+}
+
+}  // namespace
+
+bool DeviceInfo::Has(const std::string& extension) const {
+  return std::binary_search(extensions.begin(), extensions.end(), extension);
+}
+
+const char* DeviceInfo::TypeName() const {
+  if (type & CL_DEVICE_TYPE_GPU) return "gpu";
+  if (type & CL_DEVICE_TYPE_ACCELERATOR) return "accelerator";
+  if (type & CL_DEVICE_TYPE_CPU) return "cpu";
+  return "other";
+}
+
+Device::Device(Platform platform, cl_device_id id)
+    : platform_(std::move(platform)), id_(id), info_(QueryInfo(*platform_.api, id)) {}
+
+std::string Device::Describe() const {
+  return "'" + info_.name + "' (opencl:" + std::to_string(index_) + ", " + platform_.name + ")";
+}
+
+void Device::CreateQueue() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ready_.load(std::memory_order_relaxed)) return;
+  cl_int code = CL_SUCCESS;
+  const intptr_t properties[] = {CL_CONTEXT_PLATFORM, reinterpret_cast<intptr_t>(platform_.id), 0};
+  if (!context_) {
+    context_ = api().clCreateContext(properties, 1, &id_, nullptr, nullptr, &code);
+    Check(code, [&] { return "Creating a context on device " + Describe(); });
+  }
+  queue_ = api().clCreateCommandQueue(context_, id_, 0, &code);
+  Check(code, [&] { return "Creating a command queue on device " + Describe(); });
+  ready_.store(true, std::memory_order_release);
+}
+
+void Device::Synchronise() {
+  if (!ready_.load(std::memory_order_acquire)) return;  // Nothing was ever queued.
+  Check(api().clFinish(queue_), [&] { return "Waiting for device " + Describe(); });
+}
+
+}  // namespace tvmflow::opencl

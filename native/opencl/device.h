@@ -1,0 +1,90 @@
+// One OpenCL device: what it can do, its context and its queue.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "errors.h"
+#include "library.h"
+
+namespace tvmflow::opencl {
+
+// Facts about a device; sizes in bytes, image limits in texels.
+struct DeviceInfo {
+  std::string name;
+  std::string vendor;
+  std::string version;         // "OpenCL 3.0 ..."
+  std::string opencl_version;  // "3.0"
+  std::string opencl_c_version;
+  std::string driver_version;
+  std::vector<std::string> extensions;
+  cl_bitfield type = 0;
+  cl_uint compute_units = 0;
+  cl_uint clock_mhz = 0;
+  cl_uint native_vector_width_float = 0;
+  cl_uint warp_size = 1;
+  size_t max_work_group = 0;
+  std::array<size_t, 3> max_work_items{};
+  cl_ulong local_memory_bytes = 0;
+  cl_ulong global_memory_bytes = 0;
+  cl_ulong global_cache_bytes = 0;
+  cl_ulong max_allocation_bytes = 0;
+  bool images = false;
+  size_t image_max_width = 0;
+  size_t image_max_height = 0;
+  size_t image_max_array = 0;
+  cl_uint image_pitch_alignment = 0;
+
+  bool Has(const std::string& extension) const;
+  const char* TypeName() const;  // "gpu", "accelerator", "cpu" or "other"
+};
+
+class Device {
+ public:
+  // Reads the device's facts; nothing is allocated on it yet.
+  Device(Platform platform, cl_device_id id);
+  Device(const Device&) = delete;
+
+  const Platform& platform() const { return platform_; }
+  const Api& api() const { return *platform_.api; }
+  const DeviceInfo& info() const { return info_; }
+  cl_device_id id() const { return id_; }
+  // Position in TVM's numbering: opencl:<index>.
+  int index() const { return index_; }
+  void set_index(int index) { index_ = index; }
+  // "'<name>' (opencl:<index>, <platform>)", for messages.
+  std::string Describe() const;
+
+  // Context and in-order queue, created at the first use.
+  cl_context context() {
+    Initialise();
+    return context_;
+  }
+  cl_command_queue queue() {
+    Initialise();
+    return queue_;
+  }
+  // Waits until everything queued so far is done.
+  void Synchronise();
+
+ private:
+  void Initialise() {
+    if (!ready_.load(std::memory_order_acquire)) [[unlikely]]
+      CreateQueue();
+  }
+  void CreateQueue();
+
+  Platform platform_;
+  cl_device_id id_;
+  DeviceInfo info_;
+  int index_ = -1;
+  std::mutex mutex_;
+  std::atomic<bool> ready_{false};
+  cl_context context_ = nullptr;
+  cl_command_queue queue_ = nullptr;
+};
+
+}  // namespace tvmflow::opencl

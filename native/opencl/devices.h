@@ -1,0 +1,44 @@
+// The process's OpenCL devices, found at the first use.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device.h"
+
+namespace tvmflow::opencl {
+
+// Libraries are tried in the order of CandidateLibraries() until one shows a usable
+// device: available, with a compiler, OpenCL 1.2 or newer.  Devices are numbered
+// GPUs first, then accelerators, then CPUs, else in the drivers' order.
+//
+// Settings::device, "platform:device", puts one device at the front.  Either part is
+// an index (platforms counted over all libraries opened, devices within the platform)
+// or a case-insensitive part of the name; the device part may also be a type ("gpu",
+// "accelerator", "cpu"); an empty part matches anything.  A text without a colon
+// matches a platform's or a device's name.  While nothing matches, further libraries
+// are tried.
+class Devices {
+ public:
+  static Devices& Global();
+
+  // Number of devices; 0 when there is none (no exception).
+  size_t Count();
+  bool Exists(int index);
+  // Throws a DeviceError that says what was tried when there is no such device.
+  Device& Get(int index);
+
+ private:
+  void Discover();
+  void DiscoverOnce();
+  [[noreturn]] void ThrowMissing(int index);
+
+  std::once_flag once_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::string failure_;
+};
+
+}  // namespace tvmflow::opencl

@@ -1,0 +1,146 @@
+#include "library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "errors.h"
+#include "settings.h"
+
+namespace tvmflow::opencl {
+namespace {
+
+using GetPlatformIds = cl_int (*)(cl_uint, cl_platform_id*, cl_uint*);
+using GetExtensionAddress = void* (*)(const char*);
+
+std::vector<std::string> Glob(const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found{};
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  return paths;
+}
+
+bool IsFile(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+// Intel's CPU runtime opens its code generator and vector math libraries by bare name,
+// which finds them only on the loader's path.  glibc answers such a request with a
+// library of that name that is already loaded, so opening them first is enough.
+void PreloadIntelDependencies(const std::string& folder) {
+  for (const char* pattern : {"/libtbb.so.12", "/libtbbmalloc.so.2", "/libtcm.so.1", "/libimf.so",
+                              "/libsvml.so", "/libirng.so", "/libintlc.so.5",
+                              "/libcommon_clang.so", "/libocl_svml_*.so"}) {
+    // The vector math libraries are variants for different processors that define the
+    // same symbols: they must not become global, the driver picks one by handle.
+    for (const std::string& path : Glob(folder + pattern)) dlopen(path.c_str(), RTLD_LAZY);
+  }
+}
+
+std::string PathOf(void* handle, const std::string& fallback) {
+  // Any symbol tells the file; a loader exports the first name, a driver the second.
+  for (const char* symbol : {"clGetPlatformIDs", "clGetExtensionFunctionAddress",
+                             "clIcdGetPlatformIDsKHR"}) {
+    Dl_info info{};
+    void* address = dlsym(handle, symbol);
+    if (address && dladdr(address, &info) && info.dli_fname) return info.dli_fname;
+  }
+  return fallback;
+}
+
+std::string PlatformText(const Api& api, cl_platform_id id, cl_uint what) {
+  size_t size = 0;
+  if (api.clGetPlatformInfo(id, what, 0, nullptr, &size) != CL_SUCCESS || size == 0) return "";
+  std::string text(size, '\0');
+  if (api.clGetPlatformInfo(id, what, size, text.data(), nullptr) != CL_SUCCESS) return "";
+  return text.c_str();
+}
+
+// Entry points exported by the library, with the platform's dispatch table for those
+// it does not export.
+std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_id platform) {
+  auto api = std::make_shared<Api>();
+  bool complete = true;
+#define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                              \
+  if (exported) api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));    \
+  if (!api->name && platform->dispatch)                                                      \
+    api->name = reinterpret_cast<result(*) parameters>(platform->dispatch[index]);           \
+  complete = complete && api->name;
+  TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
+#undef TVMFLOW_OPENCL_RESOLVE
+  return complete ? api : nullptr;
+}
+
+}  // namespace
+
+std::vector<std::string> CandidateLibraries() {
+  const Settings& settings = GlobalSettings();
+  if (!settings.library.empty()) return {settings.library};
+  std::vector<std::string> candidates = {"libOpenCL.so.1", "libOpenCL.so"};
+  auto add = [&](const std::string& path) {
+    if (std::find(candidates.begin(), candidates.end(), path) == candidates.end())
+      candidates.push_back(path);
+  };
+  for (const std::string& folder : settings.search_folders) {
+    for (const std::string& path : Glob(folder + "/pyopencl/.libs/libpocl-*.so")) add(path);
+  }
+  for (const std::string& folder : settings.search_folders) {
+    if (IsFile(folder + "/libintelocl.so")) add(folder + "/libintelocl.so");
+  }
+  add("libnvidia-opencl.so.1");
+  return candidates;
+}
+
+std::vector<Platform> OpenLibrary(const std::string& library, std::string* outcome) {
+  if (size_t slash = library.rfind('/');
+      slash != std::string::npos && library.find("libintelocl", slash) != std::string::npos)
+    PreloadIntelDependencies(library.substr(0, slash));
+  // Lazily bound: a driver may reference symbols that only optional parts of it need.
+  void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (!handle) {
+    const char* reason = dlerror();
+    *outcome = reason ? reason : "it cannot be opened";
+    return {};
+  }
+  auto get_ids = reinterpret_cast<GetPlatformIds>(dlsym(handle, "clGetPlatformIDs"));
+  const bool exported = get_ids != nullptr;
+  if (!exported) {
+    get_ids = reinterpret_cast<GetPlatformIds>(dlsym(handle, "clIcdGetPlatformIDsKHR"));
+    auto get_address =
+        reinterpret_cast<GetExtensionAddress>(dlsym(handle, "clGetExtensionFunctionAddress"));
+    if (!get_ids && get_address)
+      get_ids = reinterpret_cast<GetPlatformIds>(get_address("clIcdGetPlatformIDsKHR"));
+  }
+  if (!get_ids) {
+    *outcome = "it is not an OpenCL library";
+    return {};
+  }
+  cl_uint count = 0;
+  cl_int code = get_ids(0, nullptr, &count);
+  std::vector<cl_platform_id> ids(count);
+  if (code == CL_SUCCESS && count > 0) code = get_ids(count, ids.data(), nullptr);
+  if (code != CL_SUCCESS || count == 0) {
+    *outcome = "it has no platform (" + ErrorName(code) + ")";
+    return {};
+  }
+  const std::string path = PathOf(handle, library);
+  std::vector<Platform> platforms;
+  for (cl_platform_id id : ids) {
+    std::shared_ptr<const Api> api = ResolveApi(handle, exported, id);
+    if (!api) {
+      *outcome = "it lacks functions of OpenCL 1.2";
+      continue;
+    }
+    platforms.push_back({id, api, path, PlatformText(*api, id, CL_PLATFORM_NAME),
+                         PlatformText(*api, id, CL_PLATFORM_VENDOR),
+                         PlatformText(*api, id, CL_PLATFORM_VERSION)});
+  }
+  return platforms;
+}
+
+}  // namespace tvmflow::opencl

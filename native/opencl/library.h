@@ -1,0 +1,29 @@
+// Opens OpenCL at run time: a loader (libOpenCL) or a driver's own library.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api_table.h"
+
+namespace tvmflow::opencl {
+
+// One OpenCL platform and how to call it.
+struct Platform {
+  cl_platform_id id;
+  std::shared_ptr<const Api> api;
+  std::string library;  // path of the shared library it came from
+  std::string name;
+  std::string vendor;
+  std::string version;
+};
+
+// Libraries that may provide OpenCL, in the order in which to try them.
+std::vector<std::string> CandidateLibraries();
+
+// Opens `library` and returns its platforms.  `outcome` receives one clause that says
+// what was found or why nothing was, for error messages.
+std::vector<Platform> OpenLibrary(const std::string& library, std::string* outcome);
+
+}  // namespace tvmflow::opencl

@@ -1,0 +1,39 @@
+#include "settings.h"
+
+#include <cstdlib>
+
+namespace tvmflow::opencl {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string DefaultCacheFolder() {
+  if (std::string folder = Environment("TVMFLOW_CACHE_DIR"); !folder.empty()) return folder;
+  // The XDG specification says that a relative path is to be ignored.
+  if (std::string base = Environment("XDG_CACHE_HOME"); !base.empty() && base[0] == '/')
+    return base + "/tvmflow/programs";
+  if (std::string home = Environment("HOME"); !home.empty())
+    return home + "/.cache/tvmflow/programs";
+  return "";
+}
+
+Settings FromEnvironment() {
+  Settings settings;
+  settings.library = Environment("TVMFLOW_OPENCL_LIBRARY");
+  settings.device = Environment("TVMFLOW_OPENCL_DEVICE");
+  settings.cache_enabled = Environment("TVMFLOW_CACHE") != "0";
+  settings.cache_folder = DefaultCacheFolder();
+  return settings;
+}
+
+}  // namespace
+
+Settings& GlobalSettings() {
+  static Settings* settings = new Settings(FromEnvironment());
+  return *settings;
+}
+
+}  // namespace tvmflow::opencl

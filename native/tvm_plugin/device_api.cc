@@ -1,0 +1,189 @@
+#include "device_api.h"
+
+#include <tvm/ffi/container/tensor.h>
+
+#include "../opencl/memory.h"
+#include "guard.h"
+#include "texture_shape.h"
+
+namespace tvmflow::tvm_plugin {
+namespace {
+
+using opencl::Devices;
+using opencl::Memory;
+
+thread_local int current_device = 0;
+
+bool IsBufferScope(const tvm::ffi::Optional<tvm::ffi::String>& scope) {
+  return !scope.has_value() || scope.value().empty() || scope.value() == "global";
+}
+
+std::string_view View(const tvm::ffi::String& text) { return {text.data(), text.size()}; }
+
+const void* HostAddress(const DLTensor& tensor) {
+  return static_cast<const char*>(tensor.data) + tensor.byte_offset;
+}
+
+}  // namespace
+
+OpenClDeviceApi* OpenClDeviceApi::Global() {
+  static OpenClDeviceApi* api = new OpenClDeviceApi();
+  return api;
+}
+
+opencl::Device& OpenClDeviceApi::CurrentDevice() { return Devices::Global().Get(current_device); }
+
+void OpenClDeviceApi::SetDevice(DLDevice dev) { current_device = dev.device_id; }
+
+void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, tvm::ffi::Any* rv) {
+  Guard([&] {
+    if (kind == tvm::runtime::kExist) {
+      *rv = static_cast<int64_t>(Devices::Global().Exists(dev.device_id));
+      return;
+    }
+    const opencl::DeviceInfo& info = Devices::Global().Get(dev.device_id).info();
+    switch (kind) {
+      case tvm::runtime::kExist:
+        break;
+      case tvm::runtime::kMaxThreadsPerBlock:
+        *rv = static_cast<int64_t>(info.max_work_group);
+        break;
+      case tvm::runtime::kWarpSize:
+        *rv = static_cast<int64_t>(info.warp_size);
+        break;
+      case tvm::runtime::kMaxSharedMemoryPerBlock:
+        *rv = static_cast<int64_t>(info.local_memory_bytes);
+        break;
+      case tvm::runtime::kComputeVersion:
+        *rv = tvm::ffi::String(info.opencl_version);
+        break;
+      case tvm::runtime::kDeviceName:
+        *rv = tvm::ffi::String(info.name);
+        break;
+      case tvm::runtime::kMaxClockRate:
+        *rv = static_cast<int64_t>(info.clock_mhz) * 1000;  // TVM wants kHz.
+        break;
+      case tvm::runtime::kMultiProcessorCount:
+        *rv = static_cast<int64_t>(info.compute_units);
+        break;
+      case tvm::runtime::kMaxThreadDimensions:
+        *rv = tvm::ffi::String("[" + std::to_string(info.max_work_items[0]) + ", " +
+                               std::to_string(info.max_work_items[1]) + ", " +
+                               std::to_string(info.max_work_items[2]) + "]");
+        break;
+      case tvm::runtime::kApiVersion:
+        // As TVM's own runtimes do: the version of the interface in use, 1.2 here.
+        *rv = static_cast<int64_t>(120);
+        break;
+      case tvm::runtime::kDriverVersion:
+        *rv = tvm::ffi::String(info.driver_version);
+        break;
+      case tvm::runtime::kL2CacheSizeBytes:
+        *rv = static_cast<int64_t>(info.global_cache_bytes);
+        break;
+      case tvm::runtime::kTotalGlobalMemory:
+        *rv = static_cast<int64_t>(info.global_memory_bytes);
+        break;
+      case tvm::runtime::kImagePitchAlignment:
+        *rv = static_cast<int64_t>(info.image_pitch_alignment);
+        break;
+      case tvm::runtime::kMaxRegistersPerBlock:
+      case tvm::runtime::kGcnArch:
+      case tvm::runtime::kAvailableGlobalMemory:
+        // OpenCL has no query for these: the result stays None.
+        break;
+    }
+  });
+}
+
+void OpenClDeviceApi::GetTargetProperty(DLDevice dev, const std::string& property,
+                                        tvm::ffi::Any* rv) {
+  Guard([&] {
+    const opencl::DeviceInfo& info = Devices::Global().Get(dev.device_id).info();
+    if (property == "max_num_threads" || property == "max_threads_per_block") {
+      *rv = static_cast<int64_t>(info.max_work_group);
+    } else if (property == "thread_warp_size") {
+      *rv = static_cast<int64_t>(info.warp_size);
+    } else if (property == "max_shared_memory_per_block") {
+      *rv = static_cast<int64_t>(info.local_memory_bytes);
+    } else if (property == "texture_spatial_limit") {
+      *rv = static_cast<int64_t>(std::min(info.image_max_width, info.image_max_height));
+    } else if (property == "texture_depth_limit") {
+      *rv = static_cast<int64_t>(info.image_max_array);
+    } else if (property == "image_base_address_alignment") {
+      *rv = static_cast<int64_t>(info.image_pitch_alignment);
+    }
+  });
+}
+
+size_t OpenClDeviceApi::GetDataSize(const DLTensor& tensor,
+                                    tvm::ffi::Optional<tvm::ffi::String> scope) {
+  if (IsBufferScope(scope)) return DeviceAPI::GetDataSize(tensor, std::nullopt);
+  return Guard([&] {
+    return TextureShape(View(scope.value()), tensor.ndim, tensor.shape, tensor.dtype).Bytes();
+  });
+}
+
+void* OpenClDeviceApi::AllocDataSpace(DLDevice dev, size_t bytes, size_t, DLDataType) {
+  return Guard([&] { return opencl::AllocateBuffer(Devices::Global().Get(dev.device_id), bytes); });
+}
+
+void* OpenClDeviceApi::AllocDataSpace(DLDevice dev, int ndim, const int64_t* shape,
+                                      DLDataType dtype,
+                                      tvm::ffi::Optional<tvm::ffi::String> scope) {
+  return Guard([&] {
+    opencl::Device& device = Devices::Global().Get(dev.device_id);
+    if (!IsBufferScope(scope))
+      return opencl::AllocateImage(device, TextureShape(View(scope.value()), ndim, shape, dtype));
+    size_t count = 1;
+    for (int i = 0; i < ndim; ++i) count *= static_cast<size_t>(shape[i]);
+    return opencl::AllocateBuffer(device, tvm::ffi::GetDataSize(count, dtype));
+  });
+}
+
+void OpenClDeviceApi::FreeDataSpace(DLDevice, void* data) {
+  opencl::Release(static_cast<Memory*>(data));
+}
+
+void* OpenClDeviceApi::AllocWorkspace(DLDevice dev, size_t bytes, DLDataType) {
+  return Guard([&] {
+    return opencl::GlobalPool().Buffer(Devices::Global().Get(dev.device_id), bytes);
+  });
+}
+
+void OpenClDeviceApi::FreeWorkspace(DLDevice, void* data) {
+  opencl::GlobalPool().Recycle(static_cast<Memory*>(data));
+}
+
+void OpenClDeviceApi::CopyDataFromTo(DLTensor* from, DLTensor* to, TVMStreamHandle) {
+  Guard([&] {
+    const size_t bytes = tvm::ffi::GetDataSize(*from);
+    if (bytes != tvm::ffi::GetDataSize(*to))
+      throw opencl::Error("ValueError", "A copy between tensors of " + std::to_string(bytes) +
+                                            " and " +
+                                            std::to_string(tvm::ffi::GetDataSize(*to)) +
+                                            " bytes; both must be of the same size.");
+    if (!tvm::ffi::IsContiguous(*from) || !tvm::ffi::IsContiguous(*to))
+      throw opencl::Error("ValueError",
+                          "A copy from or to an OpenCL device needs contiguous tensors.");
+    const bool from_device = from->device.device_type == kDLOpenCL;
+    const bool to_device = to->device.device_type == kDLOpenCL;
+    if (bytes == 0) return;
+    if (from_device && to_device) {
+      opencl::CopyOnDevice(*static_cast<Memory*>(from->data), from->byte_offset,
+                           *static_cast<Memory*>(to->data), to->byte_offset, bytes);
+    } else if (from_device) {
+      opencl::CopyToHost(*static_cast<Memory*>(from->data), from->byte_offset,
+                         const_cast<void*>(HostAddress(*to)), bytes);
+    } else {
+      opencl::CopyFromHost(HostAddress(*from), *static_cast<Memory*>(to->data), to->byte_offset,
+                           bytes);
+    }
+  });
+}
+
+void OpenClDeviceApi::StreamSync(DLDevice dev, TVMStreamHandle) {
+  Guard([&] { Devices::Global().Get(dev.device_id).Synchronise(); });
+}
+
+}  // namespace tvmflow::tvm_plugin

@@ -1,0 +1,179 @@
+#include "launch.h"
+
+#include <tvm/ffi/dtype.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "device_api.h"
+#include "guard.h"
+
+namespace tvmflow::tvm_plugin {
+namespace {
+
+using opencl::Argument;
+using opencl::Error;
+using opencl::Memory;
+
+// More arguments than any kernel of a fused primary function has are still handled,
+// from the heap.
+constexpr size_t kInlineArguments = 24;
+
+union Scalar {
+  int8_t i8;
+  int16_t i16;
+  int32_t i32;
+  int64_t i64;
+  uint16_t f16;
+  float f32;
+  double f64;
+};
+
+// IEEE half precision, rounded to nearest even.
+uint16_t ToHalf(double value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  const int32_t exponent = static_cast<int32_t>((bits >> 23) & 0xFF) - 127 + 15;
+  uint32_t mantissa = bits & 0x7FFFFF;
+  if (((bits >> 23) & 0xFF) == 0xFF)
+    return static_cast<uint16_t>(sign | 0x7C00 | (mantissa ? 0x200 : 0));
+  if (exponent >= 31) return static_cast<uint16_t>(sign | 0x7C00);
+  uint32_t shift = 13;
+  uint32_t base = static_cast<uint32_t>(exponent) << 10;
+  if (exponent <= 0) {
+    if (exponent < -10) return static_cast<uint16_t>(sign);
+    mantissa |= 0x800000;
+    shift = static_cast<uint32_t>(14 - exponent);
+    base = 0;
+  }
+  const uint32_t kept = mantissa >> shift;
+  const uint32_t rest = mantissa & ((1u << shift) - 1);
+  const uint32_t half = 1u << (shift - 1);
+  const uint32_t up = rest > half || (rest == half && (kept & 1)) ? 1 : 0;
+  return static_cast<uint16_t>(sign | (base + kept + up));
+}
+
+}  // namespace
+
+KernelLauncher::Kind KernelLauncher::KindOf(DLDataType dtype, const std::string& kernel) {
+  if (dtype.lanes == 1) {
+    if (dtype.code == kDLOpaqueHandle) return Kind::kMemory;
+    // Two's complement: signed and unsigned integers are passed alike.
+    const bool integer = dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool;
+    if (integer && dtype.bits <= 8) return Kind::kInt8;
+    if (integer && dtype.bits == 16) return Kind::kInt16;
+    if (integer && dtype.bits == 32) return Kind::kInt32;
+    if (integer && dtype.bits == 64) return Kind::kInt64;
+    if (dtype.code == kDLFloat && dtype.bits == 16) return Kind::kFloat16;
+    if (dtype.code == kDLFloat && dtype.bits == 32) return Kind::kFloat32;
+    if (dtype.code == kDLFloat && dtype.bits == 64) return Kind::kFloat64;
+  }
+  throw Error("ValueError", "Kernel '" + kernel + "' has an argument of dtype " +
+                                std::string(tvm::ffi::DLDataTypeToString(dtype)) +
+                                ", which cannot be passed to an OpenCL kernel.");
+}
+
+KernelLauncher::KernelLauncher(opencl::LazyKernel* kernel, const FunctionInfoObj& info)
+    : kernel_(kernel) {
+  for (DLDataType dtype : info.arg_types) kinds_.push_back(KindOf(dtype, kernel->name()));
+  for (const tvm::ffi::String& tag : info.launch_param_tags) {
+    const std::string text = tag;
+    size_t base = std::string::npos;
+    std::string axis;
+    if (text.rfind("blockIdx.", 0) == 0) {
+      base = 0;
+      axis = text.substr(9);
+    } else if (text.rfind("threadIdx.", 0) == 0) {
+      base = 3;
+      axis = text.substr(10);
+    }
+    if (base == std::string::npos || axis.size() != 1 || axis[0] < 'x' || axis[0] > 'z')
+      throw Error("ValueError", "Kernel '" + kernel->name() + "' has the launch parameter '" + text +
+                                    "', which OpenCL does not have.");
+    const size_t dimension = static_cast<size_t>(axis[0] - 'x');
+    extents_.push_back(static_cast<uint8_t>(base + dimension));
+    dimensions_ = std::max(dimensions_, static_cast<opencl::cl_uint>(dimension + 1));
+  }
+}
+
+void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) const {
+  const size_t arguments = kinds_.size();
+  if (static_cast<size_t>(count) != arguments + extents_.size()) [[unlikely]]
+    throw Error("ValueError", "Kernel '" + kernel_->name() + "' expects " +
+                                  std::to_string(arguments + extents_.size()) +
+                                  " arguments, but got " + std::to_string(count) + ".");
+  const TVMFFIAny* raw = reinterpret_cast<const TVMFFIAny*>(args);
+
+  size_t extent[6] = {1, 1, 1, 1, 1, 1};
+  for (size_t i = 0; i < extents_.size(); ++i) {
+    const int64_t value = raw[arguments + i].v_int64;
+    if (value <= 0) return;  // A tensor without elements: there is nothing to do.
+    extent[extents_[i]] = static_cast<size_t>(value);
+  }
+  opencl::WorkSize size;
+  size.dimensions = dimensions_;
+  for (size_t i = 0; i < 3; ++i) {
+    size.global[i] = extent[i] * extent[i + 3];
+    size.local[i] = extent[i + 3];
+  }
+
+  Argument inline_arguments[kInlineArguments];
+  Scalar inline_scalars[kInlineArguments];
+  std::vector<Argument> heap_arguments;
+  std::vector<Scalar> heap_scalars;
+  Argument* list = inline_arguments;
+  Scalar* scalars = inline_scalars;
+  if (arguments > kInlineArguments) [[unlikely]] {
+    heap_arguments.resize(arguments);
+    heap_scalars.resize(arguments);
+    list = heap_arguments.data();
+    scalars = heap_scalars.data();
+  }
+  for (size_t i = 0; i < arguments; ++i) {
+    Scalar& scalar = scalars[i];
+    const TVMFFIAny& value = raw[i];
+    // Host code may pass an integer where the kernel wants a float, and the reverse.
+    const bool is_float = value.type_index == tvm::ffi::TypeIndex::kTVMFFIFloat;
+    const int64_t integer = is_float ? static_cast<int64_t>(value.v_float64) : value.v_int64;
+    const double real = is_float ? value.v_float64 : static_cast<double>(value.v_int64);
+    list[i] = {&scalar, 0, nullptr, false};
+    switch (kinds_[i]) {
+      case Kind::kMemory:
+        list[i].memory = static_cast<const Memory*>(value.v_ptr);
+        list[i].is_memory = true;
+        break;
+      case Kind::kInt8:
+        scalar.i8 = static_cast<int8_t>(integer);
+        list[i].bytes = 1;
+        break;
+      case Kind::kInt16:
+        scalar.i16 = static_cast<int16_t>(integer);
+        list[i].bytes = 2;
+        break;
+      case Kind::kInt32:
+        scalar.i32 = static_cast<int32_t>(integer);
+        list[i].bytes = 4;
+        break;
+      case Kind::kInt64:
+        scalar.i64 = integer;
+        list[i].bytes = 8;
+        break;
+      case Kind::kFloat16:
+        scalar.f16 = ToHalf(real);
+        list[i].bytes = 2;
+        break;
+      case Kind::kFloat32:
+        scalar.f32 = static_cast<float>(real);
+        list[i].bytes = 4;
+        break;
+      case Kind::kFloat64:
+        scalar.f64 = real;
+        list[i].bytes = 8;
+        break;
+    }
+  }
+  kernel_->For(OpenClDeviceApi::CurrentDevice()).Launch(list, arguments, size);
+}
+
+}  // namespace tvmflow::tvm_plugin

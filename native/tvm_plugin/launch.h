@@ -1,0 +1,33 @@
+// Calls from TVM's host code to a kernel.
+#pragma once
+
+#include <tvm/ffi/function.h>
+
+#include <vector>
+
+#include "../opencl/program.h"
+#include "function_info.h"
+
+namespace tvmflow::tvm_plugin {
+
+// Converts the packed arguments of one device function, which are the kernel's
+// arguments followed by the launch extents that launch_param_tags name, and launches.
+class KernelLauncher {
+ public:
+  // Throws a ValueError for argument types or tags that OpenCL kernels cannot have.
+  KernelLauncher(opencl::LazyKernel* kernel, const FunctionInfoObj& info);
+
+  void operator()(const tvm::ffi::AnyView* args, int32_t count) const;
+
+ private:
+  enum class Kind : uint8_t { kMemory, kInt8, kInt16, kInt32, kInt64, kFloat16, kFloat32, kFloat64 };
+  static Kind KindOf(DLDataType dtype, const std::string& kernel);
+
+  opencl::LazyKernel* kernel_;
+  std::vector<Kind> kinds_;
+  // For each launch extent: 0-2 for groups in x, y, z, 3-5 for work-items in a group.
+  std::vector<uint8_t> extents_;
+  opencl::cl_uint dimensions_ = 1;
+};
+
+}  // namespace tvmflow::tvm_plugin

@@ -1,0 +1,74 @@
+#include "module.h"
+
+#include <tvm/ffi/cast.h>
+
+#include "guard.h"
+#include "launch.h"
+
+namespace tvmflow::tvm_plugin {
+namespace {
+
+using opencl::Error;
+using tvm::ffi::Function;
+using tvm::ffi::Module;
+using tvm::ffi::String;
+
+// TVM's code generator writes this line before each kernel.
+constexpr std::string_view kDelimiter = "// Function: ";
+
+std::unordered_map<std::string, std::string> SplitKernels(std::string_view code) {
+  std::unordered_map<std::string, std::string> kernels;
+  size_t begin = code.find(kDelimiter);
+  while (begin != std::string_view::npos) {
+    const size_t name_begin = begin + kDelimiter.size();
+    const size_t name_end = std::min(code.find('\n', name_begin), code.size());
+    const size_t next = code.find(kDelimiter, name_end);
+    kernels.emplace(code.substr(name_begin, name_end - name_begin),
+                    code.substr(std::min(name_end + 1, code.size()),
+                                next == std::string_view::npos ? next : next - name_end - 1));
+    begin = next;
+  }
+  return kernels;
+}
+
+}  // namespace
+
+OpenClModule::OpenClModule(ModuleContents contents, tvm::ffi::Map<String, String> sources)
+    : contents_(std::move(contents)), sources_(std::move(sources)) {
+  if (contents_.format != "cl")
+    throw Error("ValueError", "An OpenCL module of format '" + std::string(contents_.format) +
+                                  "' was loaded; only OpenCL C source ('cl') is supported.");
+  auto parsed = SplitKernels({contents_.code.data(), contents_.code.size()});
+  for (const auto& [name, info] : contents_.functions) {
+    auto found = parsed.find(name);
+    if (found == parsed.end())
+      throw Error("ValueError", "The source of an OpenCL module has no kernel '" +
+                                    std::string(name) + "', which its table of functions names.");
+    kernels_.emplace(name, std::make_unique<opencl::LazyKernel>(
+                               opencl::KernelSource{name, std::move(found->second)}));
+  }
+}
+
+tvm::ffi::Optional<Function> OpenClModule::GetFunction(const String& name) {
+  auto found = kernels_.find(name);
+  if (found == kernels_.end()) return std::nullopt;
+  return Guard([&] {
+    KernelLauncher launcher(found->second.get(), *contents_.functions.at(name).get());
+    // The function keeps the module alive.
+    Module self = tvm::ffi::GetRef<Module>(this);
+    return Function::FromPacked(
+        [self, launcher = std::move(launcher)](const tvm::ffi::AnyView* args, int32_t count,
+                                               tvm::ffi::Any*) {
+          Guard([&] { launcher(args, count); });
+        });
+  });
+}
+
+String OpenClModule::InspectSource(const String& format) const {
+  if (auto it = sources_.find(format); it != sources_.end()) return (*it).second;
+  if (format.empty() || format == "cl")
+    return String(contents_.code.data(), contents_.code.size());
+  return String();
+}
+
+}  // namespace tvmflow::tvm_plugin

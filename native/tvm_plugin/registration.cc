@@ -1,0 +1,112 @@
+// Registers the runtime with TVM under the names that TVM looks up.
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include "../opencl/settings.h"
+#include "allocator.h"
+#include "device_api.h"
+#include "guard.h"
+#include "module.h"
+#include "texture_shape.h"
+
+namespace tvmflow::tvm_plugin {
+namespace {
+
+using opencl::Devices;
+using opencl::GlobalPool;
+using tvm::ffi::Bytes;
+using tvm::ffi::Map;
+using tvm::ffi::Module;
+using tvm::ffi::PackedArgs;
+using tvm::ffi::String;
+
+Module MakeModule(ModuleContents contents, Map<String, String> sources) {
+  return Module(tvm::ffi::make_object<OpenClModule>(std::move(contents), std::move(sources)));
+}
+
+Module CreateModule(Bytes code, String format, Map<String, FunctionInfo> functions,
+                    Map<String, String> sources) {
+  return Guard([&] {
+    return MakeModule({std::move(format), std::move(functions), std::move(code)},
+                      std::move(sources));
+  });
+}
+
+Module LoadModule(const Bytes& bytes) {
+  return Guard([&] { return MakeModule(Deserialize(bytes), {}); });
+}
+
+// Arguments of generated code: device type, device id, two dtype hints, scope, number
+// of extents (3), their address (width, height, layers), bits of one texel.
+void AllocateTexture(PackedArgs args, tvm::ffi::Any* result) {
+  Guard([&] {
+    const int64_t* extents = static_cast<const int64_t*>(args[6].cast<void*>());
+    const int64_t texel_bits = args[7].cast<int64_t>();
+    opencl::ImageShape image;
+    image.width = static_cast<size_t>(extents[0]);
+    image.height = static_cast<size_t>(extents[1]);
+    image.depth = static_cast<size_t>(extents[2]);
+    image.channel_type = texel_bits == 128 ? opencl::CL_FLOAT : opencl::CL_HALF_FLOAT;
+    if (args[5].cast<int64_t>() != 3 || (texel_bits != 128 && texel_bits != 64))
+      throw opencl::Error("ValueError", "A texture of " + std::to_string(texel_bits) +
+                                            " bits a texel was requested; 64 and 128 exist.");
+    opencl::Device& device = Devices::Global().Get(args[1].cast<int>());
+    *result = static_cast<void*>(GlobalPool().Image(device, image));
+  });
+}
+
+// Arguments of generated code: device type, device id, scope, the texture.
+void FreeTexture(PackedArgs args, tvm::ffi::Any* result) {
+  GlobalPool().Recycle(static_cast<opencl::Memory*>(args[3].cast<void*>()));
+  *result = static_cast<int64_t>(0);
+}
+
+void Configure(const String& text) {
+  namespace json = tvm::ffi::json;
+  opencl::Settings& settings = opencl::GlobalSettings();
+  for (const auto& [key, value] : json::Parse(text).cast<json::Object>()) {
+    const std::string name = key.cast<String>();
+    if (name == "library") {
+      settings.library = value.cast<std::string>();
+    } else if (name == "device") {
+      settings.device = value.cast<std::string>();
+    } else if (name == "search_folders") {
+      settings.search_folders.clear();
+      for (const tvm::ffi::Any& folder : value.cast<json::Array>())
+        settings.search_folders.push_back(folder.cast<std::string>());
+    } else if (name == "build_options") {
+      settings.build_options = value.cast<std::string>();
+    } else {
+      throw tvm::ffi::Error("ValueError", "tvmflow.opencl.configure has no setting '" + name + "'.",
+                            "");
+    }
+  }
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  namespace refl = tvm::ffi::reflection;
+  refl::GlobalDef()
+      .def_packed("device_api.opencl",
+                  [](PackedArgs, tvm::ffi::Any* result) {
+                    *result = static_cast<void*>(
+                        static_cast<tvm::runtime::DeviceAPI*>(OpenClDeviceApi::Global()));
+                  })
+      .def_packed("device_api.opencl.alloc_nd", AllocateTexture)
+      .def_packed("device_api.opencl.free_nd", FreeTexture)
+      .def_packed("DeviceAllocator.opencl",
+                  [](PackedArgs args, tvm::ffi::Any* result) {
+                    const auto type =
+                        static_cast<tvm::runtime::memory::AllocatorType>(args[1].cast<int>());
+                    tvm::runtime::memory::Allocator* allocator = new OpenClAllocator(type);
+                    *result = static_cast<void*>(allocator);
+                  })
+      .def("ffi.Module.create.opencl", CreateModule)
+      .def("ffi.Module.load_from_bytes.opencl", LoadModule)
+      .def("tvmflow.opencl.configure", Configure);
+}
+
+}  // namespace tvmflow::tvm_plugin

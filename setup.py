@@ -1,0 +1,154 @@
+"""Builds the OpenCL plug-in; everything else about the package is in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Extension, find_namespace_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+NATIVE = ROOT / "native"
+
+
+def package_folder(name: str) -> Path:
+    """Return the folder of an installed package without importing it."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(
+            f"Building tvmflow needs the package {name!r}, which is not installed.\n"
+            "Remedy: build without --no-build-isolation, or install the build requirements "
+            "that pyproject.toml lists."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+class BuildPlugin(build_ext):
+    """Compiles the plug-in with the C++ compiler alone, in parallel, incrementally.
+
+    It is a library that TVM loads, not a Python module: it must not depend on one
+    Python version, and its file name carries no Python tag.
+    """
+
+    def get_ext_filename(self, ext_name: str) -> str:
+        return os.path.join(*ext_name.split(".")[:-1], f"lib{ext_name.split('.')[-1]}.so")
+
+    def build_extension(self, ext: Extension) -> None:
+        tvm, ffi = package_folder("tvm"), package_folder("tvm_ffi")
+        compiler = shlex.split(os.environ.get("CXX", "g++"))
+        flags = [
+            "-std=c++20",
+            "-O2",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-fvisibility-inlines-hidden",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            f"-I{NATIVE / 'tvm_plugin' / 'include'}",
+            # The wheels' headers are not ours to warn about.
+            f"-isystem{tvm / 'include'}",
+            f"-isystem{ffi / 'include'}",
+            *shlex.split(os.environ.get("CXXFLAGS", "")),
+        ]
+        objects_folder = Path(self.build_temp) / "native"
+        jobs: list[tuple[Path, subprocess.Popen[bytes]]] = []
+        objects: list[str] = []
+        newest_header = max(path.stat().st_mtime for path in NATIVE.rglob("*.h"))
+        limit = os.cpu_count() or 1
+        for source in sorted(ext.sources):
+            target = objects_folder / Path(source).with_suffix(".o")
+            objects.append(str(target))
+            needed = max(Path(source).stat().st_mtime, newest_header, Path(__file__).stat().st_mtime)
+            if target.exists() and target.stat().st_mtime > needed and not self.force:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            command = [*compiler, *flags, "-c", source, "-o", str(target)]
+            self.announce(" ".join(command), level=2)
+            jobs.append((target, subprocess.Popen(command)))
+            if len(jobs) >= limit:
+                self.finish(*jobs.pop(0))
+        for job in jobs:
+            self.finish(*job)
+        output = Path(self.get_ext_fullpath(ext.name))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # A new file under the old name: a process that has the old library open keeps it.
+        temporary = output.with_suffix(".tmp")
+        subprocess.run(
+            [
+                *compiler,
+                "-shared",
+                "-o",
+                str(temporary),
+                *objects,
+                f"-L{tvm / 'lib'}",
+                f"-L{ffi / 'lib'}",
+                "-ltvm_runtime",
+                "-ltvm_ffi",
+                "-ldl",
+                "-pthread",
+                # TVM's libraries are loaded before this one and stand beside it in
+                # site-packages; an editable install finds them because they are loaded.
+                "-Wl,-rpath,$ORIGIN/../../tvm/lib:$ORIGIN/../../tvm_ffi/lib",
+                "-Wl,-z,now",
+                *shlex.split(os.environ.get("LDFLAGS", "")),
+            ],
+            check=True,
+        )
+        os.replace(temporary, output)
+
+    @staticmethod
+    def finish(target: Path, process: subprocess.Popen[bytes]) -> None:
+        if process.wait() != 0:
+            target.unlink(missing_ok=True)
+            raise SystemExit(f"The C++ compiler failed on {target.stem}; see its messages above.")
+
+
+def wheel_tag_options() -> dict[str, object]:
+    """Tag the wheel for any CPython 3 on this platform: the plug-in has no Python symbols."""
+    try:
+        from setuptools.command.bdist_wheel import bdist_wheel
+    except ImportError:
+        return {}
+
+    class TagWheel(bdist_wheel):
+        def get_tag(self) -> tuple[str, str, str]:
+            return "py3", "none", super().get_tag()[2]
+
+    return {"bdist_wheel": TagWheel}
+
+
+#: Folders at the top of the tree that are packages inside tvmflow.
+MAPPED = ("schedules", "models", "tuning_logs")
+
+
+def packages_and_folders() -> tuple[list[str], dict[str, str]]:
+    """Return the packages to install and where their files are."""
+    folders = {"tvmflow": "tvmflow"}
+    packages = ["tvmflow", *(f"tvmflow.{name}" for name in find_namespace_packages("tvmflow"))]
+    for top in MAPPED:
+        folders[f"tvmflow.{top}"] = top
+        packages.append(f"tvmflow.{top}")
+        packages += [f"tvmflow.{top}.{name}" for name in find_namespace_packages(top)]
+    return [name for name in packages if "__pycache__" not in name], folders
+
+
+sources = [
+    str(path.relative_to(ROOT))
+    for folder in ("opencl", "tvm_plugin")
+    for path in sorted((NATIVE / folder).glob("*.cc"))
+]
+
+packages, package_dir = packages_and_folders()
+
+setup(
+    packages=packages,
+    package_dir=package_dir,
+    package_data={"tvmflow.tuning_logs": ["**/*"]},
+    ext_modules=[Extension("tvmflow.runtime.tvmflow_opencl", sources=sources)],
+    cmdclass={"build_ext": BuildPlugin, **wheel_tag_options()},
+)

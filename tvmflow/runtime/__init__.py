@@ -1,0 +1,1 @@
+"""Running compiled modules: the OpenCL plug-in and the devices."""
