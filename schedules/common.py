@@ -1,0 +1,138 @@
+"""What every family needs: finding the anchor of a fused function, binding loops.
+
+A *primary function* after fusion holds one *anchor* block (a convolution, say),
+maybe a block that pads its input, and an *epilogue* of elementwise blocks.
+Families mark the blocks they compute with an annotation, and find them again by
+it, because names do not survive fusion unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from ..target import TargetSpec
+
+#: Block annotations that mark a family's anchor and the padding of its input.
+FAMILY = "tvmflow.family"
+ROLE = "tvmflow.role"
+PAD = "pad"
+
+Block = Any
+Loop = Any
+
+
+@dataclass
+class Workload:
+    """A primary function about to be scheduled, with its blocks in program order."""
+
+    sch: s_tir.Schedule
+    target: TargetSpec
+    blocks: list[Block]
+
+    @classmethod
+    def of(cls, function: tirx.PrimFunc, target: TargetSpec) -> Workload:
+        sch = s_tir.Schedule(function)
+        root = sch.get_sblock("root", func_name="main")
+        return cls(sch, target, list(sch.get_child_blocks(root)))
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether one work-item is a whole thread's worth of work."""
+        return self.target.device.group_size == 1
+
+    def annotation(self, block: Block, key: str) -> str | None:
+        value = self.sch.get(block).annotations.get(key)
+        return None if value is None else str(value)
+
+    def anchor(self, family: str) -> Block | None:
+        """The one block that ``family`` marked, or ``None``."""
+        found = [b for b in self.blocks if self.annotation(b, FAMILY) == family]
+        return found[0] if len(found) == 1 else None
+
+    def padding(self) -> Block | None:
+        """The block that pads the anchor's input, or ``None``."""
+        found = [b for b in self.blocks if self.annotation(b, ROLE) == PAD]
+        return found[0] if len(found) == 1 else None
+
+    def after(self, anchor: Block) -> list[Block]:
+        """Blocks that follow the anchor in program order."""
+        anchor_block = self.sch.get(anchor)
+        index = next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(anchor_block))
+        return self.blocks[index + 1 :]
+
+    # -- transformations -------------------------------------------------------------------
+
+    def merge_epilogue(self, anchor: Block) -> Block:
+        """Inline the epilogue into one block that writes the output, and return it.
+
+        The anchor's own result stays in private memory.  Without an epilogue the
+        output block copies that result.
+        """
+        epilogue = self.after(anchor)
+        for block in epilogue[:-1]:
+            self.sch.compute_inline(block)
+        if epilogue:
+            self.sch.set_scope(anchor, 0, "local")
+            return epilogue[-1]
+        # cache_write leaves the anchor writing the private copy and returns the copying block.
+        return self.sch.cache_write(anchor, 0, "local")
+
+    def bind_outer(self, loops: Sequence[Loop]) -> Loop:
+        """Fuse ``loops`` and spread them over the device; return the innermost loop.
+
+        Work-groups (and their work-items) on OpenCL and CUDA, threads on a CPU.
+        """
+        fused = self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
+        if not self.target.is_gpu_kernel:
+            self.sch.parallel(fused)
+            return fused
+        if self.is_cpu:
+            self.sch.bind(fused, "blockIdx.x")
+            return fused
+        extent = int(self.sch.get(fused).extent)
+        group = min(self.target.device.group_size, extent)
+        outer, inner = self.sch.split(fused, [None, group])
+        self.sch.bind(outer, "blockIdx.x")
+        self.sch.bind(inner, "threadIdx.x")
+        return inner
+
+    def extents(self, block: Block) -> list[int]:
+        return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]
+
+    def loops_below(self, block: Block, above: Loop) -> list[Loop]:
+        """Loops of ``block`` that are nested inside the loop ``above``."""
+        loops = self.sch.get_loops(block)
+        marker = self.sch.get(above)
+        depth = next(i for i, loop in enumerate(loops) if self.sch.get(loop).same_as(marker))
+        return list(loops[depth + 1 :])
+
+    def unroll_all(self, loops: Sequence[Loop]) -> None:
+        for loop in loops:
+            self.sch.unroll(loop)
+
+    def vectorize_last(self, loops: Sequence[Loop]) -> None:
+        """Vectorise the last loop and unroll the others."""
+        self.unroll_all(loops[:-1])
+        self.sch.vectorize(loops[-1])
+
+
+def largest_divisor(extent: int, limit: int) -> int:
+    """Largest divisor of ``extent`` that is at most ``limit``."""
+    return max(d for d in range(1, max(1, min(extent, limit)) + 1) if extent % d == 0)
+
+
+def tile_of(extent: int, limit: int) -> int:
+    """A tile of at most ``limit`` that wastes little of ``extent``.
+
+    A divisor where a good one exists; else the tile whose last, partly empty
+    tile leaves the fewest lanes idle (ties go to the larger tile).
+    """
+    limit = max(1, min(extent, limit))
+    divisor = largest_divisor(extent, limit)
+    if 2 * divisor >= limit:
+        return divisor
+    return min(range(limit, 0, -1), key=lambda t: -(-extent // t) * t - extent + limit // t)

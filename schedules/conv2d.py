@@ -1,0 +1,178 @@
+"""Convolution over the blocked layout ``NCHW{c}c``, direct, any kernel size.
+
+Computes, with ``c`` lanes a block and ``C' = ceil(C / c)``::
+
+    x[N, I', H, W, c]  (or plain x[N, I, H, W])     w[O', I/groups, KH, KW, c]
+    y[n, o', h, w, o] = sum_{i, p, q} x[n, i // c, h*s + p*d, w*s + q*d, i % c] * w[o', i, p, q, o]
+
+The sum runs over the real input channels only: whatever stands in the padding
+lanes of ``x`` is never read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tvm import s_tir, te, tirx
+
+from .common import FAMILY, PAD, ROLE, Workload, largest_divisor, tile_of
+
+NAME = "conv2d"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> te.Tensor:
+    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
+    top, left, bottom, right = padding
+    if not any(padding):
+        return x
+    shape = list(x.shape)
+    height, width = shape[2], shape[3]
+    shape[2], shape[3] = height + top + bottom, width + left + right
+
+    def body(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+        h, w = index[2], index[3]
+        inside = tirx.all(h >= top, h < height + top, w >= left, w < width + left)
+        source = (*index[:2], h - top, w - left, *index[4:])
+        return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
+
+    return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
+
+
+def compute(
+    x: te.Tensor,
+    w: te.Tensor,
+    *,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> te.Tensor:
+    """The convolution as TE; shapes as in the module's docstring.
+
+    With ``groups > 1`` the output channels of a group must be a multiple of the
+    block, so that all lanes of an output vector read the same input channels.
+    """
+    outputs, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
+    blocked = len(x.shape) == 5
+    padded = pad_spatial(x, padding)
+    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    outputs_per_group = outputs // groups
+    i = te.reduce_axis((0, inputs), name="i")
+    p = te.reduce_axis((0, kernel_h), name="p")
+    q = te.reduce_axis((0, kernel_w), name="q")
+
+    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
+        channel = i if groups == 1 else tirx.floordiv(oo, outputs_per_group) * inputs + i
+        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
+        if blocked:
+            lane = tirx.floormod(channel, block)
+            value = padded[n, tirx.floordiv(channel, block), row, column, lane]
+        else:
+            value = padded[n, channel, row, column]
+        return te.sum(value * w[oo, i, p, q, o], axis=[i, p, q])
+
+    return te.compute(
+        (x.shape[0], outputs, out_h, out_w, block), body, name="conv2d", attrs={FAMILY: NAME}
+    )
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes and how far its loops are unrolled.
+
+    ``tile_o * tile_h * tile_w`` vector accumulators must fit the device's registers.
+    """
+
+    #: Output blocks, rows and columns that a work-item keeps in registers.
+    tile_o: int
+    tile_h: int
+    tile_w: int
+    #: Input channels multiplied per iteration of the innermost loop that stays a loop.
+    unroll_i: int
+    #: Whether the padded input tile is copied to private memory before it is used.
+    stage_input: bool
+
+
+def heuristic(workload: Workload, loops: list[int], reduction: list[int]) -> Knobs:
+    """Knobs from the shape and the device.
+
+    ``loops`` are the extents (n, o', h, w, c), ``reduction`` those of (i, p, q).
+    """
+    device = workload.target.device
+    _, outputs, height, width, block = loops
+    inputs, kernel_h, kernel_w = reduction
+    pointwise = kernel_h == kernel_w == 1
+    tile_w = tile_of(width, device.accumulators // 2)
+    rest = max(1, device.accumulators // tile_w)
+    # Narrow maps leave registers free: use them for more rows of a pointwise convolution, which
+    # share its weights, else for more output blocks, which share its inputs.
+    tile_h = largest_divisor(height, rest) if pointwise else 1
+    tile_o = largest_divisor(outputs, max(1, min(2, rest // tile_h)))
+    unroll_i = largest_divisor(gcd(inputs, block) if inputs > block else inputs, 4)
+    return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input)
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def schedule(workload: Workload) -> s_tir.Schedule | None:
+    """Schedule a function whose anchor is this family's block, else decline."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    extents = workload.extents(anchor)
+    return apply(workload, heuristic(workload, extents[:5], extents[5:]))
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Tile, stage and vectorise by ``knobs``."""
+    sch = workload.sch
+    anchor, pad = workload.anchor(NAME), workload.padding()
+    block = workload.extents(anchor)[4]
+    output = workload.merge_epilogue(anchor)
+    n, o, h, w, lane = sch.get_loops(output)
+    o, oi = sch.split(o, [None, knobs.tile_o])
+    h, hi = sch.split(h, [None, knobs.tile_h])
+    w, wi = sch.split(w, [None, knobs.tile_w])
+    sch.reorder(n, o, h, w, oi, hi, wi, lane)
+    item = workload.bind_outer([n, o, h, w])
+    sch.compute_at(anchor, item, preserve_unit_loops=True)
+
+    *tile, i, p, q = workload.loops_below(anchor, item)
+    # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
+    inputs = int(sch.get(i).extent)
+    lanes = inputs if inputs < block else gcd(inputs, block)
+    i_block, i_lane = sch.split(i, [None, lanes])
+    i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i])
+    sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
+    if pad is not None:
+        if knobs.stage_input:
+            sch.compute_at(pad, i_block)
+            sch.set_scope(pad, 0, "local")
+            _vectorize_staged(workload, pad, i_block)
+        else:
+            sch.compute_inline(pad)
+    workload.unroll_all([i_inner])
+    workload.vectorize_last(tile)
+    init = sch.decompose_reduction(anchor, i_block)
+    workload.vectorize_last(workload.loops_below(init, item))
+    workload.vectorize_last([oi, hi, wi, lane])
+    return sch
+
+
+def _vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
+    """Vectorise the copy of an input tile along its lanes, where it has some."""
+    loops = workload.loops_below(pad, above)
+    if len(loops) < 3:
+        return
+    extent = int(workload.sch.get(loops[-1]).extent)
+    if extent in (2, 4, 8, 16) and len(workload.sch.get(pad).writes[0].region) == 5:
+        workload.sch.vectorize(loops[-1])

@@ -1,0 +1,119 @@
+"""Depthwise convolution (one filter a channel) over the blocked layout.
+
+Computes::
+
+    x[N, C', H, W, c]   w[C', KH, KW, c]
+    y[n, k', h, w, k] = sum_{p, q} x[n, k', h*s + p*d, w*s + q*d, k] * w[k', p, q, k]
+
+Lanes never mix, so the padding lanes of ``x`` only reach padding lanes of ``y``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import s_tir, te
+
+from .common import FAMILY, Workload, tile_of
+from .conv2d import pad_spatial
+
+NAME = "depthwise"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def compute(
+    x: te.Tensor,
+    w: te.Tensor,
+    *,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+) -> te.Tensor:
+    """The convolution as TE; shapes as in the module's docstring."""
+    blocks, kernel_h, kernel_w, block = (int(d) for d in w.shape)
+    padded = pad_spatial(x, padding)
+    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    p = te.reduce_axis((0, kernel_h), name="p")
+    q = te.reduce_axis((0, kernel_w), name="q")
+    return te.compute(
+        (x.shape[0], blocks, out_h, out_w, block),
+        lambda n, kk, h, v, k: te.sum(
+            padded[
+                n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k
+            ]
+            * w[kk, p, q, k],
+            axis=[p, q],
+        ),
+        name="depthwise",
+        attrs={FAMILY: NAME},
+    )
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The tile of the map that a work-item computes, one block of channels at a time."""
+
+    #: Rows of the tile, computed one after the other from the same staged input.
+    tile_h: int
+    #: Columns of the tile, all in registers at once.
+    tile_w: int
+    #: Whether the padded input tile is copied to private memory before it is used.
+    stage_input: bool
+
+
+def heuristic(workload: Workload, height: int, width: int) -> Knobs:
+    """Tall tiles read each input row once; on GPUs one row keeps more work-items busy."""
+    device = workload.target.device
+    tile_w = tile_of(width, device.accumulators // 2 if workload.is_cpu else 4)
+    tile_h = tile_of(height, 14) if workload.is_cpu else 1
+    return Knobs(tile_h, tile_w, device.stage_input)
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def schedule(workload: Workload) -> s_tir.Schedule | None:
+    """Schedule a function whose anchor is this family's block, else decline."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    _, _, height, width, _ = workload.extents(anchor)[:5]
+    return apply_window(workload, anchor, heuristic(workload, height, width))
+
+
+def apply_window(
+    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
+) -> s_tir.Schedule:
+    """Schedule a lane-wise sliding window (also that of pooling) by ``knobs``."""
+    sch = workload.sch
+    pad = workload.padding()
+    output = workload.merge_epilogue(anchor)
+    n, k, h, w, lane = sch.get_loops(output)
+    h, hi = sch.split(h, [None, knobs.tile_h])
+    w, wi = sch.split(w, [None, knobs.tile_w])
+    sch.reorder(n, k, h, w, hi, wi, lane)
+    item = workload.bind_outer([n, k, h, w])
+    sch.compute_at(anchor, hi, preserve_unit_loops=True)
+    if pad is not None:
+        if knobs.stage_input:
+            sch.compute_at(pad, item)
+            sch.set_scope(pad, 0, "local")
+            sch.vectorize(sch.get_loops(pad)[-1])
+        else:
+            sch.compute_inline(pad)
+    *tile, p, q = workload.loops_below(anchor, hi)
+    sch.reorder(p, q, *tile)
+    # A small window is unrolled whole; a large one would only grow the code.
+    if int(sch.get(p).extent) * int(sch.get(q).extent) <= 25:
+        workload.unroll_all([p, q])
+    workload.vectorize_last(tile)
+    init = sch.decompose_reduction(anchor, p)
+    workload.vectorize_last(workload.loops_below(init, hi))
+    workload.vectorize_last([wi, lane])
+    return sch

@@ -1,0 +1,119 @@
+"""Max and average pooling over the blocked layout, lane by lane.
+
+Computes, for a window of KH x KW::
+
+    x[N, C', H, W, c]
+    max: y[n, k', h, w, k] = max_{p, q} x[n, k', h*s + p*d, w*s + q*d, k]
+    avg: the sum over the same window, divided by the number of elements counted
+
+Padding is -inf for max and 0 for avg.  With ``count_include_pad`` an average
+counts padded elements, but never those that ``ceil_mode`` adds beyond the
+declared padding (ONNX AveragePool, opset 19).
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, te, tirx
+
+from .common import FAMILY, Workload
+from .conv2d import pad_spatial
+from .depthwise import apply_window, heuristic
+
+NAME = "pooling"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def output_extent(
+    extent: int, window: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool
+) -> int:
+    """Number of windows along one axis.
+
+    In ceil mode a last window may overhang, but it must start inside the input
+    or its leading padding.
+    """
+    span = extent + before + after - dilation * (window - 1) - 1
+    count = (-(-span // stride) if ceil_mode else span // stride) + 1
+    if ceil_mode and (count - 1) * stride >= extent + before:
+        count -= 1
+    return count
+
+
+def compute(
+    x: te.Tensor,
+    *,
+    kind: str,
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> te.Tensor:
+    """Pooling as TE; ``kind`` is ``max`` or ``avg``, ``padding`` is top, left, bottom, right."""
+    extents = [int(x.shape[2]), int(x.shape[3])]
+    before, after = padding[:2], padding[2:]
+    outs = [
+        output_extent(
+            extents[a], window[a], strides[a], dilation[a], before[a], after[a], ceil_mode
+        )
+        for a in range(2)
+    ]
+    # Rows and columns that the last window reaches beyond the input, whatever was declared.
+    reach = [
+        (outs[a] - 1) * strides[a] + dilation[a] * (window[a] - 1) + 1 - before[a] - extents[a]
+        for a in range(2)
+    ]
+    overhang = (before[0], before[1], max(0, reach[0]), max(0, reach[1]))
+    lowest = tirx.min_value(x.dtype).value if kind == "max" else 0.0
+    padded = pad_spatial(x, overhang, lowest)
+    p = te.reduce_axis((0, window[0]), name="p")
+    q = te.reduce_axis((0, window[1]), name="q")
+    reduce = te.max if kind == "max" else te.sum
+    shape = (x.shape[0], x.shape[1], outs[0], outs[1], x.shape[4])
+    pooled = te.compute(
+        shape,
+        lambda n, kk, h, v, k: reduce(
+            padded[
+                n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k
+            ],
+            axis=[p, q],
+        ),
+        name="pool",
+        attrs={FAMILY: NAME},
+    )
+    if kind == "max":
+        return pooled
+
+    def counted(axis: int, index: tirx.PrimExpr) -> tirx.PrimExpr:
+        """Elements of a window that count along one axis."""
+        low, high = 0, extents[axis]
+        if count_include_pad:
+            low, high = -before[axis], extents[axis] + after[axis]
+        start = index * strides[axis] - before[axis]
+        step, size = dilation[axis], window[axis]
+        first = tirx.max(0, tirx.floordiv(low - start + step - 1, step))
+        last = tirx.min(size - 1, tirx.floordiv(high - 1 - start, step))
+        return last - first + 1
+
+    def average(n, kk, h, v, k):  # type: ignore[no-untyped-def]
+        area = tirx.max(counted(0, h) * counted(1, v), 1)
+        return pooled[n, kk, h, v, k] / tirx.Cast(x.dtype, area)
+
+    return te.compute(shape, average, name="average")
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def schedule(workload: Workload) -> s_tir.Schedule | None:
+    """Schedule a function whose anchor is this family's block, else decline.
+
+    The knobs are those of a depthwise convolution: the same sliding window.
+    """
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    _, _, height, width, _ = workload.extents(anchor)[:5]
+    return apply_window(workload, anchor, heuristic(workload, height, width))

@@ -1,0 +1,72 @@
+"""Reductions (sum, mean, max, min, product) over any axes, one work-item an output.
+
+Serves any function with exactly one reduction, elementwise producers before it
+and elementwise consumers after it; what it computes comes from the operator.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tvm import s_tir
+from tvm.tirx import IterVar
+
+from .common import Workload
+
+logger = logging.getLogger(__name__)
+
+#: Widths that a vector type exists for.
+LANES = (2, 4, 8, 16)
+
+
+def is_reduction(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a block reduces over some axis."""
+    return any(v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars)
+
+
+def is_injective(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether all of a block's axes are data parallel."""
+    return all(v.iter_type == IterVar.DataPar for v in sch.get(block).iter_vars)
+
+
+def schedule(workload: Workload) -> s_tir.Schedule | None:
+    """Schedule a function with one reduction, else decline."""
+    sch = workload.sch
+    reductions = [b for b in workload.blocks if is_reduction(sch, b)]
+    if len(reductions) != 1 or any(
+        not (is_injective(sch, b) or is_reduction(sch, b)) for b in workload.blocks
+    ):
+        logger.debug("reduction declines: %d reductions", len(reductions))
+        return None
+    anchor = reductions[0]
+    epilogue = workload.after(anchor)
+    before = workload.blocks[: len(workload.blocks) - len(epilogue) - 1]
+    for block in before:
+        sch.compute_inline(block)
+    output = workload.merge_epilogue(anchor)
+    loops = list(sch.get_loops(output))
+    vector = len(loops) > 1 and int(sch.get(loops[-1]).extent) in LANES
+    lane = loops.pop() if vector else None
+    if not loops:
+        loops = [sch.add_unit_loop(output)]
+    item = workload.bind_outer(loops)
+    sch.compute_at(anchor, item, preserve_unit_loops=True)
+    below = workload.loops_below(anchor, item)
+    kinds = [v.iter_type for v in sch.get(anchor).iter_vars][-len(below) :]
+    spatial = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.DataPar]
+    reduced = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.CommReduce]
+    sch.reorder(*reduced, *spatial)
+    init = sch.decompose_reduction(anchor, reduced[0])
+    if lane is not None:
+        sch.vectorize(lane)
+        _vectorize_if_wide(workload, anchor, item)
+        _vectorize_if_wide(workload, init, item)
+    return sch
+
+
+def _vectorize_if_wide(
+    workload: Workload, block: s_tir.schedule.SBlockRV, above: object
+) -> None:
+    last = workload.loops_below(block, above)[-1]
+    if int(workload.sch.get(last).extent) in LANES:
+        workload.sch.vectorize(last)

@@ -1,0 +1,1 @@
+"""Graph passes on Relax: simplification before layouts, fusion after them."""

@@ -1,0 +1,37 @@
+"""From operators to primary functions: legalisation and fusion.
+
+Before::
+
+    lv  = R.call_tir(conv2d, (x, W))        lv1 = R.add(lv, b)      lv2 = R.clip(lv1, 0, 6)
+
+After::
+
+    lv2 = R.call_tir(fused_conv2d_add_clip, (x, W, b))
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import IRModule
+from tvm.relax import backend, transform
+
+from ..target import TargetSpec
+
+
+def legalize_and_fuse(mod: IRModule, target: TargetSpec) -> IRModule:
+    """Turn every operator into TIR and fuse what belongs together."""
+    passes = tvm.transform.Sequential(
+        [
+            backend.DispatchSampling(),
+            backend.DispatchSortScan(),
+            transform.LegalizeOps(),
+            transform.AnnotateTIROpPattern(),
+            transform.FuseOps(),
+            transform.FuseTIR(),
+            # A reshape is a view in the virtual machine, not a kernel.
+            transform.RewriteDataflowReshape(),
+            transform.DeadCodeElimination(["main"]),
+        ]
+    )
+    with target.tvm_target:
+        return passes(mod)

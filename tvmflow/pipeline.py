@@ -1,0 +1,257 @@
+"""The way of a model: a list of named stages, from an ONNX file to a module file.
+
+Dumps of the IR, timings and the progress display are instruments around the
+list, not entries in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
+from .deploy.module import Module
+from .errors import TvmflowError
+from .target import TargetSpec, resolve
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from tvm import IRModule
+
+    from .frontend import ImportedModel
+
+logger = logging.getLogger(__name__)
+
+#: Called before each stage with its name, its index and the number of stages.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Compilation:
+    """What the stages pass on: the model, the target, and the IR as it stands."""
+
+    source: Any
+    shapes: Mapping[str, tuple[int, ...]] | None
+    target: TargetSpec
+    output: Path
+    embed_limit_bytes: int
+    options: dict[str, Any]
+    model: ImportedModel | None = None
+    mod: IRModule | None = None
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=dict)
+    executable: Any = None
+    stage_ms: dict[str, float] = field(default_factory=dict)
+
+
+def import_model(job: Compilation) -> None:
+    """ONNX to Relax, with static shapes and constant weights."""
+    from .frontend import load_model
+
+    job.model = load_model(job.source, dict(job.shapes) if job.shapes else None)
+    job.mod = job.model.mod
+
+
+def simplify(job: Compilation) -> None:
+    """Fold constants and drop what nobody reads."""
+    from .graph.simplify import simplify as run
+
+    job.mod = run(job.mod)
+
+
+def layout(job: Compilation) -> None:
+    """Convolutions and what stands between them to ``NCHW{c}c``."""
+    from .texture.layout import apply_layouts
+
+    job.mod = apply_layouts(job.mod, job.target.device)
+
+
+def fuse(job: Compilation) -> None:
+    """Operators to primary functions."""
+    from .graph.fuse import legalize_and_fuse
+
+    job.mod = legalize_and_fuse(job.mod, job.target)
+
+
+def weights(job: Compilation) -> None:
+    """Constants to parameters, behind the model's large weights."""
+    from .graph.weights import lift_weights
+
+    assert job.model is not None
+    job.mod, lifted = lift_weights(job.mod)
+    job.weights = {**job.model.weights, **lifted}
+
+
+def schedule(job: Compilation) -> None:
+    """A schedule for each primary function."""
+    from .build import schedule_module
+
+    scheduled = schedule_module(job.mod, job.target)
+    job.mod, job.families = scheduled.mod, scheduled.families
+
+
+def lower(job: Compilation) -> None:
+    """The memory plan, and calls of the virtual machine."""
+    from .build import lower_graph
+
+    job.mod = lower_graph(job.mod)
+
+
+def build(job: Compilation) -> None:
+    """Machine code and kernel source."""
+    from .build import build_executable
+
+    job.executable = build_executable(job.mod, job.target)
+
+
+def export(job: Compilation) -> None:
+    """The module file, and the weights beside it when they are large."""
+    from .build import kernel_names
+
+    assert job.model is not None
+    write_artifact(
+        job.executable,
+        job.output,
+        metadata={
+            "name": job.model.name,
+            "target": job.target.kind,
+            "device": job.target.device.name,
+            "inputs": job.model.inputs,
+            "outputs": job.model.outputs,
+            "kernels": kernel_names(job.executable, job.families),
+            "options": job.options,
+            "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+        },
+        weights=job.weights,
+        host=job.target.host,
+        embed_limit_bytes=job.embed_limit_bytes,
+    )
+
+
+Stage = Callable[[Compilation], None]
+
+#: The pipeline.  What each stage does is in its docstring.
+STAGES: tuple[tuple[str, Stage], ...] = (
+    ("import", import_model),
+    ("simplify", simplify),
+    ("layout", layout),
+    ("fuse", fuse),
+    ("weights", weights),
+    ("schedule", schedule),
+    ("lower", lower),
+    ("build", build),
+    ("export", export),
+)
+
+
+def compile(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    target: str = "opencl",
+    device: str = "auto",
+    host: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dump_ir: str | os.PathLike[str] | None = None,
+    embed_limit_bytes: int = EMBED_LIMIT_BYTES,
+    progress: Progress | None = None,
+) -> Module:
+    """Compile an ONNX model to a module that can be run here and saved.
+
+    Parameters
+    ----------
+    model
+        Path of an ONNX file, or a model in memory.
+    target
+        ``opencl``, ``cuda`` or ``llvm``.
+    device
+        Preset of the device that the kernels are for: ``auto`` (the one of this
+        machine), ``cpu``, ``adreno``, ``mali`` or ``nvidia``.
+    host
+        LLVM triple of the machine that will load the module, default this one.
+    shapes
+        Shapes of inputs whose dimensions the model leaves open, by input name.
+    dump_ir
+        Folder that gets the IR after each stage, as text.
+    embed_limit_bytes
+        Weights of more than this total travel in a file beside the module.
+    progress
+        Called before each stage with its name, its index and the number of stages.
+
+    Raises
+    ------
+    ModelError, TargetError, CompileError
+        With one sentence on what is wrong and one on the remedy.
+
+    Examples
+    --------
+    >>> module = tvmflow.compile("face.onnx", target="opencl", shapes={"image": (1, 1, 64, 64)})
+    >>> boxes = module(image=picture)["boxes"]
+    >>> module.save("face.so")
+    """
+    spec = resolve(target, device, host)
+    folder = Path(tempfile.mkdtemp(prefix="tvmflow-"))
+    try:
+        job = Compilation(
+            source=model,
+            shapes=shapes,
+            target=spec,
+            output=folder / "module.so",
+            embed_limit_bytes=embed_limit_bytes,
+            options={"storage": "buffer"},
+        )
+        run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
+        return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))
+    except BaseException:
+        # Ctrl-C included: nothing of an unfinished compilation stays behind.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def run_stages(
+    job: Compilation, *, progress: Progress | None = None, dump_ir: Path | None = None
+) -> None:
+    """Run the pipeline on ``job``, with its instruments."""
+    if dump_ir is not None:
+        _make_dump_folder(dump_ir)
+    for index, (name, stage) in enumerate(STAGES):
+        if progress is not None:
+            progress(name, index, len(STAGES))
+        started = time.perf_counter()
+        stage(job)
+        job.stage_ms[name] = (time.perf_counter() - started) * 1e3
+        logger.info("%-9s %8.1f ms", name, job.stage_ms[name])
+        if dump_ir is not None:
+            _dump(job, dump_ir / f"{index}_{name}")
+
+
+def _make_dump_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TvmflowError(
+            f"The folder {folder} for IR dumps could not be made: {error.strerror}.",
+            remedy="Name a folder that can be written with --dump-ir.",
+        ) from error
+
+
+def _dump(job: Compilation, stem: Path) -> None:
+    """Write the IR as it stands, and the kernels' source once there is one."""
+    if job.executable is None:
+        assert job.mod is not None
+        stem.with_suffix(".py").write_text(job.mod.script(show_meta=False))
+        return
+    from .build import device_modules
+
+    stem.with_suffix(".vm.txt").write_text(job.executable.as_text())
+    for number, module in enumerate(device_modules(job.executable)):
+        source = module.inspect_source()
+        if source:
+            stem.with_suffix(f".{number}.{module.kind}").write_text(source)

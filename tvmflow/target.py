@@ -1,0 +1,200 @@
+"""Targets and device presets: what code is generated, and what for.
+
+A *target* is a code generator (``opencl``, ``cuda``, ``llvm``); a *device* is a
+preset of the facts that schedules ask for (vector width, register budget,
+work-group sizes, image limits); a *host* is the triple that host code is
+compiled for.  All schedules read these facts and never the name of a device.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .errors import TargetError
+
+if TYPE_CHECKING:
+    import tvm
+
+TARGETS = ("opencl", "cuda", "llvm")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Facts about a class of devices that schedules depend on."""
+
+    name: str
+    #: Lanes of the blocked layout ``NCHW{c}c``: one vector register, or one RGBA texel.
+    channel_block: int
+    #: Vector accumulators that one work-item keeps in registers.
+    accumulators: int
+    #: Work-items in a work-group; 1 where a work-item is a whole CPU thread's worth of work.
+    group_size: int
+    #: Largest work-group the device accepts.
+    max_group_size: int
+    #: Whether a work-item should copy its padded input tile to private memory first.
+    stage_input: bool
+    #: Largest width and height of an image, in texels.
+    image_extent: int
+    #: Largest number of layers of an image array.
+    image_layers: int
+
+
+#: The presets of ``--device``.  Image limits are the least that the devices of a class report.
+PRESETS = {
+    # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
+    # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
+    "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048),
+    # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, about 32 vec4 registers at full occupancy.
+    "adreno": Device("adreno", 4, 16, 64, 256, False, 16384, 2048),
+    # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
+    "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048),
+    # NVIDIA since Volta: scalar lanes, 255 registers a thread.
+    "nvidia": Device("nvidia", 4, 16, 64, 1024, False, 16384, 2048),
+}
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """A target, its device and its host, resolved and checked."""
+
+    kind: str
+    device: Device
+    #: LLVM triple of the host code; ``None`` is this machine.
+    host: str | None
+    #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
+    arch: str | None = None
+
+    @property
+    def is_gpu_kernel(self) -> bool:
+        """Whether kernels are launched with block and thread indices."""
+        return self.kind in ("opencl", "cuda")
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether host code for this target can be loaded on this machine."""
+        return self.host is None or self.host.split("-")[0] == platform.machine()
+
+    @cached_property
+    def tvm_target(self) -> tvm.target.Target:
+        """The same as TVM's target object, with the host inside."""
+        from tvm.target import Target
+
+        host: dict[str, Any] = {"kind": "llvm"}
+        if self.host is not None:
+            host["mtriple"] = self.host
+        if self.kind == "llvm":
+            if self.host is None:
+                # Host code that carries the kernels may use every instruction of this CPU.
+                from tvm.target.codegen import llvm_get_system_cpu
+
+                host["mcpu"] = llvm_get_system_cpu()
+            return Target(host, host=host)
+        spec: dict[str, Any] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
+        if self.kind == "cuda":
+            spec["arch"] = self.arch or "sm_80"
+            spec["max_threads_per_block"] = spec.pop("max_num_threads")
+        return Target(spec, host=host)
+
+
+def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
+    """Check the user's choice and fill in what ``auto`` leaves open.
+
+    Parameters
+    ----------
+    target
+        One of :data:`TARGETS`.
+    device
+        ``auto`` or a name in :data:`PRESETS`.  ``auto`` asks the running device
+        for ``opencl``, and is ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
+    host
+        LLVM triple of the machine that loads the module, default this one.
+
+    Raises
+    ------
+    TargetError
+        If a name is unknown, a combination impossible, or ``auto`` finds no device.
+    """
+    if target not in TARGETS:
+        raise TargetError(
+            f"The target {target!r} is not known; expected one of {', '.join(TARGETS)}.",
+            remedy="Choose one of them with --target.",
+        )
+    if device != "auto" and device not in PRESETS:
+        raise TargetError(
+            f"The device {device!r} is not known; expected auto or one of {', '.join(PRESETS)}.",
+            remedy="Choose one of them with --device.",
+        )
+    if host is not None:
+        _check_host(host)
+    arch = None
+    if target == "llvm":
+        if device not in ("auto", "cpu"):
+            raise TargetError(
+                f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
+                remedy="Use --target opencl (or cuda) for a GPU, or --device cpu.",
+            )
+        return TargetSpec("llvm", PRESETS["cpu"], host)
+    if target == "cuda":
+        if device not in ("auto", "nvidia"):
+            raise TargetError(
+                f"The target cuda compiles for NVIDIA GPUs, but {device!r} was asked for.",
+                remedy="Use --device nvidia, or --target opencl.",
+            )
+        arch = _cuda_arch()
+        return TargetSpec("cuda", PRESETS["nvidia"], host, arch)
+    if device == "auto":
+        return TargetSpec("opencl", _running_opencl_device(), host)
+    return TargetSpec("opencl", PRESETS[device], host)
+
+
+def _check_host(host: str) -> None:
+    parts = host.split("-")
+    if len(parts) < 3 or not all(parts):
+        raise TargetError(
+            f"The host {host!r} is not an LLVM triple such as aarch64-linux-gnu.",
+            remedy="Name architecture, system and ABI, for example --host aarch64-unknown-linux-gnu.",
+        )
+
+
+def _cuda_arch() -> str:
+    """Architecture of the first GPU, or the oldest one that is still common."""
+    import tvm
+
+    gpu = tvm.cuda(0)
+    if not gpu.exist:
+        return "sm_80"
+    return "sm_" + str(gpu.compute_version).replace(".", "")
+
+
+def _running_opencl_device() -> Device:
+    from .runtime.devices import list_devices
+
+    for info in list_devices():
+        if info.kind == "opencl":
+            return preset_of(info)
+    raise TargetError(
+        "The device 'auto' stands for the OpenCL device of this machine, but there is none.",
+        remedy="Name the device to compile for, for example --device adreno, or install one: "
+        "python -m pip install 'tvmflow[cpu-opencl]'",
+    )
+
+
+def preset_of(info: Any) -> Device:
+    """Preset for a running OpenCL device, with its own limits in place of the class's."""
+    vendor = f"{info.vendor} {info.name}".lower()
+    if info.device_type == "cpu":
+        base = PRESETS["cpu"]
+    elif "nvidia" in vendor:
+        base = PRESETS["nvidia"]
+    elif "arm" in vendor or "mali" in vendor:
+        base = PRESETS["mali"]
+    else:
+        base = PRESETS["adreno"]
+    limits = {"max_group_size": info.max_work_group_size}
+    if info.images:
+        limits["image_extent"] = min(info.image2d_max_width, info.image2d_max_height)
+        limits["image_layers"] = info.image_max_array_size
+    return replace(base, **limits)

@@ -1,0 +1,1 @@
+"""Layouts of tensors between primary functions, and where they are stored."""

@@ -1,0 +1,91 @@
+"""The blocked layout ``NCHW{c}c`` and conversions to and from it.
+
+A tensor of logical shape ``[N, C, H, W]`` is stored as ``[N, C', H, W, c]`` with
+``C' = ceil(C / c)``: channel ``k`` stands at block ``k // c``, lane ``k % c``.
+Lanes beyond C are padding.  Their values are unspecified: whoever reads across
+channels reads the first C only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import te, tirx
+
+
+def blocks_of(channels: int, block: int) -> int:
+    """Number of blocks that hold ``channels``."""
+    return -(-channels // block)
+
+
+def blocked_shape(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
+    """``[N, C, H, W]`` to ``[N, C', H, W, c]``."""
+    n, channels, h, w = shape
+    return (n, blocks_of(channels, block), h, w, block)
+
+
+def pad_axis(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
+    """``array`` with zeros appended along ``axis`` up to a multiple of ``multiple``."""
+    short = -array.shape[axis] % multiple
+    if not short:
+        return array
+    widths = [(0, short if a == axis else 0) for a in range(array.ndim)]
+    return np.pad(array, widths)
+
+
+def block_constant(array: np.ndarray, block: int) -> np.ndarray:
+    """A constant ``[N, C, H, W]`` in the blocked layout; a single channel stays broadcast.
+
+    ``[1, C, 1, 1]`` becomes ``[1, C', 1, 1, c]`` and ``[1, 1, H, W]`` becomes ``[1, 1, H, W, 1]``.
+    """
+    if array.shape[1] == 1:
+        return array[..., None]
+    n, channels, h, w = array.shape
+    padded = pad_axis(array, 1, block).reshape(n, blocks_of(channels, block), block, h, w)
+    return np.ascontiguousarray(padded.transpose(0, 1, 3, 4, 2))
+
+
+def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
+    """``OIHW`` to ``[O', I, KH, KW, c]``, output channels padded with zeros."""
+    padded = pad_axis(weight, 0, block)
+    outputs, inputs, kh, kw = padded.shape
+    split = padded.reshape(outputs // block, block, inputs, kh, kw)
+    return np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
+
+
+def depthwise_weight(weight: np.ndarray, block: int) -> np.ndarray:
+    """``[C, 1, KH, KW]`` to ``[C', KH, KW, c]``, channels padded with zeros."""
+    padded = pad_axis(weight[:, 0], 0, block)
+    channels, kh, kw = padded.shape
+    return np.ascontiguousarray(
+        padded.reshape(channels // block, block, kh, kw).transpose(0, 2, 3, 1)
+    )
+
+
+def dense_weight(weight: np.ndarray, block: int) -> np.ndarray:
+    """``[K, N]`` to ``[N', K, c]``, columns padded with zeros."""
+    padded = pad_axis(weight, 1, block)
+    depth, units = padded.shape
+    return np.ascontiguousarray(padded.reshape(depth, units // block, block).transpose(1, 0, 2))
+
+
+def pack(x: te.Tensor, block: int) -> te.Tensor:
+    """``[N, C, H, W]`` to ``[N, C', H, W, c]`` as TE; padding lanes are zero."""
+    n, channels, h, w = (int(d) for d in x.shape)
+
+    def body(i, kk, y, v, k):  # type: ignore[no-untyped-def]
+        channel = kk * block + k
+        if channels % block == 0:
+            return x[i, channel, y, v]
+        return tirx.if_then_else(channel < channels, x[i, channel, y, v], tirx.const(0, x.dtype))
+
+    return te.compute((n, blocks_of(channels, block), h, w, block), body, name="pack")
+
+
+def unpack(x: te.Tensor, channels: int) -> te.Tensor:
+    """``[N, C', H, W, c]`` to ``[N, C, H, W]`` as TE; padding lanes are dropped."""
+    n, _, h, w, block = (int(d) for d in x.shape)
+    return te.compute(
+        (n, channels, h, w),
+        lambda i, k, y, v: x[i, tirx.floordiv(k, block), y, v, tirx.floormod(k, block)],
+        name="unpack",
+    )

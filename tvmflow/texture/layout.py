@@ -1,0 +1,125 @@
+"""The layout pass: convolutions and what stands between them go to ``NCHW{c}c``.
+
+Before (``c = 16``)::
+
+    lv  : [1, 24, 56, 56]      = R.nn.conv2d(x, W, ...)        x : [1, 96, 56, 56]
+    lv1 : [1, 24, 56, 56]      = R.add(lv, b)                  b : [1, 24, 1, 1]
+    lv2 : [1, 24, 56, 56]      = R.add(lv1, shortcut)
+    gv  : [1, 24]              = R.reshape(R.mean(lv2, [2, 3]), ...)
+
+After::
+
+    lv  : [1, 2, 56, 56, 16]   = R.call_tir(conv2d, (x', W'))  x' : [1, 6, 56, 56, 16]
+    lv1 : [1, 2, 56, 56, 16]   = R.add(lv, b')                 b' : [1, 2, 1, 1, 16]
+    lv2 : [1, 2, 56, 56, 16]   = R.add(lv1, shortcut')
+    lv3 : [1, 2, 1, 1, 16]     = R.mean(lv2, [2, 3])
+    gv  : [1, 24]              = R.reshape(R.call_tir(unpack, (lv3,)), ...)
+
+Every variable may exist in two forms, plain and blocked; a form is made when a
+reader first needs it, and kept.  Operators without a rule read the plain form.
+Weights are constants and are rearranged here, at compile time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import IRModule, relax
+from tvm.ir import GenericConst
+
+from ..graph.rewriter import Rewriter, constant_array, op_name, shape_of
+from ..target import Device
+from . import blocked
+from .rules import RULES
+
+
+@dataclass
+class Forms:
+    """A variable's plain and blocked expressions; at least one of them is there."""
+
+    plain: relax.Expr | None
+    blocked: relax.Expr | None
+    shape: tuple[int, ...] | None
+
+
+class LayoutPass(Rewriter):
+    """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
+
+    def __init__(self, mod: IRModule, device: Device):
+        super().__init__(mod)
+        self.device = device
+        self.block = device.channel_block
+        self.forms: dict[relax.Var, Forms] = {}
+        #: Large weights that the graph transposes, by the transposed variable.
+        self.transposed: dict[relax.Var, relax.Expr] = {}
+        #: Conversions inserted, for reports and tests.
+        self.packed = 0
+        self.unpacked = 0
+
+    def start(self, params: list[relax.Var]) -> None:
+        self.params = params
+
+    # -- forms of a variable -------------------------------------------------------------------
+
+    def is_blocked(self, expr: relax.Expr) -> bool:
+        """Whether the blocked form of an old expression exists already."""
+        return expr in self.forms and self.forms[expr].blocked is not None
+
+    def plain(self, var: relax.Var) -> relax.Expr:
+        """The plain form, converted from the blocked one at its first use."""
+        forms = self.forms.get(var)
+        if forms is None:
+            return self.env.get(var, var)
+        if forms.plain is None:
+            self.unpacked += 1
+            forms.plain = self.bb.emit_te(
+                blocked.unpack, forms.blocked, forms.shape[1], primfunc_name_hint="unpack"
+            )
+        return forms.plain
+
+    def blocked(self, expr: relax.Expr) -> relax.Expr:
+        """The blocked form of an old expression of rank 4, converted at its first use."""
+        array = constant_array(expr)
+        if array is not None:
+            return relax.const(blocked.block_constant(array, self.block), str(array.dtype))
+        forms = self.forms.setdefault(expr, Forms(self.plain(expr), None, shape_of(expr)))
+        if forms.blocked is None:
+            self.packed += 1
+            forms.blocked = self.bb.emit_te(
+                blocked.pack, forms.plain, self.block, primfunc_name_hint="pack"
+            )
+        return forms.blocked
+
+    # -- rewriting -------------------------------------------------------------------------------
+
+    def transposed_parameter(self, expr: relax.Expr) -> relax.Expr | None:
+        """The parameter ``[N, K]`` that ``expr`` is the transpose of, or ``None``."""
+        return self.transposed.get(expr)
+
+    def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
+        if op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2:
+            source = self.substitute(value.args[0])
+            if any(source.same_as(p) for p in self.params):
+                self.transposed[var] = source
+        rule = RULES.get(op_name(value) or "")
+        result = rule(self, value) if rule is not None else None
+        if result is None:
+            return self.substitute(value)
+        if result.is_blocked:
+            expr = result.expr
+            if not isinstance(expr, (relax.Var, GenericConst)):
+                expr = self.bb.emit(expr, name_hint=var.name)
+            self.forms[var] = Forms(None, expr, shape_of(var))
+            return None
+        return result.expr
+
+    def constant(self, array: np.ndarray) -> relax.Expr:
+        """A new constant of the graph."""
+        return relax.const(np.ascontiguousarray(array), str(array.dtype))
+
+
+def apply_layouts(mod: IRModule, device: Device) -> IRModule:
+    """Run the pass and drop what it left unused."""
+    mod = LayoutPass(mod, device).run()
+    return relax.transform.DeadCodeElimination(["main"])(mod)
