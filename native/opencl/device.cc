@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "pocl_quirks.h"
+
 namespace tvmflow::opencl {
 namespace {
 
@@ -83,7 +85,9 @@ const char* DeviceInfo::TypeName() const {
 }
 
 Device::Device(Platform platform, cl_device_id id)
-    : platform_(std::move(platform)), id_(id), info_(QueryInfo(*platform_.api, id)) {}
+    : platform_(std::move(platform)), id_(id), info_(QueryInfo(*platform_.api, id)) {
+  info_.assumed_processor = NameProcessor(platform_, id_);
+}
 
 std::string Device::Describe() const {
   return "'" + info_.name + "' (opencl:" + std::to_string(index_) + ", " + platform_.name + ")";

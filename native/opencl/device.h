@@ -37,6 +37,8 @@ struct DeviceInfo {
   size_t image_max_height = 0;
   size_t image_max_array = 0;
   cl_uint image_pitch_alignment = 0;
+  // Processor that kernels are compiled for where the driver did not know the real one.
+  std::string assumed_processor;
 
   bool Has(const std::string& extension) const;
   const char* TypeName() const;  // "gpu", "accelerator", "cpu" or "other"

@@ -12,6 +12,10 @@
 namespace tvmflow::opencl {
 namespace {
 
+// Stands for an OpenCL library that is in the process already, visible to everybody:
+// one that was preloaded (as the oclgrind command does) or linked to the program.
+constexpr const char* kLoaded = "(loaded before)";
+
 using GetPlatformIds = cl_int (*)(cl_uint, cl_platform_id*, cl_uint*);
 using GetExtensionAddress = void* (*)(const char*);
 
@@ -81,7 +85,7 @@ std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_i
 std::vector<std::string> CandidateLibraries() {
   const Settings& settings = GlobalSettings();
   if (!settings.library.empty()) return {settings.library};
-  std::vector<std::string> candidates = {"libOpenCL.so.1", "libOpenCL.so"};
+  std::vector<std::string> candidates = {kLoaded, "libOpenCL.so.1", "libOpenCL.so"};
   auto add = [&](const std::string& path) {
     if (std::find(candidates.begin(), candidates.end(), path) == candidates.end())
       candidates.push_back(path);
@@ -101,7 +105,12 @@ std::vector<Platform> OpenLibrary(const std::string& library, std::string* outco
       slash != std::string::npos && library.find("libintelocl", slash) != std::string::npos)
     PreloadIntelDependencies(library.substr(0, slash));
   // Lazily bound: a driver may reference symbols that only optional parts of it need.
-  void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  void* handle = library == kLoaded ? dlopen(nullptr, RTLD_LAZY)
+                                    : dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (handle && library == kLoaded && !dlsym(handle, "clGetPlatformIDs")) {
+    *outcome = "the process has not loaded an OpenCL library";
+    return {};
+  }
   if (!handle) {
     const char* reason = dlerror();
     *outcome = reason ? reason : "it cannot be opened";
