@@ -1,8 +1,8 @@
 """Errors of TVM's runtime, turned into errors that a user can act on.
 
 The OpenCL plug-in raises errors of the kinds ``KernelBuildError`` and
-``DeviceError``; TVM's Python layer hands over kinds it does not know as
-``RuntimeError`` with the kind kept inside.
+``DeviceError``, whose message is a sentence and, below it, a log.  They arrive as
+the exceptions of those names, or as ``RuntimeError`` with the kind kept inside.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     TvmflowError or None
         ``None`` when the error is not about the device or its kernels.
     """
-    if isinstance(error, TvmflowError):
-        return error
     inner = getattr(error, "__tvm_ffi_error__", None)
+    if inner is None and isinstance(error, TvmflowError):
+        return error
     kind = inner.kind if inner is not None else type(error).__name__
     message = (inner.message if inner is not None else str(error)).strip()
     first, _, rest = message.partition("\n")

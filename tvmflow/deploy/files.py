@@ -7,6 +7,7 @@ early (an error, Ctrl-C, a signal turned into an exception) removes the folder.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -15,6 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import ArtifactError
+
+#: What the system says when there is no room; such an error names no file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -51,7 +55,7 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield stage
     except OSError as error:
         # Only failures of writing are reworded here: an error of reading names another file.
-        if error.filename is None or str(error.filename).startswith(str(stage)):
+        if error.errno in _FULL or str(error.filename or "").startswith(str(stage)):
             raise _write_error(final, error) from error
         raise
     finally:

@@ -1,0 +1,5 @@
+"""``python -m tvmflow.cli`` is the program ``tvmflow``."""
+
+from . import main
+
+main()

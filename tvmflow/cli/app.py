@@ -1,0 +1,66 @@
+"""The program: its commands, and what is common to all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import bench, compile, devices, inspect, models, run, verify
+from .options import Debug, Quiet, Verbose
+
+_EXAMPLES = """
+[bold]From a network to a checked module[/bold]
+  tvmflow models build mobilenet_v2 -o mobilenet_v2.onnx
+  tvmflow compile mobilenet_v2.onnx --target opencl -o mobilenet_v2.so
+  tvmflow verify mobilenet_v2.onnx mobilenet_v2.so
+  tvmflow bench mobilenet_v2.so --kernels
+
+[bold]Exit status[/bold]
+  0    done
+  1    results beyond the tolerance, or an error inside tvmflow
+  2    a mistake in the input or the environment; the message says what to do
+  130  stopped with Ctrl-C; nothing is left behind
+"""
+
+app = typer.Typer(
+    name="tvmflow",
+    epilog=_EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from .._versions import REQUIRED_TVM, __version__
+
+        parts = ", ".join(f"{name} {version}" for name, version in REQUIRED_TVM.items())
+        typer.echo(f"tvmflow {__version__} ({parts})")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the versions and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Compile ONNX networks to modules that run on OpenCL, CUDA and CPUs."""
+
+
+app.command("compile", epilog=compile.EXAMPLES)(compile.compile_model)
+app.command("run", epilog=run.EXAMPLES)(run.run_module)
+app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
+app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
+app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
+app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
+app.add_typer(models.app, name="models")

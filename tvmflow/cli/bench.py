@@ -1,0 +1,132 @@
+"""``tvmflow bench``: how long a module takes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import ms_text, table
+from .options import Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
+from .session import command, err_console, out_console, print_json, state
+
+if TYPE_CHECKING:
+    from ..bench import Timing
+    from ..deploy.profile import KernelTime
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow bench net.so
+      100 runs or 10 s, whichever comes first, after 5 that are not counted
+  tvmflow bench net.so --seconds 30 --kernels
+      longer, and with the time of each kernel
+"""
+
+_MAX_ROWS = 200
+
+
+@command
+def bench_module(
+    module: ModuleFile,
+    runs: Annotated[
+        int | None, typer.Option("--runs", min=1, help="Measure this many runs.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.001, help="Measure for this long.")
+    ] = None,
+    warmup: Annotated[
+        int, typer.Option("--warmup", min=0, help="Runs before those that are measured.")
+    ] = 5,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
+    ] = False,
+    inputs: InputsFile = None,
+    random_seed: Annotated[
+        int,
+        typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs."),
+    ] = 0,
+    device_index: DeviceIndex = 0,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Measure a compiled network: load, first call, and the spread of many calls.
+
+    A call includes copying the inputs to the device and the outputs back. In the
+    first call a driver builds the kernels, unless it finds them built.
+    """
+    from .. import load
+    from ..bench import benchmark
+    from .arrays import choose_inputs
+
+    network = load(module, device=device_index)
+    try:
+        values = choose_inputs(inputs, random_seed, network.inputs)
+        with err_console().status("measuring") if _watched() else _nothing():
+            timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=warmup)
+            times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
+    finally:
+        network.close()
+    if as_json:
+        result: dict[str, Any] = {"module": str(module), **asdict(timing)}
+        if times is not None:
+            result["kernels"] = [asdict(kernel) for kernel in times]
+        print_json(result)
+        return
+    _print_timing(timing)
+    if times is not None:
+        _print_kernels(times)
+
+
+def _watched() -> bool:
+    return not state.quiet and err_console().is_terminal
+
+
+def _nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def _print_timing(timing: Timing) -> None:
+    names = {
+        "load": timing.load_ms,
+        "first call": timing.first_ms,
+        "median": timing.median_ms,
+        "p10": timing.p10_ms,
+        "p90": timing.p90_ms,
+    }
+    title = f"{timing.runs} runs after {timing.warmup} that are not counted"
+    rows = [(name, ms_text(ms)) for name, ms in names.items()]
+    out_console().print(table(title, ["", ">time"], rows))
+
+
+def _print_kernels(times: list[KernelTime]) -> None:
+    total = sum(kernel.median_us for kernel in times)
+    rows = [
+        (
+            kernel.kernel,
+            f"{kernel.median_us:.1f} µs",
+            f"{kernel.p90_us:.1f} µs",
+            f"{100 * kernel.median_us / total:.1f} %" if total else "",
+            "×".join(map(str, kernel.global_size)),
+            "×".join(map(str, kernel.local_size)),
+        )
+        for kernel in sorted(times, key=lambda kernel: -kernel.median_us)
+    ]
+    clock = (
+        "by the device's clock"
+        if all(kernel.clock == "device" for kernel in times)
+        else "measured around each call; this target's device reports no times of its own"
+    )
+    title = f"{len(times)} launches, {ms_text(total / 1e3)} in total, {clock}"
+    columns = ["kernel", ">median", ">p90", ">share", "work-items", "group"]
+    # A launch that has no size (on a CPU, a kernel is a function call) needs no such columns.
+    if not any(kernel.global_size for kernel in times):
+        columns, rows = columns[:4], [row[:4] for row in rows]  # type: ignore[misc]
+    console = out_console()
+    console.print(table(title, columns, rows[:_MAX_ROWS]))
+    if len(rows) > _MAX_ROWS:
+        console.print(f"… {len(rows) - _MAX_ROWS} more; --json has all")

@@ -1,0 +1,200 @@
+"""``tvmflow compile``: an ONNX network to a module file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import bytes_text, ms_text, table
+from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_shapes
+from .session import command, err_console, note, print_json, state
+
+if TYPE_CHECKING:
+    from ..deploy.module import Module
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow compile mobilenet_v2.onnx
+      for this machine's OpenCL device, to mobilenet_v2.so
+  tvmflow compile net.onnx --shape image=1,3,224,224 -o net.so
+      where the model leaves the batch size or the image size open
+  tvmflow compile net.onnx --device adreno --host aarch64-linux-gnu
+      for an Arm board with an Adreno GPU
+  tvmflow compile net.onnx --target llvm --dump-ir ir/
+      for the CPU, with the program after each stage in the folder ir
+"""
+
+
+@command
+def compile_model(
+    model: ModelFile,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            metavar="opencl|cuda|llvm",
+            help="What code is generated for.",
+            autocompletion=lambda: ["opencl", "cuda", "llvm"],
+        ),
+    ] = "opencl",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="What kernels are shaped for: cpu, adreno, mali, nvidia, or auto, the device of "
+            "this machine.",
+            autocompletion=lambda: ["auto", "cpu", "adreno", "mali", "nvidia"],
+        ),
+    ] = "auto",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="TRIPLE",
+            help="The machine that loads the module, such as aarch64-linux-gnu. Default: this one.",
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=1,3,224,224",
+            help="Shape of an input whose dimensions the model leaves open; repeatable.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.so",
+            help="The module to write. Default: the model's name in this folder.",
+        ),
+    ] = None,
+    dump_ir: Annotated[
+        Path | None,
+        typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
+    ] = None,
+    embed_limit: Annotated[
+        int,
+        typer.Option(
+            "--embed-limit",
+            metavar="MB",
+            min=0,
+            help="Weights of more than this in total go to OUT.so.weights, beside the module.",
+        ),
+    ] = 512,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Compile an ONNX network to a module file."""
+    shapes = parse_shapes(shape or [])
+    final = output or Path(model.with_suffix(".so").name)
+    _refuse_overwriting(model, final)
+    from .. import compile as compile_network
+    from ..deploy.files import staging
+
+    started = time.perf_counter()
+    with staging(final):
+        pass  # Learn before the work, not after it, that `final` cannot be written.
+    with _stages() as progress:
+        module = compile_network(
+            model,
+            target=target,
+            device=device,
+            host=host,
+            shapes=shapes or None,
+            dump_ir=dump_ir,
+            embed_limit_bytes=embed_limit * 10**6,
+            progress=progress,
+        )
+    try:
+        saved = module.save(final)
+        seconds = time.perf_counter() - started
+        if as_json:
+            print_json(_describe(module, saved, seconds))
+        else:
+            _report(module, saved, seconds)
+    finally:
+        module.close()
+
+
+def _refuse_overwriting(model: Path, final: Path) -> None:
+    if model.exists() and final.exists() and model.samefile(final):
+        raise typer.BadParameter(f"{final} is the model itself.", param_hint="'-o' / '--output'")
+
+
+@contextmanager
+def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show the stages while they run, where a person watches."""
+    console = err_console()
+    if state.quiet or state.verbose or not console.is_terminal:
+        yield None
+        return
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as display:
+        task = display.add_task("starting", total=None)
+
+        def progress(name: str, index: int, total: int) -> None:
+            display.update(task, description=name, completed=index, total=total)
+
+        yield progress
+
+
+def _sizes(path: Path) -> tuple[int, Path | None, int]:
+    """Return the module's size, and its weights file with its size."""
+    from ..deploy.artifact import read_artifact
+
+    sidecar = read_artifact(path).sidecar
+    return path.stat().st_size, sidecar, sidecar.stat().st_size if sidecar else 0
+
+
+def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
+    size, sidecar, sidecar_bytes = _sizes(saved)
+    return {
+        "output": str(saved),
+        "bytes": size,
+        "weights_file": str(sidecar) if sidecar else None,
+        "weights_file_bytes": sidecar_bytes,
+        "seconds": round(seconds, 3),
+        **{key: module.metadata[key] for key in ("target", "device", "host", "stage_ms")},
+    }
+
+
+def _report(module: Module, saved: Path, seconds: float) -> None:
+    meta = module.metadata
+    if state.verbose:
+        rows = [(name, ms_text(ms)) for name, ms in meta["stage_ms"].items()]
+        err_console().print(table("Stages", ["stage", ">time"], rows))
+    size, sidecar, sidecar_bytes = _sizes(saved)
+    note(
+        f"[green]Wrote[/green] [bold]{_escape(saved)}[/bold] ({bytes_text(size)}) for "
+        f"{meta['target']} ({meta['device']}) on {meta['host']} in {seconds:.1f} s"
+    )
+    if sidecar is not None:
+        note(
+            f"[green]Wrote[/green] [bold]{_escape(sidecar)}[/bold] ({bytes_text(sidecar_bytes)}): "
+            "its weights, which belong beside it"
+        )
+
+
+def _escape(path: Path) -> str:
+    from rich.markup import escape
+
+    return escape(str(path))

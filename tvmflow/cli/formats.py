@@ -1,0 +1,52 @@
+"""Numbers and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def bytes_text(count: int) -> str:
+    """Return a size with a decimal unit: ``13.9 MB``."""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    unit = "B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 999.95:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def ms_text(ms: float) -> str:
+    """Return a time in the unit that suits it: ``820 µs``, ``12.3 ms``, ``4.56 s``."""
+    if ms < 1:
+        return f"{ms * 1e3:.0f} µs"
+    if ms < 1000:
+        return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
+    return f"{ms / 1e3:.2f} s"
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Return a shape: ``1×3×224×224``, or ``scalar``."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table; columns whose title begins with ``>`` are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in columns:
+        right = column.startswith(">")
+        result.add_column(column.lstrip(">"), justify="right" if right else "left")
+    for row in rows:
+        # As text, not markup: names of tensors may contain brackets.
+        result.add_row(*(Text(cell) for cell in row))
+    return result

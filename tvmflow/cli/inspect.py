@@ -1,0 +1,103 @@
+"""``tvmflow inspect``: what a module file says of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import bytes_text, ms_text, shape_text, table
+from .options import Debug, Json, ModuleFile, Quiet, Verbose
+from .session import command, note, out_console, print_json
+
+if TYPE_CHECKING:
+    from ..deploy.artifact import Artifact
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow inspect net.so
+  tvmflow inspect net.so --kernels --weights
+  tvmflow inspect net.so --check
+      compares every byte with the digests it was written with
+  tvmflow inspect net.so --json | jq .inputs
+"""
+
+
+@command
+def inspect_module(
+    module: ModuleFile,
+    kernels: Annotated[bool, typer.Option("--kernels", help="List the kernels.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="List the weights.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare code and weights with their digests.")
+    ] = False,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Show target, inputs, outputs, kernels, weights and versions of a module.
+
+    Nothing of the module is run or loaded: modules for other machines can be inspected.
+    """
+    from ..deploy.artifact import read_artifact
+
+    artifact = read_artifact(module)
+    if check:
+        artifact.check()
+    if as_json:
+        print_json(_describe(artifact, check))
+        return
+    _print(artifact, kernels, weights)
+    if check:
+        note("[green]Every byte is what was written.[/green]")
+
+
+def _sizes(artifact: Artifact) -> dict[str, Any]:
+    sidecar = artifact.sidecar
+    return {
+        "file": artifact.path.stat().st_size,
+        "library": artifact.library_bytes,
+        "weights": artifact.weights_bytes,
+        "weights_file": sidecar.stat().st_size if sidecar else 0,
+    }
+
+
+def _describe(artifact: Artifact, checked: bool) -> dict[str, Any]:
+    return {
+        "path": str(artifact.path),
+        **artifact.metadata,
+        "weights_path": str(artifact.weights_path) if artifact.weights_path else None,
+        "architecture": artifact.architecture,
+        "sizes": _sizes(artifact),
+        "checked": checked,
+    }
+
+
+def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
+    meta, sizes, console = artifact.metadata, _sizes(artifact), out_console()
+    beside = f", beside the module as {artifact.sidecar.name}" if artifact.sidecar else ""
+    facts = [
+        ("network", str(meta["name"])),
+        ("target", f"{meta['target']} ({meta['device']})"),
+        ("host", str(meta["host"])),
+        ("size", f"{bytes_text(sizes['file'])}, of which {bytes_text(sizes['library'])} code"),
+        ("weights", f"{len(artifact.weights)}, {bytes_text(sizes['weights'])}{beside}"),
+        ("kernels", str(len(meta["kernels"]))),
+        ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
+        ("options", ", ".join(f"{k}={v}" for k, v in meta["options"].items()) or "none"),
+        ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
+    ]
+    console.print(table(str(artifact.path), ["", ""], facts))
+    for title, infos in (("Inputs", artifact.inputs), ("Outputs", artifact.outputs)):
+        rows = [(info.name, info.dtype, shape_text(info.shape)) for info in infos]
+        console.print(table(title, ["name", "dtype", "shape"], rows))
+    if with_kernels:
+        names = [(str(k["name"]), str(k["function"])) for k in meta["kernels"]]
+        console.print(table("Kernels", ["kernel", "primary function"], names))
+    if with_weights:
+        listed = [
+            (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
+            for w in meta["weights"]
+        ]
+        console.print(table("Weights", ["name", "dtype", "shape", ">size"], listed))

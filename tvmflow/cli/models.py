@@ -1,0 +1,130 @@
+"""``tvmflow models``: the example networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ModelError
+from .formats import bytes_text, table
+from .options import Debug, Json, Quiet, Verbose, parse_parameters
+from .session import command, note, out_console, print_json
+
+app = typer.Typer(
+    help="Build the example networks as ONNX files.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+_LIST_EXAMPLES = """
+[bold]Example[/bold]
+  tvmflow models list
+"""
+_BUILD_EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow models build mobilenet_v2 -o mobilenet_v2.onnx
+  tvmflow models build mobilenet_v1 -o small.onnx --param width=0.25 --param size=128
+"""
+
+
+def _names() -> list[str]:
+    from ..models import BUILDERS
+
+    return list(BUILDERS)
+
+
+@app.command("list", epilog=_LIST_EXAMPLES)
+@command
+def list_models(
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """List the networks and their parameters."""
+    from ..models import BUILDERS
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": builder.name,
+                    "description": builder.description,
+                    "parameters": [
+                        {
+                            "name": parameter.name,
+                            "type": parameter.type.__name__,
+                            "default": parameter.default,
+                            "description": parameter.description,
+                        }
+                        for parameter in builder.parameters
+                    ],
+                }
+                for builder in BUILDERS.values()
+            ]
+        )
+        return
+    console = out_console()
+    for builder in BUILDERS.values():
+        rows = [(p.name, str(p.default), p.description) for p in builder.parameters]
+        console.print(f"[bold]{builder.name}[/bold]  {builder.description}")
+        console.print(table(None, ["--param", ">default", "meaning"], rows))
+
+
+@app.command("build", epilog=_BUILD_EXAMPLES)
+@command
+def build_model(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="The network; `tvmflow models list` lists them.",
+            autocompletion=_names,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE.onnx",
+            help="The file to write. Default: NAME.onnx in this folder.",
+        ),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param", metavar="NAME=VALUE", help="A parameter of the network; repeatable."
+        ),
+    ] = None,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Build a network with seeded random weights."""
+    parameters = parse_parameters(param or [])
+    from ..models import build
+
+    final = output or Path(f"{name}.onnx")
+    try:
+        written = build(name, final, **parameters)
+    except ValueError as error:
+        raise ModelError(
+            f"Building {name} failed: {error}",
+            remedy="`tvmflow models list` shows the networks and their parameters.",
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"Writing {final} failed: {error.strerror or error}.",
+            remedy="Name a file in an existing folder that can be written with -o.",
+        ) from error
+    data = written.with_name(f"{written.name}.data")
+    files = [written, data] if data.exists() else [written]
+    if as_json:
+        print_json({"files": [{"name": str(f), "bytes": f.stat().st_size} for f in files]})
+        return
+    for file in files:
+        note(f"[green]Wrote[/green] [bold]{file}[/bold] ({bytes_text(file.stat().st_size)})")

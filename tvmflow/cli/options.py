@@ -1,0 +1,131 @@
+"""Options that several commands have, and the formats of their values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .session import state
+
+_COMMON = "Common options"
+
+
+def _set_verbose(value: bool) -> None:
+    state.verbose |= value
+
+
+def _set_quiet(value: bool) -> None:
+    state.quiet |= value
+
+
+def _set_debug(value: bool) -> None:
+    state.debug |= value
+
+
+def _set_json(value: bool) -> bool:
+    # Standard output is for the machine then; what people read goes to standard error.
+    state.json |= value
+    return value
+
+
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "-v",
+        "--verbose",
+        help="Show stage times and the log of TVM and the driver.",
+        callback=_set_verbose,
+        rich_help_panel=_COMMON,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "-q",
+        "--quiet",
+        help="Print only results and errors.",
+        callback=_set_quiet,
+        rich_help_panel=_COMMON,
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Show the traceback of an error.",
+        callback=_set_debug,
+        rich_help_panel=_COMMON,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print the result as JSON.",
+        callback=_set_json,
+        rich_help_panel=_COMMON,
+    ),
+]
+
+ModuleFile = Annotated[Path, typer.Argument(metavar="OUT.so", help="A compiled module.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX model.")]
+InputsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        metavar="IN.npz",
+        help="Inputs by ONNX name (or one array in an .npy file, for a single input).",
+    ),
+]
+DeviceIndex = Annotated[
+    int,
+    typer.Option(
+        "--device-index",
+        min=0,
+        help="Which of the target's devices runs the module (see `tvmflow devices`).",
+    ),
+]
+
+
+def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Read ``NAME=1,3,224,224`` options.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one is not of that form, or a name comes twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, extents = text.rpartition("=")
+        try:
+            shape = tuple(int(part) for part in extents.split(",")) if extents else ()
+        except ValueError:
+            shape = (0,)
+        if not equals or not name or min(shape, default=1) < 1:
+            raise typer.BadParameter(
+                f"{text!r} is not of the form NAME=1,3,224,224 with positive whole numbers."
+            )
+        if name in shapes:
+            raise typer.BadParameter(f"the shape of {name!r} is given twice.")
+        shapes[name] = shape
+    return shapes
+
+
+def parse_parameters(texts: list[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE`` options.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one is not of that form.
+    """
+    parameters = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=VALUE.")
+        parameters[name] = value
+    return parameters

@@ -1,0 +1,95 @@
+"""``tvmflow verify``: a module against ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import table
+from .options import (
+    Debug,
+    DeviceIndex,
+    InputsFile,
+    Json,
+    ModelFile,
+    ModuleFile,
+    Quiet,
+    Verbose,
+)
+from .session import command, out_console, print_json
+
+if TYPE_CHECKING:
+    from ..verify import Report
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow verify net.onnx net.so
+      random inputs, the same at every call
+  tvmflow verify net.onnx net.so --inputs in.npz --json
+
+[bold]Errors[/bold]
+  absolute  max |a - b| over an output a and its reference b
+  relative  max |a - b| / max |b|
+  An output passes when every element satisfies
+  |a - b| <= relative tolerance · |b| + absolute tolerance · max |b|.
+"""
+
+
+@command
+def verify_module(
+    model: ModelFile,
+    module: ModuleFile,
+    inputs: InputsFile = None,
+    random_seed: Annotated[
+        int,
+        typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs."),
+    ] = 0,
+    device_index: DeviceIndex = 0,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Compare a compiled network with ONNX Runtime on the CPU.
+
+    Exits with status 1 when an output differs by more than the tolerance of its dtype.
+    """
+    from .. import load
+    from ..verify import verify
+    from .arrays import choose_inputs
+
+    network = load(module, device=device_index)
+    try:
+        values = choose_inputs(inputs, random_seed, network.inputs)
+        report = verify(model, network, values)
+    finally:
+        network.close()
+    if as_json:
+        print_json(_describe(report))
+    else:
+        _print(report)
+    report.raise_if_failed()
+
+
+def _describe(report: Report) -> dict[str, Any]:
+    outputs = [{**asdict(output), "passed": output.passed} for output in report.outputs]
+    return {"passed": report.passed, "reference": report.reference, "outputs": outputs}
+
+
+def _print(report: Report) -> None:
+    rows = [
+        (
+            output.name,
+            f"{output.max_abs_error:.3g}",
+            f"{output.max_rel_error:.3g}",
+            f"{output.tolerance.relative:g}",
+            f"{output.tolerance.absolute:g}",
+            f"{100 * output.used:.3g} %",
+            "passed" if output.passed else "FAILED",
+        )
+        for output in report.outputs
+    ]
+    columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used", ""]
+    out_console().print(table(f"Compared with {report.reference}", columns, rows))

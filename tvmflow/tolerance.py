@@ -1,0 +1,185 @@
+"""How far results may be from a reference: one table, and how it is applied.
+
+Two errors are reported of an output `a` and its reference `b`, with
+``scale = max|b|``:
+
+- the largest absolute error, ``max|a - b|``;
+- the largest relative error, ``max|a - b| / scale``.  Dividing by the output's
+  magnitude and not by each element keeps elements that are nearly zero by
+  cancellation from dominating.
+
+An output passes when every element satisfies
+``|a - b| <= relative * |b| + absolute * scale``: large elements must agree to
+`relative`, small ones to `absolute` of the output's magnitude.  NaN and infinity
+must stand at the same places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an element may be from the reference, and why that much.
+
+    Parameters
+    ----------
+    relative
+        Part of the element's own magnitude.
+    absolute
+        Part of the largest magnitude in the output.
+    reason
+        Why not less.
+    """
+
+    relative: float
+    absolute: float
+    reason: str
+
+
+#: For whole networks, by the dtype of the output.
+NETWORK = {
+    "float32": Tolerance(
+        1e-4,
+        1e-5,
+        "fp32 sums in another order: a sum of 65,536 products differs by about "
+        "sqrt(65536) * 2^-24 = 1.5e-5 of its magnitude, and layers add up",
+    ),
+    "float16": Tolerance(
+        2e-2,
+        5e-3,
+        "every layer rounds its result to 11 bits (4.9e-4); over 50 layers the errors add up to "
+        "sqrt(50) times that, 3.5e-3 of the magnitude, when they are independent",
+    ),
+    "bfloat16": Tolerance(
+        2e-1,
+        4e-2,
+        "every layer rounds its result to 8 bits (3.9e-3), eight times as coarse as float16",
+    ),
+    "float64": Tolerance(
+        1e-9,
+        1e-10,
+        "as float32 with 53 bits, but exp and log of the host's library differ in the last digits",
+    ),
+}
+
+#: For one operator, by the dtype of the output: no errors of earlier layers add up.
+OPERATOR = {
+    "float32": Tolerance(
+        1e-5,
+        2e-6,
+        "fp32 sums of up to 4,608 products (3x3x512) in another order differ by about "
+        "sqrt(4608) * 2^-25 = 2e-6 of their magnitude",
+    ),
+    "float16": Tolerance(
+        2e-3,
+        1e-3,
+        "the result is rounded to 11 bits (4.9e-4), and so is each intermediate that is stored",
+    ),
+    "bfloat16": Tolerance(2e-2, 8e-3, "the result is rounded to 8 bits (3.9e-3)"),
+    "float64": NETWORK["float64"],
+}
+
+#: For integers and booleans: nothing is rounded.
+EXACT = Tolerance(0.0, 0.0, "integers and booleans are not rounded")
+
+
+def tolerance_for(dtype: str, table: dict[str, Tolerance] = NETWORK) -> Tolerance:
+    """Return the tolerance of a dtype: from `table` for floats, `EXACT` for others."""
+    return table.get(dtype, EXACT)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How an output compares with its reference.
+
+    Parameters
+    ----------
+    name
+        The output.
+    max_abs_error
+        ``max|a - b|``; infinite when NaN, infinity or the shapes disagree.
+    max_rel_error
+        ``max|a - b| / max|b|``.
+    used
+        The largest share of the tolerance that an element uses: it passes up to 1.
+    tolerance
+        What was allowed.
+    """
+
+    name: str
+    max_abs_error: float
+    max_rel_error: float
+    used: float
+    tolerance: Tolerance
+
+    @property
+    def passed(self) -> bool:
+        """Whether every element is within the tolerance."""
+        return self.used <= 1.0
+
+
+def compare(
+    name: str, got: np.ndarray, reference: np.ndarray, tolerance: Tolerance | None = None
+) -> Comparison:
+    """Compare an output with its reference.
+
+    Parameters
+    ----------
+    name
+        For the report.
+    got, reference
+        Arrays; another shape or dtype than the reference's is an infinite error.
+    tolerance
+        Default: the network's for the reference's dtype.
+    """
+    if tolerance is None:
+        tolerance = tolerance_for(reference.dtype.name)
+    infinite = Comparison(name, np.inf, np.inf, np.inf, tolerance)
+    if got.shape != reference.shape or got.dtype != reference.dtype:
+        return infinite
+    if not reference.size:
+        return Comparison(name, 0.0, 0.0, 0.0, tolerance)
+    a, b = _widened(got), _widened(reference)
+    with np.errstate(invalid="ignore"):
+        # Equal infinities and NaN at the same places are no errors.
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        error = np.where(same, 0, np.abs(a - b))
+        finite = np.isfinite(b)
+        if not np.isfinite(error).all():
+            return infinite
+        magnitude = np.abs(np.where(finite, b, 0))
+        scale = float(magnitude.max())
+        allowed = tolerance.relative * magnitude + tolerance.absolute * scale
+        # Where nothing is allowed, any error uses infinitely much of it.
+        share = np.divide(error, allowed, out=np.full(a.shape, np.inf), where=allowed > 0)
+        share[error == 0] = 0
+    largest = float(error.max())
+    relative = largest / scale if scale else (np.inf if largest else 0.0)
+    return Comparison(name, largest, float(relative), float(share.max()), tolerance)
+
+
+def assert_close(
+    got: np.ndarray, reference: np.ndarray, table: dict[str, Tolerance] = NETWORK, name: str = ""
+) -> None:
+    """Raise `AssertionError` with the errors unless `got` is within the table's tolerance."""
+    result = compare(name, got, reference, tolerance_for(reference.dtype.name, table))
+    if not result.passed:
+        raise AssertionError(
+            f"{name or 'the result'}: max abs error {result.max_abs_error:.3g}, "
+            f"max rel error {result.max_rel_error:.3g}, {result.used:.3g} times the tolerance "
+            f"({result.tolerance.relative:g} of each value + {result.tolerance.absolute:g} of the "
+            f"largest; shapes {got.shape} and {reference.shape}, dtypes {got.dtype} and "
+            f"{reference.dtype})"
+        )
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """Convert so that differences neither overflow nor round."""
+    if array.dtype.kind in "iub":
+        # Differences of 64-bit integers need more than 64 bits in the extreme.
+        return array.astype(np.longdouble if array.dtype.itemsize == 8 else np.float64)
+    return array.astype(np.float64)

@@ -1,0 +1,170 @@
+"""A module's results against ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .deploy.samples import random_inputs
+from .errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
+from .tolerance import Comparison, compare
+
+if TYPE_CHECKING:
+    from .deploy.module import Module
+
+
+@dataclass(frozen=True)
+class Report:
+    """The comparison of every output.
+
+    Parameters
+    ----------
+    outputs
+        One comparison an output, in the module's order.
+    reference
+        What the results were compared with: name and version.
+    """
+
+    outputs: tuple[Comparison, ...]
+    reference: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is within its tolerance."""
+        return all(output.passed for output in self.outputs)
+
+    def raise_if_failed(self) -> None:
+        """Raise `VerificationError` that names the outputs beyond their tolerance."""
+        failed = [output for output in self.outputs if not output.passed]
+        if failed:
+            worst = max(failed, key=lambda output: output.used)
+            raise VerificationError(
+                f"{len(failed)} of {len(self.outputs)} outputs differ from {self.reference} by "
+                f"more than the tolerance, most of all {worst.name!r}, whose relative error is "
+                f"{worst.max_rel_error:.3g}.",
+                remedy="Compile with --dump-ir and compare the stages, or report the model.",
+            )
+
+
+def verify(
+    model: str | os.PathLike[str],
+    module: Module,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    *,
+    seed: int = 0,
+) -> Report:
+    """Compare a module's results with ONNX Runtime's.
+
+    Parameters
+    ----------
+    model
+        The ONNX file that the module was compiled from (of any size).
+    module
+        The compiled network.
+    inputs
+        Arrays by ONNX name, default random ones.
+    seed
+        Seeds the random inputs.
+
+    Raises
+    ------
+    EnvironmentMismatchError
+        If ONNX Runtime is not installed.
+    ModelError
+        If ONNX Runtime cannot read or run the model, or it is not the module's.
+    InputError
+        If an input does not fit.
+    """
+    values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
+    reference, name = run_reference(model, values, [info.name for info in module.outputs])
+    results = module(values)
+    outputs = tuple(
+        compare(key, np.asarray(result), reference[key]) for key, result in results.items()
+    )
+    return Report(outputs, name)
+
+
+def run_reference(
+    model: str | os.PathLike[str], inputs: Mapping[str, np.ndarray], outputs: list[str]
+) -> tuple[dict[str, np.ndarray], str]:
+    """Run an ONNX file with ONNX Runtime on the CPU.
+
+    Parameters
+    ----------
+    model
+        The ONNX file.
+    inputs
+        Arrays by name.
+    outputs
+        Names of the outputs wanted.
+
+    Returns
+    -------
+    tuple
+        Arrays by name, and name and version of the reference.
+
+    Raises
+    ------
+    EnvironmentMismatchError, ModelError, InputError
+        As for `verify`.
+    """
+    if find_spec("onnxruntime") is None:
+        raise EnvironmentMismatchError(
+            "Verifying needs ONNX Runtime, the reference, which is not installed.",
+            remedy="python -m pip install 'tvmflow[verify]'",
+        )
+    path = Path(model)
+    if not path.is_file():
+        found = "it is a folder" if path.is_dir() else "there is no such file"
+        raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only: they are raised as well
+    session = _attempt(
+        f"Loading {path} in ONNX Runtime",
+        lambda: onnxruntime.InferenceSession(
+            os.fspath(path), options, providers=["CPUExecutionProvider"]
+        ),
+    )
+    _check_names("input", list(inputs), [node.name for node in session.get_inputs()], path)
+    _check_names("output", outputs, [node.name for node in session.get_outputs()], path)
+    results = _attempt(
+        f"Running {path} in ONNX Runtime", lambda: session.run(outputs, dict(inputs))
+    )
+    reference = f"ONNX Runtime {onnxruntime.__version__}"
+    return dict(zip(outputs, results, strict=True)), reference
+
+
+def _attempt(what: str, function: Any) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        message = f"{what} failed: {lines[0]}"
+        if "InvalidArgument" in type(error).__name__:
+            raise InputError(message, remedy="Check names, shapes and dtypes.") from error
+        raise ModelError(
+            message,
+            remedy="Check the file with onnx.checker, or export it again.",
+            details="\n".join(lines[1:]) or None,
+        ) from error
+
+
+def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> None:
+    """Compare the module's names with the model's: another model has others."""
+    for name in wanted:
+        if name not in found:
+            near = get_close_matches(name, found, 1)
+            hint = f"the nearest is {near[0]!r}" if near else f"it has {', '.join(found)}"
+            raise ModelError(
+                f"The model {path} has no {kind} {name!r}; {hint}.",
+                remedy="Give the model that the module was compiled from.",
+            )
