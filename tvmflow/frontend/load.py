@@ -1,66 +1,87 @@
-"""First version: reads the file and uses TVM's importer."""
+"""From an ONNX model to a Relax module with static shapes."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import tvm
-from tvm.relax.frontend.onnx import from_onnx
 
-from ..errors import ModelError, ShapeError
 from ..tensors import TensorInfo
+from .batchnorm import fold_batch_norms
+from .convert import to_relax
+from .prepare import prepare
+from .propagate import propagate
+from .report import unsupported
+from .source import open_model
 
 
 @dataclass
 class ImportedModel:
+    """A model in Relax.
+
+    Parameters
+    ----------
+    name
+        The file's stem, or the graph's name.
+    mod
+        Its function ``main`` takes the inputs in order, then the large weights, and
+        returns a tensor for one output, else a tuple.  The attribute ``num_input`` counts
+        the inputs.  Bindings are named after ONNX nodes: ``NODE`` for a node's result,
+        ``NODE#1`` and so on for what it needs in between.
+    inputs, outputs
+        In the model's order, with the model's names.
+    weights
+        Weights of 64 MiB and more by parameter name, in the order of the parameters;
+        memory-mapped where they come from a file.
+    """
+
     name: str
     mod: tvm.IRModule
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
-
-
-def _info(value: Any) -> TensorInfo:
-    t = value.type.tensor_type
-    dims = []
-    for d in t.shape.dim:
-        if not d.HasField("dim_value"):
-            raise ShapeError(
-                f"Input {value.name!r} has a dynamic shape.",
-                remedy=f"--shape {value.name}=...",
-            )
-        dims.append(d.dim_value)
-    return TensorInfo(
-        value.name, tuple(dims), str(onnx.helper.tensor_dtype_to_np_dtype(t.elem_type))
-    )
+    weights: dict[str, np.ndarray]
 
 
 def load_model(
-    model: Any, shapes: Mapping[str, Sequence[int]] | None = None
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> ImportedModel:
-    name = "model"
-    if isinstance(model, (str, os.PathLike)):
-        name = Path(model).stem
-        try:
-            model = onnx.load(os.fspath(model))
-        except Exception as error:
-            raise ModelError(f"Cannot read {os.fspath(model)!r}: {error}") from error
-    for value in model.graph.input:
-        if shapes and value.name in shapes:
-            for d, n in zip(value.type.tensor_type.shape.dim, shapes[value.name]):
-                d.dim_value = n
-    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    known = {t.name for t in model.graph.initializer}
-    inputs = tuple(_info(v) for v in model.graph.input if v.name not in known)
-    outputs = tuple(_info(v) for v in model.graph.output)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mod = from_onnx(model, sanitize_input_names=False)
-    return ImportedModel(name, mod, inputs, outputs)
+    """Import an ONNX model.
+
+    Parameters
+    ----------
+    model
+        A path, a serialized model, or a model in memory.  External data is found beside
+        the path.
+    shapes
+        Shapes by input name, for inputs with dynamic dimensions.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be read, is damaged or describes no computation.
+    ShapeError
+        If an input's shape is not static in the end.
+    UnsupportedModelError
+        If the model uses what cannot be compiled right; lists all of it.
+    """
+    source = open_model(model)
+    graph = prepare(source, shapes)
+    output_names = list(graph.outputs)
+    propagate(graph)
+    fold_batch_norms(graph)
+    mod, weights = to_relax(graph)
+    if mod is None:
+        raise unsupported(graph.problems, source.label)
+    outputs = []
+    for name, value in zip(output_names, graph.outputs, strict=True):
+        if value in graph.constants:
+            array = graph.constants[value]
+            outputs.append(TensorInfo(name, array.shape, str(array.dtype)))
+        else:
+            outputs.append(TensorInfo(name, graph.types[value].shape, graph.types[value].dtype))
+    return ImportedModel(graph.name, mod, graph.inputs, tuple(outputs), weights)

@@ -1,0 +1,163 @@
+"""Builds the Relax function from the graph, node by node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+from .graph import Graph, TensorType, node_name
+from .ops import CONVERTERS, NodeContext, Refusal, bind, dtype_of, shape_of
+from .weights import LARGE_WEIGHT_BYTES
+
+_LOG = logging.getLogger(__name__)
+
+
+class Expressions(Mapping[str, relax.Expr]):
+    """Relax expressions by ONNX name; constants are made on first use and then shared."""
+
+    def __init__(self, constants: Mapping[str, np.ndarray]):
+        self._constants = constants
+        self._expressions: dict[str, relax.Expr] = {}
+
+    def __getitem__(self, name: str) -> relax.Expr:
+        if name not in self._expressions:
+            self._expressions[name] = relax.const(np.asarray(self._constants[name]))
+        return self._expressions[name]
+
+    def __setitem__(self, name: str, expression: relax.Expr) -> None:
+        self._expressions[name] = expression
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._expressions or name in self._constants
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter({**self._constants, **self._expressions})
+
+    def __len__(self) -> int:
+        return len({**self._constants, **self._expressions})
+
+
+def find_unsupported(graph: Graph) -> None:
+    """Add the nodes without a converter to the graph's problems."""
+    for node in graph.nodes:
+        if node.op_type not in CONVERTERS and not graph.is_refused(node):
+            graph.refuse(node, "the operator is not supported")
+
+
+def large_weights(graph: Graph) -> dict[str, np.ndarray]:
+    """Return the weights that stay outside the IR, in the order of their first use."""
+    result: dict[str, np.ndarray] = {}
+    for name in [name for node in graph.nodes for name in node.input] + graph.outputs:
+        array = graph.constants.get(name)
+        if array is not None and array.nbytes >= LARGE_WEIGHT_BYTES:
+            result[name] = array
+    return result
+
+
+def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
+    """Convert the graph to a module whose ``main`` takes the inputs and large weights.
+
+    Nodes that cannot be converted are added to the graph's problems.
+
+    Returns
+    -------
+    tuple
+        The module (``None`` if there are problems), and the large weights by parameter name.
+    """
+    find_unsupported(graph)
+    weights = large_weights(graph)
+    expressions = Expressions(graph.constants)
+    parameters = []
+    types = {info.name: TensorType(info.shape, info.dtype) for info in graph.inputs}
+    types |= {name: TensorType(a.shape, str(a.dtype)) for name, a in weights.items()}
+    for name, kind in types.items():
+        expressions[name] = _variable(name, kind)
+        parameters.append(expressions[name])
+    builder = relax.BlockBuilder()
+    attributes = {"num_input": len(graph.inputs)}
+    with builder.function("main", parameters, attrs=attributes):
+        with builder.dataflow():
+            for node in graph.nodes:
+                _convert(builder, node, graph, expressions)
+            outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    return (None if graph.problems else builder.get()), weights
+
+
+def _variable(name: str, kind: TensorType) -> relax.Var:
+    return relax.Var(name, relax.TensorType(kind.shape, kind.dtype))
+
+
+def _convert(
+    builder: relax.BlockBuilder, node: onnx.NodeProto, graph: Graph, expressions: Expressions
+) -> None:
+    """Convert one node; where that fails, note it and stand variables in for its results."""
+    used = [name if name in graph.types else None for name in node.output]
+    results = [graph.types[name] if name else None for name in used]
+    converter = CONVERTERS.get(node.op_type)
+    if converter is None or graph.is_refused(node) or not all(name in expressions for name in node.input if name):
+        values: Sequence[relax.Expr | None] = []
+    else:
+        context = NodeContext(builder, node, graph.opset, expressions, graph.constants, results)
+        try:
+            converted = converter(context)
+            values = [converted] if isinstance(converted, relax.Expr) else converted
+            values = [
+                _result(builder, context, value, name in graph.outputs, results[index], index)
+                if value is not None and name
+                else None
+                for index, (name, value) in enumerate(zip(used, values, strict=False))
+            ]
+        except Refusal as refusal:
+            graph.refuse(node, str(refusal))
+            values = []
+        except Exception as error:  # TVM raises many kinds for what its operators do not take
+            _LOG.debug("converting %s %s", node.op_type, node_name(node), exc_info=True)
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            graph.refuse(node, f"TVM does not take it: {lines[-1].strip()}")
+            values = []
+    for index, name in enumerate(used):
+        if name:
+            value = values[index] if index < len(values) else None
+            expressions[name] = _variable(name, graph.types[name]) if value is None else value
+
+
+def _result(
+    builder: relax.BlockBuilder,
+    context: NodeContext,
+    value: relax.Expr,
+    is_output: bool,
+    expected: TensorType | None,
+    index: int,
+) -> relax.Expr:
+    """Bind a converted result under the node's name, and compare its type with ONNX's.
+
+    Raises
+    ------
+    Refusal
+        If the conversion has another shape or dtype than ONNX's shape inference says.
+    """
+    kind = relax.Var if is_output else relax.DataflowVar
+    if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
+        value = bind(builder, value, context.name if index == 0 else f"{context.name}:{index}", kind)
+    found = TensorType(shape_of(value), dtype_of(value))
+    if expected is not None and found != expected:
+        raise Refusal(
+            f"its result would be {found.dtype}{list(found.shape)} where ONNX has "
+            f"{expected.dtype}{list(expected.shape)}"
+        )
+    return value
+
+
+def _output(
+    builder: relax.BlockBuilder, name: str, graph: Graph, expressions: Expressions
+) -> relax.Expr:
+    """Return an output's expression; problems before it leave a variable in its place."""
+    if name in expressions:
+        return expressions[name]
+    return _variable(name, graph.types.get(name, TensorType((1,), "float32")))

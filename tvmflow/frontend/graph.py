@@ -1,0 +1,109 @@
+"""The model between the file and Relax: nodes, constants, and a static type for every value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import onnx
+
+from ..tensors import TensorInfo
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The static shape and NumPy dtype name of a value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+
+@dataclass
+class Graph:
+    """A model with static shapes.
+
+    Parameters
+    ----------
+    name
+        The model's name.
+    opset
+        Version of ONNX's operator set that the nodes follow.
+    inputs
+        What the caller passes, in order.
+    outputs
+        Names of the results, in order.
+    nodes
+        In topological order, each of the default domain and without nested graphs.
+    constants
+        Initializers and everything computed from them, by name; large ones memory-mapped.
+    types
+        Types of inputs and of node results, where they are known.
+    problems
+        Why nodes cannot be compiled, as :meth:`refuse` noted them.
+    """
+
+    name: str
+    opset: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: list[str]
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, np.ndarray]
+    types: dict[str, TensorType] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)
+
+    def refuse(self, node: onnx.NodeProto, reason: str) -> None:
+        """Note that a node cannot be compiled; it stays in ``nodes`` for what it depends on."""
+        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        self.problems.append(Problem(operator, node_name(node), reason))
+        self._refused[id(node)] = node
+
+    def is_refused(self, node: onnx.NodeProto) -> bool:
+        """Whether the node was refused."""
+        return id(node) in self._refused
+
+    def drop_unused_nodes(self) -> None:
+        """Keep only nodes that an output depends on."""
+        needed = set(self.outputs)
+        kept = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+
+    def consumers(self) -> dict[str, int]:
+        """Count the uses of every value, by nodes and as an output."""
+        counts: dict[str, int] = {}
+        for name in _used_names(self.nodes, self.outputs):
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A node that cannot be compiled right, and why."""
+
+    op_type: str
+    node: str
+    reason: str
+
+
+def _used_names(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> Iterable[str]:
+    for node in nodes:
+        yield from node.input
+    yield from outputs
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """The node's name; exporters that leave it out still name its results."""
+    if node.name:
+        return str(node.name)
+    return next((str(name) for name in node.output if name), str(node.op_type))

@@ -1,0 +1,189 @@
+"""Activation functions and clipping."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .context import NodeContext, Refusal
+from .registry import converts
+
+R = relax.op
+
+
+@converts("Relu")
+def relu(c: NodeContext) -> relax.Expr:
+    """max(x, 0)."""
+    return R.nn.relu(c.input())
+
+
+@converts("Clip")
+def clip(c: NodeContext) -> relax.Expr:
+    """Limit to a range; attributes before opset 11, then optional inputs.
+
+    Constant limits of floating-point values become one ``clip``, or ``relu`` for
+    [0, ∞), so that they fuse with the operator before them.
+    """
+    if c.opset < 11:
+        low, high = c.attribute("min", -np.inf), c.attribute("max", np.inf)
+        limits: list[float | None] = [low, high]
+        # Exporters write the type's largest magnitude for a limit that is not there.
+        limits = [None if abs(v) >= np.finfo(np.float32).max else v for v in (low, high)]
+    else:
+        limits = []
+        for index in (1, 2):
+            value = c.known(index)
+            if c.has(index) and value is None:
+                return _clip_at_run_time(c)
+            limits.append(None if value is None else value.reshape(()).item())
+    return clip_between(c, c.input(), limits[0], limits[1])
+
+
+def clip_between(
+    c: NodeContext, x: relax.Expr, low: float | None, high: float | None
+) -> relax.Expr:
+    """Limit to a constant range, either end of which may be open."""
+    kind = np.dtype(c.dtype()).kind
+    if low == 0 and high is None and kind == "f":
+        return R.nn.relu(x)
+    if low is not None and high is not None and low <= high and kind == "f":
+        return R.clip(x, tvm.tirx.const(low, "float32"), tvm.tirx.const(high, "float32"))
+    # When the limits cross, every value becomes the upper one.
+    if low is not None:
+        x = R.maximum(x, c.constant(low))
+    if high is not None:
+        x = R.minimum(c.emit(x) if low is not None else x, c.constant(high))
+    return x
+
+
+def _clip_at_run_time(c: NodeContext) -> relax.Expr:
+    x = c.input()
+    if c.has(1):
+        x = c.emit(R.maximum(x, c.input(1)))
+    return R.minimum(x, c.input(2)) if c.has(2) else x
+
+
+@converts("LeakyRelu")
+def leaky_relu(c: NodeContext) -> relax.Expr:
+    """x where x >= 0, else alpha · x."""
+    return R.nn.leakyrelu(c.input(), c.attribute("alpha", 0.01))
+
+
+@converts("PRelu")
+def prelu(c: NodeContext) -> relax.Expr:
+    """x where x >= 0, else slope · x; the slope broadcasts to x from the right."""
+    x, slope = c.input(), c.input(1)
+    scaled = c.emit(R.multiply(x, slope))
+    return R.where(c.emit(R.less(x, c.constant(0))), scaled, x)
+
+
+@converts("ThresholdedRelu")
+def thresholded_relu(c: NodeContext) -> relax.Expr:
+    """x where x > alpha, else 0."""
+    x = c.input()
+    passed = c.emit(R.greater(x, c.constant(c.attribute("alpha", 1.0))))
+    return R.where(passed, x, c.constant(0))
+
+
+@converts("Elu", "Selu", "Celu")
+def elu(c: NodeContext) -> relax.Expr:
+    """gamma · (x where x > 0, else alpha · (exp(x / beta) - 1))."""
+    alpha = c.attribute("alpha", 1.67326319217681884765625 if c.op_type == "Selu" else 1.0)
+    gamma = c.attribute("gamma", 1.05070102214813232421875) if c.op_type == "Selu" else 1.0
+    x = c.input()
+    # The exponential sees no positive values, where it could overflow.
+    negative = c.emit(R.minimum(x, c.constant(0)))
+    if c.op_type == "Celu" and alpha != 1.0:
+        negative = c.emit(R.divide(negative, c.constant(alpha)))
+    exponential = c.emit(R.subtract(c.emit(R.exp(negative)), c.constant(1)))
+    negative = c.emit(R.multiply(exponential, c.constant(alpha * gamma)))
+    positive = c.emit(R.nn.relu(x))
+    if gamma != 1.0:
+        positive = c.emit(R.multiply(positive, c.constant(gamma)))
+    return R.add(positive, negative)
+
+
+@converts("Sigmoid")
+def sigmoid(c: NodeContext) -> relax.Expr:
+    """1 / (1 + exp(-x))."""
+    return R.sigmoid(c.input())
+
+
+@converts("HardSigmoid")
+def hard_sigmoid(c: NodeContext) -> relax.Expr:
+    """alpha · x + beta, limited to [0, 1]."""
+    return _hard_sigmoid(c, c.attribute("alpha", 0.2), c.attribute("beta", 0.5))
+
+
+@converts("HardSwish")
+def hard_swish(c: NodeContext) -> relax.Expr:
+    """x · (x / 6 + 1/2, limited to [0, 1])."""
+    return R.multiply(c.input(), c.emit(_hard_sigmoid(c, 1.0 / 6.0, 0.5)))
+
+
+def _hard_sigmoid(c: NodeContext, alpha: float, beta: float) -> relax.Expr:
+    line = c.emit(R.multiply(c.input(), c.constant(alpha)))
+    return clip_between(c, c.emit(R.add(line, c.constant(beta))), 0.0, 1.0)
+
+
+@converts("Swish")
+def swish(c: NodeContext) -> relax.Expr:
+    """x · sigmoid(alpha · x)."""
+    x, alpha = c.input(), c.attribute("alpha", 1.0)
+    scaled = x if alpha == 1.0 else c.emit(R.multiply(x, c.constant(alpha)))
+    return R.multiply(x, c.emit(R.sigmoid(scaled)))
+
+
+@converts("Softplus")
+def softplus(c: NodeContext) -> relax.Expr:
+    """log(1 + exp(x)), without overflow."""
+    return _softplus(c)
+
+
+@converts("Mish")
+def mish(c: NodeContext) -> relax.Expr:
+    """x · tanh(softplus(x))."""
+    return R.multiply(c.input(), c.emit(R.tanh(c.emit(_softplus(c)))))
+
+
+def _softplus(c: NodeContext) -> relax.Expr:
+    """max(x, 0) + log(1 + exp(-|x|))."""
+    x = c.input()
+    exponential = c.emit(R.exp(c.emit(R.negative(c.emit(R.abs(x))))))
+    tail = c.emit(R.log(c.emit(R.add(exponential, c.constant(1)))))
+    return R.add(c.emit(R.nn.relu(x)), tail)
+
+
+@converts("Softsign")
+def softsign(c: NodeContext) -> relax.Expr:
+    """x / (1 + |x|)."""
+    return R.divide(c.input(), c.emit(R.add(c.emit(R.abs(c.input())), c.constant(1))))
+
+
+@converts("Shrink")
+def shrink(c: NodeContext) -> relax.Expr:
+    """x + bias below -lambd, x - bias above lambd, else 0."""
+    x, bias, limit = c.input(), c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
+    below = c.emit(R.less(x, c.constant(-limit)))
+    above = c.emit(R.greater(x, c.constant(limit)))
+    upper = c.emit(R.where(above, c.emit(R.subtract(x, c.constant(bias))), c.constant(0)))
+    return R.where(below, c.emit(R.add(x, c.constant(bias))), upper)
+
+
+@converts("Gelu")
+def gelu(c: NodeContext) -> relax.Expr:
+    """x · Φ(x), with the error function or its approximation by tanh."""
+    x, approximate = c.input(), c.attribute("approximate", "none")
+    if approximate == "none":
+        inner = c.emit(R.erf(c.emit(R.multiply(x, c.constant(sqrt(0.5))))))
+    elif approximate == "tanh":
+        cube = c.emit(R.multiply(c.emit(R.multiply(x, x)), x))
+        bent = c.emit(R.add(x, c.emit(R.multiply(cube, c.constant(0.044715)))))
+        inner = c.emit(R.tanh(c.emit(R.multiply(bent, c.constant(sqrt(2.0 / np.pi))))))
+    else:
+        raise Refusal(f"its approximation {approximate!r} is unknown")
+    half = c.emit(R.multiply(x, c.constant(0.5)))
+    return R.multiply(half, c.emit(R.add(inner, c.constant(1))))

@@ -1,0 +1,165 @@
+"""What a converter sees of its node, and how it emits Relax operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+from tvm import relax
+
+from ..graph import TensorType, node_name
+
+
+class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer
+    """The node cannot be converted right; the message says why."""
+
+
+class NodeContext:
+    """One ONNX node on its way to Relax.
+
+    Parameters
+    ----------
+    builder
+        The open block builder.
+    node
+        The node to convert.
+    opset
+        Version of the operator set.
+    expressions
+        Relax expressions of the values computed so far, by ONNX name.
+    constants
+        Values known now, by ONNX name.
+    results
+        Static types of the node's results, ``None`` for those that nothing uses.
+    """
+
+    def __init__(
+        self,
+        builder: relax.BlockBuilder,
+        node: onnx.NodeProto,
+        opset: int,
+        expressions: Mapping[str, relax.Expr],
+        constants: Mapping[str, np.ndarray],
+        results: Sequence[TensorType | None],
+    ):
+        self.builder = builder
+        self.opset = opset
+        self.op_type: str = node.op_type
+        self.name = node_name(node)
+        self.results = results
+        self._inputs: list[str] = list(node.input)
+        self._expressions = expressions
+        self._constants = constants
+        self._attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        self._emitted = 0
+
+    # Inputs and attributes -------------------------------------------------------------
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute's value; text as ``str``, repeated ones as a list."""
+        value = self._attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def required(self, name: str) -> Any:
+        """Return the value of an attribute that must be there."""
+        if name not in self._attributes:
+            raise Refusal(f"its attribute {name!r} is missing")
+        return self.attribute(name)
+
+    @property
+    def input_count(self) -> int:
+        """The number of inputs, with those left out in the middle."""
+        return len(self._inputs)
+
+    def has(self, index: int) -> bool:
+        """Whether the optional input is given."""
+        return index < len(self._inputs) and bool(self._inputs[index])
+
+    def input(self, index: int = 0) -> relax.Expr:
+        """Return an input as a Relax expression."""
+        return self._expressions[self._inputs[index]]
+
+    def inputs(self) -> list[relax.Expr]:
+        """Return all inputs as Relax expressions."""
+        return [self._expressions[name] for name in self._inputs if name]
+
+    def known(self, index: int) -> np.ndarray | None:
+        """Return an input's values if they are known now."""
+        return self._constants.get(self._inputs[index]) if self.has(index) else None
+
+    def array(self, index: int, what: str) -> np.ndarray:
+        """Return an input's values, which have to be known now.
+
+        Raises
+        ------
+        Refusal
+            If they are computed at run time.
+        """
+        value = self.known(index)
+        if value is None:
+            raise Refusal(f"its {what} are computed at run time; only constant ones are supported")
+        return value
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Return an input's shape."""
+        return shape_of(self.input(index))
+
+    def dtype(self, index: int = 0) -> str:
+        """Return an input's dtype."""
+        return dtype_of(self.input(index))
+
+    @property
+    def result(self) -> TensorType:
+        """The type of the first result."""
+        result = self.results[0]
+        assert result is not None
+        return result
+
+    def uses_result(self, index: int) -> bool:
+        """Whether an optional result is asked for."""
+        return index < len(self.results) and self.results[index] is not None
+
+    # Output ----------------------------------------------------------------------------
+
+    def emit(self, expression: relax.Expr) -> relax.Var:
+        """Bind an intermediate result to a variable named after the node.
+
+        Kernels are traced back to nodes by these names: ``NODE#1``, ``NODE#2``, ... are
+        the node's intermediate results and ``NODE`` is its result.
+        """
+        self._emitted += 1
+        return bind(self.builder, expression, f"{self.name}#{self._emitted}", relax.DataflowVar)
+
+    def chain(self, first: relax.Expr, *steps: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
+        """Apply steps one after the other, emitting all but the last result."""
+        value = first
+        for step in steps:
+            value = step(self.emit(value))
+        return value
+
+    def constant(self, value: Any, dtype: str | None = None) -> relax.Expr:
+        """Return a constant of the given dtype, or of the first input's."""
+        return relax.const(np.asarray(value).astype(dtype or self.dtype()))
+
+
+def bind(
+    builder: relax.BlockBuilder, expression: relax.Expr, name: str, kind: type[relax.Var]
+) -> relax.Var:
+    """Emit an expression under exactly this name, which may be any text."""
+    normalized = builder.normalize(expression)
+    variable = kind(name, normalized.ty)
+    builder.emit_normalized(relax.VarBinding(variable, normalized))
+    return variable
+
+
+def shape_of(expression: relax.Expr) -> tuple[int, ...]:
+    """Return a Relax tensor's static shape."""
+    return tuple(int(extent) for extent in expression.ty.shape)
+
+
+def dtype_of(expression: relax.Expr) -> str:
+    """Return a Relax tensor's dtype."""
+    return str(expression.ty.dtype)

@@ -1,0 +1,149 @@
+"""Element by element: arithmetic, comparisons, logic, rounding, casts, selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+from tvm import relax
+
+from .context import NodeContext, Refusal, dtype_of
+from .registry import converts
+
+R = relax.op
+
+_UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
+    "Abs": R.abs, "Acos": R.acos, "Acosh": R.acosh, "Asin": R.asin, "Asinh": R.asinh,
+    "Atan": R.atan, "Atanh": R.atanh, "BitwiseNot": R.bitwise_not, "Ceil": R.ceil,
+    "Cos": R.cos, "Cosh": R.cosh, "Erf": R.erf, "Exp": R.exp, "Floor": R.floor,
+    "IsNaN": R.isnan, "Log": R.log, "Neg": R.negative, "Not": R.logical_not, "Round": R.round,
+    "Sign": R.sign, "Sin": R.sin, "Sinh": R.sinh, "Sqrt": R.sqrt, "Tan": R.tan, "Tanh": R.tanh,
+}  # fmt: skip
+
+_BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
+    "Add": R.add, "Sub": R.subtract, "Mul": R.multiply, "Div": R.divide,
+    "And": R.logical_and, "Or": R.logical_or, "Xor": R.logical_xor,
+    "BitwiseAnd": R.bitwise_and, "BitwiseOr": R.bitwise_or, "BitwiseXor": R.bitwise_xor,
+    "Equal": R.equal, "Greater": R.greater, "GreaterOrEqual": R.greater_equal,
+    "Less": R.less, "LessOrEqual": R.less_equal,
+}  # fmt: skip
+
+
+@converts(*_UNARY)
+def unary(c: NodeContext) -> relax.Expr:
+    """Operators of one input that Relax has under another name."""
+    return _UNARY[c.op_type](c.input())
+
+
+@converts(*_BINARY)
+def binary(c: NodeContext) -> relax.Expr:
+    """Operators of two inputs, which broadcast like NumPy's."""
+    return _BINARY[c.op_type](c.input(0), c.input(1))
+
+
+@converts("Max", "Min", "Sum", "Mean")
+def variadic(c: NodeContext) -> relax.Expr:
+    """Operators of any number of inputs: one by one from the left."""
+    combine = {"Max": R.maximum, "Min": R.minimum}.get(c.op_type, R.add)
+    inputs = c.inputs()
+    total = reduce(lambda left, right: c.emit(combine(left, right)), inputs)
+    if c.op_type == "Mean":
+        return R.multiply(total, c.constant(1.0 / len(inputs)))
+    return total
+
+
+@converts("Reciprocal")
+def reciprocal(c: NodeContext) -> relax.Expr:
+    """1 / x."""
+    return R.divide(c.constant(1), c.input())
+
+
+@converts("Pow")
+def power(c: NodeContext) -> relax.Expr:
+    """x to the y, in x's type; small constant exponents become products."""
+    base, kind = c.input(), c.dtype()
+    exponent = c.known(1)
+    if exponent is not None and exponent.size == 1 and np.dtype(kind).kind == "f":
+        fixed = _fixed_power(c, base, float(exponent.reshape(())))
+        if fixed is not None:
+            return _broadcast(fixed, c)
+    if np.dtype(kind).kind == "f":
+        return R.power(base, _cast(c, c.input(1), kind))
+    # Whole powers are exact in float64 up to 2^53; rounding removes the last error of pow.
+    result = c.emit(R.power(_cast(c, base, "float64"), _cast(c, c.input(1), "float64")))
+    if np.dtype(c.dtype(1)).kind in "iu":
+        result = c.emit(R.round(result))
+    return R.astype(result, kind)
+
+
+def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
+    """Write a power with a small constant exponent without ``pow``, which is slow on GPUs."""
+    if exponent == 1.0:
+        return base
+    if exponent == 2.0:
+        return R.multiply(base, base)
+    if exponent == 3.0:
+        return R.multiply(c.emit(R.multiply(base, base)), base)
+    if exponent == 0.5:
+        return R.sqrt(base)
+    return None
+
+
+def _broadcast(value: relax.Expr, c: NodeContext) -> relax.Expr:
+    """Give a value the shape of the node's result, which an exponent of rank > 0 may widen."""
+    if c.shape() == c.result.shape:
+        return value
+    return R.broadcast_to(c.emit(value), c.result.shape)
+
+
+def _cast(c: NodeContext, value: relax.Expr, kind: str) -> relax.Expr:
+    return value if dtype_of(value) == kind else c.emit(R.astype(value, kind))
+
+
+@converts("Mod")
+def modulo(c: NodeContext) -> relax.Expr:
+    """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
+    if c.attribute("fmod", 0):
+        return R.mod(c.input(0), c.input(1))
+    if np.dtype(c.dtype()).kind == "f":
+        raise Refusal("floating-point operands need the attribute fmod=1")
+    return R.floor_mod(c.input(0), c.input(1))
+
+
+@converts("BitShift")
+def bit_shift(c: NodeContext) -> relax.Expr:
+    """Shift left or right."""
+    shift = R.left_shift if c.required("direction") == "LEFT" else R.right_shift
+    return shift(c.input(0), c.input(1))
+
+
+@converts("IsInf")
+def is_inf(c: NodeContext) -> relax.Expr:
+    """Whether a value is infinite, of the signs asked for."""
+    x = c.input()
+    limits = []
+    if c.attribute("detect_positive", 1):
+        limits.append(np.inf)
+    if c.attribute("detect_negative", 1):
+        limits.append(-np.inf)
+    if not limits:
+        return relax.const(np.zeros(c.shape(), bool))
+    tests = [c.emit(R.equal(x, c.constant(limit))) for limit in limits]
+    return tests[0] if len(tests) == 1 else R.logical_or(*tests)
+
+
+@converts("Where")
+def where(c: NodeContext) -> relax.Expr:
+    """Choose between two values."""
+    return R.where(c.input(0), c.input(1), c.input(2))
+
+
+@converts("Cast", "CastLike")
+def cast(c: NodeContext) -> relax.Expr:
+    """Convert to the result's dtype: floats to integers towards zero, to bool as ``!= 0``."""
+    source, target = c.dtype(), c.result.dtype
+    if target == "bool" and source != "bool":
+        return R.not_equal(c.input(), c.constant(0))
+    return c.input() if source == target else R.astype(c.input(), target)
+

@@ -1,0 +1,112 @@
+"""Gathering and scattering by indices."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .context import NodeContext, Refusal
+from .registry import converts
+from .shaping import normalized_axis
+
+R = relax.op
+
+
+def _indices(c: NodeContext, index: int, extents: np.ndarray) -> relax.Expr:
+    """Return an input's indices counted from the front.
+
+    Parameters
+    ----------
+    extents
+        Extents of the indexed axes, which broadcast against the indices.
+
+    Raises
+    ------
+    Refusal
+        If a constant index is out of range.
+    """
+    values = c.known(index)
+    if values is not None:
+        if ((values < -extents) | (values >= extents)).any():
+            raise Refusal("a constant index is out of range")
+        return relax.const(np.where(values < 0, values + extents, values).astype(np.int64))
+    indices = c.input(index)
+    if c.dtype(index) != "int64":
+        indices = c.emit(R.astype(indices, "int64"))
+    negative = c.emit(R.less(indices, relax.const(np.array(0, np.int64))))
+    wrapped = c.emit(R.add(indices, relax.const(extents.astype(np.int64))))
+    return c.emit(R.where(negative, wrapped, indices))
+
+
+def _extent(c: NodeContext, axis: int) -> np.ndarray:
+    return np.array(c.shape()[axis], np.int64)
+
+
+@converts("Gather")
+def gather(c: NodeContext) -> relax.Expr:
+    """Take slices along an axis."""
+    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
+    indices = _indices(c, 1, _extent(c, axis))
+    # Indices computed at run time may be out of range: "clip" never reads outside.
+    mode = "fast" if c.known(1) is not None else "clip"
+    return R.take(c.input(), indices, axis, mode)
+
+
+@converts("GatherElements")
+def gather_elements(c: NodeContext) -> relax.Expr:
+    """Take single elements along an axis."""
+    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
+    return R.gather_elements(c.input(), _indices(c, 1, _extent(c, axis)), axis)
+
+
+@converts("GatherND")
+def gather_nd(c: NodeContext) -> relax.Expr:
+    """Take slices by index tuples."""
+    batch = c.attribute("batch_dims", 0)
+    depth = c.shape(1)[-1]
+    extents = np.array(c.shape()[batch : batch + depth], np.int64)
+    return R.gather_nd(c.input(), _indices(c, 1, extents), batch)
+
+
+_SCATTER_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def _scatter_reduction(c: NodeContext) -> str:
+    reduction = c.attribute("reduction", "none")
+    if reduction not in _SCATTER_REDUCTIONS:
+        raise Refusal(f"its reduction {reduction!r} is unknown")
+    return _SCATTER_REDUCTIONS[reduction]
+
+
+@converts("Scatter", "ScatterElements")
+def scatter_elements(c: NodeContext) -> relax.Expr:
+    """Write single elements along an axis."""
+    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
+    indices = _indices(c, 1, _extent(c, axis))
+    return R.scatter_elements(c.input(), indices, c.input(2), axis, _scatter_reduction(c))
+
+
+@converts("ScatterND")
+def scatter_nd(c: NodeContext) -> relax.Expr:
+    """Write slices by index tuples."""
+    extents = np.array(c.shape()[: c.shape(1)[-1]], np.int64)
+    return R.scatter_nd(c.input(), _indices(c, 1, extents), c.input(2), _scatter_reduction(c))
+
+
+@converts("OneHot")
+def one_hot(c: NodeContext) -> relax.Expr:
+    """Expand indices to vectors that are "on" at the index and "off" elsewhere."""
+    depth = int(c.array(1, "depth").reshape(()))
+    values = c.array(2, "values")
+    rank = len(c.result.shape)
+    axis = normalized_axis(c.attribute("axis", -1), rank)
+    kind = c.dtype()
+    shape = c.result.shape[:axis] + (1,) + c.result.shape[axis + 1 :]
+    indices = c.emit(R.reshape(c.input(), shape))
+    positions = np.arange(depth).reshape([depth if a == axis else 1 for a in range(rank)])
+    hit = c.emit(R.equal(indices, relax.const(positions.astype(kind))))
+    if np.dtype(kind).kind != "u":  # -1 is the last position
+        wrapped = c.emit(R.equal(indices, relax.const((positions - depth).astype(kind))))
+        hit = c.emit(R.logical_or(hit, wrapped))
+    off, on = (relax.const(value.reshape(())) for value in (values[:1], values[1:]))
+    return R.where(hit, on, off)

@@ -1,0 +1,86 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax, topi
+
+from .context import NodeContext, dtype_of
+from .registry import converts
+
+R = relax.op
+
+
+@converts("MatMul")
+def matmul(c: NodeContext) -> relax.Expr:
+    """Matrix product as NumPy's."""
+    return R.matmul(c.input(0), c.input(1))
+
+
+@converts("Gemm")
+def gemm(c: NodeContext) -> relax.Expr:
+    """alpha · A' · B' + beta · C; a constant B takes transposition and alpha in."""
+    alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
+    left = c.input(0)
+    if c.attribute("transA", 0):
+        left = c.emit(R.permute_dims(left))
+    right, taken = _gemm_weight(c, alpha)
+    product = R.matmul(left, right)
+    if alpha != 1.0 and not taken:
+        product = R.multiply(c.emit(product), c.constant(alpha))
+    if not c.has(2) or beta == 0.0:
+        return product
+    bias = c.input(2)
+    if beta != 1.0:
+        values = c.known(2)
+        bias = (
+            c.emit(R.multiply(bias, c.constant(beta)))
+            if values is None
+            else c.constant(values.astype(np.float64) * beta)
+        )
+    return R.add(c.emit(product), bias)
+
+
+def _gemm_weight(c: NodeContext, alpha: float) -> tuple[relax.Expr, bool]:
+    """Return B transposed as asked for, and whether alpha is multiplied in already."""
+    weight, transposed = c.input(1), bool(c.attribute("transB", 0))
+    values = c.known(1)
+    if values is None or isinstance(weight, relax.Var):  # computed, or too large to rewrite
+        return (c.emit(R.permute_dims(weight)) if transposed else weight), False
+    taken = alpha != 1.0 and values.dtype.kind == "f"
+    if not transposed and not taken:
+        return weight, False
+    values = values.T if transposed else values
+    if taken:
+        values = values.astype(np.float64) * alpha
+    return c.constant(np.ascontiguousarray(values)), taken
+
+
+@converts("MatMulInteger")
+def matmul_integer(c: NodeContext) -> relax.Expr:
+    """Product of 8-bit matrices without their zero points, in int32."""
+    operands = []
+    for index in (0, 1):
+        value = c.emit(R.astype(c.input(index), "int32"))
+        if c.has(2 + index):
+            zero = c.emit(R.astype(c.input(2 + index), "int32"))
+            shape = c.shape(2 + index)
+            if index == 0 and len(shape) == 1 and shape[0] != 1:  # one for each row
+                zero = c.emit(R.reshape(zero, (*shape, 1)))
+            value = c.emit(R.subtract(value, zero))
+        operands.append(value)
+    return R.matmul(*operands)
+
+
+@converts("Einsum")
+def einsum(c: NodeContext) -> relax.Expr:
+    """Einstein summation."""
+    equation = c.required("equation").replace(" ", "")
+    operands = c.inputs()
+    assert all(dtype_of(operand) == c.result.dtype for operand in operands)
+
+    def compute(*tensors: tvm.te.Tensor) -> tvm.te.Tensor:
+        return topi.einsum(equation, *tensors)
+
+    return c.builder.emit_te(compute, *operands, primfunc_name_hint="einsum")

@@ -1,0 +1,198 @@
+"""Normalizations and softmax."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tvm import relax
+
+from ..batchnorm import scale_and_shift
+from .context import NodeContext, Refusal, dtype_of, shape_of
+from .registry import converts
+from .shaping import normalized_axis
+
+R = relax.op
+
+
+@converts("BatchNormalization")
+def batch_normalization(c: NodeContext) -> relax.Expr:
+    """Scale and shift every channel by given statistics."""
+    if c.attribute("training_mode", 0) or any(map(c.uses_result, range(1, 5))):
+        raise Refusal("training mode is not supported")
+    if c.attribute("spatial", 1) != 1:
+        raise Refusal("statistics for every element (spatial=0) are not supported")
+    x, shape = c.input(), (1, -1) + (1,) * (len(c.shape()) - 2)
+    epsilon = c.attribute("epsilon", 1e-5)
+    known = [c.known(index) for index in range(1, 5)]
+    parameters = [array for array in known if array is not None]
+    if len(parameters) == 4:
+        scale, shift = (c.constant(a.reshape(shape)) for a in scale_and_shift(parameters, epsilon))
+        return R.add(c.emit(R.multiply(x, scale)), shift)
+    full = (1, c.shape()[1]) + shape[2:]
+    gamma, beta, mean, variance = (
+        _cast(c, c.emit(R.reshape(c.input(index), full)), c.dtype()) for index in range(1, 5)
+    )
+    deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon)))))
+    scale = c.emit(R.divide(gamma, deviation))
+    centred = c.emit(R.subtract(x, mean))
+    return R.add(c.emit(R.multiply(centred, scale)), beta)
+
+
+def _cast(c: NodeContext, x: relax.Expr, kind: str) -> relax.Expr:
+    return x if dtype_of(x) == kind else c.emit(R.astype(x, kind))
+
+
+def _normalize(
+    c: NodeContext, x: relax.Expr, axes: list[int], epsilon: float
+) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse deviation."""
+    mean = c.emit(R.mean(x, axes, keepdims=True))
+    centred = c.emit(R.subtract(x, mean))
+    squares = c.emit(R.multiply(centred, centred))
+    variance = c.emit(R.mean(squares, axes, keepdims=True))
+    kind = dtype_of(x)
+    inverse = c.emit(
+        R.divide(
+            c.constant(1, kind), c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
+        )
+    )
+    return c.emit(R.multiply(centred, inverse)), mean, inverse
+
+
+def _statistics_dtype(c: NodeContext) -> str:
+    """The dtype to compute statistics in: half precision is too coarse for them."""
+    return "float32" if c.dtype() == "float16" else c.dtype()
+
+
+def _affine(
+    c: NodeContext, x: relax.Expr, shape: tuple[int, ...], scale: int, bias: int
+) -> relax.Expr:
+    """Multiply by one input and add another, each reshaped to broadcast."""
+    result = R.multiply(x, c.emit(R.reshape(c.input(scale), shape)))
+    if c.has(bias):
+        result = R.add(c.emit(result), c.emit(R.reshape(c.input(bias), shape)))
+    return result
+
+
+@converts("InstanceNormalization")
+def instance_normalization(c: NodeContext) -> relax.Expr:
+    """Normalize every channel of every image."""
+    rank = len(c.shape())
+    x = _cast(c, c.input(), _statistics_dtype(c))
+    normal, _, _ = _normalize(c, x, list(range(2, rank)), c.attribute("epsilon", 1e-5))
+    shape = (1, c.shape()[1]) + (1,) * (rank - 2)
+    return _affine(c, _cast(c, normal, c.dtype()), shape, 1, 2)
+
+
+@converts("GroupNormalization")
+def group_normalization(c: NodeContext) -> relax.Expr:
+    """Normalize groups of channels; scale and bias by group before opset 21, by channel after."""
+    shape, groups = c.shape(), c.required("num_groups")
+    x = _cast(c, c.input(), _statistics_dtype(c))
+    grouped = (shape[0], groups, shape[1] // groups, *shape[2:])
+    x = c.emit(R.reshape(x, grouped))
+    axes = list(range(2, len(grouped)))
+    normal, _, _ = _normalize(c, x, axes, c.attribute("epsilon", 1e-5))
+    normal = _cast(c, normal, c.dtype())
+    if c.opset < 21:
+        per_group = (1, groups) + (1,) * (len(grouped) - 2)
+        return R.reshape(c.emit(_affine(c, normal, per_group, 1, 2)), shape)
+    per_channel = (1, shape[1]) + (1,) * (len(shape) - 2)
+    return _affine(c, c.emit(R.reshape(normal, shape)), per_channel, 1, 2)
+
+
+@converts("LayerNormalization")
+def layer_normalization(c: NodeContext) -> list[relax.Expr]:
+    """Normalize the last axes; also returns the mean and the inverse deviation."""
+    shape = c.shape()
+    axis = normalized_axis(c.attribute("axis", -1), len(shape))
+    x = _cast(c, c.input(), _statistics_dtype(c))
+    axes = list(range(axis, len(shape)))
+    normal, mean, inverse = _normalize(c, x, axes, c.attribute("epsilon", 1e-5))
+    result = R.multiply(_cast(c, normal, c.dtype()), c.input(1))
+    if c.has(2):
+        result = R.add(c.emit(result), c.input(2))
+    return [result, mean, inverse]
+
+
+@converts("RMSNormalization")
+def rms_normalization(c: NodeContext) -> relax.Expr:
+    """Divide by the root of the mean square of the last axes."""
+    shape = c.shape()
+    axis = normalized_axis(c.attribute("axis", -1), len(shape))
+    x = _cast(c, c.input(), _statistics_dtype(c))
+    square = c.emit(R.mean(c.emit(R.multiply(x, x)), list(range(axis, len(shape))), keepdims=True))
+    epsilon = c.constant(c.attribute("epsilon", 1e-5), dtype_of(x))
+    root = c.emit(R.sqrt(c.emit(R.add(square, epsilon))))
+    return R.multiply(_cast(c, c.emit(R.divide(x, root)), c.dtype()), c.input(1))
+
+
+@converts("MeanVarianceNormalization")
+def mean_variance_normalization(c: NodeContext) -> relax.Expr:
+    """(x - mean) / (deviation + 1e-9), as the operator's definition has it."""
+    axes = list(c.attribute("axes") or (0, 2, 3))
+    x = c.input()
+    centred = c.emit(R.subtract(x, c.emit(R.mean(x, axes, keepdims=True))))
+    variance = c.emit(R.mean(c.emit(R.multiply(centred, centred)), axes, keepdims=True))
+    return R.divide(centred, c.emit(R.add(c.emit(R.sqrt(variance)), c.constant(1e-9))))
+
+
+@converts("LpNormalization")
+def lp_normalization(c: NodeContext) -> relax.Expr:
+    """Divide by the 1- or 2-norm along an axis; zero where the norm is."""
+    axis, p = normalized_axis(c.attribute("axis", -1), len(c.shape())), c.attribute("p", 2)
+    x = c.input()
+    if p == 1:
+        norm = c.emit(R.sum(c.emit(R.abs(x)), [axis], keepdims=True))
+    elif p == 2:
+        norm = c.emit(R.sqrt(c.emit(R.sum(c.emit(R.multiply(x, x)), [axis], keepdims=True))))
+    else:
+        raise Refusal(f"p is {p}; 1 and 2 are supported")
+    quotient = c.emit(R.divide(x, norm))
+    return R.where(c.emit(R.equal(norm, c.constant(0))), c.constant(0), quotient)
+
+
+@converts("LRN")
+def local_response_normalization(c: NodeContext) -> relax.Expr:
+    """x / (bias + alpha / size · sum of squares over near channels) ^ beta."""
+    x, size, channels = c.input(), c.required("size"), c.shape()[1]
+    rank = len(c.shape())
+    squares = c.emit(R.multiply(x, x))
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    padded = c.emit(R.nn.pad(squares, [0, 0, before, after] + [0, 0] * (rank - 2)))
+    total = c.emit(R.strided_slice(padded, [1], [0], [channels]))
+    for shift in range(1, size):
+        near = c.emit(R.strided_slice(padded, [1], [shift], [shift + channels]))
+        total = c.emit(R.add(total, near))
+    scaled = c.emit(R.multiply(total, c.constant(c.attribute("alpha", 1e-4) / size)))
+    base = c.emit(R.add(scaled, c.constant(c.attribute("bias", 1.0))))
+    return R.divide(x, c.emit(R.power(base, c.constant(c.attribute("beta", 0.75)))))
+
+
+@converts("Softmax", "LogSoftmax", "Hardmax")
+def softmax(c: NodeContext) -> relax.Expr:
+    """Along one axis since opset 13; before, over all axes from the given one on."""
+    shape = c.shape()
+    legacy = c.opset < 13
+    axis = normalized_axis(c.attribute("axis", 1 if legacy else -1), len(shape))
+    x = c.input()
+    flattened = legacy and prod(shape[axis + 1 :]) != 1
+    if flattened:
+        x, axis = c.emit(R.reshape(x, (prod(shape[:axis]), prod(shape[axis:])))), 1
+    if c.op_type == "Hardmax":
+        result = _hardmax(c, x, axis)
+    else:
+        operator = R.nn.softmax if c.op_type == "Softmax" else R.nn.log_softmax
+        result = operator(x, axis)
+    return R.reshape(c.emit(result), shape) if flattened else result
+
+
+def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
+    """1 at the first maximum along an axis, else 0."""
+    extent, rank = shape_of(x)[axis], len(shape_of(x))
+    first = c.emit(R.argmax(x, axis, keepdims=True))
+    positions = np.arange(extent, dtype=np.int64).reshape(
+        [extent if a == axis else 1 for a in range(rank)]
+    )
+    return R.astype(c.emit(R.equal(relax.const(positions), first)), c.dtype())

@@ -1,0 +1,111 @@
+"""Reductions, positions of extremes, cumulative sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .context import NodeContext, Refusal, dtype_of
+from .registry import converts
+from .shaping import normalized_axes, normalized_axis
+
+R = relax.op
+
+#: Reductions: what happens to every element, the reduction, what happens to the result.
+_REDUCTIONS: dict[str, tuple[str | None, Callable[..., relax.Expr], str | None]] = {
+    "ReduceSum": (None, R.sum, None),
+    "ReduceMean": (None, R.mean, None),
+    "ReduceMax": (None, R.max, None),
+    "ReduceMin": (None, R.min, None),
+    "ReduceProd": (None, R.prod, None),
+    "ReduceL1": ("abs", R.sum, None),
+    "ReduceL2": ("square", R.sum, "sqrt"),
+    "ReduceSumSquare": ("square", R.sum, None),
+    "ReduceLogSum": (None, R.sum, "log"),
+}
+
+
+@converts(*_REDUCTIONS)
+def reduction(c: NodeContext) -> relax.Expr:
+    """Reduce some axes, which vanish or keep the extent 1."""
+    before, reduce, after = _REDUCTIONS[c.op_type]
+    axes, keepdims = _axes(c), bool(c.attribute("keepdims", 1))
+    x = c.input()
+    if before == "abs":
+        x = c.emit(R.abs(x))
+    elif before == "square":
+        x = c.emit(R.multiply(x, x))
+    boolean = dtype_of(x) == "bool"
+    if boolean:  # maximum and minimum of truth values
+        x = c.emit(R.astype(x, "int8"))
+    if axes:
+        x = reduce(x, axes, keepdims)
+        if after or boolean:
+            x = c.emit(x)
+    if after:
+        x = R.sqrt(x) if after == "sqrt" else R.log(x)
+    return R.astype(x, "bool") if boolean else x
+
+
+@converts("ReduceLogSumExp")
+def reduce_log_sum_exp(c: NodeContext) -> relax.Expr:
+    """Logarithm of the sum of exponentials, without overflow."""
+    axes, keepdims = _axes(c), bool(c.attribute("keepdims", 1))
+    x = c.input()
+    if not axes:
+        return x
+    largest = c.emit(R.max(x, axes, keepdims=True))
+    exponentials = c.emit(R.exp(c.emit(R.subtract(x, largest))))
+    logarithm = c.emit(R.log(c.emit(R.sum(exponentials, axes, keepdims=True))))
+    result = R.add(logarithm, largest)
+    return result if keepdims else R.squeeze(c.emit(result), axes)
+
+
+def _axes(c: NodeContext) -> list[int]:
+    """Return the axes to reduce: an attribute in older operator sets, an input in newer."""
+    rank = len(c.shape())
+    if c.has(1):
+        given = c.array(1, "axes").reshape(-1).tolist()
+    else:
+        given = list(c.attribute("axes") or [])
+    if not given:
+        return [] if c.attribute("noop_with_empty_axes", 0) else list(range(rank))
+    return normalized_axes(given, rank)
+
+
+@converts("ArgMax", "ArgMin")
+def arg_extreme(c: NodeContext) -> relax.Expr:
+    """Position of the largest or smallest element; the first one, or the last if asked for."""
+    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
+    keepdims = bool(c.attribute("keepdims", 1))
+    search = R.argmax if c.op_type == "ArgMax" else R.argmin
+    x, last = c.input(), bool(c.attribute("select_last_index", 0))
+    position = search(c.emit(R.flip(x, axis)) if last else x, axis, keepdims)
+    if last:
+        end = relax.const(np.array(c.shape()[axis] - 1, np.int64))
+        position = R.subtract(end, c.emit(position))
+    return position
+
+
+@converts("CumSum")
+def cumulative_sum(c: NodeContext) -> relax.Expr:
+    """Sum of all elements up to each one, or from each one on."""
+    axis = normalized_axis(int(c.array(1, "axis").reshape(())), len(c.shape()))
+    exclusive, backwards = bool(c.attribute("exclusive", 0)), bool(c.attribute("reverse", 0))
+    x = c.emit(R.flip(c.input(), axis)) if backwards else c.input()
+    total = R.cumsum(x, axis, dtype=c.dtype(), exclusive=exclusive)
+    return R.flip(c.emit(total), axis) if backwards else total
+
+
+@converts("TopK")
+def top_k(c: NodeContext) -> list[relax.Expr]:
+    """The k largest or smallest elements in order, and their positions."""
+    if not c.attribute("sorted", 1):
+        raise Refusal("its order is unspecified (sorted=0)")
+    axis = normalized_axis(c.attribute("axis", -1), len(c.shape()))
+    k = int(c.array(1, "number of elements").reshape(())) if c.has(1) else c.required("k")
+    largest = bool(c.attribute("largest", 1))
+    pair = c.emit(R.topk(c.input(), k, axis, "both", largest, "int64"))
+    return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]

@@ -1,0 +1,59 @@
+"""Sampling an image at computed positions."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .context import NodeContext, Refusal
+from .registry import converts
+
+R = relax.op
+
+
+@converts("GridSample")
+def grid_sample(c: NodeContext) -> relax.Expr:
+    """Sample an image at the positions of a grid."""
+    if len(c.shape()) != 4:
+        raise Refusal("only images with two spatial axes are supported")
+    modes = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest",
+             "cubic": "bicubic", "bicubic": "bicubic"}  # fmt: skip
+    mode = modes.get(c.attribute("mode", "linear"))
+    if mode is None:
+        raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
+    # Relax keeps the two coordinates in front of the grid's axes.
+    grid = c.emit(R.permute_dims(c.input(1), [0, 3, 1, 2]))
+    return R.image.grid_sample(
+        c.input(), grid, method=mode, padding_mode=c.attribute("padding_mode", "zeros"),
+        align_corners=bool(c.attribute("align_corners", 0)),
+    )  # fmt: skip
+
+
+@converts("RoiAlign")
+def roi_align(c: NodeContext) -> relax.Expr:
+    """Average of samples in every cell of every region."""
+    if c.attribute("mode", "avg") != "avg":
+        raise Refusal("only the mode avg is supported")
+    default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
+    mode = c.attribute("coordinate_transformation_mode", default)
+    batch = c.emit(R.astype(c.emit(R.reshape(c.input(2), (c.shape(2)[0], 1))), c.dtype(1)))
+    rois = c.emit(R.concat([batch, c.input(1)], 1))
+    scale = c.attribute("spatial_scale", 1.0)
+    if mode == "half_pixel":
+        offset = np.array([0, -0.5, -0.5, -0.5, -0.5]) / scale
+        rois = c.emit(R.add(rois, c.constant(offset, c.dtype(1))))
+    return R.vision.roi_align(
+        c.input(), rois,
+        pooled_size=(c.attribute("output_height", 1), c.attribute("output_width", 1)),
+        spatial_scale=scale, sample_ratio=c.attribute("sampling_ratio", 0),
+        aligned=mode == "half_pixel", layout="NCHW", mode="avg",
+    )  # fmt: skip
+
+
+@converts("AffineGrid")
+def affine_grid(c: NodeContext) -> relax.Expr:
+    """Positions of a grid under an affine map."""
+    size = [int(extent) for extent in c.array(1, "sizes")]
+    align = bool(c.attribute("align_corners", 0))
+    grid = c.emit(R.image.affine_grid(c.input(), tuple(size[2:]), align))
+    return R.permute_dims(grid, [0, *range(2, len(size)), 1])

@@ -1,0 +1,159 @@
+"""Checks a parsed model and turns it into a :class:`Graph` with static input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, inliner
+
+from ..errors import ModelError, UnsupportedModelError
+from .constants import constant_value
+from .graph import Graph, TensorType
+from .shapes import static_inputs
+from .source import Source
+from .weights import to_array
+
+#: The oldest operator set that is imported: from 7 on, operators broadcast like NumPy.
+OLDEST_OPSET = 7
+#: The oldest file format: the first with named operator sets.
+OLDEST_IR_VERSION = 3
+#: ONNX's own operator domain has two spellings.
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
+    """Check the model, take its weights out and set the shapes of its inputs.
+
+    Raises
+    ------
+    ModelError
+        If the model is not valid by ONNX's checker or describes no computation.
+    UnsupportedModelError
+        If its version or a type in it is not supported.
+    ShapeError
+        If its inputs do not become static.
+    """
+    model = source.model
+    opset = _check_versions(model)
+    graph = model.graph
+    if not graph.output:
+        raise ModelError("The model's graph has no outputs: it describes no computation.")
+    if not graph.node:
+        raise ModelError("The model's graph has no nodes: it describes no computation.")
+    if graph.sparse_initializer:
+        raise UnsupportedModelError(
+            f"The weight {graph.sparse_initializer[0].values.name!r} is a sparse tensor, only "
+            "dense ones can be compiled.",
+            remedy="export the model with dense weights",
+        )
+    constants: dict[str, np.ndarray] = {}
+    for tensor in graph.initializer:
+        if tensor.name in constants:
+            raise ModelError(f"The model has two initializers named {tensor.name!r}.")
+        constants[tensor.name] = to_array(tensor, source.folder, source.file)
+    nodes = []
+    for node in graph.node:
+        value = _constant(node, source)
+        if value is None:
+            nodes.append(node)
+        else:
+            constants[node.output[0]] = value
+    # Since format 4 an input with an initializer is a weight that a caller might replace.
+    inputs = [value for value in graph.input if value.name not in constants]
+    skeleton = _skeleton(model, inputs, nodes)
+    if skeleton.functions:
+        skeleton = inliner.inline_local_functions(skeleton)
+    _check(skeleton, constants)
+    infos = static_inputs(inputs, shapes)
+    result = Graph(
+        source.name, opset, infos, [value.name for value in graph.output],
+        list(skeleton.graph.node), constants,
+    )  # fmt: skip
+    result.types = {info.name: TensorType(info.shape, info.dtype) for info in infos}
+    result.drop_unused_nodes()
+    return result
+
+
+def _check_versions(model: onnx.ModelProto) -> int:
+    """Return the version of the operator set, if it and the file format are supported."""
+    newest_opset, newest_ir = onnx.defs.onnx_opset_version(), onnx.IR_VERSION
+    convert = "onnx.version_converter converts a model to another operator set"
+    if not OLDEST_IR_VERSION <= model.ir_version <= newest_ir:
+        raise UnsupportedModelError(
+            f"The model's file format is ONNX IR version {model.ir_version}, expected "
+            f"{OLDEST_IR_VERSION} to {newest_ir} (onnx {onnx.__version__}).",
+            remedy="install a newer onnx package, or export the model for an older version"
+            if model.ir_version > newest_ir
+            else "export the model with a current exporter",
+        )
+    versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
+    if not versions:
+        raise ModelError(
+            "The model does not say which version of ONNX's operator set it uses.",
+            remedy="export the model with a current exporter",
+        )
+    opset = versions[0]
+    if not OLDEST_OPSET <= opset <= newest_opset:
+        raise UnsupportedModelError(
+            f"The model uses ONNX operator set {opset}, expected {OLDEST_OPSET} to "
+            f"{newest_opset} (onnx {onnx.__version__}).",
+            remedy=f"export it for operator set 18, for example; {convert}",
+        )
+    return int(opset)
+
+
+def _constant(node: onnx.NodeProto, source: Source) -> np.ndarray | None:
+    """Return a Constant node's value: exporters keep weights there, too."""
+    if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS:
+        return None
+    return constant_value(node, source.folder, source.file)
+
+
+def _skeleton(
+    model: onnx.ModelProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    nodes: Sequence[onnx.NodeProto],
+) -> onnx.ModelProto:
+    """Copy the model without weights and stale types: its inputs, nodes and functions."""
+    graph = onnx.GraphProto(
+        name=model.graph.name or "model",
+        node=nodes,
+        input=inputs,
+        output=model.graph.output,
+    )
+    return onnx.ModelProto(
+        ir_version=model.ir_version,
+        opset_import=model.opset_import,
+        functions=model.functions,
+        graph=graph,
+    )
+
+
+def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
+    """Run ONNX's checker, with the weights as inputs."""
+    if any(not is_known(node, skeleton) for node in skeleton.graph.node):
+        return  # reported with all other unsupported operators, the checker knows only one
+    checked = onnx.ModelProto()
+    checked.CopyFrom(skeleton)
+    for name, array in constants.items():
+        elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+        checked.graph.input.append(helper.make_tensor_value_info(name, elem_type, array.shape))
+    try:
+        onnx.checker.check_model(checked)
+    except onnx.checker.ValidationError as error:
+        first, _, context = str(error).partition("\n")
+        raise ModelError(
+            f"The model is not valid: {first.strip()}",
+            remedy="export the model again; onnx.checker.check_model shows the same error",
+            details=context.strip() or None,
+        ) from error
+
+
+def is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
+    """Whether a node is one of ONNX's own operators in the model's operator set."""
+    if node.domain not in DEFAULT_DOMAINS:
+        return False
+    version = next(o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
+    return bool(onnx.defs.has(node.op_type, version, ""))

@@ -1,0 +1,195 @@
+"""Static shapes for a model's inputs: from the file, and from the caller where it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+
+from ..errors import ModelError, ShapeError, UnsupportedModelError
+from ..tensors import TensorInfo
+from .weights import DTYPES, dtype_name
+
+#: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.
+_Dim = int | str | None
+
+
+def static_inputs(
+    inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[TensorInfo, ...]:
+    """Give every input a static shape.
+
+    A symbol that the given shapes set for one input is set for all others that use it.
+
+    Parameters
+    ----------
+    inputs
+        The graph's inputs, without its initializers.
+    shapes
+        Shape by input name, for dynamic inputs; may repeat static ones.
+
+    Raises
+    ------
+    ShapeError
+        If a shape is missing, names no input, or contradicts the model.
+    UnsupportedModelError
+        If an input is not a tensor of a supported element type.
+    """
+    given = {name: _extents(name, shape) for name, shape in (shapes or {}).items()}
+    declared = {value.name: _declared(value) for value in inputs}
+    for name in given:
+        if name not in declared:
+            known = ", ".join(map(repr, declared)) or "no inputs"
+            raise ShapeError(
+                f"A shape is given for the input {name!r}, but the model has {known}.",
+                remedy="use the name of one of the model's inputs",
+            )
+    symbols: dict[str, tuple[int, str]] = {}
+    for name, shape in given.items():
+        _check(name, declared[name], shape, symbols)
+    result = []
+    open_inputs = []
+    for value in inputs:
+        dims = declared[value.name]
+        shape = given.get(value.name) or _resolve(dims, symbols)
+        if shape is None:
+            open_inputs.append(value.name)
+        else:
+            result.append(TensorInfo(value.name, shape, DTYPES[value.type.tensor_type.elem_type]))
+    if open_inputs:
+        raise _open_error(open_inputs, declared, symbols)
+    return tuple(result)
+
+
+def _extents(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Check a given shape: whole positive extents."""
+    try:
+        extents = tuple(int(extent) for extent in shape)
+        exact = all(extent == given for extent, given in zip(extents, shape, strict=True))
+    except (TypeError, ValueError, OverflowError):
+        exact = False
+    if not exact or any(extent <= 0 for extent in extents):
+        raise ShapeError(
+            f"The shape given for the input {name!r} is {shape!r}, expected positive whole numbers.",
+            remedy=f"--shape {name}=1,3,224,224, for example",
+        )
+    return extents
+
+
+def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
+    """Return an input's dimensions in the file, ``None`` when its rank is unknown."""
+    kind = value.type.WhichOneof("value")
+    if kind is None:
+        raise ModelError(
+            f"The input {value.name!r} has no type.", remedy="export the model with typed inputs"
+        )
+    if kind != "tensor_type":
+        raise UnsupportedModelError(
+            f"The input {value.name!r} is a {kind.removesuffix('_type').replace('_', ' ')}, "
+            "only dense tensors can be compiled.",
+            remedy="export the model with plain tensors as inputs",
+        )
+    tensor = value.type.tensor_type
+    if tensor.elem_type not in DTYPES:
+        raise UnsupportedModelError(
+            f"The input {value.name!r} has the element type {dtype_name(tensor.elem_type)}, "
+            f"expected one of {', '.join(sorted(DTYPES.values()))}.",
+            remedy="convert the model to one of these types",
+        )
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[_Dim] = []
+    for dim in tensor.shape.dim:
+        # Some exporters write 0 or -1 for a dimension that is open.
+        if dim.HasField("dim_value") and dim.dim_value > 0:
+            dims.append(dim.dim_value)
+        else:
+            dims.append(dim.dim_param or None)
+    return dims
+
+
+def _check(
+    name: str,
+    dims: list[_Dim] | None,
+    shape: tuple[int, ...],
+    symbols: dict[str, tuple[int, str]],
+) -> None:
+    """Compare a given shape with the declared one, and note the symbols it sets."""
+    if dims is None:
+        return
+    if len(dims) != len(shape):
+        raise ShapeError(
+            f"The input {name!r} has {len(dims)} dimensions {_text(dims)}, but the given shape "
+            f"{_text(shape)} has {len(shape)}.",
+            remedy=f"--shape {name}={_suggestion(dims, symbols)}, for example",
+        )
+    for dim, extent in zip(dims, shape, strict=True):
+        if isinstance(dim, int) and dim != extent:
+            raise ShapeError(
+                f"The input {name!r} has the shape {_text(dims)} in the model, which contradicts "
+                f"the given {_text(shape)}.",
+                remedy=f"--shape {name}={_suggestion(dims, symbols)}, for example; extents that "
+                "the model fixes change only by exporting it again",
+            )
+        if isinstance(dim, str):
+            known, origin = symbols.setdefault(dim, (extent, name))
+            if known != extent:
+                where = "itself" if origin == name else repr(origin)
+                raise ShapeError(
+                    f"The given shape {_text(shape)} of the input {name!r} makes the dimension "
+                    f"{dim!r} {extent}, but the input {where} makes it {known}.",
+                    remedy=f"give the dimension {dim!r} one extent in all --shape options",
+                )
+
+
+def _resolve(
+    dims: list[_Dim] | None, symbols: Mapping[str, tuple[int, str]]
+) -> tuple[int, ...] | None:
+    """Return the shape if it is static once the known symbols are set."""
+    if dims is None:
+        return None
+    shape = []
+    for dim in dims:
+        if isinstance(dim, str) and dim in symbols:
+            dim = symbols[dim][0]
+        if not isinstance(dim, int):
+            return None
+        shape.append(dim)
+    return tuple(shape)
+
+
+def _open_error(
+    names: Iterable[str],
+    declared: Mapping[str, list[_Dim] | None],
+    symbols: Mapping[str, tuple[int, str]],
+) -> ShapeError:
+    """Describe every input whose shape is still open."""
+    parts, options = [], []
+    for name in names:
+        dims = declared[name]
+        parts.append(f"{name!r} has {'an unknown rank' if dims is None else _text(dims)}")
+        options.append(f"--shape {name}={_suggestion(dims, symbols)}")
+    return ShapeError(
+        f"The model is compiled for static shapes, but {'; '.join(parts)}.",
+        remedy=f"set all extents, for example {' '.join(options)}",
+    )
+
+
+def _suggestion(dims: list[_Dim] | None, symbols: Mapping[str, tuple[int, str]]) -> str:
+    """Write a shape that would fit: open dimensions as batch 1 and an image of 224×224."""
+    if dims is None:
+        return "1,3,224,224"
+    extents = []
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, str) and dim in symbols:
+            dim = symbols[dim][0]
+        if not isinstance(dim, int):
+            image_axis = len(dims) == 4 and (axis >= 2 or (axis == 1 and dims[3] == 3))
+            dim = 1 if axis == 0 else 224 if image_axis else 16
+        extents.append(str(dim))
+    return ",".join(extents)
+
+
+def _text(dims: Sequence[_Dim]) -> str:
+    """Write dimensions as in ``[N, 3, ?, ?]``."""
+    return "[" + ", ".join("?" if dim is None else str(dim) for dim in dims) + "]"

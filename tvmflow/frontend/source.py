@@ -1,0 +1,113 @@
+"""Opens an ONNX model: a path, its bytes, or a message in memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from ..errors import ModelError
+from .weights import LARGE_WEIGHT_BYTES
+from .wire import strip_large_tensors
+
+
+@dataclass
+class Source:
+    """A parsed model and where it came from.
+
+    Parameters
+    ----------
+    name
+        The file's stem, or the graph's name.
+    model
+        The parsed message; large tensors and external data are not loaded.
+    folder
+        Where external data files are, ``None`` without a path.
+    file
+        The model's own file, ``None`` without a path.
+    label
+        What to call the model in messages.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    folder: Path | None
+    file: Path | None
+    label: str
+
+
+def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Source:
+    """Parse a model without loading its large tensors.
+
+    A message in memory is used as it is: nothing here or later changes it.
+
+    Raises
+    ------
+    ModelError
+        If there is no such file, it cannot be read, or it is no ONNX model.
+    """
+    if isinstance(model, onnx.ModelProto):
+        if not model.HasField("graph"):
+            raise ModelError("The onnx.ModelProto has no graph, expected a model.")
+        return Source(model.graph.name or "model", model, None, None, "the model")
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        parsed = _parse(bytes(model), "the model's bytes")
+        return Source(parsed.graph.name or "model", parsed, None, None, "the model")
+    if not isinstance(model, (str, os.PathLike)):
+        raise ModelError(
+            f"Cannot load a model from a {type(model).__name__}: expected a path, bytes or an "
+            "onnx.ModelProto."
+        )
+    path = Path(model)
+    label = repr(str(path))
+    parsed = _parse(_read(path, label), label)
+    return Source(path.stem, parsed, path.parent, path, label)
+
+
+def _read(path: Path, label: str) -> bytes:
+    """Return the file's content, without its large tensors."""
+    if path.is_dir():
+        raise ModelError(
+            f"Cannot read {label}: it is a directory, expected an ONNX file.",
+            remedy="pass the path of the .onnx file in it",
+        )
+    try:
+        if path.exists() and not path.is_file():
+            raise ModelError(f"Cannot read {label}: it is not a regular file.")
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < LARGE_WEIGHT_BYTES:
+                return file.read()
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                with memoryview(mapped) as view:
+                    return strip_large_tensors(view, LARGE_WEIGHT_BYTES)
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"Cannot read {label}: there is no such file.", remedy="check the path"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"Cannot read {label}: {reason}.", remedy="check the path") from error
+    except ValueError as error:  # a null character in the path
+        raise ModelError(f"Cannot read {label}: {error}.", remedy="check the path") from error
+
+
+def _parse(content: bytes, label: str) -> onnx.ModelProto:
+    """Parse a serialized model."""
+    damaged = ModelError(
+        f"{label[:1].upper() + label[1:]} is not an ONNX model, or is damaged or cut short.",
+        remedy="copy or export the model again",
+    )
+    if not content:
+        raise ModelError(f"{label[:1].upper() + label[1:]} is empty, expected an ONNX model.")
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except DecodeError as error:
+        raise damaged from error
+    # The parser skips what it does not know: other data can parse as a model without a graph.
+    if not model.HasField("graph") or not model.ir_version:
+        raise damaged
+    return model

@@ -1,0 +1,166 @@
+"""Tensors of an ONNX file as NumPy arrays; large ones stay memory-mapped."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path, PurePath
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ..errors import ModelError, UnsupportedModelError
+from .wire import SAME_FILE
+
+#: Weights of at least this size stay outside the IR, as memory-mapped arrays.
+LARGE_WEIGHT_BYTES = 64 << 20
+
+#: Element types that can be compiled, by ONNX's number.
+DTYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.BOOL: "bool",
+}
+
+
+def dtype_name(elem_type: int) -> str:
+    """ONNX's name of an element type, for messages."""
+    try:
+        return TensorProto.DataType.Name(elem_type)
+    except ValueError:
+        return f"number {elem_type}"
+
+
+def to_array(tensor: TensorProto, folder: Path | None, model_file: Path | None) -> np.ndarray:
+    """Return a tensor's values.
+
+    External data is memory-mapped, never read here.
+
+    Parameters
+    ----------
+    tensor
+        An initializer or an attribute's tensor.
+    folder
+        Where external data files are looked for; ``None`` when the model did not come
+        from a file.
+    model_file
+        The model's own file, for tensors that were taken out of it.
+
+    Raises
+    ------
+    ModelError
+        If external data is missing, cut short or outside the model's folder.
+    UnsupportedModelError
+        If the element type cannot be compiled.
+    """
+    what = f"Tensor {tensor.name!r}"
+    dtype = DTYPES.get(tensor.data_type)
+    if dtype is None:
+        raise UnsupportedModelError(
+            f"{what} has the element type {dtype_name(tensor.data_type)}, expected one of "
+            f"{', '.join(sorted(DTYPES.values()))}.",
+            remedy="convert the model to one of these types",
+        )
+    if tensor.HasField("segment"):
+        raise UnsupportedModelError(f"{what} is stored in segments, which is not supported.")
+    if any(extent < 0 for extent in tensor.dims):
+        raise ModelError(f"{what} has the negative shape {tuple(tensor.dims)}.")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _map_external(tensor, dtype, folder, model_file)
+    shape = tuple(tensor.dims)
+    if tensor.HasField("raw_data"):
+        expected = prod(shape) * np.dtype(dtype).itemsize
+        if len(tensor.raw_data) != expected:
+            raise ModelError(
+                f"{what} holds {len(tensor.raw_data)} bytes, expected {expected} for "
+                f"{dtype}{list(shape)}.",
+                remedy="copy or export the model again",
+            )
+        if expected >= LARGE_WEIGHT_BYTES:  # a view of the parsed bytes instead of a copy
+            stored = np.dtype(dtype).newbyteorder("<")
+            return np.frombuffer(tensor.raw_data, stored).reshape(shape)
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise ModelError(
+            f"{what} does not hold the values of a {dtype}{list(shape)}: {error}",
+            remedy="copy or export the model again",
+        ) from error
+
+
+def _map_external(
+    tensor: TensorProto, dtype: str, folder: Path | None, model_file: Path | None
+) -> np.ndarray:
+    """Memory-map a tensor's external data."""
+    what = f"Tensor {tensor.name!r}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, shape = entries.get("location", ""), tuple(tensor.dims)
+    size = prod(shape) * np.dtype(dtype).itemsize
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or size)
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length != size:
+        raise ModelError(
+            f"{what} needs {size} bytes for {dtype}{list(shape)}, but its external data is said "
+            f"to have length {entries.get('length')} at offset {entries.get('offset', 0)}.",
+            remedy="export the model again",
+        )
+    file = model_file if location == SAME_FILE else _external_file(what, location, folder)
+    assert file is not None
+    try:
+        available = file.stat().st_size
+    except OSError as error:
+        raise ModelError(
+            f"{what} keeps its values in {str(file)!r}, which cannot be read: {error.strerror}.",
+            remedy=f"put {file.name!r} back beside the model",
+        ) from error
+    if offset + size > available:
+        raise ModelError(
+            f"{what} needs bytes {offset} to {offset + size} of {str(file)!r}, which ends at "
+            f"{available}.",
+            remedy=f"copy {file.name!r} again, it is cut short",
+        )
+    if size == 0:
+        return np.zeros(shape, dtype)
+    try:
+        return np.memmap(file, np.dtype(dtype).newbyteorder("<"), "r", offset, shape)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{what}: {str(file)!r} cannot be memory-mapped: {error}.") from error
+
+
+def _external_file(what: str, location: str, folder: Path | None) -> Path:
+    """Return the file of external data, which must lie in the model's folder."""
+    if folder is None:
+        raise ModelError(
+            f"{what} keeps its values in the file {location!r}, but the model was not given "
+            "as a path.",
+            remedy="pass the model's path instead of its content",
+        )
+    relative = PurePath(location)
+    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
+        raise ModelError(
+            f"{what} keeps its values in {location!r}, which is not a file in the model's folder.",
+            remedy="export the model with external data beside it",
+        )
+    return folder / relative
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor's values lie outside the message."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def tensor_type(array: np.ndarray) -> int:
+    """ONNX's number of an array's element type."""
+    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
