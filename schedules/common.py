@@ -66,6 +66,11 @@ class Workload:
 
     # -- transformations -------------------------------------------------------------------
 
+    def inline(self, block: Block) -> None:
+        """Compute a block where it is read; it is then no longer one of ``blocks``."""
+        self.sch.compute_inline(block)
+        self.blocks = [b for b in self.blocks if b is not block]
+
     def merge_epilogue(self, anchor: Block) -> Block:
         """Inline the epilogue into one block that writes the output, and return it.
 
@@ -74,7 +79,7 @@ class Workload:
         """
         epilogue = self.after(anchor)
         for block in epilogue[:-1]:
-            self.sch.compute_inline(block)
+            self.inline(block)
         if epilogue:
             self.sch.set_scope(anchor, 0, "local")
             return epilogue[-1]

@@ -159,7 +159,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
             sch.set_scope(pad, 0, "local")
             _vectorize_staged(workload, pad, i_block)
         else:
-            sch.compute_inline(pad)
+            workload.inline(pad)
     workload.unroll_all([i_inner])
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(anchor, i_block)

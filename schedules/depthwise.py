@@ -106,7 +106,7 @@ def apply_window(
             sch.set_scope(pad, 0, "local")
             sch.vectorize(sch.get_loops(pad)[-1])
         else:
-            sch.compute_inline(pad)
+            workload.inline(pad)
     *tile, p, q = workload.loops_below(anchor, hi)
     sch.reorder(p, q, *tile)
     # A small window is unrolled whole; a large one would only grow the code.

@@ -39,16 +39,14 @@ def schedule(workload: Workload) -> s_tir.Schedule:
 
 
 def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
-    sch, kept = workload.sch, []
-    for block in workload.blocks:
+    sch = workload.sch
+    for block in list(workload.blocks):
         if is_injective(sch, block) and sch.get_consumers(block):
             try:
-                sch.compute_inline(block)
-                continue
+                workload.inline(block)
             except s_tir.ScheduleError as error:
                 logger.debug("kept as a kernel: %s", str(error).splitlines()[-1])
-        kept.append(block)
-    return kept
+    return workload.blocks
 
 
 def _has_thread_binding(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:

@@ -42,7 +42,7 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
     epilogue = workload.after(anchor)
     before = workload.blocks[: len(workload.blocks) - len(epilogue) - 1]
     for block in before:
-        sch.compute_inline(block)
+        workload.inline(block)
     output = workload.merge_epilogue(anchor)
     loops = list(sch.get_loops(output))
     vector = len(loops) > 1 and int(sch.get(loops[-1]).extent) in LANES

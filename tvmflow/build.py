@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import tvm
 import tvm_ffi
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 from .errors import CompileError
@@ -42,9 +42,7 @@ def schedule_module(mod: IRModule, target: TargetSpec) -> ScheduledModule:
     functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
     with target.tvm_target:
         for gv, function in mod.functions.items():
-            if isinstance(function, tirx.PrimFunc) and "tirx.is_scheduled" not in (
-                function.attrs or {}
-            ):
+            if isinstance(function, tirx.PrimFunc) and _wants_schedule(function):
                 try:
                     schedule, family = schedule_function(function, target)
                 except Exception as error:
@@ -59,6 +57,17 @@ def schedule_module(mod: IRModule, target: TargetSpec) -> ScheduledModule:
                 )
             functions[gv] = function
     return ScheduledModule(IRModule(functions, attrs=mod.attrs), families)
+
+
+def _wants_schedule(function: tirx.PrimFunc) -> bool:
+    """Whether a function is still a plain computation.
+
+    TVM's own sorts and scans come scheduled, or as low-level loops without blocks.
+    """
+    if "tirx.is_scheduled" in (function.attrs or {}):
+        return False
+    body = function.body
+    return isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
 
 
 def _tir_pipeline():  # type: ignore[no-untyped-def]
