@@ -87,23 +87,41 @@ class Workload:
         return self.sch.cache_write(anchor, 0, "local")
 
     def bind_outer(self, loops: Sequence[Loop]) -> Loop:
-        """Fuse ``loops`` and spread them over the device; return the innermost loop.
+        """Spread ``loops`` over the device; return the innermost loop that is left.
 
-        Work-groups (and their work-items) on OpenCL and CUDA, threads on a CPU.
+        Threads on a CPU, work-groups and work-items on OpenCL and CUDA.
         """
-        fused = self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
-        if not self.target.is_gpu_kernel:
-            self.sch.parallel(fused)
+        if not self.target.is_gpu_kernel or self.is_cpu:
+            fused = self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
+            if self.target.is_gpu_kernel:
+                self.sch.bind(fused, "blockIdx.x")
+            else:
+                self.sch.parallel(fused)
             return fused
-        if self.is_cpu:
-            self.sch.bind(fused, "blockIdx.x")
-            return fused
-        extent = int(self.sch.get(fused).extent)
-        group = min(self.target.device.group_size, extent)
-        outer, inner = self.sch.split(fused, [None, group])
-        self.sch.bind(outer, "blockIdx.x")
-        self.sch.bind(inner, "threadIdx.x")
-        return inner
+        return self._bind_groups(loops)
+
+    def _bind_groups(self, loops: Sequence[Loop]) -> Loop:
+        """Bind up to three axes to groups and items, the innermost loop fastest.
+
+        Axes are split one by one and not as one fused index: a predicate on a
+        fused index is beyond the affine analysis that later steps rely on.
+        """
+        axes = list(loops)
+        if len(axes) > 3:
+            axes = [self.sch.fuse(*axes[:-2]), *axes[-2:]]
+        left = self.target.device.group_size
+        groups, items = [], []
+        for axis in reversed(axes):
+            size = tile_of(int(self.sch.get(axis).extent), left)
+            left //= size
+            outer, inner = self.sch.split(axis, [None, size])
+            groups.insert(0, outer)
+            items.insert(0, inner)
+        self.sch.reorder(*groups, *items)
+        for name, members in (("blockIdx", groups), ("threadIdx", items)):
+            for dimension, loop in zip("xyz", reversed(members)):
+                self.sch.bind(loop, f"{name}.{dimension}")
+        return items[-1]
 
     def extents(self, block: Block) -> list[int]:
         return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]

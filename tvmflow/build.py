@@ -197,6 +197,10 @@ def device_modules(executable: relax.VMExecutable) -> list[tvm.runtime.Module]:
     return found
 
 
+#: Definitions (not declarations) of kernels in OpenCL C and CUDA C++.
+_KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
+
+
 def kernel_names(
     executable: relax.VMExecutable, families: dict[str, str]
 ) -> list[dict[str, str]]:
@@ -207,7 +211,7 @@ def kernel_names(
     """
     names: list[str] = []
     for module in device_modules(executable):
-        names += re.findall(r"^// Function: (\S+)", module.inspect_source(), re.MULTILINE)
+        names += _KERNEL.findall(module.inspect_source())
     if not names:
         names = list(families)
     kernels = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import ms_text, table
+from .formats import facts, ms_text, print_section, table
 from .options import Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
 from .session import command, err_console, out_console, print_json, state
 
@@ -100,7 +100,7 @@ def _print_timing(timing: Timing) -> None:
     }
     title = f"{timing.runs} runs after {timing.warmup} that are not counted"
     rows = [(name, ms_text(ms)) for name, ms in names.items()]
-    out_console().print(table(title, ["", ">time"], rows))
+    print_section(out_console(), title, facts(rows))
 
 
 def _print_kernels(times: list[KernelTime]) -> None:
@@ -116,17 +116,14 @@ def _print_kernels(times: list[KernelTime]) -> None:
         )
         for kernel in sorted(times, key=lambda kernel: -kernel.median_us)
     ]
-    clock = (
-        "by the device's clock"
-        if all(kernel.clock == "device" for kernel in times)
-        else "measured around each call; this target's device reports no times of its own"
-    )
-    title = f"{len(times)} launches, {ms_text(total / 1e3)} in total, {clock}"
+    by_device = all(kernel.clock == "device" for kernel in times)
+    clock = "by the device's clock" if by_device else "by the host's clock, around each call"
+    title = f"{len(times)} launches a run, {ms_text(total / 1e3)} in total, {clock}"
     columns = ["kernel", ">median", ">p90", ">share", "work-items", "group"]
     # A launch that has no size (on a CPU, a kernel is a function call) needs no such columns.
     if not any(kernel.global_size for kernel in times):
         columns, rows = columns[:4], [row[:4] for row in rows]  # type: ignore[misc]
     console = out_console()
-    console.print(table(title, columns, rows[:_MAX_ROWS]))
+    print_section(console, title, table(columns, rows[:_MAX_ROWS]))
     if len(rows) > _MAX_ROWS:
         console.print(f"… {len(rows) - _MAX_ROWS} more; --json has all")

@@ -181,7 +181,7 @@ def _report(module: Module, saved: Path, seconds: float) -> None:
     meta = module.metadata
     if state.verbose:
         rows = [(name, ms_text(ms)) for name, ms in meta["stage_ms"].items()]
-        err_console().print(table("Stages", ["stage", ">time"], rows))
+        err_console().print(table(["stage", ">time"], rows))
     size, sidecar, sidecar_bytes = _sizes(saved)
     note(
         f"[green]Wrote[/green] [bold]{_escape(saved)}[/bold] ({bytes_text(size)}) for "

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -36,13 +37,13 @@ def shape_text(shape: Iterable[int]) -> str:
     return "×".join(map(str, shape)) or "scalar"
 
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a table; columns whose title begins with ``>`` are aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         right = column.startswith(">")
         result.add_column(column.lstrip(">"), justify="right" if right else "left")
@@ -50,3 +51,25 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str
         # As text, not markup: names of tensors may contain brackets.
         result.add_row(*(Text(cell) for cell in row))
     return result
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and values, without a head."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False, show_header=False)
+    result.add_column(style="dim")
+    result.add_column()
+    for name, value in rows:
+        result.add_row(name, Text(value))
+    return result
+
+
+def print_section(console: Console, title: str, content: Table) -> None:
+    """Print a table below its title, with an empty line behind it."""
+    from rich.text import Text
+
+    console.print(Text(title, style="bold"))
+    console.print(content)
+    console.print()

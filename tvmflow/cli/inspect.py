@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import bytes_text, ms_text, shape_text, table
+from .formats import bytes_text, facts, ms_text, print_section, shape_text, table
 from .options import Debug, Json, ModuleFile, Quiet, Verbose
 from .session import command, note, out_console, print_json
 
@@ -74,30 +74,36 @@ def _describe(artifact: Artifact, checked: bool) -> dict[str, Any]:
     }
 
 
+def _weights_text(artifact: Artifact) -> str:
+    if not artifact.weights:
+        return "in the library"
+    where = f"beside it in {artifact.sidecar.name}" if artifact.sidecar else "in the file"
+    return f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
+
+
 def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
     meta, sizes, console = artifact.metadata, _sizes(artifact), out_console()
-    beside = f", beside the module as {artifact.sidecar.name}" if artifact.sidecar else ""
-    facts = [
+    about = [
         ("network", str(meta["name"])),
         ("target", f"{meta['target']} ({meta['device']})"),
         ("host", str(meta["host"])),
-        ("size", f"{bytes_text(sizes['file'])}, of which {bytes_text(sizes['library'])} code"),
-        ("weights", f"{len(artifact.weights)}, {bytes_text(sizes['weights'])}{beside}"),
+        ("size", f"{bytes_text(sizes['file'])}, library {bytes_text(sizes['library'])}"),
+        ("weights", _weights_text(artifact)),
         ("kernels", str(len(meta["kernels"]))),
         ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
         ("options", ", ".join(f"{k}={v}" for k, v in meta["options"].items()) or "none"),
         ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
     ]
-    console.print(table(str(artifact.path), ["", ""], facts))
+    print_section(console, str(artifact.path), facts(about))
     for title, infos in (("Inputs", artifact.inputs), ("Outputs", artifact.outputs)):
         rows = [(info.name, info.dtype, shape_text(info.shape)) for info in infos]
-        console.print(table(title, ["name", "dtype", "shape"], rows))
+        print_section(console, title, table(["name", "dtype", "shape"], rows))
     if with_kernels:
         names = [(str(k["name"]), str(k["function"])) for k in meta["kernels"]]
-        console.print(table("Kernels", ["kernel", "primary function"], names))
+        print_section(console, "Kernels", table(["kernel", "primary function"], names))
     if with_weights:
         listed = [
             (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
             for w in meta["weights"]
         ]
-        console.print(table("Weights", ["name", "dtype", "shape", ">size"], listed))
+        print_section(console, "Weights", table(["name", "dtype", "shape", ">size"], listed))

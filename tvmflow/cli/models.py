@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import ModelError
-from .formats import bytes_text, table
+from .formats import bytes_text, print_section, table
 from .options import Debug, Json, Quiet, Verbose, parse_parameters
 from .session import command, note, out_console, print_json
 
@@ -69,8 +69,8 @@ def list_models(
     console = out_console()
     for builder in BUILDERS.values():
         rows = [(p.name, str(p.default), p.description) for p in builder.parameters]
-        console.print(f"[bold]{builder.name}[/bold]  {builder.description}")
-        console.print(table(None, ["--param", ">default", "meaning"], rows))
+        title = f"{builder.name}: {builder.description}"
+        print_section(console, title, table(["--param", ">default", "meaning"], rows))
 
 
 @app.command("build", epilog=_BUILD_EXAMPLES)

@@ -66,7 +66,7 @@ def run_module(
     ]
     columns = ["output", "dtype", "shape", *(f">{name}" for name in _STATISTICS)]
     if outputs is None:
-        out_console().print(table(None, columns, rows))
+        out_console().print(table(columns, rows))
 
 
 _STATISTICS = ("min", "mean", "max")

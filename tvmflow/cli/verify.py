@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import table
+from .formats import print_section, table
 from .options import (
     Debug,
     DeviceIndex,
@@ -92,4 +92,4 @@ def _print(report: Report) -> None:
         for output in report.outputs
     ]
     columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used", ""]
-    out_console().print(table(f"Compared with {report.reference}", columns, rows))
+    print_section(out_console(), f"Compared with {report.reference}", table(columns, rows))

@@ -16,7 +16,9 @@ NO_DEVICE_REMEDIES = {
     "cuda": "Run on a machine with an NVIDIA GPU and its driver, or compile with --target opencl.",
 }
 
-_LOG_LINES = 60
+#: A driver's log can be endless; its beginning is what matters.
+_LOG_LINES = 200
+_LOG_COLUMNS = 160
 
 
 def translate(error: BaseException, attempt: str, target: str) -> TvmflowError | None:
@@ -42,26 +44,30 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     kind = inner.kind if inner is not None else type(error).__name__
     message = (inner.message if inner is not None else str(error)).strip()
     first, _, rest = message.partition("\n")
+    # The plug-in may know a remedy of its own, on the second line.
+    own_remedy = None
+    if rest.startswith("Remedy: "):
+        own_remedy, _, rest = rest.removeprefix("Remedy: ").partition("\n")
     if kind == "KernelBuildError":
         return KernelBuildError(
             f"{attempt} failed: {first}",
-            remedy="Compile the model again for this device, or update its driver; the build log "
-            "below names the lines.",
+            remedy=own_remedy or "Compile the model again for this device, or update its driver.",
             details=_shorten(rest),
         )
     if kind == "DeviceError":
         return DeviceError(
             f"{attempt} failed: {first}",
-            remedy=NO_DEVICE_REMEDIES.get(target)
-            if "no opencl" in first.lower()
-            else "See `tvmflow devices` for what was found and its limits.",
-            details=rest.strip() or None,
+            remedy=own_remedy or NO_DEVICE_REMEDIES.get(target),
+            details=_shorten(rest),
         )
     return None
 
 
 def _shorten(log: str) -> str | None:
-    lines = log.strip().splitlines()
+    lines = [
+        line if len(line) <= _LOG_COLUMNS else f"{line[: _LOG_COLUMNS - 1]}…"
+        for line in log.strip().splitlines()
+    ]
     if len(lines) > _LOG_LINES:
         left_out = len(lines) - _LOG_LINES
         lines = [*lines[:_LOG_LINES], f"… {left_out} more lines"]
