@@ -6,6 +6,7 @@ bindings in order, emits new ones, and remembers what each old variable became.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Rewriter:
     def run(self) -> IRModule:
         """Rewrite ``main`` and return the new module."""
         main = self.mod["main"]
-        params = [relax.Var(p.name, p.ty) for p in main.params]
+        params = [relax.Var(f"{identifier(p.name)}_{i}", p.ty) for i, p in enumerate(main.params)]
         for old, new in zip(main.params, params, strict=True):
             self.env[old] = new
         self.start(params)
@@ -91,8 +92,16 @@ class Rewriter:
         if new is None:
             return  # the subclass keeps the variable in a form of its own
         if not isinstance(new, (relax.Var, GenericConst)):
-            new = self.bb.emit(new, name_hint=binding.var.name)
+            new = self.bb.emit(new, name_hint=identifier(binding.var.name))
         self.env[binding.var] = new
+
+
+def identifier(name: str) -> str:
+    """``name`` as an identifier of C: variables' names reach the kernels' source.
+
+    ONNX names may hold anything; exporters write ``/features/conv/Conv_output_0``.
+    """
+    return re.sub(r"\W", "_", name, flags=re.ASCII) or "_"
 
 
 def constant_array(expr: relax.Expr) -> np.ndarray | None:

@@ -36,7 +36,7 @@ class _Lift(PyExprMutator):
         self.hint = binding.var.name
         super().visit_var_binding_(binding)
 
-    def visit_constant_(self, op: GenericConst) -> relax.Expr:
+    def visit_generic_const_(self, op: GenericConst) -> relax.Expr:
         array = op.value.numpy()
         if array.nbytes < INLINE_LIMIT_BYTES:
             return op

@@ -28,7 +28,7 @@ import numpy as np
 from tvm import IRModule, relax
 from tvm.ir import GenericConst
 
-from ..graph.rewriter import Rewriter, constant_array, op_name, shape_of
+from ..graph.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from ..target import Device
 from . import blocked
 from .rules import RULES
@@ -109,7 +109,7 @@ class LayoutPass(Rewriter):
         if result.is_blocked:
             expr = result.expr
             if not isinstance(expr, (relax.Var, GenericConst)):
-                expr = self.bb.emit(expr, name_hint=var.name)
+                expr = self.bb.emit(expr, name_hint=identifier(var.name))
             self.forms[var] = Forms(None, expr, shape_of(var))
             return None
         return result.expr
