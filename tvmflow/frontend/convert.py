@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from .graph import Graph, TensorType, node_name
-from .ops import CONVERTERS, NodeContext, Refusal, bind, dtype_of, shape_of
+from .ops import CONVERTERS, NodeContext, Refusal, bind, constant, dtype_of, shape_of
 from .weights import LARGE_WEIGHT_BYTES
 
 _LOG = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Expressions(Mapping[str, relax.Expr]):
 
     def __getitem__(self, name: str) -> relax.Expr:
         if name not in self._expressions:
-            self._expressions[name] = relax.const(np.asarray(self._constants[name]))
+            self._expressions[name] = constant(np.asarray(self._constants[name]))
         return self._expressions[name]
 
     def __setitem__(self, name: str, expression: relax.Expr) -> None:

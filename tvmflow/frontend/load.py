@@ -10,9 +10,11 @@ import numpy as np
 import onnx
 import tvm
 
+from ..errors import UnsupportedModelError
 from ..tensors import TensorInfo
 from .batchnorm import fold_batch_norms
 from .convert import to_relax
+from .graph import Graph
 from .prepare import prepare
 from .propagate import propagate
 from .report import unsupported
@@ -77,11 +79,23 @@ def load_model(
     mod, weights = to_relax(graph)
     if mod is None:
         raise unsupported(graph.problems, source.label)
+    outputs = _outputs(output_names, graph)
+    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights)
+
+
+def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:
+    """Describe the outputs under the names that the model gives them."""
     outputs = []
-    for name, value in zip(output_names, graph.outputs, strict=True):
+    for name, value in zip(names, graph.outputs, strict=True):
         if value in graph.constants:
             array = graph.constants[value]
-            outputs.append(TensorInfo(name, array.shape, str(array.dtype)))
+            info = TensorInfo(name, array.shape, str(array.dtype))
         else:
-            outputs.append(TensorInfo(name, graph.types[value].shape, graph.types[value].dtype))
-    return ImportedModel(graph.name, mod, graph.inputs, tuple(outputs), weights)
+            info = TensorInfo(name, graph.types[value].shape, graph.types[value].dtype)
+        if info.elements == 0:
+            raise UnsupportedModelError(
+                f"The output {name!r} has the shape {list(info.shape)}, without any elements.",
+                remedy="remove the output from the model",
+            )
+        outputs.append(info)
+    return tuple(outputs)

@@ -44,11 +44,11 @@ def propagate(graph: Graph) -> None:
             kept.append(node)  # something before it is refused; it may have problems of its own
         else:
             types, reason = _infer(node, graph)
-            values = fold(node, graph, types)
-            if values is not None:
-                graph.constants.update(values)
+            values = fold(node, graph, types) or _empty(types)
+            graph.constants.update(values)
+            if values and all(name in values for name in node.output if name):
                 continue
-            graph.types.update(types)
+            graph.types.update({n: kind for n, kind in types.items() if n not in values})
             if reason is not None:
                 graph.refuse(node, reason)
             kept.append(node)
@@ -91,6 +91,13 @@ def _is_identity(node: onnx.NodeProto, graph: Graph) -> bool:
     return training is not None and not np.any(training)
 
 
+def _empty(types: Mapping[str, TensorType]) -> dict[str, np.ndarray]:
+    """Return the results that have no elements: nothing needs to run for them."""
+    return {
+        name: np.zeros(kind.shape, kind.dtype) for name, kind in types.items() if kind.elements == 0
+    }
+
+
 def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], str | None]:
     """Return the static types of a node's results, or what stands against them."""
     input_types, input_data = {}, {}
@@ -100,7 +107,7 @@ def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], s
             elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
             input_types[name] = helper.make_tensor_type_proto(elem_type, array.shape)
             if array.size <= _SHAPE_DATA_ELEMENTS:
-                input_data[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+                input_data[name] = numpy_helper.from_array(np.array(array), name)
         else:
             kind = graph.types[name]
             elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))

@@ -22,7 +22,7 @@ from . import (  # noqa: F401 - each registers its converters
     shaping,
     spatial,
 )
-from .context import NodeContext, Refusal, bind, dtype_of, shape_of
+from .context import NodeContext, Refusal, bind, constant, dtype_of, shape_of
 from .registry import CONVERTERS
 
-__all__ = ["CONVERTERS", "NodeContext", "Refusal", "bind", "dtype_of", "shape_of"]
+__all__ = ["CONVERTERS", "NodeContext", "Refusal", "bind", "constant", "dtype_of", "shape_of"]

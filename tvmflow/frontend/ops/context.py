@@ -142,7 +142,12 @@ class NodeContext:
 
     def constant(self, value: Any, dtype: str | None = None) -> relax.Expr:
         """Return a constant of the given dtype, or of the first input's."""
-        return relax.const(np.asarray(value).astype(dtype or self.dtype()))
+        return constant(np.asarray(value).astype(dtype or self.dtype()))
+
+
+def constant(array: np.ndarray) -> relax.Expr:
+    """Return an array as a constant of exactly its dtype, which Relax would narrow else."""
+    return relax.const(array, str(array.dtype))
 
 
 def bind(

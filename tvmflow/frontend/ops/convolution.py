@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, shape_of
+from .context import NodeContext, Refusal, constant, shape_of
 from .registry import converts
 from .windows import read_windows, spatial
 
@@ -42,7 +42,7 @@ def _with_bias(c: NodeContext, result: relax.Expr, rank: int) -> relax.Expr:
     shape = (1, c.shape(2)[0]) + (1,) * rank
     values = c.known(2)
     if values is not None:
-        bias: relax.Expr = relax.const(np.ascontiguousarray(values.reshape(shape)))
+        bias: relax.Expr = constant(np.ascontiguousarray(values.reshape(shape)))
     else:
         bias = c.emit(R.reshape(c.input(2), shape))
     return R.add(c.emit(result), bias)

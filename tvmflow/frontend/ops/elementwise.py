@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, dtype_of
+from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
 
 R = relax.op
@@ -28,6 +28,10 @@ _BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Equal": R.equal, "Greater": R.greater, "GreaterOrEqual": R.greater_equal,
     "Less": R.less, "LessOrEqual": R.less_equal,
 }  # fmt: skip
+
+
+#: Up to this exponent a power is a product.
+_LARGEST_PRODUCT = 8
 
 
 @converts(*_UNARY)
@@ -79,15 +83,24 @@ def power(c: NodeContext) -> relax.Expr:
 
 def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
     """Write a power with a small constant exponent without ``pow``, which is slow on GPUs."""
-    if exponent == 1.0:
-        return base
-    if exponent == 2.0:
-        return R.multiply(base, base)
-    if exponent == 3.0:
-        return R.multiply(c.emit(R.multiply(base, base)), base)
     if exponent == 0.5:
         return R.sqrt(base)
+    if exponent.is_integer() and 1 <= exponent <= _LARGEST_PRODUCT:
+        return whole_power(c, base, int(exponent))
     return None
+
+
+def whole_power(c: NodeContext, base: relax.Expr, exponent: int) -> relax.Expr:
+    """Write a power with a positive whole exponent as products of squares."""
+    result = None
+    while True:
+        if exponent & 1:
+            result = base if result is None else c.emit(R.multiply(result, base))
+        exponent >>= 1
+        if not exponent:
+            assert result is not None
+            return result
+        base = c.emit(R.multiply(base, base))
 
 
 def _broadcast(value: relax.Expr, c: NodeContext) -> relax.Expr:
@@ -128,7 +141,7 @@ def is_inf(c: NodeContext) -> relax.Expr:
     if c.attribute("detect_negative", 1):
         limits.append(-np.inf)
     if not limits:
-        return relax.const(np.zeros(c.shape(), bool))
+        return constant(np.zeros(c.shape(), bool))
     tests = [c.emit(R.equal(x, c.constant(limit))) for limit in limits]
     return tests[0] if len(tests) == 1 else R.logical_or(*tests)
 

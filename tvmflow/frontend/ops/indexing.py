@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal
+from .context import NodeContext, Refusal, constant
 from .registry import converts
 from .shaping import normalized_axis
 
@@ -29,12 +29,12 @@ def _indices(c: NodeContext, index: int, extents: np.ndarray) -> relax.Expr:
     if values is not None:
         if ((values < -extents) | (values >= extents)).any():
             raise Refusal("a constant index is out of range")
-        return relax.const(np.where(values < 0, values + extents, values).astype(np.int64))
+        return constant(np.where(values < 0, values + extents, values).astype(np.int64))
     indices = c.input(index)
     if c.dtype(index) != "int64":
         indices = c.emit(R.astype(indices, "int64"))
-    negative = c.emit(R.less(indices, relax.const(np.array(0, np.int64))))
-    wrapped = c.emit(R.add(indices, relax.const(extents.astype(np.int64))))
+    negative = c.emit(R.less(indices, constant(np.array(0, np.int64))))
+    wrapped = c.emit(R.add(indices, constant(extents.astype(np.int64))))
     return c.emit(R.where(negative, wrapped, indices))
 
 
@@ -48,8 +48,7 @@ def gather(c: NodeContext) -> relax.Expr:
     axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
     indices = _indices(c, 1, _extent(c, axis))
     # Indices computed at run time may be out of range: "clip" never reads outside.
-    mode = "fast" if c.known(1) is not None else "clip"
-    return R.take(c.input(), indices, axis, mode)
+    return R.take(c.input(), indices, axis, "clip")
 
 
 @converts("GatherElements")
@@ -104,9 +103,9 @@ def one_hot(c: NodeContext) -> relax.Expr:
     shape = c.result.shape[:axis] + (1,) + c.result.shape[axis + 1 :]
     indices = c.emit(R.reshape(c.input(), shape))
     positions = np.arange(depth).reshape([depth if a == axis else 1 for a in range(rank)])
-    hit = c.emit(R.equal(indices, relax.const(positions.astype(kind))))
+    hit = c.emit(R.equal(indices, constant(positions.astype(kind))))
     if np.dtype(kind).kind != "u":  # -1 is the last position
-        wrapped = c.emit(R.equal(indices, relax.const((positions - depth).astype(kind))))
+        wrapped = c.emit(R.equal(indices, constant((positions - depth).astype(kind))))
         hit = c.emit(R.logical_or(hit, wrapped))
-    off, on = (relax.const(value.reshape(())) for value in (values[:1], values[1:]))
+    off, on = (constant(value.reshape(())) for value in (values[:1], values[1:]))
     return R.where(hit, on, off)

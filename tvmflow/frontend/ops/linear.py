@@ -83,4 +83,4 @@ def einsum(c: NodeContext) -> relax.Expr:
     def compute(*tensors: tvm.te.Tensor) -> tvm.te.Tensor:
         return topi.einsum(equation, *tensors)
 
-    return c.builder.emit_te(compute, *operands, primfunc_name_hint="einsum")
+    return c.builder.call_te(compute, *operands, primfunc_name_hint="einsum")

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ..batchnorm import scale_and_shift
-from .context import NodeContext, Refusal, dtype_of, shape_of
+from .context import NodeContext, Refusal, constant, dtype_of, shape_of
 from .registry import converts
 from .shaping import normalized_axis
 
@@ -195,4 +195,4 @@ def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
     positions = np.arange(extent, dtype=np.int64).reshape(
         [extent if a == axis else 1 for a in range(rank)]
     )
-    return R.astype(c.emit(R.equal(relax.const(positions), first)), c.dtype())
+    return R.astype(c.emit(R.equal(constant(positions), first)), c.dtype())

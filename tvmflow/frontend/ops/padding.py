@@ -7,7 +7,7 @@ from tvm import relax
 
 from .context import NodeContext, Refusal, shape_of
 from .registry import converts
-from .shaping import normalized_axes, take_ranges
+from .shaping import normalized_axes, take_places, take_ranges
 
 R = relax.op
 
@@ -32,7 +32,7 @@ def pad(c: NodeContext) -> relax.Expr:
         # Which element of the input stands at each place of the result is known now.
         source = np.pad(np.arange(shape[axis]), (max(low, 0), max(high, 0)), _MODES[mode])
         source = source[max(-low, 0) : source.size - max(-high, 0)]
-        x = c.emit(R.take(x, relax.const(source.astype(np.int64)), axis))
+        x = c.emit(take_places(x, source, axis))
     return x
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from tvm import relax
 
 from .context import NodeContext, Refusal
+from .elementwise import whole_power
+from .reduction import wide_reduction
 from .registry import converts
 from .windows import Windows, read_windows
 
@@ -49,7 +51,7 @@ def average_pool(c: NodeContext) -> relax.Expr:
 @converts("LpPool")
 def lp_pool(c: NodeContext) -> relax.Expr:
     """p-norm of each window."""
-    p = c.attribute("p", 2)
+    p = _order(c)
     powers = c.emit(_power(c, c.emit(R.abs(c.input())), p))
     windows = _pool_windows(c)
     mean = c.emit(_pool(c, powers, windows, "average"))
@@ -57,13 +59,19 @@ def lp_pool(c: NodeContext) -> relax.Expr:
     return _root(c, total, p)
 
 
-def _power(c: NodeContext, x: relax.Expr, p: float) -> relax.Expr:
-    if p == 2:
-        return R.multiply(x, x)
-    return x if p == 1 else R.power(x, c.constant(p))
+def _order(c: NodeContext) -> int:
+    """Return the p of a p-norm."""
+    p = c.attribute("p", 2)
+    if p < 1:
+        raise Refusal(f"p is {p}, expected at least 1")
+    return int(p)
 
 
-def _root(c: NodeContext, x: relax.Expr, p: float) -> relax.Expr:
+def _power(c: NodeContext, x: relax.Expr, p: int) -> relax.Expr:
+    return whole_power(c, x, p) if p <= 8 else R.power(x, c.constant(p))
+
+
+def _root(c: NodeContext, x: relax.Expr, p: int) -> relax.Expr:
     if p == 2:
         return R.sqrt(x)
     return x if p == 1 else R.power(x, c.constant(1.0 / p))
@@ -122,8 +130,9 @@ def global_pool(c: NodeContext) -> relax.Expr:
     """Mean, maximum or p-norm over all spatial axes, which keep the extent 1."""
     axes = list(range(2, len(c.shape())))
     if c.op_type == "GlobalLpPool":
-        p = c.attribute("p", 2)
+        p = _order(c)
         powers = c.emit(_power(c, c.emit(R.abs(c.input())), p))
-        return _root(c, c.emit(R.sum(powers, axes, keepdims=True)), p)
-    reduce = R.mean if c.op_type == "GlobalAveragePool" else R.max
-    return reduce(c.input(), axes, keepdims=True)
+        return _root(c, c.emit(wide_reduction(c, R.sum, powers, axes, keepdims=True)), p)
+    if c.op_type == "GlobalAveragePool":
+        return wide_reduction(c, R.mean, c.input(), axes, keepdims=True)
+    return R.max(c.input(), axes, keepdims=True)

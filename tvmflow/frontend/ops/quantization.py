@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, dtype_of
+from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
 from .shaping import normalized_axis
 
@@ -31,7 +31,7 @@ def quantize(c: NodeContext) -> relax.Expr:
 
 def _limit(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
     limits = np.iinfo(target)
-    low, high = (relax.const(np.array(v, np.float32)) for v in (limits.min, limits.max))
+    low, high = (constant(np.array(v, np.float32)) for v in (limits.min, limits.max))
     return c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
 
 
@@ -78,7 +78,7 @@ def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr
     def shaped(index: int, kind: str) -> relax.Expr:
         values = c.known(index)
         if values is not None:
-            return relax.const(values.reshape(shape).astype(kind))
+            return constant(values.reshape(shape).astype(kind))
         value = c.emit(R.reshape(c.input(index), shape))
         return value if dtype_of(value) == kind else c.emit(R.astype(value, kind))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import tvm
 from tvm import relax
 
-from .context import NodeContext, Refusal, dtype_of
+from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
 from .shaping import normalized_axes, normalized_axis
 
@@ -40,13 +41,55 @@ def reduction(c: NodeContext) -> relax.Expr:
     boolean = dtype_of(x) == "bool"
     if boolean:  # maximum and minimum of truth values
         x = c.emit(R.astype(x, "int8"))
+    if axes and c.op_type in ("ReduceMax", "ReduceMin") and np.dtype(c.dtype()).kind == "f":
+        return _extreme(c, x, axes, keepdims)
     if axes:
-        x = reduce(x, axes, keepdims)
+        x = wide_reduction(c, reduce, x, axes, keepdims)
         if after or boolean:
             x = c.emit(x)
     if after:
         x = R.sqrt(x) if after == "sqrt" else R.log(x)
     return R.astype(x, "bool") if boolean else x
+
+
+def wide_reduction(
+    c: NodeContext,
+    reduce: Callable[..., relax.Expr],
+    x: relax.Expr,
+    axes: list[int],
+    keepdims: bool,
+) -> relax.Expr:
+    """Reduce; what sums half precision, which overflows at 65504, in single precision."""
+    if dtype_of(x) != "float16" or reduce not in (R.sum, R.mean, R.prod):
+        return reduce(x, axes, keepdims)
+    wide = c.emit(R.astype(x, "float32"))
+    return R.astype(c.emit(reduce(wide, axes, keepdims)), "float16")
+
+
+def _extreme(c: NodeContext, x: relax.Expr, axes: list[int], keepdims: bool) -> relax.Expr:
+    """Maximum or minimum that starts from an infinity.
+
+    Relax's reductions start from the type's largest finite number, which would be the
+    result for nothing but infinities (a fully masked row, for example).
+    """
+    largest = c.op_type == "ReduceMax"
+    combine = tvm.te.max if largest else tvm.te.min
+    start = float("-inf") if largest else float("inf")
+    reducer = tvm.te.comm_reducer(combine, lambda kind: tvm.tirx.const(start, kind))
+    kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(c.shape()))
+
+    def compute(tensor: tvm.te.Tensor) -> tvm.te.Tensor:
+        over = {axis: tvm.te.reduce_axis((0, tensor.shape[axis])) for axis in axes}
+
+        def element(*places: tvm.tirx.Var) -> tvm.tirx.PrimExpr:
+            source = [over.get(axis, place) for axis, place in enumerate(places)]
+            return reducer(tensor(*source), axis=list(over.values()))
+
+        return tvm.te.compute(kept, element, name="extreme")
+
+    hint = "max" if largest else "min"
+    result = c.builder.call_te(compute, x, primfunc_name_hint=hint)
+    return result if keepdims else R.reshape(c.emit(result), c.result.shape)
 
 
 @converts("ReduceLogSumExp")
@@ -84,7 +127,7 @@ def arg_extreme(c: NodeContext) -> relax.Expr:
     x, last = c.input(), bool(c.attribute("select_last_index", 0))
     position = search(c.emit(R.flip(x, axis)) if last else x, axis, keepdims)
     if last:
-        end = relax.const(np.array(c.shape()[axis] - 1, np.int64))
+        end = constant(np.array(c.shape()[axis] - 1, np.int64))
         position = R.subtract(end, c.emit(position))
     return position
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, dtype_of
+from .context import NodeContext, Refusal, constant, dtype_of
 from .interpolation import AxisMap, ResizeModes, axis_map
 from .registry import converts
-from .shaping import normalized_axes
+from .shaping import normalized_axes, take_places
 
 R = relax.op
 
@@ -111,7 +111,7 @@ def _resize(
     for axis, mapped in maps.items():
         value = c.emit(_along(c, value, axis, mapped))
         if mapped.outside.any():
-            mask = relax.const(mapped.outside.reshape(_along_axis(len(shape), axis)))
+            mask = constant(mapped.outside.reshape(_along_axis(len(shape), axis)))
             fill = c.constant(c.attribute("extrapolation_value", 0.0), compute)
             value = c.emit(R.where(mask, fill, value))
     return value if compute == kind else R.astype(value, kind)
@@ -130,11 +130,11 @@ def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.E
     """Resize one axis: by taking elements, mixing two, or a product with a matrix."""
     rank, taps = len(x.ty.shape), mapped.places.shape[1]
     if taps == 1:
-        return R.take(x, relax.const(mapped.places[:, 0]), axis)
+        return take_places(x, mapped.places[:, 0], axis)
     if taps == 2:
         shape, parts = _along_axis(rank, axis), []
         for tap in range(2):
-            taken = c.emit(R.take(x, relax.const(mapped.places[:, tap]), axis))
+            taken = c.emit(take_places(x, mapped.places[:, tap], axis))
             weight = c.constant(mapped.weights[:, tap].reshape(shape), dtype_of(x))
             parts.append(c.emit(R.multiply(taken, weight)))
         return R.add(*parts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, shape_of
+from .context import NodeContext, Refusal, constant, shape_of
 from .registry import converts
 
 R = relax.op
@@ -100,8 +100,14 @@ def take_ranges(c: NodeContext, x: relax.Expr, ranges: dict[int, range]) -> rela
             [r.stop for r in forward.values()], [r.step for r in forward.values()],
         )  # fmt: skip
     for axis, r in backward.items():
-        x = R.take(c.emit(x), relax.const(np.array(r, np.int64)), axis)
+        x = take_places(c.emit(x), np.array(r), axis)
     return x
+
+
+def take_places(x: relax.Expr, places: np.ndarray, axis: int) -> relax.Expr:
+    """Take elements of an axis at places that are known now and within it."""
+    # The mode "fast" would save the comparison with the limits, but warns at every use.
+    return R.take(x, constant(places.astype(np.int32)), axis, "clip")
 
 
 @converts("Expand")
@@ -148,7 +154,7 @@ def trilu(c: NodeContext) -> relax.Expr:
     diagonal = int(c.array(1, "diagonal").reshape(())) if c.has(1) else 0
     triangle = np.triu if c.attribute("upper", 1) else np.tril
     mask = triangle(np.ones(shape[-2:], bool), diagonal)
-    return R.where(relax.const(mask), c.input(), c.constant(0))
+    return R.where(constant(mask), c.input(), c.constant(0))
 
 
 def normalized_axis(axis: int, rank: int) -> int:
