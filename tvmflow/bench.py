@@ -92,6 +92,8 @@ def benchmark(
     if runs is None and seconds is None:
         runs, seconds = DEFAULT_RUNS, DEFAULT_SECONDS
     values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
+    import tvm  # noqa: F401 - importing TVM is not part of loading the module
+
     load_ms = _measure(module.open)
     first_ms = _measure(lambda: module(values))
     for _ in range(warmup):

@@ -1,0 +1,107 @@
+"""Host triples, and linking for other machines."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_network import build, metadata, weight
+
+from tvmflow.deploy import link
+from tvmflow.deploy.artifact import write_artifact
+from tvmflow.errors import TargetError
+
+elffile = pytest.importorskip("elftools.elf.elffile")
+needs_zig = pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the extra 'cross'")
+
+
+@pytest.mark.parametrize(
+    ("text", "triple", "llvm"),
+    [
+        ("aarch64-linux-gnu", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu"),
+        ("aarch64-unknown-linux-gnu", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu"),
+        ("arm64-linux-android24", "aarch64-linux-android24", "aarch64-unknown-linux-android24"),
+        ("AMD64-pc-linux-musl", "x86_64-linux-musl", "x86_64-unknown-linux-musl"),
+    ],
+)
+def test_triples(text: str, triple: str, llvm: str):
+    host = link.Host.parse(text)
+    assert (host.triple, host.llvm_triple) == (triple, llvm)
+    assert link.Host.parse(llvm) == host
+
+
+@pytest.mark.parametrize("text", ["", "x86_64", "aarch64-linux", "a-b-c", "x86_64-linux-gnu-x-y"])
+def test_what_is_no_triple(text: str):
+    with pytest.raises(TargetError, match="ARCHITECTURE-linux-ABI was expected"):
+        link.Host.parse(text)
+
+
+def test_this_machine_is_native():
+    assert link.Host.native().is_native
+    assert not link.Host("pdp11", "linux", "gnu").is_native
+
+
+def test_no_linker_for_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(link, "find_spec", lambda name: None)
+    monkeypatch.setattr(link.shutil, "which", lambda name: None)
+    host = link.Host.parse("aarch64-linux-gnu")
+    with pytest.raises(TargetError, match="no linker for it was found") as caught:
+        link.link_shared([], tmp_path / "x.so", host, tmp_path)
+    assert "gcc-aarch64-linux-gnu" in str(caught.value)
+    assert "tvmflow[cross]" in str(caught.value)
+
+
+def test_the_next_linker_is_tried_and_all_failures_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def failing(word: str) -> Any:
+        def run(*_: object) -> None:
+            raise subprocess.CalledProcessError(1, word, stderr=f"{word} says no")
+
+        return link.LinkTool(word, run)
+
+    used: list[Any] = []
+    good = link.LinkTool("good", lambda *arguments: used.append(arguments))
+    host = link.Host.native()
+    monkeypatch.setattr(link, "_tools", lambda host: iter([failing("first"), good]))
+    assert link.link_shared(["a.o"], tmp_path / "x.so", host, tmp_path) == "good"
+    assert used == [(["a.o"], tmp_path / "x.so", tmp_path)]
+    monkeypatch.setattr(link, "_tools", lambda host: iter([failing("first"), failing("second")]))
+    with pytest.raises(TargetError, match="every linker found failed") as caught:
+        link.link_shared(["a.o"], tmp_path / "x.so", host, tmp_path)
+    assert caught.value.details == "first: first says no\nsecond: second says no"
+
+
+@needs_zig
+@pytest.mark.parametrize(
+    ("host", "machine", "needed"),
+    [
+        ("aarch64-linux-gnu", "EM_AARCH64", set()),
+        ("aarch64-linux-android24", "EM_AARCH64", {"libm.so", "libc.so"}),
+    ],
+)
+def test_modules_for_other_machines(host: str, machine: str, needed: set[str], tmp_path: Path):
+    llvm = link.Host.parse(host).llvm_triple
+    artifact = write_artifact(
+        build(llvm),
+        tmp_path / "m.so",
+        metadata=metadata(),
+        weights={"w": weight()},
+        host=host,
+    )
+    artifact.check()
+    assert artifact.architecture == "aarch64"
+    assert artifact.metadata["host"] == host
+    with open(artifact.path, "rb") as file:
+        elf = elffile.ELFFile(file)
+        assert elf["e_machine"] == machine
+        tags = list(elf.get_section_by_name(".dynamic").iter_tags())
+        assert needed <= {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+        loads = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
+        # Android devices with 16 KiB pages refuse smaller alignments.
+        assert all(segment["p_align"] % 0x4000 == 0 for segment in loads)
+        symbols = elf.get_section_by_name(".dynsym")
+        assert symbols.get_symbol_by_name("__tvm_ffi__library_bin")
