@@ -303,16 +303,19 @@ def test_two_files_appear_both_or_neither(tmp_path: Path, monkeypatch: pytest.Mo
         real(source, destination)
 
     monkeypatch.setattr(files.os, "replace", failing)
-    with pytest.raises(ArtifactError, match="Input/output error"), files.staging(first) as stage:
-        (stage / "a").write_text("new a")
-        (stage / "b").write_text("new b")
-        files.publish({stage / "a": first, stage / "b": second})
+
+    def publish_both() -> None:
+        with files.staging(first) as stage:
+            (stage / "a").write_text("new a")
+            (stage / "b").write_text("new b")
+            files.publish({stage / "a": first, stage / "b": second})
+
+    with pytest.raises(ArtifactError, match="Input/output error"):
+        publish_both()
     assert (first.read_text(), second.read_text()) == ("old a", "old b")
     first.unlink()
-    with pytest.raises(ArtifactError), files.staging(first) as stage:
-        (stage / "a").write_text("new a")
-        (stage / "b").write_text("new b")
-        files.publish({stage / "a": first, stage / "b": second})
+    with pytest.raises(ArtifactError):
+        publish_both()
     assert names(tmp_path / "old") == {"b"}
 
 

@@ -15,7 +15,6 @@ from tvmflow.deploy.artifact import write_artifact
 from tvmflow.errors import TargetError
 
 elffile = pytest.importorskip("elftools.elf.elffile")
-needs_zig = pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the extra 'cross'")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,8 @@ def test_the_next_linker_is_tried_and_all_failures_are_told(
     assert caught.value.details == "first: first says no\nsecond: second says no"
 
 
-@needs_zig
+@pytest.mark.cross
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the extra 'cross'")
 @pytest.mark.parametrize(
     ("host", "machine", "needed"),
     [

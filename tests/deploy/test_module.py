@@ -227,7 +227,7 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
     module.close()
     assert calls == [1]
     assert not module_file.exists()
-    with pytest.raises(ArtifactError, match="its file .* is gone, or the module was closed"):
+    with pytest.raises(ArtifactError, match=r"its file .* is gone, or the module was closed"):
         module(values())
     forgotten = Module.from_temporary(saved, lambda: calls.append(2))
     del forgotten

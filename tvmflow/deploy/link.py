@@ -196,12 +196,11 @@ def _link_android(host: Host, objects: Sequence[str], output: Path, work: Path) 
         stubs.append(str(stub))
     pages = ["-z", "max-page-size=16384", "-z", "common-page-size=16384"]
     hardening = ["-z", "now", "-z", "relro", "-z", "noexecstack", "-z", "text"]
-    names = ["-soname", output.name, "--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"]
-    _run(
-        [*linker, *names, *hardening, *pages, "-o", str(output), *objects]
-        + ["--no-as-needed", *stubs, "--unresolved-symbols=ignore-all"],
-        work,
-    )
+    # No name of its own (-soname): the file is renamed later.
+    tables = ["--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"]
+    needed = ["--no-as-needed", *stubs, "--unresolved-symbols=ignore-all"]
+    options = [*tables, *hardening, *pages]
+    _run([*linker, *options, "-o", str(output), *objects, *needed], work)
 
 
 def _run(command: Sequence[str], work: Path) -> None:

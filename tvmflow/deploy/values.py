@@ -28,6 +28,7 @@ class Outputs(tuple[Any, ...]):
     names: tuple[str, ...]
 
     def __new__(cls, names: Sequence[str], values: Iterable[Any]) -> Self:
+        """Join the names with the values of the same order."""
         self = super().__new__(cls, values)
         self.names = tuple(names)
         return self

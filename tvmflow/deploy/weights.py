@@ -44,10 +44,14 @@ class WeightLike(Protocol):
     """What can be written as a weight: a NumPy array, a memory map or a `LazyWeight`."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Extents, outermost first."""
+        ...
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        ...
 
 
 @dataclass(frozen=True)
