@@ -83,7 +83,9 @@ class LayoutPass(Rewriter):
         array = constant_array(expr)
         if array is not None:
             return relax.const(blocked.block_constant(array, self.block), str(array.dtype))
-        forms = self.forms.setdefault(expr, Forms(self.plain(expr), None, shape_of(expr)))
+        if expr not in self.forms:
+            self.forms[expr] = Forms(self.plain(expr), None, shape_of(expr))
+        forms = self.forms[expr]
         if forms.blocked is None:
             self.packed += 1
             forms.blocked = self.bb.emit_te(

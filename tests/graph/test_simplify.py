@@ -1,0 +1,72 @@
+"""Simplification: what is folded, and that the weights leave the program."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tvmflow.graph.rewriter import identifier, op_name
+from tvmflow.graph.simplify import simplify
+from tvmflow.graph.weights import lift_weights
+
+
+def module_of(build):
+    """A module whose ``main`` computes ``build(x)`` for ``x`` of shape [2, 3]."""
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([2, 3], "float32"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            result = bb.emit_output(bb.normalize(build(bb, x)))
+        bb.emit_func_output(result)
+    return bb.get()
+
+
+def operators(mod):
+    return [op_name(b.value) for block in mod["main"].body.blocks for b in block.bindings]
+
+
+def test_transposed_weights_are_folded():
+    weight = np.arange(12, dtype="float32").reshape(4, 3)
+
+    def build(bb, x):
+        transposed = bb.emit(relax.op.permute_dims(relax.const(weight)))
+        return relax.op.matmul(x, transposed)
+
+    mod = simplify(module_of(build))
+    assert "relax.permute_dims" not in operators(mod)
+    (constant,) = [
+        a
+        for block in mod["main"].body.blocks
+        for b in block.bindings
+        for a in getattr(b.value, "args", [])
+        if isinstance(a, GenericConst)
+    ]
+    np.testing.assert_array_equal(constant.value.numpy(), weight.T)
+
+
+def test_arithmetic_on_constants_is_folded():
+    def build(bb, x):
+        scale = bb.emit(relax.op.sqrt(relax.const(np.full((2, 3), 4.0, "float32"))))
+        return relax.op.multiply(x, scale)
+
+    assert "relax.sqrt" not in operators(simplify(module_of(build)))
+
+
+def test_weights_become_parameters_once():
+    weight = relax.const(np.ones((2, 3), "float32"))
+
+    def build(bb, x):
+        once = bb.emit(relax.op.add(x, weight))
+        return relax.op.multiply(once, weight)
+
+    mod, weights = lift_weights(module_of(build))
+    assert [a.shape for a in weights.values()] == [(2, 3)]
+    assert len(mod["main"].params) == 2
+    assert [p.name for p in mod["main"].params[1:]] == list(weights)
+
+
+def test_names_become_identifiers():
+    assert identifier("/features/0/Conv_output:0") == "_features_0_Conv_output_0"
+    assert identifier("größe") == "gr__e"
+    assert identifier("") == "_"

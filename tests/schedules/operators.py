@@ -1,0 +1,119 @@
+"""Small ONNX models of one operator (or a few) for numeric tests, and how they are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmflow
+from tvmflow.tolerance import OPERATOR, assert_close
+
+RNG_SEED = 20
+
+
+def random(shape: Sequence[int], scale: float = 1.0, seed: int = RNG_SEED) -> np.ndarray:
+    """Normally distributed float32 values."""
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def build(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    outputs: Sequence[str],
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A model of float inputs; the shapes of outputs are inferred."""
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+    )
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+def single(
+    operator: str,
+    shapes: Sequence[Sequence[int]],
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 17,
+    **attributes: object,
+) -> onnx.ModelProto:
+    """One operator: tensor inputs ``x0, x1, ...`` first, constants after them."""
+    names = [f"x{i}" for i in range(len(shapes))]
+    node = helper.make_node(operator, names + list(constants or {}), ["y"], **attributes)
+    return build([node], dict(zip(names, shapes, strict=True)), ["y"], constants, opset)
+
+
+def conv(
+    shape: Sequence[int],
+    outputs: int,
+    kernel: tuple[int, int] = (3, 3),
+    *,
+    stride: int = 1,
+    pad: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+    bias: bool = True,
+    activation: str | None = "Relu",
+    residual: bool = False,
+) -> onnx.ModelProto:
+    """A convolution with an optional bias, residual connection and activation."""
+    inputs = shape[1] // groups
+    fan_in = inputs * kernel[0] * kernel[1]
+    constants = {"w": random((outputs, inputs, *kernel), fan_in**-0.5)}
+    operands = ["x", "w"]
+    if bias:
+        constants["b"] = random((outputs,), seed=RNG_SEED + 1)
+        operands.append("b")
+    nodes = [
+        helper.make_node(
+            "Conv",
+            operands,
+            ["y0"],
+            strides=[stride] * 2,
+            pads=[pad] * 4,
+            dilations=[dilation] * 2,
+            group=groups,
+        )
+    ]
+    last = "y0"
+    if residual:
+        nodes.append(helper.make_node("Add", [last, "x"], ["y1"]))
+        last = "y1"
+    if activation:
+        nodes.append(helper.make_node(activation, [last], ["y2"]))
+        last = "y2"
+    return build(nodes, {"x": shape}, [last], constants)
+
+
+def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Random inputs of the model."""
+    feeds = {}
+    for index, value in enumerate(model.graph.input):
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        feeds[value.name] = random(shape, seed=RNG_SEED + 10 + index)
+    return feeds
+
+
+def check(model: onnx.ModelProto, target: str, device: str) -> list[str]:
+    """Compile, run and compare with ONNX Runtime; return the families of the kernels."""
+    feeds = feeds_for(model)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    references = session.run(None, feeds)
+    with tvmflow.compile(model, target=target, device=device) as module:
+        outputs = module(**feeds)
+        for info, reference in zip(module.outputs, references, strict=True):
+            assert_close(outputs[info.name], reference, OPERATOR, info.name)
+        return [kernel["family"] for kernel in module.metadata["kernels"]]

@@ -1,0 +1,204 @@
+"""Every family against ONNX Runtime, over awkward shapes, on every kind of device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+from operators import build, check, conv, random, single
+
+#: Each preset makes other schedules; all of them must be right wherever they run.
+TARGETS = [
+    pytest.param("llvm", "cpu", id="llvm"),
+    *(
+        pytest.param("opencl", device, id=f"opencl-{device}", marks=pytest.mark.opencl)
+        for device in ("cpu", "adreno", "mali", "nvidia")
+    ),
+]
+
+CONVOLUTIONS = {
+    "one_channel": lambda: conv((1, 1, 8, 8), 1),
+    "first_layer": lambda: conv((1, 3, 33, 29), 20, (7, 7), stride=2, pad=3),
+    "7_to_7": lambda: conv((1, 7, 10, 10), 7),
+    "batch_2": lambda: conv((2, 8, 7, 7), 9),
+    "31_to_30": lambda: conv((1, 31, 5, 5), 30),
+    "24_to_17_not_square": lambda: conv((1, 24, 15, 13), 17),
+    "pointwise": lambda: conv((1, 24, 13, 13), 20, (1, 1), pad=0),
+    "pointwise_strided": lambda: conv((1, 24, 13, 13), 20, (1, 1), pad=0, stride=2),
+    "5x5_strided": lambda: conv((1, 9, 13, 17), 20, (5, 5), pad=2, stride=2),
+    "dilated": lambda: conv((1, 9, 13, 17), 20, dilation=2, pad=2),
+    "1x3": lambda: conv((1, 5, 9, 9), 6, (1, 3), pad=1),
+    "large_window": lambda: conv((1, 4, 32, 32), 4, (11, 11), pad=5),
+    "no_padding": lambda: conv((1, 18, 9, 9), 18, pad=0),
+    "bare": lambda: conv((1, 18, 9, 9), 18, bias=False, activation=None),
+    "residual": lambda: conv((1, 18, 9, 9), 18, residual=True),
+    "sigmoid": lambda: conv((1, 18, 9, 9), 6, activation="Sigmoid"),
+    "groups_of_blocks": lambda: conv((1, 32, 9, 9), 64, groups=2),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution(case, target, device):
+    assert "conv2d" in check(CONVOLUTIONS[case](), target, device)
+
+
+DEPTHWISE = {
+    "18": lambda: conv((1, 18, 9, 9), 18, groups=18),
+    "strided_batch": lambda: conv((2, 7, 9, 9), 7, groups=7, stride=2),
+    "5x5": lambda: conv((1, 32, 14, 14), 32, (5, 5), pad=2, groups=32),
+    "dilated": lambda: conv((1, 18, 12, 12), 18, groups=18, dilation=2, pad=2),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise(case, target, device):
+    assert "depthwise" in check(DEPTHWISE[case](), target, device)
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(lambda: conv((1, 8, 9, 9), 16, groups=8), id="multiplier"),
+        pytest.param(lambda: conv((1, 6, 9, 9), 10, groups=2), id="odd_groups"),
+    ],
+)
+def test_grouped_convolution_without_a_family_of_its_own(model, target, device):
+    check(model(), target, device)
+
+
+POOLING = {
+    **{
+        f"max_{c}_channels": (
+            lambda c=c: single(
+                "MaxPool", [(1, c, 9, 11)], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+            )
+        )
+        for c in (1, 3, 7, 18, 30)
+    },
+    "max_ceil": lambda: single(
+        "MaxPool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1
+    ),
+    "max_dilated": lambda: single(
+        "MaxPool", [(1, 5, 12, 10)], kernel_shape=[3, 2], dilations=[2, 3]
+    ),
+    "average": lambda: single(
+        "AveragePool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+    ),
+    "average_counting_padding": lambda: single(
+        "AveragePool", [(1, 5, 10, 10)], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1
+    ),
+    "average_ceil": lambda: single(
+        "AveragePool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1
+    ),
+    "average_ceil_counting_padding": lambda: single(
+        "AveragePool",
+        [(1, 5, 10, 10)],
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[1] * 4,
+        ceil_mode=1,
+        count_include_pad=1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", POOLING)
+def test_pooling(case, target, device):
+    assert "pooling" in check(POOLING[case](), target, device)
+
+
+DENSE = {
+    "gemm": lambda: single(
+        "Gemm", [(1, 33)], {"w": random((20, 33)), "b": random((20,))}, transB=1
+    ),
+    "gemm_batch_5": lambda: single("Gemm", [(5, 33)], {"w": random((33, 20)), "b": random((20,))}),
+    "matmul_1001": lambda: single("MatMul", [(17, 33)], {"w": random((33, 1001))}),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", DENSE)
+def test_dense(case, target, device):
+    assert "dense" in check(DENSE[case](), target, device)
+
+
+SOFTMAX = {
+    "rows": lambda: single("Softmax", [(2, 5, 7)], axis=-1),
+    "middle_axis": lambda: single("Softmax", [(2, 5, 7)], axis=1),
+    "channels_of_a_map": lambda: single("Softmax", [(1, 7, 5, 5)], axis=1),
+    "vector": lambda: single("Softmax", [(9,)], axis=0),
+    "log_1001": lambda: single("LogSoftmax", [(3, 1001)], axis=1),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", SOFTMAX)
+def test_softmax(case, target, device):
+    assert "softmax" in check(SOFTMAX[case](), target, device)
+
+
+def test_softmax_does_not_overflow():
+    nodes = [helper.make_node("Mul", ["x", "s"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])]
+    model = build(nodes, {"x": (2, 50)}, ["y"], {"s": np.float32(1e4)})
+    check(model, "llvm", "cpu")
+
+
+REDUCTIONS = {
+    f"{operator}_{name}": (lambda o=operator, a=attributes: single(o, [(2, 7, 5, 6)], opset=11, **a))
+    for operator in ("ReduceMean", "ReduceMax", "ReduceSum")
+    for name, attributes in {
+        "spatial": {"axes": [2, 3], "keepdims": 1},
+        "channels": {"axes": [1], "keepdims": 0},
+        "all": {"keepdims": 0},
+        "outer_and_inner": {"axes": [0, 2], "keepdims": 1},
+    }.items()
+} | {
+    "global_average": lambda: single("GlobalAveragePool", [(1, 7, 9, 9)]),
+    "global_max": lambda: single("GlobalMaxPool", [(1, 7, 9, 9)]),
+    "product": lambda: single("ReduceProd", [(3, 7)], opset=11, axes=[1], keepdims=0),
+    "vector_to_scalar": lambda: single("ReduceSum", [(7,)], opset=11, keepdims=0),
+    "product_of_two_inputs": lambda: single("MatMul", [(5, 7), (7, 9)]),
+    "batched_product": lambda: single("MatMul", [(3, 5, 7), (3, 7, 9)]),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", REDUCTIONS)
+def test_reduction(case, target, device):
+    assert "reduction" in check(REDUCTIONS[case](), target, device)
+
+
+OTHERS = {
+    "add_broadcast": lambda: single("Add", [(1, 7, 5, 5), (1, 7, 1, 1)]),
+    "transpose": lambda: single("Transpose", [(2, 3, 4, 5)], perm=[0, 2, 3, 1]),
+    "concat_3_and_5_channels": lambda: single("Concat", [(1, 3, 5, 5), (1, 5, 5, 5)], axis=1),
+    "transposed_convolution": lambda: build(
+        [
+            helper.make_node(
+                "ConvTranspose",
+                ["x", "w"],
+                ["y"],
+                strides=[2, 2],
+                pads=[1] * 4,
+                output_padding=[1, 1],
+            )
+        ],
+        {"x": (1, 6, 7, 7)},
+        ["y"],
+        {"w": random((6, 5, 3, 3))},
+    ),
+    "instance_norm": lambda: single(
+        "InstanceNormalization", [(1, 6, 7, 7)], {"s": random((6,)), "b": random((6,))}
+    ),
+    "cumulative_sum": lambda: single("CumSum", [(3, 7)], {"axis": np.array(1, np.int64)}),
+}
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", OTHERS)
+def test_operators_of_the_fallback(case, target, device):
+    check(OTHERS[case](), target, device)

@@ -1,0 +1,106 @@
+"""The whole way of a model, from the ONNX file to numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import tvmflow
+from tvmflow.errors import TvmflowError
+from tvmflow.models import build as build_model
+from tvmflow.pipeline import STAGES
+from tvmflow.tolerance import assert_close
+
+sys.path.insert(0, str(Path(__file__).parent / "schedules"))
+
+from operators import conv  # noqa: E402
+
+TARGETS = ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)]
+
+#: Small variants of every example network; the full sizes are marked slow.
+NETWORKS = {
+    "mobilenet_v1": {"size": 64, "width": 0.25},
+    "mobilenet_v2": {"size": 64, "width": 0.35},
+    "facebox_net": {"size": 64, "boxes": 64},
+}
+
+
+def check_network(path, target, device="cpu"):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(5)
+    feeds = {
+        value.name: rng.standard_normal(value.shape).astype(np.float32)
+        for value in session.get_inputs()
+    }
+    references = session.run(None, feeds)
+    with tvmflow.compile(path, target=target, device=device) as module:
+        outputs = module(**feeds)
+        for info, reference in zip(module.outputs, references, strict=True):
+            # The magnitude is far from zero: a network that returns nothing would be seen.
+            assert np.abs(reference).max() > 1e-3
+            assert_close(outputs[info.name], reference, name=info.name)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network(name, target, tmp_path):
+    path = tmp_path / f"{name}.onnx"
+    build_model(name, path, **NETWORKS[name])
+    check_network(path, target)
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("device", ["adreno", "nvidia"])
+def test_network_for_a_gpu_preset(device, tmp_path):
+    path = tmp_path / "mobilenet_v2.onnx"
+    build_model("mobilenet_v2", path, **NETWORKS["mobilenet_v2"])
+    check_network(path, "opencl", device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["mobilenet_v1", "mobilenet_v2"])
+def test_full_network(name, target, tmp_path):
+    path = tmp_path / f"{name}.onnx"
+    build_model(name, path)
+    check_network(path, target)
+
+
+def test_ir_is_dumped_after_each_stage(tmp_path):
+    with tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=tmp_path / "ir"):
+        pass
+    written = sorted(p.name for p in (tmp_path / "ir").iterdir())
+    for index, (name, _) in enumerate(STAGES):
+        assert any(w.startswith(f"{index}_{name}.") for w in written)
+    assert "conv2d" in (tmp_path / "ir" / "2_layout.py").read_text()
+
+
+def test_progress_names_every_stage():
+    seen = []
+    model = conv((1, 3, 8, 8), 5)
+    with tvmflow.compile(model, target="llvm", progress=lambda *step: seen.append(step)):
+        pass
+    assert seen == [(name, i, len(STAGES)) for i, (name, _) in enumerate(STAGES)]
+
+
+def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TvmflowError, match="--dump-ir"):
+        tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=tmp_path / "file" / "x")
+
+
+def test_nothing_stays_behind_when_a_compilation_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(TvmflowError):
+        tvmflow.compile(tmp_path / "missing.onnx", target="llvm")
+    assert not list(tmp_path.iterdir())
+
+
+def test_stage_times_and_kernels_are_in_the_metadata():
+    with tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm") as module:
+        assert set(module.metadata["stage_ms"]) >= {"import", "layout", "build"}
+        assert "conv2d" in {k["family"] for k in module.metadata["kernels"]}

@@ -1,0 +1,68 @@
+"""Targets: what is refused, and what ``auto`` stands for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tvmflow.errors import TargetError
+from tvmflow.target import PRESETS, preset_of, resolve
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("metal",), ["'metal'", "opencl, cuda, llvm", "--target"]),
+        (("opencl", "powervr"), ["'powervr'", "adreno", "--device"]),
+        (("llvm", "adreno"), ["llvm", "'adreno'"]),
+        (("cuda", "mali"), ["cuda", "'mali'"]),
+        (("llvm", "auto", "arm64"), ["'arm64'", "triple", "--host"]),
+    ],
+)
+def test_refused(arguments, words):
+    with pytest.raises(TargetError) as error:
+        resolve(*arguments)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_auto_without_a_question():
+    assert resolve("llvm").device == PRESETS["cpu"]
+    assert resolve("cuda").device == PRESETS["nvidia"]
+    assert resolve("cuda").arch.startswith("sm_")
+
+
+@pytest.mark.opencl
+def test_auto_asks_the_running_device():
+    assert resolve("opencl").device.name in PRESETS
+
+
+def running(**facts):
+    defaults = {
+        "vendor": "", "name": "", "device_type": "gpu", "max_work_group_size": 512,
+        "images": True, "image2d_max_width": 4096, "image2d_max_height": 2048,
+        "image_max_array_size": 256,
+    }  # fmt: skip
+    return SimpleNamespace(**{**defaults, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "preset"),
+    [
+        ({"device_type": "cpu", "vendor": "AuthenticAMD"}, "cpu"),
+        ({"vendor": "QUALCOMM", "name": "QUALCOMM Adreno(TM)"}, "adreno"),
+        ({"vendor": "ARM", "name": "Mali-G78"}, "mali"),
+        ({"vendor": "NVIDIA Corporation", "name": "H100"}, "nvidia"),
+    ],
+)
+def test_preset_of_a_running_device_has_its_own_limits(facts, preset):
+    device = preset_of(running(**facts))
+    assert device.name == preset
+    assert (device.max_group_size, device.image_extent, device.image_layers) == (512, 2048, 256)
+
+
+def test_a_cross_host_is_in_the_target():
+    spec = resolve("opencl", "adreno", "aarch64-linux-gnu")
+    assert not spec.runs_here
+    assert "aarch64" in str(spec.tvm_target.host)
