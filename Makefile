@@ -1,0 +1,149 @@
+# Everything is installed into VENV and runs there; the only things needed before are CPython
+# 3.10 to 3.12, a C++20 compiler and make.  Stamps in VENV remember what is installed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+# Which Python makes VENV; empty: the first on the path that is supported.
+PYTHON ?=
+# More arguments for pytest: make test ARGS="-k pooling --slow".
+ARGS ?=
+# Test processes, and C++ files checked at a time.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.made
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h')
+# What the plug-in is built from, and what decides which packages are installed.
+SOURCES := pyproject.toml setup.py $(NATIVE)
+BUILD_REQUIRES = $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d ',')
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo '  PYTHON=python3.12 chooses the Python, VENV=folder where everything is installed,'
+	@echo '  ARGS="-k name" what pytest gets.'
+
+## ---- Use ------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(STAMPS)/demo ## Compile MobileNetV2 for OpenCL, run it, compare with ONNX Runtime
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+.PHONY: wheel
+wheel: $(STAMPS)/python ## Build a wheel into dist/
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+
+## ---- Tests and checks -----------------------------------------------------------------------
+
+.PHONY: test
+test: $(STAMPS)/test ## Run the tests (ARGS for pytest)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+.PHONY: test-wheel
+test-wheel: $(STAMPS)/test ## Build a wheel and use it in an empty environment
+	$(BIN)/python -m pytest --slow tests/packaging/test_wheel.py $(ARGS)
+
+.PHONY: coverage
+coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term-missing $(ARGS)
+
+.PHONY: check
+check: check-python check-types check-cpp ## Lint, formatting and types, of Python and C++
+
+.PHONY: check-python
+check-python: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The package's folders lie apart in the tree: mypy gets a view in which they are one package,
+# and its messages name the files in the tree.
+TYPED := build/typed
+.PHONY: check-types
+check-types: $(STAMPS)/dev
+	@rm -rf $(TYPED) && mkdir -p $(TYPED)/tvmflow
+	@ln -s $(CURDIR)/tvmflow/* $(foreach top,schedules models tuning_logs,$(CURDIR)/$(top)) $(TYPED)/tvmflow
+	MYPYPATH=$(TYPED) $(BIN)/mypy $(TYPED)/tvmflow examples | \
+	    sed -E 's#^$(TYPED)/(tvmflow/(schedules|models)|tvmflow)#\1#; s#^tvmflow/(schedules|models)/#\1/#'
+
+CPP_SOURCES := $(filter %.cc,$(NATIVE))
+.PHONY: check-cpp
+check-cpp: $(STAMPS)/dev
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	@$(MAKE) --no-print-directory -j $(JOBS) $(CPP_SOURCES:%.cc=$(STAMPS)/tidy/%)
+
+$(STAMPS)/tidy/%: %.cc $(filter %.h,$(NATIVE)) .clang-tidy $(STAMPS)/dev
+	@echo 'clang-tidy $<'
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))'); \
+	$(BIN)/clang-tidy --quiet --warnings-as-errors='*' $< -- -std=c++20 -Wall -Wextra -Wshadow -Wno-deprecated-declarations \
+	    -Inative/tvm_plugin/include -isystem $$site/tvm/include -isystem $$site/tvm_ffi/include
+	@mkdir -p $(@D) && touch $@
+
+.PHONY: format
+format: $(STAMPS)/dev ## Format Python and C++
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
+
+.PHONY: clean
+clean: ## Remove what was built, and the environment
+	rm -rf $(VENV) build dist *.egg-info tvmflow/runtime/*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*
+	find tvmflow schedules models tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+## ---- Environment ----------------------------------------------------------------------------
+
+CANDIDATES = $(or $(PYTHON),python3 python3.12 python3.11 python3.10)
+# `make CXX=…` and an exported CXX reach setup.py; make's own default does not.
+COMPILER := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
+comma := ,
+
+define NO_PYTHON
+tvmflow needs CPython 3.10, 3.11 or 3.12 with its venv module, but found none of them as: $(CANDIDATES).
+Remedy: install one (on Debian and Ubuntu python3 and python3-venv), or name one with
+make PYTHON=/path/to/python3.12
+endef
+
+define NO_COMPILER
+Building the OpenCL plug-in needs a C++20 compiler, but there is none as: $(COMPILER).
+Remedy: install one (on Debian and Ubuntu g++), or name one with make CXX=/path/to/g++
+endef
+export NO_PYTHON NO_COMPILER
+
+$(STAMPS)/python:
+	@for python in $(CANDIDATES); do \
+	    if $$python -c 'import ensurepip, sys, venv; \
+	        sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then \
+	        echo "Making $(VENV) with $$($$python --version)"; \
+	        $$python -m venv $(VENV); mkdir -p $(@D); touch $@; exit 0; \
+	    fi; \
+	done; \
+	echo "$$NO_PYTHON" >&2; exit 2
+
+
+$(STAMPS)/build: pyproject.toml | $(STAMPS)/python
+	@command -v $(firstword $(COMPILER)) >/dev/null || { echo "$$NO_COMPILER" >&2; exit 2; }
+	$(BIN)/python -m pip install $(BUILD_REQUIRES)
+	@touch $@
+
+# Built in this environment and not in an isolated one: TVM is downloaded once, and only the
+# C++ files that changed are compiled again.
+install = $(BIN)/python -m pip install --no-build-isolation --editable '.[$(1)]'
+
+# Each of these contains the one before.
+$(STAMPS)/demo: $(SOURCES) $(STAMPS)/build
+	$(call install,cpu-opencl$(comma)verify)
+	@touch $@
+
+$(STAMPS)/test: $(SOURCES) $(STAMPS)/build
+	$(call install,test)
+	@touch $(STAMPS)/demo $@
+
+$(STAMPS)/dev: $(SOURCES) $(STAMPS)/build
+	$(call install,dev)
+	@touch $(STAMPS)/demo $(STAMPS)/test $@
