@@ -1,0 +1,153 @@
+"""Commands that are stopped: the exit status, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: A stage that waits makes the moment of the signal certain; what surrounds it is the program.
+WAIT_IN_STAGE = """
+import sys, time
+import tvmflow.pipeline as pipeline
+from tvmflow.cli import main
+
+def wait(job):
+    print("waiting", flush=True)
+    time.sleep(60)
+
+stages = list(pipeline.STAGES)
+place = [name for name, _ in stages].index(sys.argv.pop(1))
+stages.insert(place, ("wait", wait))
+pipeline.STAGES = tuple(stages)
+main()
+"""
+
+#: Waits in the middle of writing the weights beside the module.
+WAIT_IN_WEIGHTS = """
+import time
+import numpy as np
+import tvmflow.pipeline as pipeline
+from tvmflow.cli import main
+from tvmflow.deploy.artifact import LazyWeight
+
+def pieces():
+    yield np.zeros(8, np.float32)
+    print("waiting", flush=True)
+    time.sleep(60)
+
+real = pipeline.write_artifact
+
+def write(*arguments, weights, embed_limit_bytes, **keywords):
+    weights = {"slow": LazyWeight((16,), np.dtype("float32"), pieces)}
+    real(*arguments, weights=weights, embed_limit_bytes=0, **keywords)
+
+pipeline.write_artifact = write
+main()
+"""
+
+
+def start(script: str, *arguments: str, folder: Path) -> subprocess.Popen[str]:
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize(
+    "script",
+    [(WAIT_IN_STAGE, "simplify"), (WAIT_IN_STAGE, "export"), (WAIT_IN_WEIGHTS,)],
+    ids=["in-stage", "before-export", "in-weights"],
+)
+def test_a_stopped_compilation_leaves_nothing(
+    model: Path, tmp_path: Path, script: tuple[str, ...], number: int, status: int
+):
+    options = ["--target", "llvm", "--shape", "x/in=1,3,8,8", "-o", "out.so"]
+    command = ["compile", str(model), *options]
+    process = start(*script, *command, folder=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n", process.communicate()
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == status, stderr
+    assert everything(tmp_path) == ["tmp"]
+    assert "Traceback" not in stdout + stderr
+    assert f"Stopped by {signal.Signals(number).name}" in stderr
+
+
+def test_a_reader_that_goes_away(compiled: Path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tvmflow.cli", "inspect", str(compiled), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    stderr = process.stderr.read()
+    assert process.wait(timeout=60) == 141
+    assert stderr == ""
+
+
+def test_errors_and_exit_status_of_the_program(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tvmflow.cli", "run", "none.so", "--random-seed", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: Reading the module none.so failed")
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_native_logs_stay_out_of_the_terminal(tmp_path: Path):
+    script = """
+import os, sys, warnings
+from tvmflow.cli import session
+
+@session.command
+def noisy():
+    os.write(2, b"from C++")
+    warnings.warn("from Python")
+    session.note("from us")
+    if "fail" in sys.argv:
+        raise RuntimeError("broken")
+
+session.state.verbose = "-v" in sys.argv
+session.state.debug = "--debug" in sys.argv
+try:
+    noisy()
+except BaseException as error:
+    print(type(error).__name__)
+"""
+
+    def stderr(*arguments: str) -> str:
+        command = [sys.executable, "-c", script, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    assert stderr() == "from us\n"
+    assert "from C++" in stderr("-v")
+    assert "from Python" in stderr("-v")
+    assert "from C++" not in stderr("fail")
+    assert "from C++" in stderr("fail", "--debug")
