@@ -1,0 +1,97 @@
+"""The pair of TVM wheels: pinned in one way everywhere, and checked at import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tvmflow import _versions
+from tvmflow.errors import EnvironmentMismatchError, TvmflowError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PINS = {f"{name}=={version}" for name, version in _versions.REQUIRED_TVM.items()}
+REMEDY = "python -m pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1"
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
+    """Let the installed metadata name these versions."""
+    found = {name.replace("_", "-"): version for name, version in versions.items()}
+
+    def version(name: str) -> str:
+        if found[name] is None:
+            raise metadata.PackageNotFoundError(name)
+        return found[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def write_metadata(folder: Path, name: str, version: str) -> None:
+    """Write what `importlib.metadata` reads of an installed package."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_the_project_pins_the_pair_for_running_and_for_building():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(project["project"]["dependencies"]) >= PINS
+    assert set(project["build-system"]["requires"]) >= PINS
+
+
+def test_the_installed_pair_passes():
+    assert _versions.installed_tvm() == _versions.REQUIRED_TVM
+    _versions.check_tvm()
+
+
+@pytest.mark.parametrize(
+    ("tvm", "ffi", "found"),
+    [
+        # What pip takes for apache-tvm's own requirements: the pair that crashes.
+        ("0.27.0.post1", "0.1.15", "apache-tvm 0.27.0.post1 with apache-tvm-ffi 0.1.15"),
+        ("0.26.0", "0.1.14.post1", "apache-tvm 0.26.0 with apache-tvm-ffi 0.1.14.post1"),
+        ("0.27.0.post1", None, "apache-tvm 0.27.0.post1 with apache-tvm-ffi (missing)"),
+        (None, None, "apache-tvm (missing) with apache-tvm-ffi (missing)"),
+    ],
+)
+def test_another_pair_is_refused_with_the_command_that_repairs_it(
+    monkeypatch: pytest.MonkeyPatch, tvm: str | None, ffi: str | None, found: str
+):
+    install(monkeypatch, apache_tvm=tvm, apache_tvm_ffi=ffi)
+    with pytest.raises(EnvironmentMismatchError) as caught:
+        _versions.check_tvm()
+    assert isinstance(caught.value, TvmflowError)
+    assert isinstance(caught.value, ImportError)
+    assert f"found {found}." in caught.value.message
+    assert caught.value.remedy == REMEDY
+
+
+def test_import_refuses_another_pair_before_tvm_is_loaded(tmp_path: Path, run_python: Callable):
+    write_metadata(tmp_path / "site", "apache-tvm-ffi", "0.1.15")
+    code = (
+        "import sys\n"
+        "try:\n"
+        "    import tvmflow\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+        "    sys.exit(3 if any(name in sys.modules for name in ('tvm', 'tvm_ffi')) else 4)\n"
+    )
+    # Found before the installed one, as a user's own site-packages would be.
+    process = run_python(code, env={"PYTHONPATH": str(tmp_path / "site")})
+    assert process.returncode == 4, process.stderr
+    assert "found apache-tvm 0.27.0.post1 with apache-tvm-ffi 0.1.15" in process.stdout
+    assert f"Remedy: {REMEDY}" in process.stdout
+
+
+def test_import_accepts_the_same_pair_from_another_folder(tmp_path: Path, run_python: Callable):
+    write_metadata(tmp_path / "site", "apache-tvm-ffi", "0.1.14.post1")
+    process = run_python("import tvmflow", env={"PYTHONPATH": str(tmp_path / "site")})
+    assert process.returncode == 0, process.stderr
