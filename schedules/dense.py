@@ -1,16 +1,20 @@
 """Fully connected layers: a matrix product with constant weights.
 
-Two forms, chosen by who owns the weights:
+Three forms, chosen by who owns the weights:
 
 *packed* (weights that may be rearranged at compile time), ``c`` lanes a block::
 
     x[M, K]   w[N', K, c]      y[m, n] = sum_k x[m, k] * w[n // c, k, n % c]
 
-*rows* (weights too large to rearrange, in the order ``[N, K]`` of ONNX Gemm)::
+*columns* (weights too large to rearrange, as ONNX MatMul has them)::
+
+    x[M, K]   w[K, N]          y[m, n] = sum_k x[m, k] * w[k, n]
+
+*rows* (the same, as ONNX Gemm has them with transB)::
 
     x[M, K]   w[N, K]          y[m, n] = sum_k x[m, k] * w[n, k]
 
-where the sum over K is taken in ``v`` lanes that are added up at the end.
+In the last form the sum over K is taken in lanes that are added up at the end.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from tvm import s_tir, te, tirx
 from .common import FAMILY, ROLE, Workload, largest_divisor, tile_of
 
 PACKED = "dense_packed"
+COLUMNS = "dense_columns"
 ROWS = "dense_rows"
 
 
@@ -41,6 +46,24 @@ def compute_packed(x: te.Tensor, w: te.Tensor, units: int) -> te.Tensor:
     return te.compute(
         (x.shape[0], units),
         lambda m, n: product[m, tirx.floordiv(n, block), tirx.floormod(n, block)],
+        name="unpack",
+    )
+
+
+def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
+    """``x[M, K] @ w[K, N]``, in vectors of as many of ``lanes`` as divide N."""
+    depth, units = (int(d) for d in w.shape)
+    lanes = largest_divisor(units, lanes)
+    k = te.reduce_axis((0, depth), name="k")
+    product = te.compute(
+        (x.shape[0], units // lanes, lanes),
+        lambda m, nn, n: te.sum(x[m, k] * w[k, nn * lanes + n], axis=k),
+        name="dense",
+        attrs={FAMILY: COLUMNS},
+    )
+    return te.compute(
+        (x.shape[0], units),
+        lambda m, n: product[m, tirx.floordiv(n, lanes), tirx.floormod(n, lanes)],
         name="unpack",
     )
 
@@ -78,33 +101,35 @@ class Knobs:
     tile_n: int
 
 
-def heuristic(workload: Workload, rows: int, columns: int) -> Knobs:
+def heuristic(workload: Workload, form: str, rows: int, columns: int) -> Knobs:
     """As many accumulators as the device has, rows of ``x`` before columns."""
     budget = workload.target.device.accumulators
     tile_m = tile_of(rows, min(8, budget))
-    tile_n = 1 if not workload.is_cpu else largest_divisor(columns, min(4, budget // tile_m))
-    return Knobs(tile_m, tile_n)
+    if not workload.is_cpu:
+        return Knobs(tile_m, 1)
+    # Columns are read across rows of the weights: a wide tile makes each read a long run of
+    # memory (1 KiB for 16 blocks of 16 floats), which prefetchers and DRAM pages want.
+    limit = 16 if form == COLUMNS else 4
+    return Knobs(tile_m, largest_divisor(columns, max(1, min(limit, budget // tile_m))))
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
 def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is one of the two forms, else decline."""
-    packed, rows = workload.anchor(PACKED), workload.anchor(ROWS)
-    if packed is not None:
-        m, blocks, _ = workload.extents(packed)[:3]
-        return apply_packed(workload, packed, heuristic(workload, m, blocks))
-    if rows is not None:
-        m, n, _ = workload.extents(rows)[:3]
-        return apply_rows(workload, rows, heuristic(workload, m, n))
+    """Schedule a function whose anchor is one of the forms, else decline."""
+    for form, apply in ((PACKED, apply_packed), (COLUMNS, apply_packed), (ROWS, apply_rows)):
+        anchor = workload.anchor(form)
+        if anchor is not None:
+            m, n, _ = workload.extents(anchor)[:3]
+            return apply(workload, anchor, heuristic(workload, form, m, n))
     return None
 
 
 def apply_packed(
     workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
 ) -> s_tir.Schedule:
-    """Schedule the packed form: a vector of columns for each weight read."""
+    """Schedule the packed form (or columns): a vector of columns for each weight read."""
     sch = workload.sch
     block = workload.extents(anchor)[2]
     output = workload.merge_epilogue(anchor)

@@ -95,15 +95,18 @@ class LayoutPass(Rewriter):
 
     # -- rewriting -------------------------------------------------------------------------------
 
+    def is_parameter(self, expr: relax.Expr) -> bool:
+        """Whether ``expr`` is an input or a large weight of the model, as it came in."""
+        return any(self.env.get(expr, expr).same_as(p) for p in self.params)
+
     def transposed_parameter(self, expr: relax.Expr) -> relax.Expr | None:
         """The parameter ``[N, K]`` that ``expr`` is the transpose of, or ``None``."""
         return self.transposed.get(expr)
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
         if op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2:
-            source = self.substitute(value.args[0])
-            if any(source.same_as(p) for p in self.params):
-                self.transposed[var] = source
+            if self.is_parameter(value.args[0]):
+                self.transposed[var] = self.substitute(value.args[0])
         rule = RULES.get(op_name(value) or "")
         result = rule(self, value) if rule is not None else None
         if result is None:

@@ -160,7 +160,7 @@ def concat_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """A product with constant weights ``[K, N]`` (packed) or large ones ``[N, K]`` (rows)."""
+    """A product with constant weights (packed) or large ones (``[K, N]`` or ``[N, K]``)."""
     x, weight = call.args
     if len(shape_of(x)) != 2 or len(shape_of(weight)) != 2:
         return None
@@ -180,12 +180,12 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         )
         return Result(expr, False)
     rows = layout.transposed_parameter(weight)
-    if rows is None:
+    if rows is None and not layout.is_parameter(weight):
         return None
     expr = layout.bb.emit_te(
-        dense.compute_rows,
+        dense.compute_columns if rows is None else dense.compute_rows,
         layout.substitute(x),
-        rows,
+        layout.substitute(weight) if rows is None else rows,
         layout.block,
         primfunc_name_hint="dense",
         primfunc_attrs=attrs,

@@ -1,0 +1,120 @@
+"""What every benchmark shares: timing in turn, the machine's description, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("tvmflow", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "onnx", "numpy")
+
+
+def in_turn(
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 30, warmup: int = 3
+) -> dict[str, list[float]]:
+    """Time each candidate once a round, one after the other; milliseconds.
+
+    Whatever disturbs the machine for a while disturbs all of them.
+    """
+    for run in candidates.values():
+        for _ in range(warmup):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            started = time.perf_counter()
+            run()
+            times[name].append((time.perf_counter() - started) * 1e3)
+    return times
+
+
+def summary(times_ms: Sequence[float]) -> dict[str, float]:
+    """Median and spread of a list of times."""
+    deciles = statistics.quantiles(times_ms, n=10) if len(times_ms) > 1 else [times_ms[0]] * 9
+    return {
+        "median_ms": round(statistics.median(times_ms), 3),
+        "p10_ms": round(deciles[0], 3),
+        "p90_ms": round(deciles[-1], 3),
+        "runs": len(times_ms),
+    }
+
+
+def in_process(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run Python code in a fresh process; it prints one JSON object on its last line."""
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        raise RuntimeError(f"the measuring process failed:\n{result.stderr[-2000:]}")
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, system and the versions of what is measured."""
+    cpu = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.split(":", 1)[1].strip()
+            break
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "date": date.today().isoformat(),
+    }
+
+
+def opencl_device() -> dict[str, Any]:
+    """The OpenCL device that runs the benchmark; exits cleanly where there is none."""
+    from tvmflow.runtime.devices import list_devices
+
+    for info in list_devices():
+        if info.kind == "opencl":
+            return {"name": info.name, "driver": info.driver, "version": info.version}
+    print("no OpenCL device: nothing measured")
+    sys.exit(0)
+
+
+def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table."""
+    table = Table(title=title)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table)
+
+
+def write_json(name: str, results: Mapping[str, Any]) -> Path:
+    """Write results with the machine's description to ``results/NAME.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
+    temporary.replace(path)
+    return path
