@@ -17,6 +17,9 @@ from .weights import DTYPES, dtype_name
 #: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
 _SHAPE_DATA_ELEMENTS = 1024
 
+#: Operators of which ONNX's inference knows only the rank, but whose specification says more.
+_LIKE_FIRST_INPUT = ("GroupNormalization", "MeanVarianceNormalization")
+
 
 def propagate(graph: Graph) -> None:
     """Infer static types, fold constants and drop what has no effect, in place.
@@ -127,6 +130,8 @@ def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], s
     types: dict[str, TensorType] = {}
     for name in filter(None, node.output):
         kind_or_reason = _static_type(inferred.get(name))
+        if isinstance(kind_or_reason, str) and node.op_type in _LIKE_FIRST_INPUT:
+            kind_or_reason = _static_type(input_types[node.input[0]])
         if isinstance(kind_or_reason, str):
             return types, kind_or_reason
         types[name] = kind_or_reason

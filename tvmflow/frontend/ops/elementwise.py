@@ -126,9 +126,18 @@ def modulo(c: NodeContext) -> relax.Expr:
 
 @converts("BitShift")
 def bit_shift(c: NodeContext) -> relax.Expr:
-    """Shift left or right."""
+    """Shift left or right; by as many bits as there are, or more, gives 0."""
+    kind = np.dtype(c.dtype())
     shift = R.left_shift if c.required("direction") == "LEFT" else R.right_shift
-    return shift(c.input(0), c.input(1))
+    bits, amount = 8 * kind.itemsize, c.known(1)
+    if amount is not None and (amount >= 0).all() and (amount < bits).all():
+        return shift(c.input(0), c.input(1))
+    if kind.kind != "u":
+        raise Refusal("shifting signed numbers by amounts that are not known is not supported")
+    # Hardware takes the amount modulo the width.
+    within = c.emit(R.less(c.input(1), c.constant(bits)))
+    amount_within = c.emit(R.minimum(c.input(1), c.constant(bits - 1)))
+    return R.where(within, c.emit(shift(c.input(0), amount_within)), c.constant(0))
 
 
 @converts("IsInf")

@@ -27,6 +27,9 @@ _REDUCTIONS: dict[str, tuple[str | None, Callable[..., relax.Expr], str | None]]
     "ReduceLogSum": (None, R.sum, "log"),
 }
 
+#: What TVM's sort on the CPU takes.
+_SORTABLE = ("float32", "float64", "int32", "int64", "uint8", "int8")
+
 
 @converts(*_REDUCTIONS)
 def reduction(c: NodeContext) -> relax.Expr:
@@ -73,9 +76,9 @@ def _extreme(c: NodeContext, x: relax.Expr, axes: list[int], keepdims: bool) -> 
     result for nothing but infinities (a fully masked row, for example).
     """
     largest = c.op_type == "ReduceMax"
-    combine = tvm.te.max if largest else tvm.te.min
+    extreme = tvm.te.max if largest else tvm.te.min
     start = float("-inf") if largest else float("inf")
-    reducer = tvm.te.comm_reducer(combine, lambda kind: tvm.tirx.const(start, kind))
+    reducer = tvm.te.comm_reducer(lambda a, b: extreme(a, b), lambda kind: tvm.tirx.const(start, kind))
     kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(c.shape()))
 
     def compute(tensor: tvm.te.Tensor) -> tvm.te.Tensor:
@@ -150,5 +153,7 @@ def top_k(c: NodeContext) -> list[relax.Expr]:
     axis = normalized_axis(c.attribute("axis", -1), len(c.shape()))
     k = int(c.array(1, "number of elements").reshape(())) if c.has(1) else c.required("k")
     largest = bool(c.attribute("largest", 1))
+    if c.dtype() not in _SORTABLE:
+        raise Refusal(f"TVM does not sort {c.dtype()}")
     pair = c.emit(R.topk(c.input(), k, axis, "both", largest, "int64"))
     return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]
