@@ -17,7 +17,7 @@ from .. import _versions
 from ..errors import ArtifactError
 from ..tensors import TensorInfo
 from . import elf
-from .weights import WeightsError, as_bytes, map_weights
+from .weights import WeightsError, as_bytes, map_weights, pieces
 
 #: Version of the layout of sections and metadata; another version is refused.
 FORMAT = 1
@@ -102,7 +102,8 @@ class Artifact:
             return
         digest = hashlib.sha256()
         for name in sorted(self.weights, key=lambda name: _address(self.weights[name])):
-            digest.update(as_bytes(self.weights[name]))
+            for piece in pieces(self.weights[name]):
+                digest.update(as_bytes(piece))
         if digest.hexdigest() != self.metadata["weights_digest"]:
             raise _damaged(self.weights_path or self.path, "the weights are not what was written")
 

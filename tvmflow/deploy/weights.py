@@ -163,7 +163,7 @@ def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: Wei
         weight = weights[name]
         expected = weight_bytes(weight)
         written = 0
-        for piece in _pieces(weight):
+        for piece in _weight_pieces(weight):
             if piece.dtype != weight.dtype:
                 raise WeightsError(f"weight {name} has dtype {piece.dtype}, not {weight.dtype}")
             data = as_bytes(piece)
@@ -220,13 +220,33 @@ def map_weights(
     return tensors, digest
 
 
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield an array's elements in C order, about `PIECE_BYTES` at a time.
+
+    The memory of a mapped file is given back behind each piece.
+    """
+    if array.ndim == 0 or array.nbytes <= PIECE_BYTES:
+        yield array
+        return
+    row_bytes = array.nbytes // len(array)
+    if row_bytes > PIECE_BYTES:
+        for row in array:
+            yield from pieces(row)
+        return
+    step = max(1, PIECE_BYTES // row_bytes)
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
+        # A memory map's pages are not needed again; without this they fill the memory.
+        release_pages(array[start : start + step])
+
+
 def release_pages(array: np.ndarray) -> None:
     """Let the system take back the memory of a read-only mapped array after reading it.
 
     Nothing happens for other arrays: pages of a writable private map could hold
     changes, which would be lost.
     """
-    if array.flags.writeable:
+    if array.flags.writeable or not array.flags.c_contiguous:
         return
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -269,29 +289,13 @@ def _parse_header(
     return entries, digest
 
 
-def _pieces(weight: WeightLike) -> Iterator[np.ndarray]:
-    """Yield a weight's elements in C order, about `PIECE_BYTES` at a time."""
+def _weight_pieces(weight: WeightLike) -> Iterator[np.ndarray]:
+    """Yield the elements of any kind of weight in C order."""
     if isinstance(weight, LazyWeight):
         value = weight.evaluate()
         for part in [value] if isinstance(value, np.ndarray) else value:
-            yield from _split(part)
+            yield from pieces(part)
     elif isinstance(weight, np.ndarray):
-        yield from _split(weight)
+        yield from pieces(weight)
     else:
-        yield from _split(np.asarray(weight))
-
-
-def _split(array: np.ndarray) -> Iterator[np.ndarray]:
-    if array.ndim == 0 or array.nbytes <= PIECE_BYTES:
-        yield array
-        return
-    row_bytes = array.nbytes // len(array)
-    if row_bytes > PIECE_BYTES:
-        for row in array:
-            yield from _split(row)
-        return
-    step = max(1, PIECE_BYTES // row_bytes)
-    for start in range(0, len(array), step):
-        yield array[start : start + step]
-        # A memory map's pages are not needed again; without this they fill the memory.
-        release_pages(array[start : start + step])
+        yield from pieces(np.asarray(weight))
