@@ -13,12 +13,22 @@ from .constants import fold
 from .graph import Graph, TensorType, node_name
 from .prepare import DEFAULT_DOMAINS
 from .weights import DTYPES, dtype_name
+from .windows import (
+    POOLS,
+    WindowError,
+    node_attributes,
+    pool_extents,
+    transposed_extents,
+)
 
 #: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
 _SHAPE_DATA_ELEMENTS = 1024
 
 #: Operators of which ONNX's inference knows only the rank, but whose specification says more.
 _LIKE_FIRST_INPUT = ("GroupNormalization", "MeanVarianceNormalization")
+
+#: Operators whose extents are worked out here instead.
+_WINDOWED = (*POOLS, "ConvTranspose")
 
 
 def propagate(graph: Graph) -> None:
@@ -130,12 +140,39 @@ def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], s
     types: dict[str, TensorType] = {}
     for name in filter(None, node.output):
         kind_or_reason = _static_type(inferred.get(name))
+        if node.op_type in _WINDOWED:
+            kind_or_reason = _windowed(node, input_types)
         if isinstance(kind_or_reason, str) and node.op_type in _LIKE_FIRST_INPUT:
             kind_or_reason = _static_type(input_types[node.input[0]])
         if isinstance(kind_or_reason, str):
             return types, kind_or_reason
         types[name] = kind_or_reason
     return types, None
+
+
+def _windowed(
+    node: onnx.NodeProto, input_types: Mapping[str, onnx.TypeProto]
+) -> TensorType | str:
+    """Return the type of a pool or transposed convolution, or why there is none."""
+    data = _static_type(input_types[node.input[0]])
+    assert isinstance(data, TensorType)
+    attributes, sizes = node_attributes(node), data.shape[2:]
+    try:
+        if node.op_type in POOLS:
+            extents = pool_extents(
+                node.op_type, attributes, tuple(attributes("kernel_shape", ())), sizes
+            )
+            channels = data.shape[1]
+        else:
+            weight = _static_type(input_types[node.input[1]])
+            assert isinstance(weight, TensorType)
+            extents = transposed_extents(attributes, weight.shape[2:], sizes)
+            channels = weight.shape[1] * attributes("group", 1)
+    except WindowError as error:
+        return str(error)
+    if min(extents, default=1) < 1:
+        return f"its result would have the extents {list(extents)}: the kernel is too large"
+    return TensorType((data.shape[0], channels, *extents), data.dtype)
 
 
 def _static_type(inferred: onnx.TypeProto | None) -> TensorType | str:
@@ -149,7 +186,10 @@ def _static_type(inferred: onnx.TypeProto | None) -> TensorType | str:
         return f"its result has the element type {dtype_name(tensor.elem_type)}"
     if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
         return "the shape of its result depends on values that are known only at run time"
-    return TensorType(tuple(d.dim_value for d in tensor.shape.dim), DTYPES[tensor.elem_type])
+    shape = tuple(d.dim_value for d in tensor.shape.dim)
+    if min(shape, default=0) < 0:
+        return f"its result would have the shape {list(shape)}"
+    return TensorType(shape, DTYPES[tensor.elem_type])
 
 
 def _first_line(error: Exception) -> str:

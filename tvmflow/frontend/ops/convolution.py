@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ..windows import per_axis, read_windows
 from .context import NodeContext, Refusal, constant, shape_of
 from .registry import converts
-from .windows import read_windows, spatial
 
 R = relax.op
 
@@ -20,7 +20,7 @@ def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
     shape, weight = c.shape(0), c.shape(1)
     rank = _spatial_rank(shape)
-    windows = read_windows(c, weight[2:], shape[2:])
+    windows = read_windows(c.attribute, weight[2:], shape[2:])
     result = _CONV[rank](
         c.input(0), c.input(1), strides=windows.strides, padding=windows.pads,
         dilation=windows.dilations, groups=c.attribute("group", 1),
@@ -57,7 +57,7 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     """
     shape, weight = c.shape(0), c.shape(1)
     rank = _spatial_rank(shape)
-    strides, dilations = spatial(c, "strides", rank, 1), spatial(c, "dilations", rank, 1)
+    strides, dilations = per_axis(c.attribute, "strides", rank, 1), per_axis(c.attribute, "dilations", rank, 1)
     kernel = weight[2:]
     groups = c.attribute("group", 1)
     # Extent of the result without any padding.
@@ -65,7 +65,7 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
         (size - 1) * stride + (k - 1) * dilation + 1
         for size, k, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True)
     )
-    begin, extra = _transposed_padding(c, shape[2:], full, strides)
+    begin, extra = _transposed_padding(c, full)
     # The result is full[begin : begin + result]; the rest of full is padding at the end.
     wanted = c.result.shape[2:]
     end = tuple(f + e - b - w for f, e, b, w in zip(full, extra, begin, wanted, strict=True))
@@ -86,7 +86,7 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
 
 
 def _transposed_padding(
-    c: NodeContext, sizes: tuple[int, ...], full: tuple[int, ...], strides: tuple[int, ...]
+    c: NodeContext, full: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return how much is cut off before the result, and how much is added after it.
 
@@ -94,16 +94,13 @@ def _transposed_padding(
     operator's specification says; an odd element is cut at the end for SAME_UPPER, else
     at the begin.
     """
-    rank = len(sizes)
-    extra = spatial(c, "output_padding", rank, 0)
+    rank = len(full)
+    extra = per_axis(c.attribute, "output_padding", rank, 0)
     mode = c.attribute("auto_pad", "NOTSET")
-    output_shape = c.attribute("output_shape")
-    if output_shape is None and mode in ("NOTSET", "VALID"):
-        pads = spatial(c, "pads", 2 * rank, 0) if mode == "NOTSET" else (0,) * (2 * rank)
+    if not c.attribute("output_shape") and mode in ("NOTSET", "VALID"):
+        pads = per_axis(c.attribute, "pads", 2 * rank, 0) if mode == "NOTSET" else (0,) * (2 * rank)
         return pads[:rank], extra
-    wanted = tuple(output_shape)[-rank:] if output_shape else tuple(
-        size * stride for size, stride in zip(sizes, strides, strict=True)
-    )  # fmt: skip
+    wanted = c.result.shape[2:]
     begin = []
     for f, e, w in zip(full, extra, wanted, strict=True):
         total = max(f + e - w, 0)

@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 from tvm import relax
 
+from ..windows import Windows, read_windows
 from .context import NodeContext, Refusal
 from .elementwise import whole_power
 from .reduction import wide_reduction
 from .registry import converts
-from .windows import Windows, read_windows
 
 R = relax.op
 
@@ -80,13 +80,13 @@ def _root(c: NodeContext, x: relax.Expr, p: int) -> relax.Expr:
 def _pool_windows(c: NodeContext) -> Windows:
     """Read a pool's windows, with the end padding that yields ONNX's number of them."""
     sizes = c.shape()[2:]
-    windows = read_windows(c, tuple(c.required("kernel_shape")), sizes)
+    windows = read_windows(c.attribute, tuple(c.required("kernel_shape")), sizes)
     if len(sizes) not in _MAX:
         raise Refusal(f"it has {len(sizes)} spatial axes; one to three are supported")
     end = []
     for axis, size in enumerate(sizes):
         # ``ceil_mode`` adds a window that may reach beyond the padding.
-        last = (c.result.shape[2 + axis] - 1) * windows.strides[axis] + windows.extents[axis]
+        last = (c.result.shape[2 + axis] - 1) * windows.strides[axis] + windows.spans[axis]
         end.append(max(windows.end[axis], last - size - windows.begin[axis]))
     return Windows(windows.kernel, windows.strides, windows.dilations, windows.begin, tuple(end))
 
@@ -110,7 +110,7 @@ def _counts(c: NodeContext, windows: Windows, include_pad: bool) -> np.ndarray:
         Shape (1, 1, spatial...): elements in the input, or in the input and the padding
         that the attributes ask for; never those beyond, which ``ceil_mode`` touches.
     """
-    sizes, declared = c.shape()[2:], read_windows(c, windows.kernel, c.shape()[2:])
+    sizes, declared = c.shape()[2:], read_windows(c.attribute, windows.kernel, c.shape()[2:])
     counts = np.ones((1, 1), np.int64)
     for axis, size in enumerate(sizes):
         outputs = c.result.shape[2 + axis]
