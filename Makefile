@@ -54,28 +54,32 @@ coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term-missing $(ARGS)
 
 .PHONY: check
-check: check-python check-types check-cpp ## Lint, formatting and types, of Python and C++
+check: $(STAMPS)/dev ## Lint, formatting and types, of Python and C++
+	@# One failing check does not hide what the next one finds.
+	@$(MAKE) --no-print-directory --keep-going lint format-check types cpp-format-check cpp-lint
 
-.PHONY: check-python
-check-python: $(STAMPS)/dev
+.PHONY: lint format-check types cpp-format-check cpp-lint
+lint: $(STAMPS)/dev
 	$(BIN)/ruff check .
+
+format-check: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 
 # The package's folders lie apart in the tree: mypy gets a view in which they are one package,
 # and its messages name the files in the tree.
 TYPED := build/typed
-.PHONY: check-types
-check-types: $(STAMPS)/dev
+types: $(STAMPS)/dev
 	@rm -rf $(TYPED) && mkdir -p $(TYPED)/tvmflow
 	@ln -s $(CURDIR)/tvmflow/* $(foreach top,schedules models tuning_logs,$(CURDIR)/$(top)) $(TYPED)/tvmflow
 	MYPYPATH=$(TYPED) $(BIN)/mypy $(TYPED)/tvmflow examples | \
 	    sed -E 's#^$(TYPED)/(tvmflow/(schedules|models)|tvmflow)#\1#; s#^tvmflow/(schedules|models)/#\1/#'
 
 CPP_SOURCES := $(filter %.cc,$(NATIVE))
-.PHONY: check-cpp
-check-cpp: $(STAMPS)/dev
+cpp-format-check: $(STAMPS)/dev
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
-	@$(MAKE) --no-print-directory -j $(JOBS) $(CPP_SOURCES:%.cc=$(STAMPS)/tidy/%)
+
+cpp-lint: $(STAMPS)/dev
+	@$(MAKE) --no-print-directory --keep-going -j $(JOBS) $(CPP_SOURCES:%.cc=$(STAMPS)/tidy/%)
 
 $(STAMPS)/tidy/%: %.cc $(filter %.h,$(NATIVE)) .clang-tidy $(STAMPS)/dev
 	@echo 'clang-tidy $<'
