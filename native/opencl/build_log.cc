@@ -23,8 +23,9 @@ std::set<size_t> LinesNamed(const std::string& log, size_t line_count) {
     size_t end = i;
     while (end < log.size() && std::isdigit(static_cast<unsigned char>(log[end]))) ++end;
     const bool opened_by_parenthesis = i > 0 && log[i - 1] == '(';
-    const bool closes = end < log.size() && (opened_by_parenthesis ? log[end] == ')' || log[end] == ','
-                                                                   : log[end] == ':');
+    const bool closes =
+        end < log.size() &&
+        (opened_by_parenthesis ? log[end] == ')' || log[end] == ',' : log[end] == ':');
     // The column follows the line: "12:5:" names line 12 only.
     const size_t line = std::strtoull(log.c_str() + i, nullptr, 10);
     if (closes && line >= 1 && line <= line_count) lines.insert(line);

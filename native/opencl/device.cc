@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "pocl_quirks.h"
 
@@ -52,8 +53,7 @@ DeviceInfo QueryInfo(const Api& api, cl_device_id id) {
   info.type = Query<cl_bitfield>(api, id, CL_DEVICE_TYPE);
   info.compute_units = Query<cl_uint>(api, id, CL_DEVICE_MAX_COMPUTE_UNITS);
   info.clock_mhz = Query<cl_uint>(api, id, CL_DEVICE_MAX_CLOCK_FREQUENCY);
-  info.native_vector_width_float =
-      Query<cl_uint>(api, id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
+  info.native_vector_width_float = Query<cl_uint>(api, id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   info.warp_size = QueryWarpSize(api, id, info);
   info.max_work_group = Query<size_t>(api, id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
   info.max_work_items = Query<std::array<size_t, 3>>(api, id, CL_DEVICE_MAX_WORK_ITEM_SIZES);
@@ -102,7 +102,7 @@ void Device::CreateQueue() {
     context_ = api().clCreateContext(properties, 1, &id_, nullptr, nullptr, &code);
     Check(code, [&] { return "Creating a context on device " + Describe(); });
   }
-  queue_ = api().clCreateCommandQueue(context_, id_, 0, &code);
+  queue_ = api().clCreateCommandQueue(context_, id_, CL_QUEUE_PROFILING_ENABLE, &code);
   Check(code, [&] { return "Creating a command queue on device " + Describe(); });
   ready_.store(true, std::memory_order_release);
 }
@@ -110,6 +110,26 @@ void Device::CreateQueue() {
 void Device::Synchronise() {
   if (!ready_.load(std::memory_order_acquire)) return;  // Nothing was ever queued.
   Check(api().clFinish(queue_), [&] { return "Waiting for device " + Describe(); });
+  NoteSynchronised();
 }
+
+void Device::CallWhenSynchronised(SynchronisationTask* task) {
+  std::lock_guard<std::mutex> lock(tasks_mutex_);
+  tasks_.push_back(task);
+  has_tasks_.store(true, std::memory_order_relaxed);
+}
+
+void Device::Forget(SynchronisationTask* task) {
+  std::lock_guard<std::mutex> lock(tasks_mutex_);
+  std::erase(tasks_, task);
+}
+
+void Device::RunTasks() {
+  std::lock_guard<std::mutex> lock(tasks_mutex_);
+  has_tasks_.store(false, std::memory_order_relaxed);
+  for (SynchronisationTask* task : std::exchange(tasks_, {})) task->OnSynchronised();
+}
+
+bool Device::CompilesAtFirstLaunch() const { return IsPocl(platform_); }
 
 }  // namespace tvmflow::opencl

@@ -9,6 +9,7 @@
 
 #include "errors.h"
 #include "library.h"
+#include "profiler.h"
 
 namespace tvmflow::opencl {
 
@@ -44,6 +45,15 @@ struct DeviceInfo {
   const char* TypeName() const;  // "gpu", "accelerator", "cpu" or "other"
 };
 
+// Work to be done when a device has finished everything that was queued.
+class SynchronisationTask {
+ public:
+  virtual void OnSynchronised() = 0;
+
+ protected:
+  ~SynchronisationTask() = default;
+};
+
 class Device {
  public:
   // Reads the device's facts; nothing is allocated on it yet.
@@ -71,6 +81,21 @@ class Device {
   }
   // Waits until everything queued so far is done.
   void Synchronise();
+  // To be called after another blocking command on the queue.
+  void NoteSynchronised() {
+    if (has_tasks_.load(std::memory_order_relaxed)) [[unlikely]]
+      RunTasks();
+  }
+
+  // Calls `task` once, at the next synchronisation.
+  void CallWhenSynchronised(SynchronisationTask* task);
+  // Afterwards `task` is not, and is not being, called.
+  void Forget(SynchronisationTask* task);
+
+  // Whether the driver finishes compiling a kernel only when it is launched (PoCL).
+  bool CompilesAtFirstLaunch() const;
+
+  Profiler& profiler() { return profiler_; }
 
  private:
   void Initialise() {
@@ -78,6 +103,7 @@ class Device {
       CreateQueue();
   }
   void CreateQueue();
+  void RunTasks();
 
   Platform platform_;
   cl_device_id id_;
@@ -87,6 +113,10 @@ class Device {
   std::atomic<bool> ready_{false};
   cl_context context_ = nullptr;
   cl_command_queue queue_ = nullptr;
+  Profiler profiler_{*this};
+  std::mutex tasks_mutex_;
+  std::atomic<bool> has_tasks_{false};
+  std::vector<SynchronisationTask*> tasks_;
 };
 
 }  // namespace tvmflow::opencl

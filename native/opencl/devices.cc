@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "pocl_quirks.h"
 #include "settings.h"
 
 namespace tvmflow::opencl {
@@ -111,7 +112,8 @@ Devices& Devices::Global() {
 }
 
 void Devices::Discover() {
-  const std::string wanted = GlobalSettings().device;
+  PreparePocl();
+  const std::string wanted = CurrentSettings().device;
   std::vector<Found> found;
   std::string tried;
   size_t platform_count = 0;
@@ -137,9 +139,8 @@ void Devices::Discover() {
         tried;
     return;
   }
-  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
-    return Rank(a) < Rank(b);
-  });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Found& a, const Found& b) { return Rank(a) < Rank(b); });
   if (!wanted.empty()) {
     auto first = std::find_if(found.begin(), found.end(),
                               [&](const Found& candidate) { return Matches(wanted, candidate); });
@@ -163,8 +164,11 @@ size_t Devices::Count() {
   return devices_.size();
 }
 
-bool Devices::Exists(int index) {
-  return index >= 0 && static_cast<size_t>(index) < Count();
+bool Devices::Exists(int index) { return index >= 0 && static_cast<size_t>(index) < Count(); }
+
+const std::string& Devices::Failure() {
+  DiscoverOnce();
+  return failure_;
 }
 
 Device& Devices::Get(int index) {
@@ -181,8 +185,8 @@ void Devices::ThrowMissing(int index) {
                 "Remedy: start worker processes with multiprocessing's 'spawn' method.");
   std::string names;
   for (const auto& device : devices_) names += "\n  " + device->Describe();
-  throw Error("DeviceError", "There is no device opencl:" + std::to_string(index) + ".\nRemedy: " +
-                                 "choose one of these devices." + names);
+  throw Error("DeviceError", "There is no device opencl:" + std::to_string(index) +
+                                 ".\nRemedy: " + "choose one of these devices." + names);
 }
 
 }  // namespace tvmflow::opencl

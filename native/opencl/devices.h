@@ -28,6 +28,8 @@ class Devices {
   // Number of devices; 0 when there is none (no exception).
   size_t Count();
   bool Exists(int index);
+  // Why there is no device, with what was tried; empty when there is one.
+  const std::string& Failure();
   // Throws a DeviceError that says what was tried when there is no such device.
   Device& Get(int index);
 

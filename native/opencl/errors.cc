@@ -103,7 +103,8 @@ std::string ErrorName(cl_int code) {
 }
 
 void ThrowDriverError(cl_int code, const std::string& attempt) {
-  std::string message = attempt + " failed with " + ErrorName(code) + " (" + std::to_string(code) + ")";
+  std::string message =
+      attempt + " failed with " + ErrorName(code) + " (" + std::to_string(code) + ")";
   if (const CodeName* row = Find(code); row && *row->hint) message += std::string(": ") + row->hint;
   throw DriverError(code, message + ".");
 }

@@ -24,7 +24,8 @@ class Error : public std::runtime_error {
 // The driver answered a call with an error code.
 class DriverError : public Error {
  public:
-  DriverError(cl_int code, const std::string& message) : Error("DeviceError", message), code_(code) {}
+  DriverError(cl_int code, const std::string& message)
+      : Error("DeviceError", message), code_(code) {}
   cl_int code() const { return code_; }
 
  private:

@@ -29,7 +29,7 @@ std::vector<std::string> Glob(const std::string& pattern) {
 }
 
 bool IsFile(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
@@ -37,9 +37,9 @@ bool IsFile(const std::string& path) {
 // which finds them only on the loader's path.  glibc answers such a request with a
 // library of that name that is already loaded, so opening them first is enough.
 void PreloadIntelDependencies(const std::string& folder) {
-  for (const char* pattern : {"/libtbb.so.12", "/libtbbmalloc.so.2", "/libtcm.so.1", "/libimf.so",
-                              "/libsvml.so", "/libirng.so", "/libintlc.so.5",
-                              "/libcommon_clang.so", "/libocl_svml_*.so"}) {
+  for (const char* pattern :
+       {"/libtbb.so.12", "/libtbbmalloc.so.2", "/libtcm.so.1", "/libimf.so", "/libsvml.so",
+        "/libirng.so", "/libintlc.so.5", "/libcommon_clang.so", "/libocl_svml_*.so"}) {
     // The vector math libraries are variants for different processors that define the
     // same symbols: they must not become global, the driver picks one by handle.
     for (const std::string& path : Glob(folder + pattern)) dlopen(path.c_str(), RTLD_LAZY);
@@ -48,8 +48,8 @@ void PreloadIntelDependencies(const std::string& folder) {
 
 std::string PathOf(void* handle, const std::string& fallback) {
   // Any symbol tells the file; a loader exports the first name, a driver the second.
-  for (const char* symbol : {"clGetPlatformIDs", "clGetExtensionFunctionAddress",
-                             "clIcdGetPlatformIDsKHR"}) {
+  for (const char* symbol :
+       {"clGetPlatformIDs", "clGetExtensionFunctionAddress", "clIcdGetPlatformIDsKHR"}) {
     Dl_info info{};
     void* address = dlsym(handle, symbol);
     if (address && dladdr(address, &info) && info.dli_fname) return info.dli_fname;
@@ -70,10 +70,10 @@ std::string PlatformText(const Api& api, cl_platform_id id, cl_uint what) {
 std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_id platform) {
   auto api = std::make_shared<Api>();
   bool complete = true;
-#define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                              \
-  if (exported) api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));    \
-  if (!api->name && platform->dispatch)                                                      \
-    api->name = reinterpret_cast<result(*) parameters>(platform->dispatch[index]);           \
+#define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                                    \
+  if (exported) api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));          \
+  if (!api->name && platform->dispatch)                                                            \
+    api->name = reinterpret_cast<result(*) parameters>(platform->dispatch[index]);                 \
   complete = complete && api->name;
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
 #undef TVMFLOW_OPENCL_RESOLVE
@@ -83,7 +83,7 @@ std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_i
 }  // namespace
 
 std::vector<std::string> CandidateLibraries() {
-  const Settings& settings = GlobalSettings();
+  const Settings settings = CurrentSettings();
   if (!settings.library.empty()) return {settings.library};
   std::vector<std::string> candidates = {kLoaded, "libOpenCL.so.1", "libOpenCL.so"};
   auto add = [&](const std::string& path) {

@@ -149,6 +149,7 @@ void CopyFromHost(const void* source, Memory& destination, size_t offset, size_t
                                              bytes, source, 0, nullptr, nullptr);
   }
   Check(code, [&] { return CopyText("from the host to", bytes, device); });
+  device.NoteSynchronised();
 }
 
 void CopyToHost(const Memory& source, size_t offset, void* destination, size_t bytes) {
@@ -165,6 +166,7 @@ void CopyToHost(const Memory& source, size_t offset, void* destination, size_t b
                                             destination, 0, nullptr, nullptr);
   }
   Check(code, [&] { return CopyText("to the host from", bytes, device); });
+  device.NoteSynchronised();
 }
 
 void CopyOnDevice(const Memory& source, size_t source_offset, Memory& destination,

@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+
+#include "host_processor.h"
 
 namespace tvmflow::opencl {
 namespace {
 
-// Newer releases of PoCL have a setting for the name and know more processors.
 constexpr const char* kPlatformName = "Portable Computing Language";
 // The device object of PoCL 3.0 has about 1200 bytes; the names stand in its middle.
 constexpr size_t kDeviceObjectBytes = 2048;
@@ -43,30 +45,18 @@ class CarefulReader {
   int ends_[2];
 };
 
-// Names that LLVM has known for ten years, best first.
-const char* OlderProcessor() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
-    return "skylake-avx512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("bmi2"))
-    return "haswell";
-  if (__builtin_cpu_supports("avx")) return "sandybridge";
-  if (__builtin_cpu_supports("sse4.1")) return "penryn";
-  return "x86-64";
-#else
-  return nullptr;
-#endif
-}
-
 }  // namespace
 
+bool IsPocl(const Platform& platform) { return platform.name == kPlatformName; }
+
+void PreparePocl() {
+  constexpr int kKeepUsersChoice = 0;
+  setenv("POCL_WORK_GROUP_SPECIALIZATION", "0", kKeepUsersChoice);
+}
+
 std::string NameProcessor(const Platform& platform, cl_device_id device) {
-  const char* name = OlderProcessor();
-  if (platform.name != kPlatformName || !name) return "";
+  const char* name = OlderProcessorName();
+  if (!IsPocl(platform) || !name) return "";
   const CarefulReader reader;
   auto* words = reinterpret_cast<uintptr_t*>(device);
   // Two neighbours identify the place: the target triple and the processor's name.

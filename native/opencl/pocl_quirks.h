@@ -1,4 +1,4 @@
-// Works around a limit of PoCL 3.0 that would make its device useless on new processors.
+// What has to be known about PoCL, the portable OpenCL for CPUs.
 #pragma once
 
 #include <string>
@@ -6,6 +6,14 @@
 #include "library.h"
 
 namespace tvmflow::opencl {
+
+bool IsPocl(const Platform& platform);
+
+// To be called before any OpenCL library is opened: has PoCL compile one variant of each
+// kernel, for any work-group size, instead of one for each size that is launched.  That
+// variant is also what a program's binary must contain, so a program can be cached
+// without compiling every kernel twice; no kernel was measurably slower for it.
+void PreparePocl();
 
 // PoCL asks its built-in LLVM for the processor's name.  An LLVM older than the
 // processor answers "generic", which PoCL 3.0 hands to its compiler, and the compiler

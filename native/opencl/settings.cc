@@ -1,6 +1,7 @@
 #include "settings.h"
 
 #include <cstdlib>
+#include <mutex>
 
 namespace tvmflow::opencl {
 namespace {
@@ -29,11 +30,28 @@ Settings FromEnvironment() {
   return settings;
 }
 
+struct Guarded {
+  std::mutex mutex;
+  Settings settings = FromEnvironment();
+};
+
+Guarded& Global() {
+  static Guarded* guarded = new Guarded();
+  return *guarded;
+}
+
 }  // namespace
 
-Settings& GlobalSettings() {
-  static Settings* settings = new Settings(FromEnvironment());
-  return *settings;
+Settings CurrentSettings() {
+  Guarded& global = Global();
+  std::lock_guard<std::mutex> lock(global.mutex);
+  return global.settings;
+}
+
+void ChangeSettings(const Settings& settings) {
+  Guarded& global = Global();
+  std::lock_guard<std::mutex> lock(global.mutex);
+  global.settings = settings;
 }
 
 }  // namespace tvmflow::opencl

@@ -25,9 +25,11 @@ struct Settings {
   uint64_t cache_limit_bytes = uint64_t{1} << 30;
 };
 
-// The process's settings, read from the environment at the first call.  Change them
-// before the first device is used; afterwards only the build options and the cache's
-// settings have an effect.
-Settings& GlobalSettings();
+// The process's settings, read from the environment at the first call.
+Settings CurrentSettings();
+
+// Replaces them.  The library, the device and the folders have an effect before the
+// first device is used, the others on programs that are built afterwards.
+void ChangeSettings(const Settings& settings);
 
 }  // namespace tvmflow::opencl

@@ -146,9 +146,8 @@ void OpenClDeviceApi::FreeDataSpace(DLDevice, void* data) {
 }
 
 void* OpenClDeviceApi::AllocWorkspace(DLDevice dev, size_t bytes, DLDataType) {
-  return Guard([&] {
-    return opencl::GlobalPool().Buffer(Devices::Global().Get(dev.device_id), bytes);
-  });
+  return Guard(
+      [&] { return opencl::GlobalPool().Buffer(Devices::Global().Get(dev.device_id), bytes); });
 }
 
 void OpenClDeviceApi::FreeWorkspace(DLDevice, void* data) {
@@ -160,8 +159,7 @@ void OpenClDeviceApi::CopyDataFromTo(DLTensor* from, DLTensor* to, TVMStreamHand
     const size_t bytes = tvm::ffi::GetDataSize(*from);
     if (bytes != tvm::ffi::GetDataSize(*to))
       throw opencl::Error("ValueError", "A copy between tensors of " + std::to_string(bytes) +
-                                            " and " +
-                                            std::to_string(tvm::ffi::GetDataSize(*to)) +
+                                            " and " + std::to_string(tvm::ffi::GetDataSize(*to)) +
                                             " bytes; both must be of the same size.");
     if (!tvm::ffi::IsContiguous(*from) || !tvm::ffi::IsContiguous(*to))
       throw opencl::Error("ValueError",

@@ -74,9 +74,9 @@ KernelLauncher::Kind KernelLauncher::KindOf(DLDataType dtype, const std::string&
                                 ", which cannot be passed to an OpenCL kernel.");
 }
 
-KernelLauncher::KernelLauncher(opencl::LazyKernel* kernel, const FunctionInfoObj& info)
-    : kernel_(kernel) {
-  for (DLDataType dtype : info.arg_types) kinds_.push_back(KindOf(dtype, kernel->name()));
+KernelLauncher::KernelLauncher(opencl::Program* program, size_t index, const FunctionInfoObj& info)
+    : program_(program), index_(index) {
+  for (DLDataType dtype : info.arg_types) kinds_.push_back(KindOf(dtype, name()));
   for (const tvm::ffi::String& tag : info.launch_param_tags) {
     const std::string text = tag;
     size_t base = std::string::npos;
@@ -89,7 +89,7 @@ KernelLauncher::KernelLauncher(opencl::LazyKernel* kernel, const FunctionInfoObj
       axis = text.substr(10);
     }
     if (base == std::string::npos || axis.size() != 1 || axis[0] < 'x' || axis[0] > 'z')
-      throw Error("ValueError", "Kernel '" + kernel->name() + "' has the launch parameter '" + text +
+      throw Error("ValueError", "Kernel '" + name() + "' has the launch parameter '" + text +
                                     "', which OpenCL does not have.");
     const size_t dimension = static_cast<size_t>(axis[0] - 'x');
     extents_.push_back(static_cast<uint8_t>(base + dimension));
@@ -100,7 +100,7 @@ KernelLauncher::KernelLauncher(opencl::LazyKernel* kernel, const FunctionInfoObj
 void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) const {
   const size_t arguments = kinds_.size();
   if (static_cast<size_t>(count) != arguments + extents_.size()) [[unlikely]]
-    throw Error("ValueError", "Kernel '" + kernel_->name() + "' expects " +
+    throw Error("ValueError", "Kernel '" + name() + "' expects " +
                                   std::to_string(arguments + extents_.size()) +
                                   " arguments, but got " + std::to_string(count) + ".");
   const TVMFFIAny* raw = reinterpret_cast<const TVMFFIAny*>(args);
@@ -173,7 +173,7 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
         break;
     }
   }
-  kernel_->For(OpenClDeviceApi::CurrentDevice()).Launch(list, arguments, size);
+  program_->KernelFor(index_, OpenClDeviceApi::CurrentDevice()).Launch(list, arguments, size);
 }
 
 }  // namespace tvmflow::tvm_plugin

@@ -31,7 +31,8 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
  private:
   ModuleContents contents_;
   tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String> sources_;
-  std::unordered_map<std::string, std::unique_ptr<opencl::LazyKernel>> kernels_;
+  std::unique_ptr<opencl::Program> program_;
+  std::unordered_map<std::string, size_t> indices_;  // of the kernels in the program
 };
 
 }  // namespace tvmflow::tvm_plugin

@@ -4,12 +4,16 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
+#include <map>
+#include <mutex>
+
+#include "../opencl/reports.h"
 #include "../opencl/settings.h"
 #include "allocator.h"
 #include "device_api.h"
 #include "guard.h"
 #include "module.h"
-#include "texture_shape.h"
+#include "timer.h"
 
 namespace tvmflow::tvm_plugin {
 namespace {
@@ -63,9 +67,42 @@ void FreeTexture(PackedArgs args, tvm::ffi::Any* result) {
   *result = static_cast<int64_t>(0);
 }
 
+// Open profiles: the device's sessions, innermost last.
+class Profiles {
+ public:
+  void Begin(int device_id) {
+    opencl::Device& device = Devices::Global().Get(device_id);
+    device.context();  // So that a profile can end before anything was launched.
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_[device_id].push_back(device.profiler().Begin());
+  }
+  std::string End(int device_id) {
+    size_t session;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      std::vector<size_t>& sessions = open_[device_id];
+      if (sessions.empty())
+        throw opencl::Error("ValueError",
+                            "tvmflow.opencl.profile_end was called without "
+                            "tvmflow.opencl.profile_begin.");
+      session = sessions.back();
+      sessions.pop_back();
+    }
+    return opencl::DescribeTimes(Devices::Global().Get(device_id).profiler().End(session));
+  }
+  static Profiles& Global() {
+    static Profiles* profiles = new Profiles();
+    return *profiles;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<size_t>> open_;
+};
+
 void Configure(const String& text) {
   namespace json = tvm::ffi::json;
-  opencl::Settings& settings = opencl::GlobalSettings();
+  opencl::Settings settings = opencl::CurrentSettings();
   for (const auto& [key, value] : json::Parse(text).cast<json::Object>()) {
     const std::string name = key.cast<String>();
     if (name == "library") {
@@ -78,11 +115,18 @@ void Configure(const String& text) {
         settings.search_folders.push_back(folder.cast<std::string>());
     } else if (name == "build_options") {
       settings.build_options = value.cast<std::string>();
+    } else if (name == "cache") {
+      settings.cache_enabled = value.cast<bool>();
+    } else if (name == "cache_folder") {
+      settings.cache_folder = value.cast<std::string>();
+    } else if (name == "cache_limit_bytes") {
+      settings.cache_limit_bytes = static_cast<uint64_t>(value.cast<int64_t>());
     } else {
       throw tvm::ffi::Error("ValueError", "tvmflow.opencl.configure has no setting '" + name + "'.",
                             "");
     }
   }
+  opencl::ChangeSettings(settings);
 }
 
 }  // namespace
@@ -106,7 +150,21 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                   })
       .def("ffi.Module.create.opencl", CreateModule)
       .def("ffi.Module.load_from_bytes.opencl", LoadModule)
-      .def("tvmflow.opencl.configure", Configure);
+      .def("runtime.timer.opencl",
+           [](DLDevice device) {
+             return tvm::runtime::Timer(tvm::ffi::make_object<OpenClTimer>(device));
+           })
+      .def("tvmflow.opencl.configure", Configure)
+      .def("tvmflow.opencl.describe",
+           [] { return Guard([] { return String(opencl::DescribeDevices()); }); })
+      .def("tvmflow.opencl.failure", [] { return String(Devices::Global().Failure()); })
+      .def("tvmflow.opencl.profile_begin",
+           [](int device_id) { Guard([&] { Profiles::Global().Begin(device_id); }); })
+      .def("tvmflow.opencl.profile_end",
+           [](int device_id) {
+             return Guard([&] { return String(Profiles::Global().End(device_id)); });
+           })
+      .def("tvmflow.opencl.cache_stats", [] { return String(opencl::DescribeCache()); });
 }
 
 }  // namespace tvmflow::tvm_plugin

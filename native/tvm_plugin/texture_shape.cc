@@ -49,10 +49,10 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
   }
   const bool packed = ndim > 0 && shape[ndim - 1] * dtype.lanes == 4;
   if (rows < 1 || rows > ndim - 1 || !packed)
-    throw Error("ValueError", "A tensor of shape " + Text(ndim, shape) + " does not fit the scope '" +
-                                  std::string(scope) +
-                                  "': expected at least " + std::to_string(rows < 1 ? 3 : rows + 1) +
-                                  " axes, the innermost of extent 4.");
+    throw Error("ValueError",
+                "A tensor of shape " + Text(ndim, shape) + " does not fit the scope '" +
+                    std::string(scope) + "': expected at least " +
+                    std::to_string(rows < 1 ? 3 : rows + 1) + " axes, the innermost of extent 4.");
   opencl::ImageShape image{1, 1, 1, ChannelType(dtype)};
   for (int i = 0; i < ndim - 1; ++i) {
     size_t& extent = i < rows - 1 ? image.depth : i < rows ? image.height : image.width;

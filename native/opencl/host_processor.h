@@ -1,0 +1,16 @@
+// The processor this process runs on.
+#pragma once
+
+#include <string>
+
+namespace tvmflow::opencl {
+
+// Tells apart processors with different instruction sets, on which the same machine
+// code may not run; the text has no other meaning.
+std::string HostProcessorIdentity();
+
+// Name of an old processor, known to LLVM for ten years, whose instructions this one
+// has; the newest such.  Null on architectures other than x86-64.
+const char* OlderProcessorName();
+
+}  // namespace tvmflow::opencl

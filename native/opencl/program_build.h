@@ -1,0 +1,52 @@
+// One OpenCL program on one device, from the cache or from source.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "kernel.h"
+#include "sha256.h"
+
+namespace tvmflow::opencl {
+
+// Builds at construction and stores the result in the cache when it is complete.
+//
+// Most drivers compile everything when a program is built, and it is stored then.
+// PoCL compiles each kernel at its first launch, and all that are left when the binary
+// is asked for: there the program is stored at the first synchronisation after half of
+// its kernels were launched.  After a network's run that costs little more than writing
+// it (a few kernels may never be launched), and a single test of a kernel out of many
+// does not have all of them compiled.
+class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
+ public:
+  // `names` are the kernels in `source`.  Throws a KernelBuildError when the compiler
+  // rejects it.
+  ProgramBuild(Device& device, const std::vector<std::string>& names, const std::string& source,
+               const std::string& options);
+  ~ProgramBuild();
+  ProgramBuild(const ProgramBuild&) = delete;
+
+  cl_program handle() const { return handle_; }
+  void OnFirstLaunch() final;
+  void OnSynchronised() final;
+
+ private:
+  enum class State { kComplete, kIncomplete, kToBeStored };
+
+  bool LoadFromCache(const std::string& options);
+  void BuildFromSource(const std::vector<std::string>& names, const std::string& source,
+                       const std::string& options);
+  void Store();
+
+  Device& device_;
+  Digest key_;
+  cl_program handle_ = nullptr;
+  // Not complete until it is stored or was found not to need it.
+  std::atomic<State> state_{State::kIncomplete};
+  size_t kernel_count_;
+  std::atomic<size_t> launched_count_{0};
+};
+
+}  // namespace tvmflow::opencl

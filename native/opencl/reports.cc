@@ -1,0 +1,83 @@
+#include "reports.h"
+
+#include "devices.h"
+#include "json_writer.h"
+#include "program_cache.h"
+
+namespace tvmflow::opencl {
+namespace {
+
+void Write(JsonWriter* json, const Device& device) {
+  const DeviceInfo& info = device.info();
+  json->BeginObject();
+  json->Key("index").Number(device.index());
+  json->Key("name").Text(info.name);
+  json->Key("vendor").Text(info.vendor);
+  json->Key("type").Text(info.TypeName());
+  json->Key("platform").Text(device.platform().name);
+  json->Key("platform_version").Text(device.platform().version);
+  json->Key("library").Text(device.platform().library);
+  json->Key("version").Text(info.version);
+  json->Key("opencl_c_version").Text(info.opencl_c_version);
+  json->Key("driver").Text(info.driver_version);
+  json->Key("compute_units").Number(info.compute_units);
+  json->Key("clock_mhz").Number(info.clock_mhz);
+  json->Key("native_vector_width_float").Number(info.native_vector_width_float);
+  json->Key("max_work_group").Number(info.max_work_group);
+  json->Key("max_work_items").BeginArray();
+  for (size_t extent : info.max_work_items) json->Number(extent);
+  json->EndArray();
+  json->Key("local_memory_bytes").Number(info.local_memory_bytes);
+  json->Key("global_memory_bytes").Number(info.global_memory_bytes);
+  json->Key("max_allocation_bytes").Number(info.max_allocation_bytes);
+  json->Key("images").Bool(info.images);
+  json->Key("image_max_width").Number(info.image_max_width);
+  json->Key("image_max_height").Number(info.image_max_height);
+  json->Key("image_max_array").Number(info.image_max_array);
+  json->Key("image_pitch_alignment").Number(info.image_pitch_alignment);
+  json->Key("image2d_from_buffer").Bool(info.Has("cl_khr_image2d_from_buffer"));
+  json->Key("fp16").Bool(info.Has("cl_khr_fp16"));
+  json->Key("assumed_processor").Text(info.assumed_processor);
+  json->Key("extensions").BeginArray();
+  for (const std::string& extension : info.extensions) json->Text(extension);
+  json->EndArray().EndObject();
+}
+
+void WriteExtents(JsonWriter* json, const size_t* extents, cl_uint dimensions) {
+  json->BeginArray();
+  for (cl_uint i = 0; i < dimensions; ++i) json->Number(extents[i]);
+  json->EndArray();
+}
+
+}  // namespace
+
+std::string DescribeDevices() {
+  JsonWriter json;
+  json.BeginArray();
+  Devices& devices = Devices::Global();
+  for (size_t i = 0; i < devices.Count(); ++i) Write(&json, devices.Get(static_cast<int>(i)));
+  return json.EndArray().str();
+}
+
+std::string DescribeTimes(const std::vector<KernelTime>& times) {
+  JsonWriter json;
+  json.BeginArray();
+  for (const KernelTime& time : times) {
+    json.BeginObject().Key("kernel").Text(time.kernel).Key("us").Real(time.us);
+    WriteExtents(&json.Key("global"), time.size.global, time.size.dimensions);
+    WriteExtents(&json.Key("local"), time.size.local, time.size.dimensions);
+    json.EndObject();
+  }
+  return json.EndArray().str();
+}
+
+std::string DescribeCache() {
+  const CacheStatistics statistics = GlobalCacheStatistics();
+  JsonWriter json;
+  json.BeginObject();
+  json.Key("hits").Number(statistics.hits).Key("misses").Number(statistics.misses);
+  json.Key("rebuilt").Number(statistics.rebuilt).Key("stored").Number(statistics.stored);
+  return json.EndObject().str();
+}
+
+}  // namespace tvmflow::opencl

@@ -1,0 +1,31 @@
+// TVM's timer on device times, for time_evaluator and everything built on it.
+#pragma once
+
+#include <tvm/runtime/timer.h>
+
+#include <chrono>
+
+namespace tvmflow::tvm_plugin {
+
+// Measures the sum of the times that kernels took on the device between Start and
+// Stop, without the host's share; host wall time where no kernel ran (copies only).
+class OpenClTimer final : public tvm::runtime::TimerNode {
+ public:
+  explicit OpenClTimer(DLDevice device) : device_(device) {}
+  ~OpenClTimer() final;
+
+  void Start() final;
+  void Stop() final;
+  int64_t SyncAndGetElapsedNanos() final { return elapsed_ns_; }
+
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("tvmflow.OpenClTimer", OpenClTimer, tvm::runtime::TimerNode);
+
+ private:
+  DLDevice device_;
+  bool running_ = false;
+  size_t session_ = 0;
+  std::chrono::steady_clock::time_point started_;
+  int64_t elapsed_ns_ = 0;
+};
+
+}  // namespace tvmflow::tvm_plugin
