@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,6 @@ from tiny_model import tiny_model
 
 from tvmflow.tolerance import assert_close
 
-needs_onnxruntime = pytest.mark.skipif(
-    find_spec("onnxruntime") is None, reason="needs the extra 'verify'"
-)
 SHAPE = ("--shape", "x/in=1,3,8,8")
 
 
@@ -111,7 +107,6 @@ def test_inspect(cli, compiled):
     assert described["checked"] is False
 
 
-@needs_onnxruntime
 @pytest.mark.onnxruntime
 def test_run_writes_what_onnxruntime_computes(cli, model, compiled, inputs):
     from tvmflow.verify import run_reference
@@ -151,7 +146,6 @@ def test_run_prints_a_summary(cli, compiled):
     assert outputs[1]["dtype"] == "bool"
 
 
-@needs_onnxruntime
 @pytest.mark.onnxruntime
 def test_verify_passes(cli, model, compiled, inputs):
     result = cli("verify", model, compiled)
@@ -166,7 +160,6 @@ def test_verify_passes(cli, model, compiled, inputs):
     assert positive["max_abs_error"] == 0
 
 
-@needs_onnxruntime
 @pytest.mark.onnxruntime
 def test_verify_fails_for_a_model_with_other_weights(cli, compiled, tmp_path):
     onnx.save(tiny_model(scale=1.001), tmp_path / "other.onnx")

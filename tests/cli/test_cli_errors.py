@@ -150,6 +150,7 @@ def test_run_where_the_outputs_cannot_be_written(cli, compiled, tmp_path):
     assert files(tmp_path) == set()
 
 
+@pytest.mark.onnxruntime
 def test_verify_with_another_model(cli, compiled, tmp_path, model):
     other = onnx.load(model)
     for node in other.graph.node:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,6 @@ def test_the_next_linker_is_tried_and_all_failures_are_told(
 
 
 @pytest.mark.cross
-@pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the extra 'cross'")
 @pytest.mark.parametrize(
     ("host", "machine", "needed"),
     [

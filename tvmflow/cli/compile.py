@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import bytes_text, ms_text, table
+from .formats import bytes_text
 from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_shapes
 from .session import command, err_console, note, print_json, state
 
@@ -179,9 +179,6 @@ def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
 
 def _report(module: Module, saved: Path, seconds: float) -> None:
     meta = module.metadata
-    if state.verbose:
-        rows = [(name, ms_text(ms)) for name, ms in meta["stage_ms"].items()]
-        err_console().print(table(["stage", ">time"], rows))
     size, sidecar, sidecar_bytes = _sizes(saved)
     note(
         f"[green]Wrote[/green] [bold]{_escape(saved)}[/bold] ({bytes_text(size)}) for "

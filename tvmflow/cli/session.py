@@ -8,6 +8,7 @@ for it, that goes to a file without a name, which is shown only with ``--debug``
 from __future__ import annotations
 
 import functools
+import math
 import os
 import signal
 import sys
@@ -171,10 +172,19 @@ def _is_usage_error(error: BaseException) -> bool:
 @contextmanager
 def _native_log() -> Iterator[IO[bytes] | None]:
     """Keep what C++ code and Python's warnings write away from the terminal."""
-    if state.verbose:
-        yield None
-        return
     import logging
+
+    if state.verbose:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger = logging.getLogger("tvmflow")
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if state.debug else logging.INFO)
+        try:
+            yield None
+        finally:
+            logger.removeHandler(handler)
+        return
     import tempfile
     import warnings
 
@@ -203,7 +213,7 @@ def _native_log() -> Iterator[IO[bytes] | None]:
 
 def _strict(value: Any) -> Any:
     """Replace what JSON does not have: infinity and NaN become strings."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
         return {str(key): _strict(item) for key, item in value.items()}

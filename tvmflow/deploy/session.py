@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 
 from ..errors import ArtifactError, DeviceError, InputError
+from ..runtime import plugin
 from ..tensors import TensorInfo
 from .boundary import NO_DEVICE_REMEDIES, translate
 from .reader import Artifact
@@ -180,20 +181,24 @@ def _find_device(target: str, index: int, artifact: Artifact) -> Any:
             f"Running the module {artifact.path} failed: its target {target!r} is unknown.",
             remedy="Compile the model again with this tvmflow.",
         )
+    attempt = f"Running {artifact.path}"
     try:
+        if target == "opencl":
+            # Loaded by `import tvm` already, unless that failed: then this says why.
+            plugin.load()
         device = tvm.device(_DEVICES[target], index)
-        exists = bool(device.exist)
+        if device.exist:
+            return device
+        # A missing OpenCL device gives its reason when it is used.
+        tvm.runtime.empty((1,), "uint8", device)
     except Exception as error:
-        if (translated := translate(error, f"Opening the {target} device", target)) is not None:
+        if (translated := translate(error, attempt, target)) is not None:
             raise translated from error
-        exists = False
-    if not exists:
-        which = f"no {target} device {index}" if index else f"no {target} device"
-        raise DeviceError(
-            f"Running the module {artifact.path} failed: there is {which} on this machine.",
-            remedy=NO_DEVICE_REMEDIES.get(target),
-        )
-    return device
+    which = f"no {target} device {index}" if index else f"no {target} device"
+    raise DeviceError(
+        f"{attempt} failed: there is {which} on this machine.",
+        remedy=NO_DEVICE_REMEDIES.get(target),
+    )
 
 
 def _is_aligned(value: Any) -> bool:
