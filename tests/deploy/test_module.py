@@ -229,6 +229,8 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
     assert not module_file.exists()
     with pytest.raises(ArtifactError, match=r"its file .* is gone, or the module was closed"):
         module(values())
+    with pytest.raises(ArtifactError, match="Saving the module tiny failed"):
+        module.save(tmp_path / "again.so")
     forgotten = Module.from_temporary(saved, lambda: calls.append(2))
     del forgotten
     gc.collect()

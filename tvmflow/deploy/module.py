@@ -214,7 +214,8 @@ class Module:
         """
         final = Path(path)
         source = self._artifact
-        if final.exists() and source.path.exists() and final.samefile(source.path):
+        self._require_file("Saving")
+        if final.exists() and final.samefile(source.path):
             return final
         with staging(final) as stage:
             files: dict[Path, Path] = {}
@@ -247,16 +248,19 @@ class Module:
         outputs = ", ".join(map(str, self.outputs))
         return f"<tvmflow.Module {self.metadata['name']} ({self.target}): {inputs} -> {outputs}>"
 
+    def _require_file(self, attempt: str) -> None:
+        if not self.path.exists():
+            raise ArtifactError(
+                f"{attempt} the module {self.metadata['name']} failed: its file {self.path} "
+                "is gone, or the module was closed.",
+                remedy="Load it again from where it was saved, or compile the model again.",
+            )
+
     def _opened(self) -> Session:
         if self._session is None:
             from .session import Session
 
-            if not self.path.exists():
-                raise ArtifactError(
-                    f"Running the module {self.metadata['name']} failed: its file {self.path} "
-                    "is gone, or the module was closed.",
-                    remedy="Load it again from where it was saved.",
-                )
+            self._require_file("Running")
             _check_host(self._artifact)
             self._artifact.check_library()
             self._session = Session(self._artifact, self._device_index)
