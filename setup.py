@@ -63,7 +63,9 @@ class BuildPlugin(build_ext):
         for source in sorted(ext.sources):
             target = objects_folder / Path(source).with_suffix(".o")
             objects.append(str(target))
-            needed = max(Path(source).stat().st_mtime, newest_header, Path(__file__).stat().st_mtime)
+            needed = max(
+                Path(source).stat().st_mtime, newest_header, Path(__file__).stat().st_mtime
+            )
             if target.exists() and target.stat().st_mtime > needed and not self.force:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ import json
 import site
 import sys
 import sysconfig
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError
@@ -21,6 +23,56 @@ from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError
 LIBRARY = Path(__file__).with_name("libtvmflow_opencl.so")
 
 _handle: ctypes.CDLL | None = None
+
+
+class NativeDeviceError(DeviceError):
+    """A :class:`~tvmflow.errors.DeviceError` raised in C++.
+
+    The native text has the message in its first line, the remedy in a line that
+    begins with ``Remedy:``, and details below; TVM creates the exception from it.
+    """
+
+    def __init__(self, text: str):
+        message, remedy, details = _split(text)
+        super().__init__(message, remedy=remedy, details=details)
+
+
+class NativeKernelBuildError(KernelBuildError):
+    """A :class:`~tvmflow.errors.KernelBuildError` raised in C++, with the build log."""
+
+    def __init__(self, text: str):
+        message, remedy, details = _split(text)
+        super().__init__(message, remedy=remedy, details=details)
+
+
+def _split(text: str) -> tuple[str, str | None, str | None]:
+    message, _, rest = text.partition("\n")
+    remedy = None
+    if rest.startswith("Remedy: "):
+        remedy, _, rest = rest.removeprefix("Remedy: ").partition("\n")
+    return message, remedy, rest or None
+
+
+@dataclass(frozen=True)
+class CacheStatistics:
+    """What the cache of built programs did in this process.
+
+    Parameters
+    ----------
+    hits
+        Programs taken from the cache.
+    misses
+        Programs that it did not have.
+    rebuilt
+        Entries that were damaged or that the driver refused.
+    stored
+        Entries written.
+    """
+
+    hits: int
+    misses: int
+    rebuilt: int
+    stored: int
 
 
 def search_folders() -> list[str]:
@@ -48,8 +100,13 @@ def load() -> None:
     global _handle
     if _handle is not None:
         return
+    # The plug-in uses TVM's runtime library.  Importing TVM calls autoload(), unless
+    # this is that call or TVM_DEVICE_BACKEND_AUTOLOAD=0 forbids it.
+    import_module("tvm")
     import tvm_ffi
 
+    if _handle is not None:
+        return
     if not LIBRARY.exists():
         raise EnvironmentMismatchError(
             f"The OpenCL plug-in {LIBRARY} was not built.",
@@ -62,8 +119,8 @@ def load() -> None:
             f"The OpenCL plug-in does not fit the installed TVM: {error}",
             remedy="reinstall tvmflow with pip, which compiles the plug-in again",
         ) from error
-    tvm_ffi.register_error("DeviceError", DeviceError)
-    tvm_ffi.register_error("KernelBuildError", KernelBuildError)
+    tvm_ffi.register_error("DeviceError", NativeDeviceError)
+    tvm_ffi.register_error("KernelBuildError", NativeKernelBuildError)
     configure(search_folders=search_folders())
 
 
@@ -73,14 +130,30 @@ def configure(**settings: object) -> None:
     Parameters
     ----------
     settings
-        ``library``, ``device`` (as the environment variables ``TVMFLOW_OPENCL_LIBRARY``
-        and ``TVMFLOW_OPENCL_DEVICE``; before the first use of a device),
-        ``search_folders`` (list of folders with pip-installed drivers),
-        ``build_options`` (appended to the driver's compiler options).
+        Before the first use of a device: ``library`` and ``device`` (as the environment
+        variables ``TVMFLOW_OPENCL_LIBRARY`` and ``TVMFLOW_OPENCL_DEVICE``),
+        ``search_folders`` (folders with drivers installed by pip).  At any time, for
+        programs built afterwards: ``build_options`` (a string, appended to the options
+        of the driver's compiler), ``cache`` (bool), ``cache_folder``,
+        ``cache_limit_bytes``.
+
+    Raises
+    ------
+    ValueError
+        If a setting does not exist.
     """
     import tvm_ffi
 
+    load()
     tvm_ffi.get_global_func("tvmflow.opencl.configure")(json.dumps(settings))
+
+
+def cache_statistics() -> CacheStatistics:
+    """Return what the cache of built programs did in this process so far."""
+    import tvm_ffi
+
+    load()
+    return CacheStatistics(**json.loads(tvm_ffi.get_global_func("tvmflow.opencl.cache_stats")()))
 
 
 def autoload() -> None:

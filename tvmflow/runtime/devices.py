@@ -1,0 +1,218 @@
+"""The devices of this machine, as TVM and its runtimes see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import DeviceError
+from . import plugin
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Facts about one device; what a kind of device does not tell is empty, 0 or False.
+
+    Parameters
+    ----------
+    kind
+        ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU).
+    index
+        Its number: ``tvm.device(kind, index)``.
+    name, vendor, version, driver
+        As the driver spells them; ``version`` is that of the interface.
+    device_type
+        ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"other"``.
+    platform
+        The OpenCL platform.
+    library
+        Path of the shared library that the device was reached through.
+    compute_units
+        Compute units, multiprocessors or CPU cores.
+    max_work_group_size
+        Work-items (threads) of the largest work-group (block).
+    local_memory_bytes, global_memory_bytes, max_allocation_bytes
+        Local (shared) memory of a work-group, memory of the device, largest buffer.
+    native_vector_width_float
+        Lanes of fp32 that the device prefers in a vector.
+    fp16
+        Whether kernels may compute in half precision.
+    images
+        Whether the device has images, which texture storage needs.
+    image2d_max_width, image2d_max_height, image_max_array_size
+        Limits of an image array: texels, texels, layers.
+    image2d_from_buffer
+        Whether an image can be made from a buffer.
+    assumed_processor
+        The processor that kernels are compiled for, where the driver's compiler is
+        older than this CPU and does not know it.
+    extensions
+        OpenCL extensions, sorted.
+    """
+
+    kind: str
+    index: int
+    name: str
+    vendor: str = ""
+    version: str = ""
+    driver: str = ""
+    device_type: str = "cpu"
+    platform: str = ""
+    library: str = ""
+    compute_units: int = 0
+    max_work_group_size: int = 0
+    local_memory_bytes: int = 0
+    global_memory_bytes: int = 0
+    max_allocation_bytes: int = 0
+    native_vector_width_float: int = 0
+    fp16: bool = False
+    images: bool = False
+    image2d_max_width: int = 0
+    image2d_max_height: int = 0
+    image_max_array_size: int = 0
+    image2d_from_buffer: bool = False
+    assumed_processor: str = ""
+    extensions: tuple[str, ...] = field(default=(), repr=False)
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Return every device of this machine: OpenCL's, then CUDA's, then the host's CPU.
+
+    Opens the OpenCL library, but creates nothing on the devices.
+    """
+    return [*opencl_devices(), *cuda_devices(), host_device()]
+
+
+def opencl_devices() -> list[DeviceInfo]:
+    """Return the OpenCL devices in the order of their indices; empty without any."""
+    import tvm_ffi
+
+    plugin.load()
+    described = json.loads(tvm_ffi.get_global_func("tvmflow.opencl.describe")())
+    return [_from_description(item) for item in described]
+
+
+def _from_description(item: dict[str, Any]) -> DeviceInfo:
+    return DeviceInfo(
+        kind="opencl",
+        index=item["index"],
+        name=item["name"],
+        vendor=item["vendor"],
+        version=item["version"],
+        driver=item["driver"],
+        device_type=item["type"],
+        platform=item["platform"],
+        library=item["library"],
+        compute_units=item["compute_units"],
+        max_work_group_size=item["max_work_group"],
+        local_memory_bytes=item["local_memory_bytes"],
+        global_memory_bytes=item["global_memory_bytes"],
+        max_allocation_bytes=item["max_allocation_bytes"],
+        native_vector_width_float=item["native_vector_width_float"],
+        fp16=item["fp16"],
+        images=item["images"],
+        image2d_max_width=item["image_max_width"],
+        image2d_max_height=item["image_max_height"],
+        image_max_array_size=item["image_max_array"],
+        image2d_from_buffer=item["image2d_from_buffer"],
+        assumed_processor=item["assumed_processor"],
+        extensions=tuple(item["extensions"]),
+    )
+
+
+def why_no_opencl() -> str | None:
+    """Return why there is no OpenCL device and what was tried; ``None`` if there is one."""
+    import tvm_ffi
+
+    plugin.load()
+    return tvm_ffi.get_global_func("tvmflow.opencl.failure")() or None
+
+
+def require_opencl() -> DeviceInfo:
+    """Return the first OpenCL device.
+
+    Raises
+    ------
+    DeviceError
+        If there is none; the message tells which libraries were tried and the remedy.
+    """
+    devices = opencl_devices()
+    if not devices:
+        raise DeviceError(why_no_opencl() or "No OpenCL device was found.")
+    return devices[0]
+
+
+def cuda_devices() -> list[DeviceInfo]:
+    """Return the CUDA devices; empty where TVM's CUDA runtime or the driver is missing."""
+    import tvm
+
+    devices: list[DeviceInfo] = []
+    gpu = tvm.cuda(0)
+    while _exists(gpu):
+        devices.append(
+            DeviceInfo(
+                kind="cuda",
+                index=gpu.index,
+                name=str(gpu.device_name),
+                vendor="NVIDIA Corporation",
+                version=f"compute capability {gpu.compute_version}",
+                device_type="gpu",
+                compute_units=int(gpu.multi_processor_count or 0),
+                max_work_group_size=int(gpu.max_threads_per_block or 0),
+                local_memory_bytes=int(gpu.max_shared_memory_per_block or 0),
+                global_memory_bytes=int(gpu.total_global_memory or 0),
+                max_allocation_bytes=int(gpu.total_global_memory or 0),
+                native_vector_width_float=1,
+                fp16=True,
+            )
+        )
+        gpu = tvm.cuda(gpu.index + 1)
+    return devices
+
+
+def _exists(device: Any) -> bool:
+    # TVM asks the CUDA runtime, which fails instead of answering where no driver is.
+    try:
+        return bool(device.exist)
+    except RuntimeError:
+        return False
+
+
+def host_device() -> DeviceInfo:
+    """Return the host's CPU as the target ``llvm`` sees it."""
+    import tvm
+    from tvm.target.codegen import llvm_get_system_cpu, llvm_version_major
+
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return DeviceInfo(
+        kind="llvm",
+        index=0,
+        name=_processor_name(),
+        vendor=llvm_get_system_cpu(),
+        version=f"LLVM {llvm_version_major()}",
+        driver=f"TVM {tvm.__version__}",
+        device_type="cpu",
+        compute_units=_usable_cores(),
+        global_memory_bytes=memory_bytes,
+        max_allocation_bytes=memory_bytes,
+    )
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
