@@ -201,3 +201,42 @@ def test_models(cli, tmp_path):
     assert [d.dim_value for d in built.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 32, 32]
     written = cli("models", "build", "mobilenet_v1", "-o", "m.onnx", *arguments, "--json").json
     assert written["files"] == [{"name": "m.onnx", "bytes": Path("m.onnx").stat().st_size}]
+
+
+def test_devices_lists_the_host(cli):
+    host = cli("devices", "--json").json[-1]
+    assert (host["kind"], host["index"]) == ("llvm", 0)
+    assert host["compute_units"] > 0
+    assert "llvm:0" in cli("devices").stdout
+
+
+@pytest.mark.opencl
+def test_devices_shows_what_texture_storage_needs(cli):
+    device = cli("devices", "--json").json[0]
+    assert device["kind"] == "opencl"
+    text = cli("devices", "-v").stdout
+    words = ["opencl:0", device["name"], device["library"], device["driver"], "fp16"]
+    if device["images"]:
+        words.append(f"{device['image2d_max_width']}×{device['image2d_max_height']} texels")
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.opencl
+def test_compiled_run_and_measured_on_opencl(cli, model):
+    result = cli("compile", model, *SHAPE, "-o", "cl.so")
+    assert result.status == 0, result.stderr
+    assert cli("run", "cl.so", "--random-seed", "0", "--outputs", "out.npz").status == 0
+    measured = cli("bench", "cl.so", "--runs", "5", "--kernels", "--json").json
+    assert {kernel["clock"] for kernel in measured["kernels"]} == {"device"}
+    result = cli("bench", "cl.so", "--runs", "5", "--kernels")
+    assert "by the device's clock" in result.stdout
+    assert "work-items" in result.stdout
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+def test_verified_on_opencl(cli, model):
+    assert cli("compile", model, *SHAPE, "-o", "cl.so").status == 0
+    result = cli("verify", model, "cl.so")
+    assert result.status == 0, result.stdout + result.stderr

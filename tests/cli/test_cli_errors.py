@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -202,3 +203,29 @@ def test_errors_inside_are_short_unless_debug(cli, compiled, monkeypatch):
     assert "Traceback" in result.stderr
     assert "Remedy" in result.stderr
     assert "Traceback" not in cli("inspect", "none.so").stderr
+
+
+def test_no_opencl_device(run_python, model):
+    """Without a driver: compiling for ``auto`` and running are refused, and say what to do."""
+    code = "import sys; sys.argv[0] = 'tvmflow'; from tvmflow.cli import main; main()"
+    nothing = {"TVMFLOW_OPENCL_LIBRARY": "/nonexistent/libOpenCL.so"}
+
+    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return run_python(code, *arguments, env=variables)
+
+    done = run("compile", model, *SHAPE, "-o", "cl.so", **nothing)
+    assert done.returncode == 2
+    assert "Remedy" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run("compile", model, *SHAPE, "--device", "cpu", "-o", "cl.so", **nothing)
+    assert done.returncode == 0, done.stderr
+    done = run("run", "cl.so", "--random-seed", "0", **nothing)
+    assert done.returncode == 2
+    assert "No OpenCL device" in done.stderr
+    assert "Remedy" in done.stderr
+    assert "/nonexistent/libOpenCL.so" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run("devices", **nothing)
+    assert done.returncode == 0
+    assert "llvm:0" in done.stdout
+    assert "No OpenCL device" in done.stderr

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from .formats import bytes_text, facts, print_section
 from .options import Debug, Json, Quiet, Verbose
-from .session import command
+from .session import command, note, out_console, print_json, state
+
+if TYPE_CHECKING:
+    from ..runtime.devices import DeviceInfo
 
 EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow devices
+  tvmflow devices -v
+      with OpenCL extensions
+
 [bold]Choosing an OpenCL device[/bold]
   TVMFLOW_OPENCL_DEVICE=1:0 tvmflow bench net.so
       the first device of the second platform
@@ -22,3 +34,68 @@ def list_all(
     _debug: Debug = False,
 ) -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
+    from ..runtime.devices import list_devices, why_no_opencl
+
+    devices = list_devices()
+    if as_json:
+        print_json([asdict(device) for device in devices])
+        return
+    console = out_console()
+    for device in devices:
+        print_section(console, f"{device.kind}:{device.index}  {device.name}", facts(_rows(device)))
+    if not any(device.kind == "opencl" for device in devices) and (reason := why_no_opencl()):
+        note(f"[yellow]No OpenCL device.[/yellow] {_escape(reason)}")
+
+
+def _rows(device: DeviceInfo) -> list[tuple[str, str]]:
+    """Describe a device; what it does not tell is left out."""
+    rows = [
+        ("type", device.device_type),
+        ("platform", device.platform),
+        ("driver", device.driver),
+        ("version", device.version),
+        ("library", device.library),
+        ("compute units", _count(device.compute_units)),
+        ("memory", _size(device.global_memory_bytes)),
+        ("largest buffer", _size(device.max_allocation_bytes)),
+        ("local memory", _size(device.local_memory_bytes)),
+        ("work-group", f"up to {device.max_work_group_size}" if device.max_work_group_size else ""),
+        ("images", _images(device)),
+        ("fp16", _yes(device.fp16) if device.kind != "llvm" else ""),
+        ("compiled for", device.assumed_processor),
+    ]
+    if device.kind == "opencl":
+        from ..target import preset_of
+
+        rows.append(("--device auto", preset_of(device).name))
+    if state.verbose:
+        rows.append(("extensions", " ".join(device.extensions)))
+    return [(name, value) for name, value in rows if value]
+
+
+def _images(device: DeviceInfo) -> str:
+    if device.kind != "opencl":
+        return ""
+    if not device.images:
+        return "no: textures cannot be used"
+    size = f"{device.image2d_max_width}×{device.image2d_max_height}"
+    from_buffer = "from buffers, too" if device.image2d_from_buffer else "not from buffers"
+    return f"up to {size} texels in {device.image_max_array_size} layers, {from_buffer}"
+
+
+def _count(value: int) -> str:
+    return str(value) if value else ""
+
+
+def _size(count: int) -> str:
+    return bytes_text(count) if count else ""
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
