@@ -89,10 +89,17 @@ def axis_map(
     """
     x = coordinates(size, result, scale, roi, modes.coordinate)
     outside = np.zeros(result, bool)
+    if modes.coordinate == "tf_crop_and_resize" and scale == 1 and roi != (0.0, 1.0):
+        # ONNX Runtime does not crop such an axis, the specification does.
+        raise Refusal("cropping an axis without resizing it is ambiguous")
     if modes.coordinate == "tf_crop_and_resize":
         outside = (x < 0) | (x > size - 1)
+    if modes.antialias and size == result and scale != 1:
+        raise Refusal("smoothing an axis that keeps its extent is ambiguous")
     if modes.mode == "nearest":
-        places = _nearest(x, modes.nearest)[:, None]
+        if modes.coordinate == "half_pixel_symmetric" and _near_boundary(x, modes.nearest):
+            raise Refusal("a position between two elements, where rounding errors decide")
+        places = _nearest(x, modes.nearest, scale)[:, None]
         weights = np.ones_like(places, np.float64)
     elif modes.mode in ("linear", "cubic"):
         shrink = min(scale, 1.0) if modes.antialias else 1.0
@@ -141,7 +148,15 @@ def coordinates(
     raise Refusal(f"its coordinate_transformation_mode {mode!r} is unknown")
 
 
-def _nearest(x: np.ndarray, mode: str) -> np.ndarray:
+def _near_boundary(x: np.ndarray, mode: str) -> bool:
+    """Whether a position is so near a rounding boundary that the last bit decides."""
+    shifted = x.astype(np.float64) - (0.5 if mode.startswith("round") else 0.0)
+    return bool((np.abs(shifted - np.round(shifted)) < 1e-5).any())
+
+
+def _nearest(x: np.ndarray, mode: str, scale: float) -> np.ndarray:
+    if mode == "simple":  # before opset 11, where ONNX Runtime gives the unsaid rule
+        mode = "ceil" if scale < 1 else "floor"
     if mode == "round_prefer_floor":
         rounded = np.ceil(x - np.float32(0.5))
     elif mode == "round_prefer_ceil":

@@ -18,9 +18,7 @@ def resize(c: NodeContext) -> relax.Expr:
     """Resize any axes, in any of ONNX's modes."""
     rank = len(c.shape())
     if c.opset < 11:
-        modes = ResizeModes(c.attribute("mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
-        scales = c.array(1, "scales").tolist()
-        return _resize(c, scales, [(0.0, 1.0)] * rank, modes)
+        return upsample(c)
     modes = ResizeModes(
         mode=c.attribute("mode", "nearest"),
         coordinate=c.attribute("coordinate_transformation_mode", "half_pixel"),
@@ -35,14 +33,14 @@ def resize(c: NodeContext) -> relax.Expr:
 
 @converts("Upsample")
 def upsample(c: NodeContext) -> relax.Expr:
-    """Resize by factors: what Resize was before opset 10."""
+    """Resize by factors: what Resize was before opset 11."""
     scales = c.array(1, "scales").tolist() if c.has(1) else list(c.required("scales"))
     mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(
         c.attribute("mode", "nearest")
     )
     if mode is None:
         raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
-    modes = ResizeModes(mode, "asymmetric", "floor", -0.75, False, False)
+    modes = ResizeModes(mode, "asymmetric", "simple", -0.75, False, False)
     return _resize(c, scales, [(0.0, 1.0)] * len(c.shape()), modes)
 
 
@@ -101,6 +99,9 @@ def _resize(
             maps[axis] = mapped
     if not maps:
         return c.input()
+    if shape == result:
+        # ONNX Runtime copies the input here; the specification moves its elements.
+        raise Refusal("resizing to the same shape by factors other than 1 is ambiguous")
     native = _native(c, maps, modes)
     if native is not None:
         return native
@@ -166,7 +167,7 @@ def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> rel
                 c.input(), c.result.shape[2:], layout="NCHW",
                 method="nearest_neighbor" if modes.mode == "nearest" else "linear",
                 coordinate_transformation_mode=mode,
-                rounding_method=modes.nearest if modes.mode == "nearest" else "",
+                rounding_method=_relax_rounding(modes),
             )  # fmt: skip
     return None
 
@@ -181,14 +182,24 @@ def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
     elif mode == "asymmetric":
         x = y * ratio
     else:
-        x = y * (mapped.size - 1) / (result - 1) if result > 1 else np.zeros(result)
+        if result == 1:  # Relax's operator would divide by zero
+            return False
+        x = y * (mapped.size - 1) / (result - 1)
     if modes.mode == "linear":
         return bool(np.abs(x - mapped.coordinates).max() < 1e-4)
-    shift = {"floor": 1e-5, "ceil": -1e-5}.get(modes.nearest, 0.0)
+    nearest = _relax_rounding(modes)
+    shift = {"floor": 1e-5, "ceil": -1e-5}.get(nearest, 0.0)
     rounding = {"round_prefer_floor": lambda v: np.ceil(v - 0.5),
                 "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-                "floor": np.floor, "ceil": np.ceil}[modes.nearest]  # fmt: skip
+                "floor": np.floor, "ceil": np.ceil}[nearest]  # fmt: skip
     # Equal for positions a little lower and higher too: rounding errors must not decide.
     margin = 4e-6
     low, high = (np.clip(rounding(x + shift + m), 0, mapped.size - 1) for m in (-margin, margin))
     return bool((low == mapped.places[:, 0]).all() and (high == mapped.places[:, 0]).all())
+
+
+def _relax_rounding(modes: ResizeModes) -> str:
+    """Relax's name of a rounding; interpolation has none."""
+    if modes.mode != "nearest":
+        return ""
+    return "floor" if modes.nearest == "simple" else modes.nearest
