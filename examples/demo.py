@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,11 @@ def device_rows(target: str) -> list[tuple[str, str]]:
     return rows
 
 
+def duration(ms: float) -> str:
+    """Return a time in the unit that suits it."""
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
+
+
 def facts(rows: list[tuple[str, str]]) -> Table:
     """Return names and values as a table without a head."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -94,9 +100,9 @@ def stages(module: Module) -> Table:
     table.add_column("stage")
     table.add_column("time", justify="right")
     for name, ms in times.items():
-        table.add_row(name, f"{ms:.0f} ms")
+        table.add_row(name, duration(ms))
     table.add_section()
-    table.add_row("all", f"{sum(times.values()):.0f} ms", style="bold")
+    table.add_row("all", duration(sum(times.values())), style="bold")
     return table
 
 
@@ -108,7 +114,7 @@ def latencies(ours: Timing, reference: dict[str, float], name: str) -> Table:
     table.add_column(f"{name}, CPU", justify="right")
     times = zip(reference, (ours.load_ms, ours.first_ms, ours.median_ms, ours.p90_ms), strict=True)
     for row, ms in times:
-        table.add_row(row, f"{ms:.1f} ms", f"{reference[row]:.1f} ms")
+        table.add_row(row, duration(ms), duration(reference[row]))
     return table
 
 
@@ -134,7 +140,8 @@ def run(options: argparse.Namespace, folder: Path, console: Console) -> bool:
 
         with tvmflow.compile(model, target=options.target, progress=progress) as compiled:
             path = compiled.save(folder / f"{options.model}.so")
-        with tvmflow.load(path) as module:
+        # Not `with tvmflow.load(…)`, which would load it before the clock runs.
+        with closing(tvmflow.load(path)) as module:
             rng = np.random.default_rng(0)
             inputs = {
                 info.name: rng.random(info.shape).astype(info.dtype) for info in module.inputs
