@@ -9,6 +9,7 @@ import onnx
 from onnx import helper, inliner
 
 from ..errors import ModelError, UnsupportedModelError
+from ..tensors import TensorInfo
 from .constants import constant_value
 from .graph import Graph, TensorType
 from .shapes import static_inputs
@@ -62,11 +63,11 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
             constants[node.output[0]] = value
     # Since format 4 an input with an initializer is a weight that a caller might replace.
     inputs = [value for value in graph.input if value.name not in constants]
-    skeleton = _skeleton(model, inputs, nodes)
+    infos = static_inputs(inputs, shapes)
+    skeleton = _skeleton(model, infos, nodes)
     if skeleton.functions:
         skeleton = inliner.inline_local_functions(skeleton)
     _check(skeleton, constants)
-    infos = static_inputs(inputs, shapes)
     result = Graph(
         source.name, opset, infos, [value.name for value in graph.output],
         list(skeleton.graph.node), constants,
@@ -112,23 +113,26 @@ def _constant(node: onnx.NodeProto, source: Source) -> np.ndarray | None:
 
 
 def _skeleton(
-    model: onnx.ModelProto,
-    inputs: Sequence[onnx.ValueInfoProto],
-    nodes: Sequence[onnx.NodeProto],
+    model: onnx.ModelProto, inputs: Sequence[TensorInfo], nodes: Sequence[onnx.NodeProto]
 ) -> onnx.ModelProto:
-    """Copy the model without weights and stale types: its inputs, nodes and functions."""
-    graph = onnx.GraphProto(
-        name=model.graph.name or "model",
-        node=nodes,
-        input=inputs,
-        output=model.graph.output,
-    )
+    """Return the model without weights and stale types: its inputs, nodes and functions."""
+    graph = onnx.GraphProto(name=model.graph.name or "model", node=nodes)
+    for info in inputs:
+        graph.input.append(_value_info(info.name, np.dtype(info.dtype), info.shape))
+    for value in model.graph.output:
+        # The type is inferred anew; the checker only insists on one.
+        graph.output.append(_value_info(value.name, np.dtype("float32"), ()))
     return onnx.ModelProto(
         ir_version=model.ir_version,
         opset_import=model.opset_import,
         functions=model.functions,
         graph=graph,
     )
+
+
+def _value_info(name: str, dtype: np.dtype, shape: Sequence[int]) -> onnx.ValueInfoProto:
+    elem_type = helper.np_dtype_to_tensor_dtype(dtype)
+    return helper.make_tensor_value_info(name, elem_type, shape)
 
 
 def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
@@ -138,8 +142,7 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
     checked = onnx.ModelProto()
     checked.CopyFrom(skeleton)
     for name, array in constants.items():
-        elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-        checked.graph.input.append(helper.make_tensor_value_info(name, elem_type, array.shape))
+        checked.graph.input.append(_value_info(name, array.dtype, array.shape))
     try:
         onnx.checker.check_model(checked)
     except onnx.checker.ValidationError as error:

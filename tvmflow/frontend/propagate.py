@@ -12,6 +12,7 @@ from ..errors import ModelError
 from .constants import fold
 from .graph import Graph, TensorType, node_name
 from .prepare import DEFAULT_DOMAINS
+from .slices import slice_ranges
 from .weights import DTYPES, dtype_name
 from .windows import (
     POOLS,
@@ -142,6 +143,8 @@ def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], s
         kind_or_reason = _static_type(inferred.get(name))
         if node.op_type in _WINDOWED:
             kind_or_reason = _windowed(node, input_types)
+        if node.op_type == "Slice":
+            kind_or_reason = _sliced(node, graph, input_types)
         if isinstance(kind_or_reason, str) and node.op_type in _LIKE_FIRST_INPUT:
             kind_or_reason = _static_type(input_types[node.input[0]])
         if isinstance(kind_or_reason, str):
@@ -173,6 +176,19 @@ def _windowed(
     if min(extents, default=1) < 1:
         return f"its result would have the extents {list(extents)}: the kernel is too large"
     return TensorType((data.shape[0], channels, *extents), data.dtype)
+
+
+def _sliced(
+    node: onnx.NodeProto, graph: Graph, input_types: Mapping[str, onnx.TypeProto]
+) -> TensorType | str:
+    """Return the type of a slice: ONNX's inference gives up on what has to be clamped."""
+    data = _static_type(input_types[node.input[0]])
+    assert isinstance(data, TensorType)
+    ranges = slice_ranges(node, graph.constants, data.shape, graph.opset)
+    if isinstance(ranges, str):
+        return ranges
+    shape = [len(ranges.get(axis, range(extent))) for axis, extent in enumerate(data.shape)]
+    return TensorType(tuple(shape), data.dtype)
 
 
 def _static_type(inferred: onnx.TypeProto | None) -> TensorType | str:

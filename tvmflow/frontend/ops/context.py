@@ -46,13 +46,14 @@ class NodeContext:
         results: Sequence[TensorType | None],
     ):
         self.builder = builder
+        self.node = node
         self.opset = opset
         self.op_type: str = node.op_type
         self.name = node_name(node)
         self.results = results
         self._inputs: list[str] = list(node.input)
         self._expressions = expressions
-        self._constants = constants
+        self.constants = constants
         self._attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._emitted = 0
 
@@ -88,7 +89,7 @@ class NodeContext:
 
     def known(self, index: int) -> np.ndarray | None:
         """Return an input's values if they are known now."""
-        return self._constants.get(self._inputs[index]) if self.has(index) else None
+        return self.constants.get(self._inputs[index]) if self.has(index) else None
 
     def array(self, index: int, what: str) -> np.ndarray:
         """Return an input's values, which have to be known now.

@@ -87,19 +87,15 @@ def instance_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("GroupNormalization")
 def group_normalization(c: NodeContext) -> relax.Expr:
-    """Normalize groups of channels; scale and bias by group before opset 21, by channel after."""
+    """Normalize groups of channels (ONNX has withdrawn the operator's form before opset 21)."""
     shape, groups = c.shape(), c.required("num_groups")
     x = _cast(c, c.input(), _statistics_dtype(c))
     grouped = (shape[0], groups, shape[1] // groups, *shape[2:])
     x = c.emit(R.reshape(x, grouped))
     axes = list(range(2, len(grouped)))
     normal, _, _ = _normalize(c, x, axes, c.attribute("epsilon", 1e-5))
-    normal = _cast(c, normal, c.dtype())
-    if c.opset < 21:
-        per_group = (1, groups) + (1,) * (len(grouped) - 2)
-        return R.reshape(c.emit(_affine(c, normal, per_group, 1, 2)), shape)
-    per_channel = (1, shape[1]) + (1,) * (len(shape) - 2)
-    return _affine(c, c.emit(R.reshape(normal, shape)), per_channel, 1, 2)
+    normal = c.emit(R.reshape(_cast(c, normal, c.dtype()), shape))
+    return _affine(c, normal, (1, shape[1]) + (1,) * (len(shape) - 2), 1, 2)
 
 
 @converts("LayerNormalization")

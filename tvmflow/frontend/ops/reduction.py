@@ -27,6 +27,9 @@ _REDUCTIONS: dict[str, tuple[str | None, Callable[..., relax.Expr], str | None]]
     "ReduceLogSum": (None, R.sum, "log"),
 }
 
+#: Reductions of whole numbers that Relax rounds in another way, or not at all.
+_FLOATING = ("ReduceMean", "ReduceL2", "ReduceLogSum")
+
 #: What TVM's sort on the CPU takes.
 _SORTABLE = ("float32", "float64", "int32", "int64", "uint8", "int8")
 
@@ -37,6 +40,8 @@ def reduction(c: NodeContext) -> relax.Expr:
     before, reduce, after = _REDUCTIONS[c.op_type]
     axes, keepdims = _axes(c), bool(c.attribute("keepdims", 1))
     x = c.input()
+    if c.op_type in _FLOATING and np.dtype(c.dtype()).kind != "f":
+        raise Refusal(f"{c.dtype()} values are not supported")
     if before == "abs":
         x = c.emit(R.abs(x))
     elif before == "square":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
+from ..slices import slice_ranges
 from .context import NodeContext, Refusal, constant, shape_of
 from .registry import converts
 
@@ -65,22 +66,9 @@ def _split_lengths(c: NodeContext, axis: int) -> list[int]:
 @converts("Slice")
 def slice_(c: NodeContext) -> relax.Expr:
     """Take a range of some axes, with steps; negative steps go backwards."""
-    shape = c.shape()
-    if c.opset < 10:
-        starts, ends = list(c.required("starts")), list(c.required("ends"))
-        axes = list(c.attribute("axes") or range(len(starts)))
-        steps = [1] * len(starts)
-    else:
-        starts = c.array(1, "starts").tolist()
-        ends = c.array(2, "ends").tolist()
-        axes = c.array(3, "axes").tolist() if c.has(3) else list(range(len(starts)))
-        steps = c.array(4, "steps").tolist() if c.has(4) else [1] * len(starts)
-    ranges = {}
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        axis = normalized_axis(axis, len(shape))
-        # ONNX counts and clamps like Python, to where an end of -1 with a negative step
-        # is the last element, not "before the first"; slice.indices does all of it.
-        ranges[axis] = range(*slice(start, end, step).indices(shape[axis]))
+    ranges = slice_ranges(c.node, c.constants, c.shape(), c.opset)
+    if isinstance(ranges, str):
+        raise Refusal(ranges)
     return take_ranges(c, c.input(), ranges)
 
 
