@@ -96,6 +96,7 @@ def help_times(repeats: int) -> list[float]:
 
 
 def main() -> None:
+    """Measure everything side by side and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--size", type=int, default=224)

@@ -22,9 +22,7 @@ logger = logging.getLogger(__name__)
 FAMILIES = (conv2d, depthwise, pooling, dense, softmax, reduction, fallback)
 
 
-def schedule_function(
-    function: tirx.PrimFunc, target: TargetSpec
-) -> tuple[s_tir.Schedule, str]:
+def schedule_function(function: tirx.PrimFunc, target: TargetSpec) -> tuple[s_tir.Schedule, str]:
     """Schedule one primary function for a target.
 
     Returns

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir.expr import TensorLoad
 
 from ..target import TargetSpec
 
@@ -20,6 +22,9 @@ from ..target import TargetSpec
 FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
+
+#: Widths that a vector type exists for.
+LANES = (2, 4, 8, 16)
 
 Block = Any
 Loop = Any
@@ -35,6 +40,7 @@ class Workload:
 
     @classmethod
     def of(cls, function: tirx.PrimFunc, target: TargetSpec) -> Workload:
+        """Start scheduling a function."""
         sch = s_tir.Schedule(function)
         root = sch.get_sblock("root", func_name="main")
         return cls(sch, target, list(sch.get_child_blocks(root)))
@@ -45,6 +51,7 @@ class Workload:
         return self.target.device.group_size == 1
 
     def annotation(self, block: Block, key: str) -> str | None:
+        """Value of a block's annotation, ``None`` where it has none."""
         value = self.sch.get(block).annotations.get(key)
         return None if value is None else str(value)
 
@@ -63,6 +70,18 @@ class Workload:
         anchor_block = self.sch.get(anchor)
         index = next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(anchor_block))
         return self.blocks[index + 1 :]
+
+    def lanes_of(self, block: Block) -> int:
+        """Vector lanes that the last loop of a block may become; 0 where it may not.
+
+        TVM's OpenCL code is wrong for vectors of booleans: OpenCL's comparisons give
+        -1 in each lane, as wide as the operands, where TVM counts on one byte of 1.
+        """
+        loops = self.sch.get_loops(block)
+        if len(loops) < 2 or _decides_by_data(self.sch.get(block)):
+            return 0
+        extent = int(self.sch.get(loops[-1]).extent)
+        return extent if extent in LANES else 0
 
     # -- transformations -------------------------------------------------------------------
 
@@ -119,11 +138,12 @@ class Workload:
             items.insert(0, inner)
         self.sch.reorder(*groups, *items)
         for name, members in (("blockIdx", groups), ("threadIdx", items)):
-            for dimension, loop in zip("xyz", reversed(members)):
+            for dimension, loop in zip("xyz", reversed(members), strict=False):
                 self.sch.bind(loop, f"{name}.{dimension}")
         return items[-1]
 
     def extents(self, block: Block) -> list[int]:
+        """Extents of the loops around a block, outermost first."""
         return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]
 
     def loops_below(self, block: Block, above: Loop) -> list[Loop]:
@@ -134,6 +154,7 @@ class Workload:
         return list(loops[depth + 1 :])
 
     def unroll_all(self, loops: Sequence[Loop]) -> None:
+        """Unroll each of ``loops``."""
         for loop in loops:
             self.sch.unroll(loop)
 
@@ -141,6 +162,23 @@ class Workload:
         """Vectorise the last loop and unroll the others."""
         self.unroll_all(loops[:-1])
         self.sch.vectorize(loops[-1])
+
+
+def _decides_by_data(block: s_tir.SBlock) -> bool:
+    """Whether a block reads, writes or computes booleans that depend on tensors' values."""
+    regions = [*block.reads, *block.writes]
+    if any(str(region.source.dtype) == "bool" for region in regions):
+        return True
+    found: list[Any] = []
+
+    def compare(node: Any) -> None:
+        tvm_ffi.structural_walk([node.a, node.b], (TensorLoad, found.append))
+
+    tvm_ffi.structural_walk(block.body, (_COMPARISONS, compare))
+    return bool(found)
+
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def largest_divisor(extent: int, limit: int) -> int:

@@ -149,9 +149,7 @@ def apply_packed(
     return sch
 
 
-def apply_rows(
-    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
-) -> s_tir.Schedule:
+def apply_rows(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> s_tir.Schedule:
     """Schedule the rows form: every weight is read once, in order, in whole vectors."""
     sch = workload.sch
     after = workload.after(anchor)

@@ -41,9 +41,7 @@ def compute(
     return te.compute(
         (x.shape[0], blocks, out_h, out_w, block),
         lambda n, kk, h, v, k: te.sum(
-            padded[
-                n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k
-            ]
+            padded[n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k]
             * w[kk, p, q, k],
             axis=[p, q],
         ),

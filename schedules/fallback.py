@@ -14,7 +14,7 @@ from tvm import s_tir
 from tvm.tirx import IterVar
 
 from .common import Workload
-from .reduction import LANES, is_injective, is_reduction
+from .reduction import is_injective, is_reduction
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def _spread(
     if reduced or not workload.is_cpu:
         workload.bind_outer(spatial)
         return
-    lane = spatial.pop() if len(spatial) > 1 and int(sch.get(spatial[-1]).extent) in LANES else None
+    lane = spatial.pop() if workload.lanes_of(block) else None
     fused = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     chunk = CPU_CHUNK // (int(sch.get(lane).extent) if lane is not None else 1)
     outer, _ = sch.split(fused, [None, min(chunk, int(sch.get(fused).extent))])

@@ -75,9 +75,7 @@ def compute(
     pooled = te.compute(
         shape,
         lambda n, kk, h, v, k: reduce(
-            padded[
-                n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k
-            ],
+            padded[n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k],
             axis=[p, q],
         ),
         name="pool",

@@ -11,12 +11,9 @@ import logging
 from tvm import s_tir
 from tvm.tirx import IterVar
 
-from .common import Workload
+from .common import LANES, Workload
 
 logger = logging.getLogger(__name__)
-
-#: Widths that a vector type exists for.
-LANES = (2, 4, 8, 16)
 
 
 def is_reduction(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
@@ -45,8 +42,7 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
         workload.inline(block)
     output = workload.merge_epilogue(anchor)
     loops = list(sch.get_loops(output))
-    vector = len(loops) > 1 and int(sch.get(loops[-1]).extent) in LANES
-    lane = loops.pop() if vector else None
+    lane = loops.pop() if workload.lanes_of(output) else None
     if not loops:
         loops = [sch.add_unit_loop(output)]
     item = workload.bind_outer(loops)
@@ -64,9 +60,7 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
     return sch
 
 
-def _vectorize_if_wide(
-    workload: Workload, block: s_tir.schedule.SBlockRV, above: object
-) -> None:
+def _vectorize_if_wide(workload: Workload, block: s_tir.schedule.SBlockRV, above: object) -> None:
     last = workload.loops_below(block, above)[-1]
     if int(workload.sch.get(last).extent) in LANES:
         workload.sch.vectorize(last)

@@ -17,7 +17,10 @@ from tvmflow.target import resolve
         ("((float4)(a[i], a[i], a[i], a[i]))", "((float4)(a[i]))"),
         ("((float2)(f(x, y), f(x, y)))", "((float2)(f(x, y)))"),
         ("((float4)(a, b, a, a))", "((float4)(a, b, a, a))"),
-        ("((float2)(a[(1, 2)], a[(1, 2)])) + ((int2)(0, 0))", "((float2)(a[(1, 2)])) + ((int2)(0))"),
+        (
+            "((float2)(a[(1, 2)], a[(1, 2)])) + ((int2)(0, 0))",
+            "((float2)(a[(1, 2)])) + ((int2)(0))",
+        ),
         ("((float4)(a))", "((float4)(a))"),
         ("((float)x) + vload4(0, p)", "((float)x) + vload4(0, p)"),
         (

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
+from operators import conv
 
 import tvmflow
 from tvmflow.errors import TvmflowError
 from tvmflow.models import build as build_model
 from tvmflow.pipeline import STAGES
 from tvmflow.tolerance import assert_close
-
-sys.path.insert(0, str(Path(__file__).parent / "schedules"))
-
-from operators import conv  # noqa: E402
 
 TARGETS = ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)]
 

@@ -17,7 +17,7 @@ from tvmflow.target import PRESETS, preset_of, resolve
         (("opencl", "powervr"), ["'powervr'", "adreno", "--device"]),
         (("llvm", "adreno"), ["llvm", "'adreno'"]),
         (("cuda", "mali"), ["cuda", "'mali'"]),
-        (("llvm", "auto", "arm64"), ["'arm64'", "triple", "--host"]),
+        (("llvm", "auto", "arm64"), ["'arm64'", "triple", "aarch64-linux-gnu"]),
     ],
 )
 def test_refused(arguments, words):

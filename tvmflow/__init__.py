@@ -11,17 +11,31 @@ it does.
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._versions import __version__, check_tvm
-from .errors import TvmflowError
+from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
     from .deploy.module import Module, load
     from .pipeline import compile
 
-check_tvm()
+
+def _check_packages() -> None:
+    """Check the TVM wheels; the command line says so without a traceback."""
+    try:
+        check_tvm()
+    except EnvironmentMismatchError as error:
+        if os.path.basename(sys.argv[0]) != "tvmflow":
+            raise
+        sys.stderr.write(f"Error: {error}\n")
+        raise SystemExit(error.exit_status) from None
+
+
+_check_packages()
 
 #: Public names and the modules that define them, imported on first use.
 _LAZY = {

@@ -49,7 +49,8 @@ def schedule_module(mod: IRModule, target: TargetSpec) -> ScheduledModule:
                     raise CompileError(
                         f"The primary function {gv.name_hint} could not be scheduled for "
                         f"{target.kind}: {str(error).strip().splitlines()[-1]}",
-                        remedy="Compile with --target llvm to see whether the model itself is sound.",
+                        remedy="Compile with --target llvm to see whether the model itself "
+                        "is sound.",
                     ) from error
                 families[gv.name_hint] = family
                 function = schedule.mod["main"].with_attrs(
@@ -201,9 +202,7 @@ def device_modules(executable: relax.VMExecutable) -> list[tvm.runtime.Module]:
 _KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
 
 
-def kernel_names(
-    executable: relax.VMExecutable, families: dict[str, str]
-) -> list[dict[str, str]]:
+def kernel_names(executable: relax.VMExecutable, families: dict[str, str]) -> list[dict[str, str]]:
     """Kernels of an executable with the primary function and schedule family of each.
 
     TVM names the kernels of a function ``f_kernel``, ``f_kernel_1`` and so on; on

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
-from .errors import TvmflowError
+from .errors import TargetError, TvmflowError
 from .target import TargetSpec, resolve
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from .frontend import ImportedModel
 
 logger = logging.getLogger(__name__)
+
+#: Where tensors between primary functions may be kept.
+STORAGES = ("buffer",)
 
 #: Called before each stage with its name, its index and the number of stages.
 Progress = Callable[[str, int, int], None]
@@ -127,6 +130,7 @@ def export(job: Compilation) -> None:
             "inputs": job.model.inputs,
             "outputs": job.model.outputs,
             "kernels": kernel_names(job.executable, job.families),
+            "cpu": job.target.cpu,
             "options": job.options,
             "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
         },
@@ -159,8 +163,10 @@ def compile(
     device: str = "auto",
     host: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    storage: str = "buffer",
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
+    work_folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Module:
     """Compile an ONNX model to a module that can be run here and saved.
@@ -178,10 +184,15 @@ def compile(
         LLVM triple of the machine that will load the module, default this one.
     shapes
         Shapes of inputs whose dimensions the model leaves open, by input name.
+    storage
+        Where tensors between primary functions are kept: ``buffer``, so far.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
         Weights of more than this total travel in a file beside the module.
+    work_folder
+        Where the module is written until it is saved, default the system's folder for
+        temporary files.  On the file system of the final file, saving is a link.
     progress
         Called before each stage with its name, its index and the number of stages.
 
@@ -197,7 +208,12 @@ def compile(
     >>> module.save("face.so")
     """
     spec = resolve(target, device, host)
-    folder = Path(tempfile.mkdtemp(prefix="tvmflow-"))
+    if storage not in STORAGES:
+        raise TargetError(
+            f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
+            remedy="Leave --storage out, or choose one of them.",
+        )
+    folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(
             source=model,
@@ -205,7 +221,7 @@ def compile(
             target=spec,
             output=folder / "module.so",
             embed_limit_bytes=embed_limit_bytes,
-            options={"storage": "buffer"},
+            options={"storage": storage},
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

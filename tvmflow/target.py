@@ -8,11 +8,11 @@ compiled for.  All schedules read these facts and never the name of a device.
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .deploy.link import Host
 from .errors import TargetError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ PRESETS = {
     # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
     # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
     "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048),
-    # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, about 32 vec4 registers at full occupancy.
+    # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
     "adreno": Device("adreno", 4, 16, 64, 256, False, 16384, 2048),
     # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
     "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048),
@@ -75,7 +75,19 @@ class TargetSpec:
     @property
     def runs_here(self) -> bool:
         """Whether host code for this target can be loaded on this machine."""
-        return self.host is None or self.host.split("-")[0] == platform.machine()
+        return self.host is None or Host.parse(self.host).is_native
+
+    @cached_property
+    def cpu(self) -> str | None:
+        """LLVM's name of the CPU that host code needs; ``None`` for any of its architecture.
+
+        Only code that carries the kernels uses every instruction of this machine.
+        """
+        if self.kind != "llvm" or self.host is not None:
+            return None
+        from tvm.target.codegen import llvm_get_system_cpu
+
+        return str(llvm_get_system_cpu())
 
     @cached_property
     def tvm_target(self) -> tvm.target.Target:
@@ -84,13 +96,14 @@ class TargetSpec:
 
         host: dict[str, Any] = {"kind": "llvm"}
         if self.host is not None:
-            host["mtriple"] = self.host
+            machine = Host.parse(self.host)
+            host["mtriple"] = machine.llvm_triple
+            if machine.is_android and machine.architecture == "aarch64":
+                # Android keeps a register for itself.
+                host["mattr"] = ["+reserve-x18"]
+        if self.cpu is not None:
+            host["mcpu"] = self.cpu
         if self.kind == "llvm":
-            if self.host is None:
-                # Host code that carries the kernels may use every instruction of this CPU.
-                from tvm.target.codegen import llvm_get_system_cpu
-
-                host["mcpu"] = llvm_get_system_cpu()
             return Target(host, host=host)
         spec: dict[str, Any] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
         if self.kind == "cuda":
@@ -128,7 +141,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
             remedy="Choose one of them with --device.",
         )
     if host is not None:
-        _check_host(host)
+        Host.parse(host)
     arch = None
     if target == "llvm":
         if device not in ("auto", "cpu"):
@@ -148,15 +161,6 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     if device == "auto":
         return TargetSpec("opencl", _running_opencl_device(), host)
     return TargetSpec("opencl", PRESETS[device], host)
-
-
-def _check_host(host: str) -> None:
-    parts = host.split("-")
-    if len(parts) < 3 or not all(parts):
-        raise TargetError(
-            f"The host {host!r} is not an LLVM triple such as aarch64-linux-gnu.",
-            remedy="Name architecture, system and ABI, for example --host aarch64-unknown-linux-gnu.",
-        )
 
 
 def _cuda_arch() -> str:

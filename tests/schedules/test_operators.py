@@ -148,7 +148,9 @@ def test_softmax_does_not_overflow():
 
 
 REDUCTIONS = {
-    f"{operator}_{name}": (lambda o=operator, a=attributes: single(o, [(2, 7, 5, 6)], opset=11, **a))
+    f"{operator}_{name}": (
+        lambda o=operator, a=attributes: single(o, [(2, 7, 5, 6)], opset=11, **a)
+    )
     for operator in ("ReduceMean", "ReduceMax", "ReduceSum")
     for name, attributes in {
         "spatial": {"axes": [2, 3], "keepdims": 1},

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from onnx import helper
+from operators import build, check, conv, random, single
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "schedules"))
-
-from operators import build, check, conv, random, single  # noqa: E402
-
-from tvmflow.frontend import load_model  # noqa: E402
-from tvmflow.graph.simplify import simplify  # noqa: E402
-from tvmflow.models import build as build_model  # noqa: E402
-from tvmflow.target import PRESETS  # noqa: E402
-from tvmflow.texture import blocked  # noqa: E402
-from tvmflow.texture.layout import LayoutPass  # noqa: E402
+from tvmflow.frontend import load_model
+from tvmflow.graph.rewriter import op_name
+from tvmflow.graph.simplify import simplify
+from tvmflow.models import build as build_model
+from tvmflow.target import PRESETS
+from tvmflow.texture import blocked
+from tvmflow.texture.layout import LayoutPass
 
 
 def run_pass(model, device="cpu"):
@@ -29,12 +24,9 @@ def run_pass(model, device="cpu"):
 
 def functions_called(mod):
     """Names of the primary functions that ``main`` calls, in order, without numbers."""
-    called = []
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir":
-                called.append(binding.value.args[0].name_hint.rstrip("0123456789"))
-    return called
+    bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
+    calls = [b.value for b in bindings if op_name(b.value) == "relax.call_tir"]
+    return [call.args[0].name_hint.rstrip("0123456789") for call in calls]
 
 
 def test_a_convolution_becomes_blocked_and_is_unpacked_once():

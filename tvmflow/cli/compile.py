@@ -77,6 +77,15 @@ def compile_model(
             help="The module to write. Default: the model's name in this folder.",
         ),
     ] = None,
+    storage: Annotated[
+        str,
+        typer.Option(
+            "--storage",
+            metavar="buffer",
+            help="Where tensors between kernels are kept.",
+            autocompletion=lambda: ["buffer"],
+        ),
+    ] = "buffer",
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -103,28 +112,28 @@ def compile_model(
     from ..deploy.files import staging
 
     started = time.perf_counter()
-    with staging(final):
-        pass  # Learn before the work, not after it, that `final` cannot be written.
-    with _stages() as progress:
-        module = compile_network(
-            model,
-            target=target,
-            device=device,
-            host=host,
-            shapes=shapes or None,
-            dump_ir=dump_ir,
-            embed_limit_bytes=embed_limit * 10**6,
-            progress=progress,
-        )
-    try:
-        saved = module.save(final)
-        seconds = time.perf_counter() - started
-        if as_json:
-            print_json(_describe(module, saved, seconds))
-        else:
-            _report(module, saved, seconds)
-    finally:
-        module.close()
+    # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
+    with staging(final) as stage:
+        with _stages() as progress:
+            module = compile_network(
+                model,
+                target=target,
+                device=device,
+                host=host,
+                shapes=shapes or None,
+                storage=storage,
+                dump_ir=dump_ir,
+                embed_limit_bytes=embed_limit * 10**6,
+                work_folder=stage,
+                progress=progress,
+            )
+        with module:
+            saved = module.save(final)
+            seconds = time.perf_counter() - started
+            if as_json:
+                print_json(_describe(module, saved, seconds))
+            else:
+                _report(module, saved, seconds)
 
 
 def _refuse_overwriting(model: Path, final: Path) -> None:

@@ -262,6 +262,7 @@ class Module:
 
             self._require_file("Running")
             _check_host(self._artifact)
+            _check_cpu(self._artifact)
             self._artifact.check_library()
             self._session = Session(self._artifact, self._device_index)
         return self._session
@@ -299,6 +300,29 @@ def _check_versions(artifact: Artifact) -> None:
                 f"{found}, but {required[package]} is installed.",
                 remedy="Compile the model again with this tvmflow.",
             )
+
+
+def _check_cpu(artifact: Artifact) -> None:
+    """Code for a newer CPU would end the process at its first unknown instruction."""
+    cpu = artifact.metadata.get("cpu")
+    if not cpu:
+        return
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+
+    here = str(llvm_get_system_cpu())
+    if cpu == here:
+        return
+    needed, present = (
+        set(llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": name}))) for name in (cpu, here)
+    )
+    if needed <= present:
+        return
+    raise ArtifactError(
+        f"Running the module {artifact.path} failed: it was compiled for the CPU {cpu}, and this "
+        f"one ({here}) lacks {', '.join(sorted(map(str, needed - present)))}.",
+        remedy=f"Compile on this machine, or with --host {Host.native().triple} for any such CPU.",
+    )
 
 
 def _check_host(artifact: Artifact) -> None:

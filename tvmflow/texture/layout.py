@@ -58,6 +58,7 @@ class LayoutPass(Rewriter):
         self.unpacked = 0
 
     def start(self, params: list[relax.Var]) -> None:
+        """Remember the parameters: large weights are among them."""
         self.params = params
 
     # -- forms of a variable -------------------------------------------------------------------
@@ -104,9 +105,10 @@ class LayoutPass(Rewriter):
         return self.transposed.get(expr)
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
-        if op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2:
-            if self.is_parameter(value.args[0]):
-                self.transposed[var] = self.substitute(value.args[0])
+        """Ask the operator's rule; without one it reads and writes plain tensors."""
+        transposes = op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2
+        if transposes and self.is_parameter(value.args[0]):
+            self.transposed[var] = self.substitute(value.args[0])
         rule = RULES.get(op_name(value) or "")
         result = rule(self, value) if rule is not None else None
         if result is None:

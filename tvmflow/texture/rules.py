@@ -210,8 +210,8 @@ def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 _UNARY = (
-    "nn.relu nn.leakyrelu nn.gelu nn.gelu_tanh nn.silu nn.softplus clip sigmoid tanh exp sqrt rsqrt "
-    "abs negative erf log floor ceil round square sin cos"
+    "nn.relu nn.leakyrelu nn.gelu nn.gelu_tanh nn.silu nn.softplus clip sigmoid tanh exp sqrt "
+    "rsqrt abs negative erf log floor ceil round square sin cos"
 )
 _BINARY = "add subtract multiply divide maximum minimum power"
 _REDUCTION = "mean sum max min"

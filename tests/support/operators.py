@@ -26,18 +26,25 @@ def build(
     outputs: Sequence[str],
     constants: Mapping[str, np.ndarray] | None = None,
     opset: int = 17,
+    element_type: int | None = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    """A model of float inputs; the shapes of outputs are inferred."""
+    """A model of float inputs; the shapes of outputs are inferred.
+
+    So are their types where ``element_type`` is ``None``.
+    """
     graph = helper.make_graph(
         list(nodes),
         "test",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [
+            helper.make_tensor_value_info(n, element_type, None)
+            if element_type is not None
+            else onnx.ValueInfoProto(name=n)
+            for n in outputs
+        ],
         [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
