@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 
 from .graph import Graph
-from .weights import LARGE_WEIGHT_BYTES
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
@@ -72,7 +71,7 @@ def _merge(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.No
     weight = graph.constants.get(layer.input[1])
     bias_name = layer.input[2] if len(layer.input) > 2 else ""
     bias = graph.constants.get(bias_name) if bias_name else None
-    if weight is None or weight.nbytes >= LARGE_WEIGHT_BYTES or (bias_name and bias is None):
+    if weight is None or weight.nbytes >= graph.large_weight_bytes or (bias_name and bias is None):
         return None
     present = [array for array in parameters if array is not None]
     if len(present) != 4 or not inference_mode(norm):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from .graph import Graph, TensorType
+from .source import Source
 from .weights import to_array
 
 #: Results with more elements than this are computed at run time, or by TVM, instead.
@@ -29,9 +29,7 @@ _NUMPY_TYPES = {
 }  # fmt: skip
 
 
-def constant_value(
-    node: onnx.NodeProto, folder: Path | None = None, model_file: Path | None = None
-) -> np.ndarray | None:
+def constant_value(node: onnx.NodeProto, source: Source | None = None) -> np.ndarray | None:
     """Return the value of a Constant node, ``None`` if it is no dense numeric tensor.
 
     Raises
@@ -43,7 +41,7 @@ def constant_value(
         return None
     attribute = node.attribute[0]
     if attribute.name == "value":
-        return to_array(attribute.t, folder, model_file)
+        return to_array(attribute.t, source)
     if attribute.name in _NUMPY_TYPES:
         value = helper.get_attribute_value(attribute)
         return np.array(value, _NUMPY_TYPES[attribute.name])
@@ -80,6 +78,8 @@ def fold(
     sizes = [array.size for array in inputs.values()]
     sizes += [kind.elements for kind in result_types.values()]
     if max(sizes, default=0) > FOLD_LIMIT_ELEMENTS:
+        return None
+    if any(array.nbytes >= graph.large_weight_bytes for array in inputs.values()):
         return None
     return _evaluate(node, inputs, graph.opset)
 

@@ -12,7 +12,6 @@ from tvm import relax
 
 from .graph import Graph, TensorType, node_name
 from .ops import CONVERTERS, NodeContext, Refusal, bind, constant, dtype_of, shape_of
-from .weights import LARGE_WEIGHT_BYTES
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ def large_weights(graph: Graph) -> dict[str, np.ndarray]:
     result: dict[str, np.ndarray] = {}
     for name in [name for node in graph.nodes for name in node.input] + graph.outputs:
         array = graph.constants.get(name)
-        if array is not None and array.nbytes >= LARGE_WEIGHT_BYTES:
+        if array is not None and array.nbytes >= graph.large_weight_bytes:
             result[name] = array
     return result
 

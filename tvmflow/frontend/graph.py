@@ -43,6 +43,8 @@ class Graph:
         In topological order, each of the default domain and without nested graphs.
     constants
         Initializers and everything computed from them, by name; large ones memory-mapped.
+    large_weight_bytes
+        Constants of at least this size stay outside the IR and are never rewritten.
     types
         Types of inputs and of node results, where they are known.
     problems
@@ -55,6 +57,7 @@ class Graph:
     outputs: list[str]
     nodes: list[onnx.NodeProto]
     constants: dict[str, np.ndarray]
+    large_weight_bytes: int
     types: dict[str, TensorType] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)

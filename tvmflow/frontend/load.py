@@ -18,7 +18,7 @@ from .graph import Graph
 from .prepare import prepare
 from .propagate import propagate
 from .report import unsupported
-from .source import open_model
+from .source import LARGE_WEIGHT_BYTES, open_model
 
 
 @dataclass
@@ -37,7 +37,7 @@ class ImportedModel:
     inputs, outputs
         In the model's order, with the model's names.
     weights
-        Weights of 64 MiB and more by parameter name, in the order of the parameters;
+        Weights of 64 MiB and more (by default) by parameter name, in the order of the parameters;
         memory-mapped where they come from a file.
     """
 
@@ -51,6 +51,8 @@ class ImportedModel:
 def load_model(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    large_weight_bytes: int = LARGE_WEIGHT_BYTES,
 ) -> ImportedModel:
     """Import an ONNX model.
 
@@ -61,6 +63,8 @@ def load_model(
         the path.
     shapes
         Shapes by input name, for inputs with dynamic dimensions.
+    large_weight_bytes
+        Weights of at least this size are not loaded but returned as memory-mapped arrays.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def load_model(
     UnsupportedModelError
         If the model uses what cannot be compiled right; lists all of it.
     """
-    source = open_model(model)
+    source = open_model(model, large_weight_bytes)
     graph = prepare(source, shapes)
     output_names = list(graph.outputs)
     propagate(graph)

@@ -53,7 +53,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     for tensor in graph.initializer:
         if tensor.name in constants:
             raise ModelError(f"The model has two initializers named {tensor.name!r}.")
-        constants[tensor.name] = to_array(tensor, source.folder, source.file)
+        constants[tensor.name] = to_array(tensor, source)
     nodes = []
     for node in graph.node:
         value = _constant(node, source)
@@ -70,7 +70,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     _check(skeleton, constants)
     result = Graph(
         source.name, opset, infos, [value.name for value in graph.output],
-        list(skeleton.graph.node), constants,
+        list(skeleton.graph.node), constants, source.large_weight_bytes,
     )  # fmt: skip
     result.types = {info.name: TensorType(info.shape, info.dtype) for info in infos}
     result.drop_unused_nodes()
@@ -109,7 +109,7 @@ def _constant(node: onnx.NodeProto, source: Source) -> np.ndarray | None:
     """Return a Constant node's value: exporters keep weights there, too."""
     if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS:
         return None
-    return constant_value(node, source.folder, source.file)
+    return constant_value(node, source)
 
 
 def _skeleton(

@@ -11,8 +11,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ..errors import ModelError
-from .weights import LARGE_WEIGHT_BYTES
 from .wire import strip_large_tensors
+
+#: Weights of at least this size stay outside the IR, as memory-mapped arrays.
+LARGE_WEIGHT_BYTES = 64 << 20
 
 
 @dataclass
@@ -31,6 +33,8 @@ class Source:
         The model's own file, ``None`` without a path.
     label
         What to call the model in messages.
+    large_weight_bytes
+        Tensors of at least this size are not loaded.
     """
 
     name: str
@@ -38,9 +42,13 @@ class Source:
     folder: Path | None
     file: Path | None
     label: str
+    large_weight_bytes: int
 
 
-def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Source:
+def open_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    large_weight_bytes: int = LARGE_WEIGHT_BYTES,
+) -> Source:
     """Parse a model without loading its large tensors.
 
     A message in memory is used as it is: nothing here or later changes it.
@@ -53,10 +61,12 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sourc
     if isinstance(model, onnx.ModelProto):
         if not model.HasField("graph"):
             raise ModelError("The onnx.ModelProto has no graph, expected a model.")
-        return Source(model.graph.name or "model", model, None, None, "the model")
+        name = model.graph.name or "model"
+        return Source(name, model, None, None, "the model", large_weight_bytes)
     if isinstance(model, (bytes, bytearray, memoryview)):
         parsed = _parse(bytes(model), "the model's bytes")
-        return Source(parsed.graph.name or "model", parsed, None, None, "the model")
+        name = parsed.graph.name or "model"
+        return Source(name, parsed, None, None, "the model", large_weight_bytes)
     if not isinstance(model, (str, os.PathLike)):
         raise ModelError(
             f"Cannot load a model from a {type(model).__name__}: expected a path, bytes or an "
@@ -64,11 +74,11 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sourc
         )
     path = Path(model)
     label = repr(str(path))
-    parsed = _parse(_read(path, label), label)
-    return Source(path.stem, parsed, path.parent, path, label)
+    parsed = _parse(_read(path, label, large_weight_bytes), label)
+    return Source(path.stem, parsed, path.parent, path, label, large_weight_bytes)
 
 
-def _read(path: Path, label: str) -> bytes:
+def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
     """Return the file's content, without its large tensors."""
     if path.is_dir():
         raise ModelError(
@@ -79,11 +89,13 @@ def _read(path: Path, label: str) -> bytes:
         if path.exists() and not path.is_file():
             raise ModelError(f"Cannot read {label}: it is not a regular file.")
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < LARGE_WEIGHT_BYTES:
+            if os.fstat(file.fileno()).st_size < large_weight_bytes:
                 return file.read()
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                with memoryview(mapped) as view:
-                    return strip_large_tensors(view, LARGE_WEIGHT_BYTES)
+            with (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+                memoryview(mapped) as view,
+            ):
+                return strip_large_tensors(view, large_weight_bytes)
     except FileNotFoundError as error:
         raise ModelError(
             f"Cannot read {label}: there is no such file.", remedy="check the path"

@@ -6,14 +6,11 @@ from math import prod
 from pathlib import Path, PurePath
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from ..errors import ModelError, UnsupportedModelError
+from .source import Source
 from .wire import SAME_FILE
-
-#: Weights of at least this size stay outside the IR, as memory-mapped arrays.
-LARGE_WEIGHT_BYTES = 64 << 20
 
 #: Element types that can be compiled, by ONNX's number.
 DTYPES: dict[int, str] = {
@@ -40,7 +37,7 @@ def dtype_name(elem_type: int) -> str:
         return f"number {elem_type}"
 
 
-def to_array(tensor: TensorProto, folder: Path | None, model_file: Path | None) -> np.ndarray:
+def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
     """Return a tensor's values.
 
     External data is memory-mapped, never read here.
@@ -49,11 +46,8 @@ def to_array(tensor: TensorProto, folder: Path | None, model_file: Path | None) 
     ----------
     tensor
         An initializer or an attribute's tensor.
-    folder
-        Where external data files are looked for; ``None`` when the model did not come
-        from a file.
-    model_file
-        The model's own file, for tensors that were taken out of it.
+    source
+        Where the model came from; ``None`` for a tensor that holds its own values.
 
     Raises
     ------
@@ -75,7 +69,7 @@ def to_array(tensor: TensorProto, folder: Path | None, model_file: Path | None) 
     if any(extent < 0 for extent in tensor.dims):
         raise ModelError(f"{what} has the negative shape {tuple(tensor.dims)}.")
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _map_external(tensor, dtype, folder, model_file)
+        return _map_external(tensor, dtype, source)
     shape = tuple(tensor.dims)
     if tensor.HasField("raw_data"):
         expected = prod(shape) * np.dtype(dtype).itemsize
@@ -85,7 +79,7 @@ def to_array(tensor: TensorProto, folder: Path | None, model_file: Path | None) 
                 f"{dtype}{list(shape)}.",
                 remedy="copy or export the model again",
             )
-        if expected >= LARGE_WEIGHT_BYTES:  # a view of the parsed bytes instead of a copy
+        if source and expected >= source.large_weight_bytes:  # a view of the parsed bytes instead of a copy
             stored = np.dtype(dtype).newbyteorder("<")
             return np.frombuffer(tensor.raw_data, stored).reshape(shape)
     try:
@@ -97,9 +91,7 @@ def to_array(tensor: TensorProto, folder: Path | None, model_file: Path | None) 
         ) from error
 
 
-def _map_external(
-    tensor: TensorProto, dtype: str, folder: Path | None, model_file: Path | None
-) -> np.ndarray:
+def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.ndarray:
     """Memory-map a tensor's external data."""
     what = f"Tensor {tensor.name!r}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -116,8 +108,9 @@ def _map_external(
             f"to have length {entries.get('length')} at offset {entries.get('offset', 0)}.",
             remedy="export the model again",
         )
-    file = model_file if location == SAME_FILE else _external_file(what, location, folder)
-    assert file is not None
+    folder = source.folder if source else None
+    in_model = source.file if source and location == SAME_FILE else None
+    file = in_model or _external_file(what, location, folder)
     try:
         available = file.stat().st_size
     except OSError as error:
@@ -154,13 +147,3 @@ def _external_file(what: str, location: str, folder: Path | None) -> Path:
             remedy="export the model with external data beside it",
         )
     return folder / relative
-
-
-def is_external(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor's values lie outside the message."""
-    return bool(tensor.data_location == TensorProto.EXTERNAL)
-
-
-def tensor_type(array: np.ndarray) -> int:
-    """ONNX's number of an array's element type."""
-    return int(helper.np_dtype_to_tensor_dtype(array.dtype))

@@ -25,7 +25,7 @@ def max_pool(c: NodeContext) -> relax.Expr:
     if c.uses_result(1):
         raise Refusal("its second result, the indices, is not supported")
     windows = _pool_windows(c)
-    return _pool(c, c.input(), windows, "max")
+    return _pool(c, c.input(), windows, "max", include_pad=False)
 
 
 @converts("AveragePool")
@@ -39,7 +39,9 @@ def average_pool(c: NodeContext) -> relax.Expr:
     windows = _pool_windows(c)
     counts = _counts(c, windows, include_pad=bool(c.attribute("count_include_pad", 0)))
     kernel = prod(windows.kernel)
-    if not any(windows.pads) or (counts == kernel).all():
+    if not any(windows.pads):
+        return _pool(c, c.input(), windows, "average", include_pad=False)
+    if (counts == kernel).all():
         return _pool(c, c.input(), windows, "average")
     simple = all(d == 1 for d in windows.dilations) and not c.attribute("ceil_mode", 0)
     if simple and not c.attribute("count_include_pad", 0):
