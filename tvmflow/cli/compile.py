@@ -127,13 +127,15 @@ def compile_model(
                 work_folder=stage,
                 progress=progress,
             )
-        with module:
+        try:
             saved = module.save(final)
             seconds = time.perf_counter() - started
             if as_json:
                 print_json(_describe(module, saved, seconds))
             else:
                 _report(module, saved, seconds)
+        finally:
+            module.close()
 
 
 def _refuse_overwriting(model: Path, final: Path) -> None:
