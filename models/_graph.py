@@ -57,7 +57,9 @@ class GraphBuilder:
         """Declare a float32 output, whose name a node's ``result`` must have."""
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
-    def node(self, op: str, *inputs: str, result: str | None = None, name: str = "", **attr: Any) -> str:
+    def node(
+        self, op: str, *inputs: str, result: str | None = None, name: str = "", **attr: Any
+    ) -> str:
         """Add a node with one output; its name counts up per operator unless given."""
         if not name:
             number = self._counts.get(op, 0)
@@ -89,12 +91,16 @@ class GraphBuilder:
             self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
-    def _weight(self, name: str, shape: tuple[int, ...], distribution: str, a: float, b: float) -> str:
+    def _weight(
+        self, name: str, shape: tuple[int, ...], distribution: str, a: float, b: float
+    ) -> str:
         stream = (self.seed, len(self.weights))
         self.weights.append(Weight(name, tuple(shape), distribution, a, b, stream))
         return name
 
-    def conv(self, x: str, name: str, channels: tuple[int, int], kernel: int, **options: Any) -> str:
+    def conv(
+        self, x: str, name: str, channels: tuple[int, int], kernel: int, **options: Any
+    ) -> str:
         """Add a square convolution from ``channels[0]`` to ``channels[1]`` channels.
 
         Parameters
@@ -147,7 +153,9 @@ class GraphBuilder:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def save(self, path: str | os.PathLike[str], external_limit_bytes: int = EXTERNAL_LIMIT_BYTES) -> Path:
+    def save(
+        self, path: str | os.PathLike[str], external_limit_bytes: int = EXTERNAL_LIMIT_BYTES
+    ) -> Path:
         """Write the model, and ``<file>.data`` beside it when the weights exceed the limit.
 
         The files are written and checked in a temporary folder next to the target and
@@ -182,7 +190,7 @@ class GraphBuilder:
                 offset = -(-file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
                 file.seek(offset)
                 for chunk in weight.chunks():
-                    file.write(memoryview(chunk).cast("B"))
+                    chunk.tofile(file)
                 tensor = TensorProto(
                     name=weight.name, data_type=TensorProto.FLOAT, dims=weight.shape,
                     data_location=TensorProto.EXTERNAL,
@@ -201,4 +209,3 @@ class GraphBuilder:
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tvmflow"
         )
-

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from .graph import Graph
+from .windows import node_attributes
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
@@ -49,9 +50,7 @@ def fold_batch_norms(graph: Graph) -> int:
     return len(removed)
 
 
-def scale_and_shift(
-    parameters: list[np.ndarray], epsilon: float
-) -> tuple[np.ndarray, np.ndarray]:
+def scale_and_shift(parameters: list[np.ndarray], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     """Return a BatchNormalization's s and t in float64 from gamma, beta, mean and variance."""
     gamma, beta, mean, variance = (array.astype(np.float64) for array in parameters)
     with np.errstate(all="ignore"):
@@ -61,8 +60,8 @@ def scale_and_shift(
 
 def inference_mode(node: onnx.NodeProto) -> bool:
     """Whether a BatchNormalization uses given statistics, one for each channel."""
-    attributes = {a.name: a.i for a in node.attribute if a.name in ("training_mode", "spatial")}
-    return not attributes.get("training_mode", 0) and attributes.get("spatial", 1) == 1
+    attributes = node_attributes(node)
+    return not attributes("training_mode", 0) and attributes("spatial", 1) == 1
 
 
 def _merge(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.NodeProto | None:
@@ -76,27 +75,24 @@ def _merge(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.No
     present = [array for array in parameters if array is not None]
     if len(present) != 4 or not inference_mode(norm):
         return None
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in layer.attribute}
+    attributes = node_attributes(layer)
     scale, shift = scale_and_shift(present, _epsilon(norm))
+    old_bias = np.zeros(1) if bias is None else bias.astype(np.float64)
     if layer.op_type == "Gemm":
         # Gemm computes alpha · A · B + beta · C: the bias takes beta in, alpha stays.
-        axis = 0 if attributes.get("transB", 0) else 1
-        factor = attributes.get("beta", 1.0)
-        old = 0.0 if bias is None else bias.astype(np.float64) * factor
-        if np.ndim(old) == 2 and old.shape[0] != 1:
+        if old_bias.ndim == 2 and old_bias.shape[0] != 1:
             return None
-        new_weight = _scaled(weight, scale, axis)
+        old_bias = old_bias * attributes("beta", 1.0)
+        new_weight = _scaled(weight, scale, 0 if attributes("transB", 0) else 1)
     elif layer.op_type == "Conv":
-        old = 0.0 if bias is None else bias.astype(np.float64)
         new_weight = _scaled(weight, scale, 0)
     else:
         # ConvTranspose's weight is I × (O / groups): each group of inputs has its outputs.
-        groups = attributes.get("group", 1)
+        groups = attributes("group", 1)
         grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
         factors = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
         new_weight = (grouped.astype(np.float64) * factors).reshape(weight.shape)
-        old = 0.0 if bias is None else bias.astype(np.float64)
-    new_bias = np.broadcast_to(np.reshape(old, -1) * scale + shift, scale.shape)
+    new_bias = np.broadcast_to(old_bias.reshape(-1) * scale + shift, scale.shape)
     return _rewritten(layer, norm, new_weight, new_bias, weight, graph)
 
 
@@ -134,4 +130,4 @@ def _rewritten(
 
 
 def _epsilon(norm: onnx.NodeProto) -> float:
-    return next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+    return float(node_attributes(norm)("epsilon", 1e-5))

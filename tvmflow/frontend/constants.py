@@ -97,9 +97,12 @@ def _known_inputs(node: onnx.NodeProto, graph: Graph) -> dict[str, np.ndarray] |
 def _shape_of(node: onnx.NodeProto, graph: Graph) -> dict[str, np.ndarray] | None:
     """Return the result of Shape or Size, whose input need only have a known type."""
     name = node.input[0]
-    kind = graph.types.get(name)
-    shape = graph.constants[name].shape if name in graph.constants else kind and kind.shape
-    if shape is None:
+    shape: tuple[int, ...]
+    if name in graph.constants:
+        shape = graph.constants[name].shape
+    elif name in graph.types:
+        shape = graph.types[name].shape
+    else:
         return None
     if node.op_type == "Size":
         return {node.output[0]: np.array(np.prod(shape, dtype=np.int64))}
@@ -124,7 +127,7 @@ def _evaluate(
     try:
         with np.errstate(all="ignore"):
             values = ReferenceEvaluator(model).run(None, dict(inputs))
-    except Exception:  # the evaluator raises whatever NumPy does; the node then runs as it is
+    except Exception:  # noqa: BLE001 (NumPy's errors, of any kind: the node runs as it is)
         return None
     arrays = [np.asarray(value) for value in values]
     if any(array.dtype.kind not in "fiub" for array in arrays):

@@ -99,7 +99,11 @@ def _convert(
     used = [name if name in graph.types else None for name in node.output]
     results = [graph.types[name] if name else None for name in used]
     converter = CONVERTERS.get(node.op_type)
-    if converter is None or graph.is_refused(node) or not all(name in expressions for name in node.input if name):
+    if (
+        converter is None
+        or graph.is_refused(node)
+        or not all(name in expressions for name in node.input if name)
+    ):
         values: Sequence[relax.Expr | None] = []
     else:
         context = NodeContext(builder, node, graph.opset, expressions, graph.constants, results)
@@ -115,7 +119,7 @@ def _convert(
         except Refusal as refusal:
             graph.refuse(node, str(refusal))
             values = []
-        except Exception as error:  # TVM raises many kinds for what its operators do not take
+        except Exception as error:  # noqa: BLE001 (TVM raises many kinds for what it refuses)
             _LOG.debug("converting %s %s", node.op_type, node_name(node), exc_info=True)
             lines = str(error).strip().splitlines() or [type(error).__name__]
             graph.refuse(node, f"TVM does not take it: {lines[-1].strip()}")
@@ -143,7 +147,9 @@ def _result(
     """
     kind = relax.Var if is_output else relax.DataflowVar
     if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
-        value = bind(builder, value, context.name if index == 0 else f"{context.name}:{index}", kind)
+        value = bind(
+            builder, value, context.name if index == 0 else f"{context.name}:{index}", kind
+        )
     found = TensorType(shape_of(value), dtype_of(value))
     if expected is not None and found != expected:
         raise Refusal(

@@ -51,11 +51,11 @@ def static_inputs(
     open_inputs = []
     for value in inputs:
         dims = declared[value.name]
-        shape = given.get(value.name) or _resolve(dims, symbols)
-        if shape is None:
+        static = given.get(value.name) or _resolve(dims, symbols)
+        if static is None:
             open_inputs.append(value.name)
         else:
-            result.append(TensorInfo(value.name, shape, DTYPES[value.type.tensor_type.elem_type]))
+            result.append(TensorInfo(value.name, static, DTYPES[value.type.tensor_type.elem_type]))
     if open_inputs:
         raise _open_error(open_inputs, declared, symbols)
     return tuple(result)
@@ -70,7 +70,8 @@ def _extents(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         exact = False
     if not exact or any(extent <= 0 for extent in extents):
         raise ShapeError(
-            f"The shape given for the input {name!r} is {shape!r}, expected positive whole numbers.",
+            f"The shape given for the input {name!r} is {shape!r}, expected positive whole "
+            "numbers.",
             remedy=f"--shape {name}=1,3,224,224, for example",
         )
     return extents

@@ -79,7 +79,8 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
                 f"{dtype}{list(shape)}.",
                 remedy="copy or export the model again",
             )
-        if source and expected >= source.large_weight_bytes:  # a view of the parsed bytes instead of a copy
+        if source and expected >= source.large_weight_bytes:
+            # A view of the parsed bytes instead of a copy.
             stored = np.dtype(dtype).newbyteorder("<")
             return np.frombuffer(tensor.raw_data, stored).reshape(shape)
     try:

@@ -57,7 +57,10 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     """
     shape, weight = c.shape(0), c.shape(1)
     rank = _spatial_rank(shape)
-    strides, dilations = per_axis(c.attribute, "strides", rank, 1), per_axis(c.attribute, "dilations", rank, 1)
+    strides, dilations = (
+        per_axis(c.attribute, "strides", rank, 1),
+        per_axis(c.attribute, "dilations", rank, 1),
+    )
     kernel = weight[2:]
     groups = c.attribute("group", 1)
     # Extent of the result without any padding.

@@ -168,4 +168,3 @@ def cast(c: NodeContext) -> relax.Expr:
     if target == "bool" and source != "bool":
         return R.not_equal(c.input(), c.constant(0))
     return c.input() if source == target else R.astype(c.input(), target)
-

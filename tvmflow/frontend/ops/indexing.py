@@ -100,7 +100,7 @@ def one_hot(c: NodeContext) -> relax.Expr:
     rank = len(c.result.shape)
     axis = normalized_axis(c.attribute("axis", -1), rank)
     kind = c.dtype()
-    shape = c.result.shape[:axis] + (1,) + c.result.shape[axis + 1 :]
+    shape = (*c.result.shape[:axis], 1, *c.result.shape[axis + 1 :])
     indices = c.emit(R.reshape(c.input(), shape))
     positions = np.arange(depth).reshape([depth if a == axis else 1 for a in range(rank)])
     hit = c.emit(R.equal(indices, constant(positions.astype(kind))))

@@ -42,11 +42,9 @@ class AxisMap:
     @property
     def is_identity(self) -> bool:
         """Whether the axis stays as it is."""
-        return (
-            self.places.shape == (self.size, 1)
-            and bool((self.places[:, 0] == np.arange(self.size)).all())
-            and not self.outside.any()
-        )
+        if len(self.places) != self.size or self.outside.any():
+            return False
+        return bool((self.matrix() == np.eye(self.size, dtype=np.float32)).all())
 
     def matrix(self) -> np.ndarray:
         """Return the weights as a matrix (result, size) in float32."""

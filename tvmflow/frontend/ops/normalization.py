@@ -29,7 +29,7 @@ def batch_normalization(c: NodeContext) -> relax.Expr:
     if len(parameters) == 4:
         scale, shift = (c.constant(a.reshape(shape)) for a in scale_and_shift(parameters, epsilon))
         return R.add(c.emit(R.multiply(x, scale)), shift)
-    full = (1, c.shape()[1]) + shape[2:]
+    full = (1, c.shape()[1], *shape[2:])
     gamma, beta, mean, variance = (
         _cast(c, c.emit(R.reshape(c.input(index), full)), c.dtype()) for index in range(1, 5)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from tvm import relax
 
@@ -11,8 +13,10 @@ from .shaping import normalized_axes, take_places, take_ranges
 
 R = relax.op
 
-#: NumPy's names of ONNX's modes that repeat elements of the input.
-_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+#: ONNX's modes that repeat elements of the input; NumPy has the same names.
+_MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {
+    "reflect": "reflect", "edge": "edge", "wrap": "wrap",
+}  # fmt: skip
 
 
 @converts("Pad")
@@ -38,10 +42,8 @@ def pad(c: NodeContext) -> relax.Expr:
 
 def _amounts(c: NodeContext, rank: int) -> tuple[list[int], list[int]]:
     """Return the padding before and after each axis."""
-    if c.opset < 11:
-        pads = list(c.required("pads"))
-    else:
-        pads = c.array(1, "amounts of padding").tolist()
+    amounts = c.required("pads") if c.opset < 11 else c.array(1, "amounts of padding").tolist()
+    pads = list(amounts)
     axes = list(range(rank))
     if c.has(3):
         axes = normalized_axes(c.array(3, "axes").tolist(), rank)

@@ -83,7 +83,10 @@ def _extreme(c: NodeContext, x: relax.Expr, axes: list[int], keepdims: bool) -> 
     largest = c.op_type == "ReduceMax"
     extreme = tvm.te.max if largest else tvm.te.min
     start = float("-inf") if largest else float("inf")
-    reducer = tvm.te.comm_reducer(lambda a, b: extreme(a, b), lambda kind: tvm.tirx.const(start, kind))
+    reducer = tvm.te.comm_reducer(
+        lambda a, b: extreme(a, b),  # noqa: PLW0108 (its parameters are counted)
+        lambda kind: tvm.tirx.const(start, kind),
+    )
     kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(c.shape()))
 
     def compute(tensor: tvm.te.Tensor) -> tvm.te.Tensor:
@@ -117,10 +120,8 @@ def reduce_log_sum_exp(c: NodeContext) -> relax.Expr:
 def _axes(c: NodeContext) -> list[int]:
     """Return the axes to reduce: an attribute in older operator sets, an input in newer."""
     rank = len(c.shape())
-    if c.has(1):
-        given = c.array(1, "axes").reshape(-1).tolist()
-    else:
-        given = list(c.attribute("axes") or [])
+    attribute = c.attribute("axes") or []
+    given = c.array(1, "axes").reshape(-1).tolist() if c.has(1) else list(attribute)
     if not given:
         return [] if c.attribute("noop_with_empty_axes", 0) else list(range(rank))
     return normalized_axes(given, rank)

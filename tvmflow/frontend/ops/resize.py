@@ -94,8 +94,7 @@ def _resize(
                 f"align_corners with an extent of {size * scale:.3f} that is not whole is ambiguous"
             )
         mapped = axis_map(size, extent, scale, regions[axis], modes)
-        if not mapped.is_identity and not (size == extent and scale == 1.0 and not
-                                           mapped.outside.any() and _same_place(mapped)):
+        if not mapped.is_identity:
             maps[axis] = mapped
     if not maps:
         return c.input()
@@ -116,11 +115,6 @@ def _resize(
             fill = c.constant(c.attribute("extrapolation_value", 0.0), compute)
             value = c.emit(R.where(mask, fill, value))
     return value if compute == kind else R.astype(value, kind)
-
-
-def _same_place(mapped: AxisMap) -> bool:
-    """Whether every element of the result is the element at its own place."""
-    return bool((mapped.matrix() == np.eye(mapped.size, dtype=np.float32)).all())
 
 
 def _along_axis(rank: int, axis: int) -> list[int]:
@@ -187,15 +181,20 @@ def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
         x = y * (mapped.size - 1) / (result - 1)
     if modes.mode == "linear":
         return bool(np.abs(x - mapped.coordinates).max() < 1e-4)
-    nearest = _relax_rounding(modes)
-    shift = {"floor": 1e-5, "ceil": -1e-5}.get(nearest, 0.0)
-    rounding = {"round_prefer_floor": lambda v: np.ceil(v - 0.5),
-                "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-                "floor": np.floor, "ceil": np.ceil}[nearest]  # fmt: skip
     # Equal for positions a little lower and higher too: rounding errors must not decide.
     margin = 4e-6
-    low, high = (np.clip(rounding(x + shift + m), 0, mapped.size - 1) for m in (-margin, margin))
-    return bool((low == mapped.places[:, 0]).all() and (high == mapped.places[:, 0]).all())
+    low, high = (_relax_nearest(x + m, _relax_rounding(modes)) for m in (-margin, margin))
+    places, last = mapped.places[:, 0], mapped.size - 1
+    return bool((low.clip(0, last) == places).all() and (high.clip(0, last) == places).all())
+
+
+def _relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
+    """Round like Relax's operator, which moves positions a little for two of the modes."""
+    if rounding == "round_prefer_floor":
+        return np.ceil(x - 0.5)
+    if rounding == "round_prefer_ceil":
+        return np.floor(x + 0.5)
+    return np.floor(x + 1e-5) if rounding == "floor" else np.ceil(x - 1e-5)
 
 
 def _relax_rounding(modes: ResizeModes) -> str:

@@ -75,9 +75,7 @@ def slice_(c: NodeContext) -> relax.Expr:
 def take_ranges(c: NodeContext, x: relax.Expr, ranges: dict[int, range]) -> relax.Expr:
     """Take a range of each of some axes."""
     shape = shape_of(x)
-    forward = {
-        axis: r for axis, r in ranges.items() if r.step > 0 and r != range(shape[axis])
-    }
+    forward = {axis: r for axis, r in ranges.items() if r.step > 0 and r != range(shape[axis])}
     backward = {axis: r for axis, r in ranges.items() if r.step < 0 and len(r) > 0}
     for r in ranges.values():
         if len(r) == 0:

@@ -1,0 +1,141 @@
+"""The static type of a node's results, by ONNX's shape inference where that suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from ..errors import ModelError
+from .graph import Graph, TensorType, node_name
+from .slices import slice_ranges
+from .weights import DTYPES, dtype_name
+from .windows import POOLS, WindowError, node_attributes, pool_extents, transposed_extents
+
+#: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
+_SHAPE_DATA_ELEMENTS = 1024
+
+#: Operators of which ONNX's inference knows only the rank, but whose specification says more.
+_LIKE_FIRST_INPUT = ("GroupNormalization", "MeanVarianceNormalization")
+
+#: Operators whose extents are worked out here instead.
+_WINDOWED = (*POOLS, "ConvTranspose")
+
+
+def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], str | None]:
+    """Return the static types of a node's results, and what stands against them.
+
+    Parameters
+    ----------
+    node
+        A node of the default domain, the types of whose inputs are known.
+    graph
+        Gives them.
+
+    Returns
+    -------
+    tuple
+        Types by name, as far as they are known; the reason where one is not static.
+
+    Raises
+    ------
+    ModelError
+        If the shapes of the inputs do not fit together.
+    """
+    input_types: dict[str, onnx.TypeProto] = {}
+    input_data: dict[str, onnx.TensorProto] = {}
+    for name in filter(None, node.input):
+        if name in graph.constants:
+            array = graph.constants[name]
+            elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+            input_types[name] = helper.make_tensor_type_proto(elem_type, array.shape)
+            if array.size <= _SHAPE_DATA_ELEMENTS:
+                input_data[name] = numpy_helper.from_array(np.array(array), name)
+        else:
+            kind = graph.types[name]
+            elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+            input_types[name] = helper.make_tensor_type_proto(elem_type, kind.shape)
+    schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
+    try:
+        inferred = shape_inference.infer_node_outputs(
+            schema, node, input_types, input_data,
+            opset_imports=[helper.make_opsetid("", graph.opset)],
+        )  # fmt: skip
+    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"The shapes at node {node_name(node)!r} ({node.op_type}) do not fit together: "
+            f"{_first_line(error)}",
+            remedy="check the given input shapes, or export the model again",
+        ) from error
+    types: dict[str, TensorType] = {}
+    for name in filter(None, node.output):
+        kind_or_reason = _static_type(inferred.get(name))
+        if node.op_type in _WINDOWED:
+            kind_or_reason = _windowed(node, input_types)
+        if node.op_type == "Slice":
+            kind_or_reason = _sliced(node, graph, input_types)
+        if isinstance(kind_or_reason, str) and node.op_type in _LIKE_FIRST_INPUT:
+            kind_or_reason = _static_type(input_types[node.input[0]])
+        if isinstance(kind_or_reason, str):
+            return types, kind_or_reason
+        types[name] = kind_or_reason
+    return types, None
+
+
+def _windowed(node: onnx.NodeProto, input_types: Mapping[str, onnx.TypeProto]) -> TensorType | str:
+    """Return the type of a pool or transposed convolution, or why there is none."""
+    data = _static_type(input_types[node.input[0]])
+    assert isinstance(data, TensorType)
+    attributes, sizes = node_attributes(node), data.shape[2:]
+    try:
+        if node.op_type in POOLS:
+            extents = pool_extents(
+                node.op_type, attributes, tuple(attributes("kernel_shape", ())), sizes
+            )
+            channels = data.shape[1]
+        else:
+            weight = _static_type(input_types[node.input[1]])
+            assert isinstance(weight, TensorType)
+            extents = transposed_extents(attributes, weight.shape[2:], sizes)
+            channels = weight.shape[1] * attributes("group", 1)
+    except WindowError as error:
+        return str(error)
+    if min(extents, default=1) < 1:
+        return f"its result would have the extents {list(extents)}: the kernel is too large"
+    return TensorType((data.shape[0], channels, *extents), data.dtype)
+
+
+def _sliced(
+    node: onnx.NodeProto, graph: Graph, input_types: Mapping[str, onnx.TypeProto]
+) -> TensorType | str:
+    """Return the type of a slice: ONNX's inference gives up on what has to be clamped."""
+    data = _static_type(input_types[node.input[0]])
+    assert isinstance(data, TensorType)
+    ranges = slice_ranges(node, graph.constants, data.shape, graph.opset)
+    if isinstance(ranges, str):
+        return ranges
+    shape = [len(ranges.get(axis, range(extent))) for axis, extent in enumerate(data.shape)]
+    return TensorType(tuple(shape), data.dtype)
+
+
+def _static_type(inferred: onnx.TypeProto | None) -> TensorType | str:
+    """Return the type if it is a dense tensor with a static shape, else why it is not."""
+    if inferred is None:
+        return "ONNX's shape inference does not know the shape of its result"
+    if inferred.WhichOneof("value") != "tensor_type":
+        return "its result is not a dense tensor"
+    tensor = inferred.tensor_type
+    if tensor.elem_type not in DTYPES:
+        return f"its result has the element type {dtype_name(tensor.elem_type)}"
+    if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+        return "the shape of its result depends on values that are known only at run time"
+    shape = tuple(d.dim_value for d in tensor.shape.dim)
+    if min(shape, default=0) < 0:
+        return f"its result would have the shape {list(shape)}"
+    return TensorType(shape, DTYPES[tensor.elem_type])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
