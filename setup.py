@@ -150,7 +150,7 @@ packages, package_dir = packages_and_folders()
 setup(
     packages=packages,
     package_dir=package_dir,
-    package_data={"tvmflow.tuning_logs": ["**/*"]},
+    package_data={"tvmflow": ["py.typed"], "tvmflow.tuning_logs": ["**/*"]},
     ext_modules=[Extension("tvmflow.runtime.tvmflow_opencl", sources=sources)],
     cmdclass={"build_ext": BuildPlugin, **wheel_tag_options()},
 )

@@ -79,7 +79,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     names = ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert tops == {"tvmflow", wheel.name.split("-py3-")[0] + ".dist-info"}
-    assert "tvmflow/runtime/libtvmflow_opencl.so" in names
+    assert {"tvmflow/runtime/libtvmflow_opencl.so", "tvmflow/py.typed"} <= set(names)
     for top in ("schedules", "models", "tuning_logs"):
         packed = {name for name in names if name.startswith(f"tvmflow/{top}/")}
         there = {path for path in (ROOT / top).rglob("*") if path.is_file()}
