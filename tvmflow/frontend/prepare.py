@@ -40,19 +40,28 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     opset = _check_versions(model)
     graph = model.graph
     if not graph.output:
-        raise ModelError("The model's graph has no outputs: it describes no computation.")
+        raise ModelError(
+            "The model's graph has no outputs: it describes no computation.",
+            remedy="export the model with at least one output",
+        )
     if not graph.node:
-        raise ModelError("The model's graph has no nodes: it describes no computation.")
+        raise ModelError(
+            "The model's graph has no nodes: it describes no computation.",
+            remedy="export the model again",
+        )
     if graph.sparse_initializer:
         raise UnsupportedModelError(
-            f"The weight {graph.sparse_initializer[0].values.name!r} is a sparse tensor, only "
-            "dense ones can be compiled.",
+            f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
+            f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
             remedy="export the model with dense weights",
         )
     constants: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
         if tensor.name in constants:
-            raise ModelError(f"The model has two initializers named {tensor.name!r}.")
+            raise ModelError(
+                f"The model has two initializers named {tensor.name!r}.",
+                remedy="export the model again",
+            )
         constants[tensor.name] = to_array(tensor, source)
     nodes = []
     for node in graph.node:

@@ -60,17 +60,21 @@ def open_model(
     """
     if isinstance(model, onnx.ModelProto):
         if not model.HasField("graph"):
-            raise ModelError("The onnx.ModelProto has no graph, expected a model.")
+            raise ModelError(
+                "The onnx.ModelProto has no graph, expected a model.",
+                remedy="pass a model that onnx.load has read",
+            )
         name = model.graph.name or "model"
         return Source(name, model, None, None, "the model", large_weight_bytes)
     if isinstance(model, (bytes, bytearray, memoryview)):
-        parsed = _parse(bytes(model), "the model's bytes")
+        parsed = _parse(bytes(model), "the serialized model")
         name = parsed.graph.name or "model"
         return Source(name, parsed, None, None, "the model", large_weight_bytes)
     if not isinstance(model, (str, os.PathLike)):
         raise ModelError(
             f"Cannot load a model from a {type(model).__name__}: expected a path, bytes or an "
-            "onnx.ModelProto."
+            "onnx.ModelProto.",
+            remedy="pass the path of an ONNX file",
         )
     path = Path(model)
     label = repr(str(path))
@@ -87,7 +91,10 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
         )
     try:
         if path.exists() and not path.is_file():
-            raise ModelError(f"Cannot read {label}: it is not a regular file.")
+            raise ModelError(
+                f"Cannot read {label}: it is not a regular file.",
+                remedy="pass the path of an ONNX file",
+            )
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size < large_weight_bytes:
                 return file.read()
@@ -114,7 +121,10 @@ def _parse(content: bytes, label: str) -> onnx.ModelProto:
         remedy="copy or export the model again",
     )
     if not content:
-        raise ModelError(f"{label[:1].upper() + label[1:]} is empty, expected an ONNX model.")
+        raise ModelError(
+            f"{label[:1].upper() + label[1:]} is empty, expected an ONNX model.",
+            remedy="copy or export the model again",
+        )
     try:
         model = onnx.ModelProto.FromString(content)
     except DecodeError as error:

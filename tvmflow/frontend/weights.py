@@ -65,9 +65,15 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
             remedy="convert the model to one of these types",
         )
     if tensor.HasField("segment"):
-        raise UnsupportedModelError(f"{what} is stored in segments, which is not supported.")
+        raise UnsupportedModelError(
+            f"{what} is stored in segments, which is not supported.",
+            remedy="save the model again with onnx.save",
+        )
     if any(extent < 0 for extent in tensor.dims):
-        raise ModelError(f"{what} has the negative shape {tuple(tensor.dims)}.")
+        raise ModelError(
+            f"{what} has the negative shape {list(tensor.dims)}.",
+            remedy="copy or export the model again",
+        )
     if tensor.data_location == TensorProto.EXTERNAL:
         return _map_external(tensor, dtype, source)
     shape = tuple(tensor.dims)
@@ -130,7 +136,10 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
     try:
         return np.memmap(file, np.dtype(dtype).newbyteorder("<"), "r", offset, shape)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{what}: {str(file)!r} cannot be memory-mapped: {error}.") from error
+        raise ModelError(
+            f"{what}: {str(file)!r} cannot be memory-mapped: {error}.",
+            remedy="copy it to a local disk",
+        ) from error
 
 
 def _external_file(what: str, location: str, folder: Path | None) -> Path:

@@ -20,10 +20,12 @@ def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
     shape, weight = c.shape(0), c.shape(1)
     rank = _spatial_rank(shape)
+    groups = c.attribute("group", 1)
+    _check_channels(shape[1], weight[1] * groups)
     windows = read_windows(c.attribute, weight[2:], shape[2:])
     result = _CONV[rank](
         c.input(0), c.input(1), strides=windows.strides, padding=windows.pads,
-        dilation=windows.dilations, groups=c.attribute("group", 1),
+        dilation=windows.dilations, groups=groups,
     )  # fmt: skip
     return _with_bias(c, result, rank)
 
@@ -33,6 +35,12 @@ def _spatial_rank(shape: tuple[int, ...]) -> int:
     if rank not in _CONV:
         raise Refusal(f"it has {rank} spatial axes; one to three are supported")
     return rank
+
+
+def _check_channels(found: int, expected: int) -> None:
+    """Compare the input's channels with the weight's, which ONNX's inference does not."""
+    if found != expected:
+        raise Refusal(f"its input has {found} channels, its weight is for {expected}")
 
 
 def _with_bias(c: NodeContext, result: relax.Expr, rank: int) -> relax.Expr:
@@ -63,6 +71,7 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     )
     kernel = weight[2:]
     groups = c.attribute("group", 1)
+    _check_channels(shape[1], weight[0])
     # Extent of the result without any padding.
     full = tuple(
         (size - 1) * stride + (k - 1) * dilation + 1

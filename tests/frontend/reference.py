@@ -1,0 +1,173 @@
+"""Small ONNX models, what they must compute, and a judgement: right, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper, numpy_helper
+from tvm import relax
+
+from tvmflow.errors import ModelError
+from tvmflow.frontend import ImportedModel, load_model
+
+#: Relative tolerance of one operator; the absolute one is that part of the largest value.
+#: float32: sums in another order; float16: TVM adds up in half precision (11 bits).
+TOLERANCE = {"float16": 5e-3, "float32": 1e-4, "float64": 1e-7}
+
+#: A refusal that is no decision but an accident.
+ACCIDENT = "TVM does not take it"
+
+
+def run(imported: ImportedModel, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Build an imported model for the CPU with TVM's own pipeline, and run it."""
+    executable = relax.build(imported.mod, tvm.target.Target({"kind": "llvm"}))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arrays = [np.array(feeds[info.name], order="C") for info in imported.inputs]
+    arrays += [np.array(weight) for weight in imported.weights.values()]
+    result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
+    results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+    return [tensor.numpy() for tensor in results]
+
+
+def onnxruntime_results(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+) -> list[np.ndarray] | None:
+    """Run a model in ONNX Runtime; ``None`` if it does not take the model."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, dict(feeds))
+    except Exception:  # noqa: BLE001 (its errors share no other class)
+        return None
+
+
+Value = tuple["np.ndarray | None", bool]
+
+
+def node_model(
+    op_type: str, values: Sequence[Value], opset: int, results: int = 1, **attributes: Any
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Build a model of one node.
+
+    Parameters
+    ----------
+    values
+        For each input its value, and whether it is a constant; ``None`` leaves it out.
+
+    Returns
+    -------
+    tuple
+        The model, and the values of its inputs.
+    """
+    names: list[str] = []
+    initializers, inputs, feeds = [], [], {}
+    for index, (value, constant) in enumerate(values):
+        names.append("" if value is None else f"x{index}")
+        if value is None:
+            continue
+        if constant:
+            initializers.append(numpy_helper.from_array(value, names[-1]))
+        else:
+            elem_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+            inputs.append(helper.make_tensor_value_info(names[-1], elem_type, value.shape))
+            feeds[names[-1]] = value
+    while names and not names[-1]:
+        names.pop()
+    outputs = [f"y{index}" for index in range(results)]
+    node = helper.make_node(op_type, names, outputs, name="node", **attributes)
+    # ONNX Runtime infers the types of outputs that have none.
+    graph = helper.make_graph(
+        [node], "one", inputs, [onnx.ValueInfoProto(name=name) for name in outputs], initializers
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+
+
+def graph_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[Sequence[int | str], str]],
+    outputs: Sequence[str],
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 18,
+) -> onnx.ModelProto:
+    """Build a model of some nodes; inputs are given as shape and dtype."""
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(d)), s)
+            for n, (s, d) in inputs.items()
+        ],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def assert_right(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Check results: shapes, dtypes, and values within the tolerance."""
+    assert len(found) == len(expected)
+    for array, wanted in zip(found, expected, strict=True):
+        assert array.shape == wanted.shape
+        assert array.dtype == wanted.dtype
+        if wanted.dtype.kind != "f":
+            np.testing.assert_array_equal(array, wanted)
+            continue
+        limit = TOLERANCE[wanted.dtype.name]
+        scale = np.abs(wanted[np.isfinite(wanted)].astype(np.float64)).max(initial=0)
+        np.testing.assert_allclose(
+            array.astype(np.float64), wanted.astype(np.float64), rtol=limit, atol=limit * scale
+        )
+
+
+def judge(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    expected: Sequence[np.ndarray] | None,
+) -> str | None:
+    """Check that a model is computed right or refused.
+
+    Parameters
+    ----------
+    expected
+        The results; ``None`` if there is no reference, then only that it runs.
+
+    Returns
+    -------
+    str or None
+        Why it was refused, ``None`` if it is right.
+    """
+    imported, refusal = load_or_refusal(model)
+    if refusal is not None or imported is None:
+        return refusal
+    results = run(imported, feeds)
+    assert [r.shape for r in results] == [info.shape for info in imported.outputs]
+    assert [r.dtype.name for r in results] == [info.dtype for info in imported.outputs]
+    if expected is not None:
+        assert_right(results, expected)
+    return None
+
+
+def load_or_refusal(model: onnx.ModelProto) -> tuple[ImportedModel | None, str | None]:
+    """Import a model; return it, or the decision against it."""
+    try:
+        return load_model(model), None
+    except ModelError as error:
+        caught = error
+    assert ACCIDENT not in str(caught)
+    assert caught.remedy
+    return None, str(caught)
+
+
+def load_and_run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Import a model and run it."""
+    return run(load_model(model), feeds)

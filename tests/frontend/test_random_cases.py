@@ -1,0 +1,58 @@
+"""Random operators agree with ONNX Runtime, or are refused for a reason that is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_operators import OPERATORS
+from random_resize import resize
+from random_shapes import SHAPES
+from random_windows import WINDOWS, Random
+from reference import judge, node_model, onnxruntime_results
+
+FAMILIES = {**WINDOWS, "Resize": resize, **OPERATORS, **SHAPES}
+
+#: What may be refused although ONNX Runtime computes something.
+REASONS = (
+    "ambiguous",
+    "where rounding errors decide",
+    "without any elements",
+    "the kernel is too large",
+    "values are not supported",
+    "interpolating",
+)
+
+RESULTS = {"TopK": 2, "DynamicQuantizeLinear": 3}
+
+
+def check(family: str, seed: int) -> bool:
+    """Check one case; return whether it is computed."""
+    op_type, values, attributes, opset = FAMILIES[family](Random(seed))
+    model, feeds = node_model(op_type, values, opset, RESULTS.get(op_type, 1), **attributes)
+    described = (op_type, opset, [v if v is None else (v.shape, v.dtype) for v, _ in values])
+    expected = onnxruntime_results(model, feeds)
+    try:
+        with np.errstate(all="ignore"):
+            refusal = judge(model, feeds, expected)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {described} {attributes}") from error
+    if refusal is not None and expected is not None:
+        assert any(reason in refusal for reason in REASONS), (seed, described, attributes, refusal)
+    return refusal is None
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("family", FAMILIES)
+def test_some(family):
+    right = sum(check(family, seed) for seed in range(4))
+    assert right > 0
+
+
+@pytest.mark.slow
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many(family):
+    count = 200
+    right = sum(check(family, seed) for seed in range(100, 100 + count))
+    print(f"{family}: {right} of {count} right, the others refused")
+    assert right > 0.7 * count
