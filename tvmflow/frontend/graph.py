@@ -105,6 +105,11 @@ def _used_names(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> Iter
     yield from outputs
 
 
+def has_nested_graph(node: onnx.NodeProto) -> bool:
+    """Whether a node contains a branch or a loop's body."""
+    return any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute)
+
+
 def node_name(node: onnx.NodeProto) -> str:
     """The node's name; exporters that leave it out still name its results."""
     if node.name:

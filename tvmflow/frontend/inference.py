@@ -63,6 +63,11 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
             schema, node, input_types, input_data,
             opset_imports=[helper.make_opsetid("", graph.opset)],
         )  # fmt: skip
+    except onnx.checker.ValidationError as error:
+        raise ModelError(
+            f"Node {node_name(node)!r} is not a valid {node.op_type}: {_first_line(error)}",
+            remedy="export the model again",
+        ) from error
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"The shapes at node {node_name(node)!r} ({node.op_type}) do not fit together: "

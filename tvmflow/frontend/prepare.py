@@ -11,7 +11,7 @@ from onnx import helper, inliner
 from ..errors import ModelError, UnsupportedModelError
 from ..tensors import TensorInfo
 from .constants import constant_value
-from .graph import Graph, TensorType
+from .graph import Graph, TensorType, has_nested_graph
 from .shapes import static_inputs
 from .source import Source
 from .weights import to_array
@@ -74,16 +74,29 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
     skeleton = _skeleton(model, infos, nodes)
-    if skeleton.functions:
-        skeleton = inliner.inline_local_functions(skeleton)
-    _check(skeleton, constants)
     result = Graph(
         source.name, opset, infos, [value.name for value in graph.output],
-        list(skeleton.graph.node), constants, source.large_weight_bytes,
+        _inlined(skeleton), constants, source.large_weight_bytes,
     )  # fmt: skip
     result.types = {info.name: TensorType(info.shape, info.dtype) for info in infos}
     result.drop_unused_nodes()
+    del skeleton.functions[:], skeleton.graph.node[:]
+    skeleton.graph.node.extend(result.nodes)
+    _check(skeleton, constants)
     return result
+
+
+def _inlined(skeleton: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes, those of the model's own functions instead of calls of them."""
+    if skeleton.functions:
+        try:
+            skeleton = inliner.inline_local_functions(skeleton)
+        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+            raise ModelError(
+                f"The model's functions cannot be resolved: {error}",
+                remedy="export the model without functions",
+            ) from error
+    return list(skeleton.graph.node)
 
 
 def _check_versions(model: onnx.ModelProto) -> int:
@@ -116,7 +129,7 @@ def _check_versions(model: onnx.ModelProto) -> int:
 
 def _constant(node: onnx.NodeProto, source: Source) -> np.ndarray | None:
     """Return a Constant node's value: exporters keep weights there, too."""
-    if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS:
+    if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS or not node.output:
         return None
     return constant_value(node, source)
 
@@ -145,15 +158,17 @@ def _value_info(name: str, dtype: np.dtype, shape: Sequence[int]) -> onnx.ValueI
 
 
 def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
-    """Run ONNX's checker, with the weights as inputs."""
-    if any(not is_known(node, skeleton) for node in skeleton.graph.node):
-        return  # reported with all other unsupported operators, the checker knows only one
-    checked = onnx.ModelProto()
-    checked.CopyFrom(skeleton)
+    """Run ONNX's checker, with the weights as inputs.
+
+    Models with operators that it does not know are left alone: these are reported with
+    everything else that is not supported, the checker would name only one.
+    """
+    if any(not _is_known(node, skeleton) for node in skeleton.graph.node):
+        return
     for name, array in constants.items():
-        checked.graph.input.append(_value_info(name, array.dtype, array.shape))
+        skeleton.graph.input.append(_value_info(name, array.dtype, array.shape))
     try:
-        onnx.checker.check_model(checked)
+        onnx.checker.check_model(skeleton)
     except onnx.checker.ValidationError as error:
         first, _, context = str(error).partition("\n")
         raise ModelError(
@@ -163,9 +178,9 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
         ) from error
 
 
-def is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
-    """Whether a node is one of ONNX's own operators in the model's operator set."""
-    if node.domain not in DEFAULT_DOMAINS:
+def _is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
+    """Whether a node is one of ONNX's own operators, without nested graphs."""
+    if node.domain not in DEFAULT_DOMAINS or has_nested_graph(node):
         return False
     version = next(o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
     return bool(onnx.defs.has(node.op_type, version, ""))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from .constants import fold
-from .graph import Graph, TensorType
+from .graph import Graph, TensorType, has_nested_graph
 from .inference import infer
 from .prepare import DEFAULT_DOMAINS
 
@@ -69,7 +69,7 @@ def _structural_reason(node: onnx.NodeProto, opset: int) -> str | None:
     """Refuse nodes of which nothing can be said: unknown operators, nested graphs."""
     if node.domain:
         return "only ONNX's own operators are supported"
-    if any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute):
+    if has_nested_graph(node):
         return "nested graphs (branches and loop bodies) are not supported"
     if not onnx.defs.has(node.op_type, opset, ""):
         return f"operator set {opset} has no such operator"

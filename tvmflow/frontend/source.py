@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,4 +133,25 @@ def _parse(content: bytes, label: str) -> onnx.ModelProto:
     # The parser skips what it does not know: other data can parse as a model without a graph.
     if not model.HasField("graph") or not model.ir_version:
         raise damaged
+    # Nor does it look at text: what is no UTF-8 comes out as bytes.
+    if not all(isinstance(text, str) for text in _texts(model)):
+        raise damaged
     return model
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[object]:
+    """Yield all names in a model."""
+    for opset in model.opset_import:
+        yield opset.domain
+    for graph in (model.graph, *model.functions):
+        yield graph.name
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
+    for tensor in model.graph.initializer:
+        yield tensor.name
+        for entry in tensor.external_data:
+            yield from (entry.key, entry.value)
+    for value in (*model.graph.input, *model.graph.output):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)

@@ -61,7 +61,7 @@ def node_attributes(node: onnx.NodeProto) -> Attributes:
 
     def get(name: str, default: Any) -> Any:
         value = values.get(name, default)
-        return value.decode() if isinstance(value, bytes) else value
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     return get
 

@@ -62,7 +62,7 @@ class NodeContext:
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value; text as ``str``, repeated ones as a list."""
         value = self._attributes.get(name, default)
-        return value.decode() if isinstance(value, bytes) else value
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def required(self, name: str) -> Any:
         """Return the value of an attribute that must be there."""
