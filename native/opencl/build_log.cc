@@ -1,6 +1,5 @@
 #include "build_log.h"
 
-#include <cctype>
 #include <cstdlib>
 #include <set>
 #include <sstream>
@@ -13,26 +12,37 @@ constexpr size_t kNeighbours = 2;      // lines shown before and after a named o
 constexpr size_t kOpeningLines = 40;   // shown when the log names no line
 constexpr size_t kMaxNamedLines = 20;  // more than that help nobody
 
-// Line numbers in a compiler's messages: "<file>:12:5: error", ":12:5: error",
-// "<file>(12) : error" and "12:5: error" are the forms that drivers use.
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+// Whether a number that begins at `begin` and ends before `end` is a line's, in one of
+// the forms that drivers use: "<file>:12:5: error", ":12:5: error", "12:5: error",
+// "<file>(12) : error" and "<file>, line 12: error".
+bool IsLineNumber(const std::string& log, size_t begin, size_t end) {
+  const char before = begin == 0 ? '\n' : log[begin - 1];
+  const char after = end < log.size() ? log[end] : '\n';
+  if (before == ':' || before == '\n') return after == ':';
+  if (before == '(') return after == ')' || after == ',';
+  return begin >= 5 && log.compare(begin - 5, 5, "line ") == 0;
+}
+
 std::set<size_t> LinesNamed(const std::string& log, size_t line_count) {
   std::set<size_t> lines;
-  for (size_t i = 0; i < log.size() && lines.size() < kMaxNamedLines; ++i) {
-    const bool starts = i == 0 || log[i - 1] == ':' || log[i - 1] == '(' || log[i - 1] == '\n';
-    if (!starts || !std::isdigit(static_cast<unsigned char>(log[i]))) continue;
-    size_t end = i;
-    while (end < log.size() && std::isdigit(static_cast<unsigned char>(log[end]))) ++end;
-    const bool opened_by_parenthesis = i > 0 && log[i - 1] == '(';
-    const bool closes =
-        end < log.size() &&
-        (opened_by_parenthesis ? log[end] == ')' || log[end] == ',' : log[end] == ':');
-    // The column follows the line: "12:5:" names line 12 only.
-    const size_t line = std::strtoull(log.c_str() + i, nullptr, 10);
-    if (closes && line >= 1 && line <= line_count) lines.insert(line);
-    i = end;
-    if (closes && !opened_by_parenthesis) {
-      while (i + 1 < log.size() && std::isdigit(static_cast<unsigned char>(log[i + 1]))) ++i;
+  for (size_t i = 0; i < log.size() && lines.size() < kMaxNamedLines;) {
+    if (!IsDigit(log[i])) {
+      ++i;
+      continue;
     }
+    size_t end = i;
+    while (end < log.size() && IsDigit(log[end])) ++end;
+    const size_t line = std::strtoull(log.c_str() + i, nullptr, 10);
+    const bool named = IsLineNumber(log, i, end);
+    if (named && line >= 1 && line <= line_count) lines.insert(line);
+    // What follows a line's number is the column.
+    if (named && end < log.size() && log[end] == ':') {
+      ++end;
+      while (end < log.size() && IsDigit(log[end])) ++end;
+    }
+    i = end;
   }
   return lines;
 }

@@ -33,6 +33,8 @@ void Kernel::SetArgument(size_t index, const Argument& argument) {
     const uint64_t serial = argument.memory ? argument.memory->serial : 0;
     // Most arguments are the same in every run of a network.
     if (serial != 0 && serial == set_[index]) return;
+    if (argument.memory && argument.memory->device != &device_) [[unlikely]]
+      ThrowForeignMemory(index, *argument.memory);
     const cl_mem handle = argument.memory ? argument.memory->handle : nullptr;
     code = device_.api().clSetKernelArg(handle_, position, sizeof(handle), &handle);
     set_[index] = code == CL_SUCCESS ? serial : 0;
@@ -43,6 +45,12 @@ void Kernel::SetArgument(size_t index, const Argument& argument) {
     return "Setting argument " + std::to_string(index) + " (" + KindOf(argument) + ") of kernel '" +
            name_ + "'";
   });
+}
+
+void Kernel::ThrowForeignMemory(size_t index, const Memory& memory) const {
+  throw Error("ValueError", "Argument " + std::to_string(index) + " of kernel '" + name_ +
+                                "' is on device " + memory.device->Describe() +
+                                ", but the kernel runs on device " + device_.Describe() + ".");
 }
 
 void Kernel::Launch(const Argument* arguments, size_t count, const WorkSize& size) {

@@ -40,6 +40,7 @@ class Kernel {
 
  private:
   void SetArgument(size_t index, const Argument& argument);
+  [[noreturn]] void ThrowForeignMemory(size_t index, const Memory& memory) const;
   [[noreturn]] void ThrowLaunchError(cl_int code, const WorkSize& size) const;
 
   Device& device_;

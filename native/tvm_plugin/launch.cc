@@ -3,9 +3,8 @@
 #include <tvm/ffi/dtype.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
+#include "../opencl/half.h"
 #include "device_api.h"
 #include "guard.h"
 
@@ -30,28 +29,30 @@ union Scalar {
   double f64;
 };
 
-// IEEE half precision, rounded to nearest even.
-uint16_t ToHalf(double value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
-  const uint32_t sign = (bits >> 16) & 0x8000;
-  const int32_t exponent = static_cast<int32_t>((bits >> 23) & 0xFF) - 127 + 15;
-  uint32_t mantissa = bits & 0x7FFFFF;
-  if (((bits >> 23) & 0xFF) == 0xFF)
-    return static_cast<uint16_t>(sign | 0x7C00 | (mantissa ? 0x200 : 0));
-  if (exponent >= 31) return static_cast<uint16_t>(sign | 0x7C00);
-  uint32_t shift = 13;
-  uint32_t base = static_cast<uint32_t>(exponent) << 10;
-  if (exponent <= 0) {
-    if (exponent < -10) return static_cast<uint16_t>(sign);
-    mantissa |= 0x800000;
-    shift = static_cast<uint32_t>(14 - exponent);
-    base = 0;
+// The device memory behind an argument.  Generated host code passes the tensor's data
+// pointer; callers from Python may pass the tensor itself.
+const Memory* MemoryOf(const TVMFFIAny& value, const std::string& kernel) {
+  using tvm::ffi::TypeIndex;
+  const DLTensor* tensor = nullptr;
+  switch (value.type_index) {
+    case TypeIndex::kTVMFFIOpaquePtr:
+      return static_cast<const Memory*>(value.v_ptr);
+    case TypeIndex::kTVMFFINone:
+      return nullptr;
+    case TypeIndex::kTVMFFIDLTensorPtr:
+      tensor = static_cast<const DLTensor*>(value.v_ptr);
+      break;
+    case TypeIndex::kTVMFFITensor:
+      tensor = TVMFFITensorGetDLTensorPtr(value.v_obj);
+      break;
+    default:
+      break;
   }
-  const uint32_t kept = mantissa >> shift;
-  const uint32_t rest = mantissa & ((1u << shift) - 1);
-  const uint32_t half = 1u << (shift - 1);
-  const uint32_t up = rest > half || (rest == half && (kept & 1)) ? 1 : 0;
-  return static_cast<uint16_t>(sign | (base + kept + up));
+  if (!tensor || tensor->device.device_type != kDLOpenCL || tensor->byte_offset != 0)
+    throw Error("ValueError", "Kernel '" + kernel +
+                                  "' was called with something else where it expects a tensor on "
+                                  "an OpenCL device, without an offset.");
+  return static_cast<const Memory*>(tensor->data);
 }
 
 }  // namespace
@@ -140,7 +141,7 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
     list[i] = {&scalar, 0, nullptr, false};
     switch (kinds_[i]) {
       case Kind::kMemory:
-        list[i].memory = static_cast<const Memory*>(value.v_ptr);
+        list[i].memory = MemoryOf(value, name());
         list[i].is_memory = true;
         break;
       case Kind::kInt8:
@@ -160,7 +161,7 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
         list[i].bytes = 8;
         break;
       case Kind::kFloat16:
-        scalar.f16 = ToHalf(real);
+        scalar.f16 = opencl::ToHalf(static_cast<float>(real));
         list[i].bytes = 2;
         break;
       case Kind::kFloat32:

@@ -1,0 +1,35 @@
+// Conversion to half precision.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace tvmflow::opencl {
+
+// The bits of `value` as IEEE half precision, rounded to nearest even.
+inline uint16_t ToHalf(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  const uint32_t biased = (bits >> 23) & 0xFF;
+  uint32_t mantissa = bits & 0x7FFFFF;
+  if (biased == 0xFF)  // infinity, or NaN with a payload bit that stays set
+    return static_cast<uint16_t>(sign | 0x7C00 | (mantissa ? 0x200 : 0));
+  const int32_t exponent = static_cast<int32_t>(biased) - 127 + 15;
+  if (exponent >= 31) return static_cast<uint16_t>(sign | 0x7C00);
+  uint32_t shift = 13;
+  uint32_t base = static_cast<uint32_t>(exponent) << 10;
+  if (exponent <= 0) {  // subnormal, or zero
+    if (exponent < -10) return static_cast<uint16_t>(sign);
+    mantissa |= 0x800000;
+    shift = static_cast<uint32_t>(14 - exponent);
+    base = 0;
+  }
+  const uint32_t kept = mantissa >> shift;
+  const uint32_t rest = mantissa & ((1u << shift) - 1);
+  const uint32_t tie = 1u << (shift - 1);
+  const uint32_t up = rest > tie || (rest == tie && (kept & 1)) ? 1 : 0;
+  // A carry out of the mantissa raises the exponent, up to infinity, as it should.
+  return static_cast<uint16_t>(sign | (base + kept + up));
+}
+
+}  // namespace tvmflow::opencl

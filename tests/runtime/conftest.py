@@ -1,0 +1,179 @@
+"""Drivers to run tests on, a driver without a device, and scripts in processes of their own.
+
+A process has one OpenCL library, chosen by environment variables before its first use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from glob import glob
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).with_name("scripts")
+NATIVE_TESTS = Path(__file__).parents[1] / "native"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An OpenCL driver that may be installed."""
+
+    name: str
+    #: Pattern of its library's path, or its soname.
+    library: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def path(self) -> str | None:
+        """The library, ``None`` when it is not installed."""
+        if "/" in self.library:
+            return next(iter(sorted(glob(self.library))), None)
+        try:
+            ctypes.CDLL(self.library)
+        except OSError:
+            return None
+        return self.library
+
+    def variables(self, path: str) -> dict[str, str]:
+        """Return the environment that selects the driver."""
+        return {
+            "TVMFLOW_OPENCL_LIBRARY": path,
+            "TVMFLOW_OPENCL_DEVICE": "",
+            **dict(self.environment),
+        }
+
+
+_SITE = next((path for path in sys.path if path.endswith("site-packages")), sys.prefix)
+
+DRIVERS = [
+    Driver("pip-pocl", f"{_SITE}/pyopencl/.libs/libpocl-*.so"),
+    Driver("system-pocl", "/usr/lib/*/libpocl.so.2*"),
+    Driver("intel", f"{sys.prefix}/lib/libintelocl.so"),
+    Driver("rusticl", "libRusticlOpenCL.so.1", (("RUSTICL_ENABLE", "llvmpipe"),)),
+    Driver("oclgrind", "/usr/lib*/oclgrind/liboclgrind-rt-icd.so"),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a script printed last, as JSON, and how it ended."""
+
+    status: int
+    result: Any
+    stderr: str
+
+
+def run_script(
+    name: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 600
+) -> Outcome:
+    """Run a script of this folder in a process of its own."""
+    process = subprocess.run(
+        [sys.executable, str(SCRIPTS / name), *map(str, arguments)],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    lines = process.stdout.strip().splitlines()
+    try:
+        result = json.loads(lines[-1]) if lines else None
+    except json.JSONDecodeError:
+        result = None
+    return Outcome(process.returncode, result, process.stderr)
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[..., Outcome]:
+    """Return a function that runs a script and fails the test when the script fails."""
+
+    def run(name: str, *arguments: object, **options: Any) -> Any:
+        outcome = run_script(name, *arguments, **options)
+        assert outcome.status == 0, outcome.stderr
+        return outcome.result
+
+    return run
+
+
+@dataclass(frozen=True)
+class Usable:
+    """A driver that works here."""
+
+    name: str
+    #: Variables that select it.
+    env: dict[str, str]
+    images: bool
+
+
+@cache
+def _find(driver: Driver) -> Usable | str:
+    """Return the driver, or why it cannot be used."""
+    path = driver.path
+    if path is None:
+        return f"the driver {driver.name} is not installed"
+    env = driver.variables(path)
+    outcome = run_script("exists.py", env=env)
+    if not outcome.result or not outcome.result["exists"]:
+        return f"the driver {driver.name} has no device here"
+    return Usable(driver.name, env, outcome.result["images"])
+
+
+def _require(driver: Driver) -> Usable:
+    found = _find(driver)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)
+def driver(request: pytest.FixtureRequest) -> Usable:
+    """Return each driver that is installed."""
+    return _require(request.param)
+
+
+@pytest.fixture(params=DRIVERS[:2], ids=lambda driver: driver.name)
+def pocl(request: pytest.FixtureRequest) -> Usable:
+    """Return each PoCL that is installed."""
+    return _require(request.param)
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the driver without a device."""
+    compiler = os.environ.get("CXX") or which("g++") or which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    library = tmp_path_factory.mktemp("fake") / "libfake_opencl.so"
+    source = NATIVE_TESTS / "fake_driver.cc"
+    options = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler, *options, str(source), "-o", str(library)], check=True)
+    return library
+
+
+@pytest.fixture
+def fake(fake_library: Path, tmp_path: Path) -> dict[str, str]:
+    """Return the environment for the driver without a device, with a cache of its own."""
+    return {
+        "TVMFLOW_OPENCL_LIBRARY": str(fake_library),
+        "TVMFLOW_OPENCL_DEVICE": "",
+        "TVMFLOW_CACHE_DIR": str(tmp_path / "cache"),
+        "TVMFLOW_CACHE": "1",
+        "FAKE_LOG": str(tmp_path / "builds.log"),
+    }
+
+
+@pytest.fixture
+def builds(tmp_path: Path) -> Callable[[], list[str]]:
+    """Return a function that lists the fake driver's builds: ``source`` or ``binary``."""
+    log = tmp_path / "builds.log"
+    return lambda: log.read_text().split() if log.exists() else []
