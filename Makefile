@@ -43,7 +43,7 @@ wheel: $(STAMPS)/python ## Build a wheel into dist/
 
 .PHONY: test
 test: $(STAMPS)/test ## Run the tests (ARGS for pytest)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(STAMPS)/test ## Build a wheel and use it in an empty environment
@@ -51,7 +51,7 @@ test-wheel: $(STAMPS)/test ## Build a wheel and use it in an empty environment
 
 .PHONY: coverage
 coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term-missing $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term-missing $(ARGS)
 
 .PHONY: check
 check: $(STAMPS)/dev ## Lint, formatting and types, of Python and C++
