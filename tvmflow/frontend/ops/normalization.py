@@ -22,21 +22,24 @@ def batch_normalization(c: NodeContext) -> relax.Expr:
         raise Refusal("training mode is not supported")
     if c.attribute("spatial", 1) != 1:
         raise Refusal("statistics for every element (spatial=0) are not supported")
-    x, shape = c.input(), (1, -1) + (1,) * (len(c.shape()) - 2)
-    epsilon = c.attribute("epsilon", 1e-5)
+    kind, epsilon = _statistics_dtype(c), c.attribute("epsilon", 1e-5)
+    x, shape = _cast(c, c.input(), kind), (1, -1) + (1,) * (len(c.shape()) - 2)
     known = [c.known(index) for index in range(1, 5)]
     parameters = [array for array in known if array is not None]
     if len(parameters) == 4:
-        scale, shift = (c.constant(a.reshape(shape)) for a in scale_and_shift(parameters, epsilon))
-        return R.add(c.emit(R.multiply(x, scale)), shift)
+        folded = scale_and_shift(parameters, epsilon)
+        scale, shift = (c.constant(array.reshape(shape), kind) for array in folded)
+        result = R.add(c.emit(R.multiply(x, scale)), shift)
+        return result if kind == c.dtype() else R.astype(c.emit(result), c.dtype())
     full = (1, c.shape()[1], *shape[2:])
     gamma, beta, mean, variance = (
-        _cast(c, c.emit(R.reshape(c.input(index), full)), c.dtype()) for index in range(1, 5)
+        _cast(c, c.emit(R.reshape(c.input(index), full)), kind) for index in range(1, 5)
     )
-    deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon)))))
+    deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
     scale = c.emit(R.divide(gamma, deviation))
     centred = c.emit(R.subtract(x, mean))
-    return R.add(c.emit(R.multiply(centred, scale)), beta)
+    result = R.add(c.emit(R.multiply(centred, scale)), beta)
+    return result if kind == c.dtype() else R.astype(c.emit(result), c.dtype())
 
 
 def _cast(c: NodeContext, x: relax.Expr, kind: str) -> relax.Expr:

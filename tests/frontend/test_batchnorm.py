@@ -1,0 +1,197 @@
+"""BatchNormalization goes into the layer before it where that is possible."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from reference import assert_right, graph_model, load_and_run, onnxruntime_results
+
+from tvmflow.frontend import load_model
+
+PARAMETERS = ["gamma", "beta", "mean", "variance"]
+
+
+def norm(source, result, **attributes):
+    return helper.make_node("BatchNormalization", [source, *PARAMETERS], [result], **attributes)
+
+
+def parameters(rng, channels, dtype="float32"):
+    values = [rng.uniform(0.5, 1.5, channels), *rng.standard_normal((2, channels))]
+    return dict(
+        zip(PARAMETERS, [v.astype(dtype) for v in (*values, rng.uniform(0.1, 2, channels))],
+            strict=True)
+    )  # fmt: skip
+
+
+def operators(model):
+    """Names of the Relax operators that a model becomes."""
+    bindings = load_model(model).mod["main"].body.blocks[0].bindings
+    return [str(b.value.op.name).removeprefix("relax.") for b in bindings]
+
+
+def check(model, feeds):
+    expected = onnxruntime_results(model, feeds)
+    assert expected is not None
+    assert_right(load_and_run(model, feeds), expected)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("opset", [9, 14, 15, 22])
+def test_conv(rng, bias, opset):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", *["b"] * bias], ["c"], group=2, name="conv"),
+        norm("c", "n", epsilon=0.01),
+        helper.make_node("Relu", ["n"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 2, 3, 3), dtype=np.float32), **parameters(rng, 6)}
+    if bias:
+        constants["b"] = rng.standard_normal(6, dtype=np.float32)
+    model = graph_model(nodes, {"x": ([2, 4, 6, 6], "float32")}, ["y"], constants, opset)
+    assert operators(model) == ["nn.conv2d", "add", "nn.relu"]
+    check(model, {"x": rng.standard_normal((2, 4, 6, 6), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+def test_transposed_conv(rng):
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["c"], group=2), norm("c", "y")]
+    constants = {"w": rng.standard_normal((4, 3, 3, 3), dtype=np.float32), **parameters(rng, 6)}
+    model = graph_model(nodes, {"x": ([1, 4, 5, 5], "float32")}, ["y"], constants)
+    assert operators(model) == ["nn.conv2d_transpose", "add"]
+    check(model, {"x": rng.standard_normal((1, 4, 5, 5), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("shape", [None, (), (1,), (6,), (1, 6)])
+def test_gemm(rng, transposed, shape):
+    attributes = {"alpha": 0.7, "beta": 1.3, "transB": transposed}
+    inputs = ["x", "w"] if shape is None else ["x", "w", "b"]
+    nodes = [helper.make_node("Gemm", inputs, ["c"], **attributes), norm("c", "y")]
+    weight = rng.standard_normal((6, 4) if transposed else (4, 6), dtype=np.float32)
+    constants = {"w": weight, **parameters(rng, 6)}
+    if shape is not None:
+        constants["b"] = np.asarray(rng.standard_normal(shape), np.float32)
+    model = graph_model(nodes, {"x": ([3, 4], "float32")}, ["y"], constants)
+    assert operators(model) == ["matmul", "add"]
+    check(model, {"x": rng.standard_normal((3, 4), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+def test_gemm_with_a_bias_for_every_row(rng):
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["c"]), norm("c", "y")]
+    constants = {
+        "w": rng.standard_normal((4, 6), dtype=np.float32),
+        "b": rng.standard_normal((3, 1), dtype=np.float32),
+        **parameters(rng, 6),
+    }
+    model = graph_model(nodes, {"x": ([3, 4], "float32")}, ["y"], constants)
+    assert operators(model) == ["matmul", "add", "multiply", "add"]
+    check(model, {"x": rng.standard_normal((3, 4), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+def test_two_norms_after_one_conv(rng):
+    second = [f"{name}2" for name in PARAMETERS]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        norm("c", "n"),
+        helper.make_node("BatchNormalization", ["n", *second], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
+    constants |= dict(zip(second, parameters(rng, 6).values(), strict=True))
+    model = graph_model(nodes, {"x": ([1, 4, 3, 3], "float32")}, ["y"], constants)
+    assert operators(model) == ["nn.conv2d", "add"]
+    check(model, {"x": rng.standard_normal((1, 4, 3, 3), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+def test_weight_of_two_convs(rng):
+    """Only the copy of the conv before the norm is scaled."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Conv", ["x", "w"], ["b"]),
+        norm("a", "n"),
+        helper.make_node("Add", ["n", "b"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
+    model = graph_model(nodes, {"x": ([1, 4, 3, 3], "float32")}, ["y"], constants)
+    check(model, {"x": rng.standard_normal((1, 4, 3, 3), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("second_use", ["node", "output"])
+def test_result_of_the_conv_is_used_elsewhere(rng, second_use):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "n")]
+    outputs = ["n", "c"]
+    if second_use == "node":
+        nodes.append(helper.make_node("Add", ["n", "c"], ["y"]))
+        outputs = ["y"]
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
+    model = graph_model(nodes, {"x": ([1, 4, 3, 3], "float32")}, outputs, constants)
+    assert operators(model)[:3] == ["nn.conv2d", "multiply", "add"]
+    check(model, {"x": rng.standard_normal((1, 4, 3, 3), dtype=np.float32)})
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("computed", [*PARAMETERS, "w"])
+def test_parameter_computed_at_run_time(rng, computed):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y")]
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
+    value = constants.pop(computed)
+    inputs = {"x": ([1, 4, 3, 3], "float32"), computed: (value.shape, "float32")}
+    model = graph_model(nodes, inputs, ["y"], constants)
+    check(model, {"x": rng.standard_normal((1, 4, 3, 3), dtype=np.float32), computed: value})
+
+
+def test_training_mode_is_refused(rng):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y", training_mode=1)]
+    nodes[1].output.extend(["new_mean", "new_variance"])
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
+    model = graph_model(nodes, {"x": ([1, 4, 3, 3], "float32")}, ["y"], constants)
+    with pytest.raises(Exception, match="training mode"):
+        load_model(model)
+
+
+def test_weights_that_would_overflow_are_left_alone(rng):
+    """A factor of 1e5 is fine for float16 values near 1e-3, not for their weights near 1."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y")]
+    constants = {"w": np.ones((2, 2, 1, 1), np.float16), **parameters(rng, 2, "float16")}
+    constants["gamma"] = np.full(2, 6e4, np.float16)
+    constants["variance"] = np.full(2, 0.1, np.float16)
+    constants["mean"] = np.zeros(2, np.float16)
+    model = graph_model(nodes, {"x": ([1, 2, 3, 3], "float16")}, ["y"], constants)
+    assert operators(model) == ["nn.conv2d", "astype", "multiply", "add", "astype"]
+    x = (rng.standard_normal((1, 2, 3, 3)) * 1e-3).astype(np.float16)
+    (found,) = load_and_run(model, {"x": x})
+    assert np.isfinite(found).all()
+
+
+def test_folding_keeps_the_precision(rng):
+    """Statistics far from (0, 1): the product is rounded once."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y", epsilon=1e-9)]
+    constants = {"w": rng.standard_normal((6, 4, 3, 3), dtype=np.float32), **parameters(rng, 6)}
+    constants["variance"] *= np.float32(1e-6)
+    constants["mean"] *= np.float32(1e3)
+    model = graph_model(nodes, {"x": ([1, 4, 6, 6], "float32")}, ["y"], constants)
+    x = rng.standard_normal((1, 4, 6, 6), dtype=np.float32)
+    wide = {n: v.astype(np.float64) for n, v in constants.items()}
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
+    raw = np.einsum("nchwij,ocij->nohw", windows, wide["w"])
+    shaped = {n: wide[n].reshape(1, -1, 1, 1) for n in PARAMETERS}
+    expected = (raw - shaped["mean"]) / np.sqrt(shaped["variance"] + 1e-9)
+    expected = expected * shaped["gamma"] + shaped["beta"]
+    (found,) = load_and_run(model, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+def test_the_callers_model_is_not_changed(rng):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y")]
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
+    model = graph_model(nodes, {"x": ([1, 4, 3, 3], "float32")}, ["y"], constants)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    load_model(model)
+    assert copy == model

@@ -1,0 +1,374 @@
+"""What comes out of the import: operators that fuse, names, parameters, results."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from reference import assert_right, graph_model, load_and_run, onnxruntime_results, run
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tvmflow import models
+from tvmflow.frontend import load_model
+
+
+def bindings(model, shapes=None):
+    blocks = load_model(model, shapes).mod["main"].body.blocks
+    return [binding for block in blocks for binding in block.bindings]
+
+
+def operators(model):
+    """Names of the Relax operators that a model becomes."""
+    values = [binding.value for binding in bindings(model)]
+    return [str(v.op.name).removeprefix("relax.") for v in values if hasattr(v, "op")]
+
+
+def one(op_type, shape, constants=None, opset=18, dtype="float32", **attributes):
+    """A model of one node named ``node`` with the input ``x``, then constants.
+
+    A constant that is ``None`` is an input that is left out.
+    """
+    given = {n: value for n, value in (constants or {}).items() if value is not None}
+    names = [n if n in given else "" for n in constants or {}]
+    node = helper.make_node(op_type, ["x", *names], ["y"], name="node", **attributes)
+    return graph_model([node], {"x": (shape, dtype)}, ["y"], given, opset)
+
+
+TWICE = {"roi": None, "scales": np.array([1, 1, 2, 2], np.float32)}
+
+
+def image_constants(rng):
+    return {"w": rng.standard_normal((4, 3, 3, 3), dtype=np.float32), "b": np.ones(4, np.float32)}
+
+
+#: The operators of image networks and what a scheduler has to match.
+FORMS = {
+    "Relu": (one("Relu", [1, 3, 8, 8]), ["nn.relu"]),
+    "ReLU6 before opset 11": (one("Clip", [1, 3], opset=9, min=0.0, max=6.0), ["clip"]),
+    "Sigmoid": (one("Sigmoid", [1, 3]), ["sigmoid"]),
+    "HardSwish": (one("HardSwish", [1, 3]), ["multiply", "add", "clip", "multiply"]),
+    "LeakyRelu": (one("LeakyRelu", [1, 3]), ["nn.leakyrelu"]),
+    "MaxPool": (one("MaxPool", [1, 3, 8, 8], kernel_shape=[2, 2]), ["nn.max_pool2d"]),
+    "AveragePool": (
+        one("AveragePool", [1, 3, 8, 8], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        ["nn.avg_pool2d"],
+    ),
+    "GlobalAveragePool": (one("GlobalAveragePool", [1, 3, 8, 8]), ["mean"]),
+    "Flatten": (one("Flatten", [1, 3, 8, 8]), ["reshape"]),
+    "Softmax": (one("Softmax", [1, 3]), ["nn.softmax"]),
+    "Transpose": (one("Transpose", [1, 3, 8, 8], perm=[0, 2, 3, 1]), ["permute_dims"]),
+    "Resize nearest": (
+        one("Resize", [1, 3, 8, 8], TWICE,
+            mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        ["image.resize2d"],
+    ),
+    "Resize linear": (
+        one("Resize", [1, 3, 8, 8], TWICE,
+            mode="linear", coordinate_transformation_mode="half_pixel"),
+        ["image.resize2d"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_form(name):
+    model, expected = FORMS[name]
+    assert operators(model) == expected
+
+
+def test_form_of_conv(rng):
+    model = one("Conv", [1, 3, 8, 8], image_constants(rng), pads=[1, 0, 1, 0])
+    conv, add = (binding.value for binding in bindings(model))
+    assert conv.op.name == "relax.nn.conv2d"
+    assert [int(p) for p in conv.attrs.padding] == [1, 0, 1, 0]
+    assert (conv.attrs.data_layout, conv.attrs.kernel_layout) == ("NCHW", "OIHW")
+    assert add.op.name == "relax.add"
+    assert [int(e) for e in add.args[1].ty.shape] == [1, 4, 1, 1]
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_form_of_gemm(rng, transposed):
+    """A constant weight is stored as (in, out), whichever way the model has it."""
+    weight = rng.standard_normal((5, 3) if transposed else (3, 5), dtype=np.float32)
+    constants = {"w": weight, "b": np.ones(5, np.float32)}
+    model = one("Gemm", [2, 3], constants, transB=transposed)
+    matmul, add = (binding.value for binding in bindings(model))
+    assert (matmul.op.name, add.op.name) == ("relax.matmul", "relax.add")
+    assert isinstance(matmul.args[1], GenericConst)
+    assert [int(e) for e in matmul.args[1].ty.shape] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 6.0, ["clip"]),
+        (0.0, None, ["nn.relu"]),
+        (-1.0, None, ["maximum"]),
+        (None, 1.0, ["minimum"]),
+        (None, None, []),
+        (3.0, 1.0, ["maximum", "minimum"]),
+    ],
+)
+def test_form_of_clip(low, high, expected, rng):
+    limits = {"low": low, "high": high}
+    constants = {n: None if v is None else np.array(v, np.float32) for n, v in limits.items()}
+    model = one("Clip", [2, 30], constants)
+    assert operators(model) == expected
+    x = rng.standard_normal((2, 30), dtype=np.float32) * 5
+    # ONNX: when the limits cross, the result is the upper one everywhere.
+    wanted = np.minimum(np.maximum(x, -np.inf if low is None else low),
+                        np.inf if high is None else high).astype(np.float32)  # fmt: skip
+    np.testing.assert_array_equal(load_and_run(model, {"x": x})[0], wanted)
+
+
+def test_integer_clip_is_exact():
+    limits = {"low": np.array(-(2**40) - 1), "high": np.array(2**53 + 1)}
+    model = one("Clip", [3], limits, dtype="int64")
+    x = np.array([-(2**60), 5, 2**60])
+    np.testing.assert_array_equal(load_and_run(model, {"x": x})[0], np.clip(x, *limits.values()))
+
+
+# Names -------------------------------------------------------------------------------------
+
+
+def test_bindings_are_named_after_nodes(rng):
+    model = one("Conv", [1, 3, 8, 8], image_constants(rng))
+    assert [b.var.name for b in bindings(model)] == ["node#1", "node"]
+
+
+def test_nodes_without_a_name_are_named_after_their_result():
+    nodes = [helper.make_node("Relu", ["x"], ["act.1/out"]),
+             helper.make_node("Neg", ["act.1/out"], ["y"])]  # fmt: skip
+    model = graph_model(nodes, {"x": ([3], "float32")}, ["y"])
+    assert [b.var.name for b in bindings(model)] == ["act.1/out", "y"]
+
+
+def test_names_of_real_networks_are_nodes():
+    model = models.make("mobilenet_v2", width=0.35, size=32)
+    known = {node.name for node in model.graph.node}
+    names = [binding.var.name.partition("#")[0] for binding in bindings(model)]
+    assert set(names) <= known
+    for node in model.graph.node:
+        if node.op_type != "BatchNormalization":
+            assert node.name in names
+
+
+def test_names_survive_fusion():
+    """The variable of a fused kernel is that of its last node."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="first/Relu"),
+             helper.make_node("Neg", ["a"], ["b"], name="then/Neg"),
+             helper.make_node("MaxPool", ["b"], ["y"], name="p", kernel_shape=[2, 2])]  # fmt: skip
+    mod = load_model(graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y"])).mod
+    for transform in (relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(),
+                      relax.transform.FuseOps(), relax.transform.FuseTIR()):  # fmt: skip
+        mod = transform(mod)
+    names = [b.var.name for b in mod["main"].body.blocks[0].bindings]
+    assert names[-1] == "p"
+
+
+def test_odd_names(rng):
+    """Parameters have the model's names, whatever characters are in them."""
+    nodes = [helper.make_node("Add", ["input.1", "2"], ["a/b:0"], name="1.x"),
+             helper.make_node("Relu", ["a/b:0"], ["out put"], name="1.x")]  # fmt: skip
+    inputs = {"input.1": ([3], "float32"), "2": ([3], "float32")}
+    model = graph_model(nodes, inputs, ["out put"])
+    loaded = load_model(model)
+    assert [p.name for p in loaded.mod["main"].params] == ["input.1", "2"]
+    assert loaded.outputs[0].name == "out put"
+    x = np.array([-1, 0, 2], np.float32)
+    np.testing.assert_array_equal(run(loaded, {"input.1": x, "2": x})[0], [0, 0, 4])
+
+
+# Results -----------------------------------------------------------------------------------
+
+
+def test_one_output_is_a_tensor_more_are_a_tuple():
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    inputs = {"x": ([3], "float32")}
+    assert isinstance(load_model(graph_model(nodes, inputs, ["b"])).mod["main"].ret_ty,
+                      relax.TensorType)  # fmt: skip
+    loaded = load_model(graph_model(nodes, inputs, ["b", "a"]))
+    assert isinstance(loaded.mod["main"].ret_ty, relax.TupleType)
+    assert [info.name for info in loaded.outputs] == ["b", "a"]
+    x = np.array([-1, 0, 2], np.float32)
+    b, a = run(loaded, {"x": x})
+    np.testing.assert_array_equal(a, [0, 0, 2])
+    np.testing.assert_array_equal(b, [0, 0, -2])
+
+
+def test_outputs_that_are_inputs_constants_or_the_same():
+    nodes = [
+        helper.make_node("Identity", ["x"], ["copy"]),
+        helper.make_node("Add", ["one", "one"], ["two"]),
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Identity", ["a"], ["b"]),
+    ]
+    constants = {"one": np.ones(2, np.float32)}
+    outputs = ["copy", "two", "a", "b", "one"]
+    model = graph_model(nodes, {"x": ([3], "float32")}, outputs, constants)
+    loaded = load_model(model)
+    assert [info.name for info in loaded.outputs] == outputs
+    x = np.array([-1, 0, 2], np.float32)
+    results = dict(zip(outputs, run(loaded, {"x": x}), strict=True))
+    np.testing.assert_array_equal(results["copy"], x)
+    np.testing.assert_array_equal(results["two"], [2, 2])
+    np.testing.assert_array_equal(results["b"], [0, 0, 2])
+    np.testing.assert_array_equal(results["a"], results["b"])
+
+
+def test_unused_inputs_stay():
+    node = helper.make_node("Relu", ["b"], ["y"])
+    inputs = {"a": ([2], "int64"), "b": ([3], "float32"), "c": ([1], "bool")}
+    loaded = load_model(graph_model([node], inputs, ["y"]))
+    assert [info.name for info in loaded.inputs] == ["a", "b", "c"]
+    assert int(loaded.mod["main"].attrs["num_input"]) == 3
+
+
+def test_nodes_without_effect_vanish(rng):
+    nodes = [
+        helper.make_node("Identity", ["x"], ["a"]),
+        helper.make_node("Dropout", ["a", "ratio", "training"], ["b"]),
+        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Exp", ["x"], ["unused"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    constants = {"ratio": np.array(0.5, np.float32), "training": np.array(False)}
+    model = graph_model(nodes, {"x": ([3], "float32")}, ["y"], constants)
+    assert operators(model) == ["nn.relu"]
+
+
+def test_dropout_in_training_is_refused():
+    node = helper.make_node("Dropout", ["x", "", "training"], ["y"])
+    model = graph_model([node], {"x": ([3], "float32")}, ["y"], {"training": np.array(True)})
+    with pytest.raises(Exception, match="Dropout"):
+        load_model(model)
+
+
+def test_constants_are_shared_and_exact(rng):
+    """Equal names are one constant; none changes its type on the way."""
+    values = {n: np.array(2).astype(n) for n in ("float64", "float16", "int8", "uint64", "int64")}
+    for dtype, value in values.items():
+        model = one("Mul", [2], {"c": value}, dtype=dtype)
+        result = load_and_run(model, {"x": np.array([1, 3]).astype(dtype)})[0]
+        assert result.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(result, [2, 6])
+
+
+def test_local_functions_are_inlined(rng):
+    """Newer exporters keep modules of the network as functions."""
+    function = helper.make_function(
+        "local", "twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"], name="add")],
+        [helper.make_opsetid("", 18)],
+    )  # fmt: skip
+    node = helper.make_node("twice", ["x"], ["y"], domain="local")
+    model = graph_model([node], {"x": ([3], "float32")}, ["y"])
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    x = rng.standard_normal(3, dtype=np.float32)
+    np.testing.assert_array_equal(load_and_run(model, {"x": x})[0], 2 * x)
+
+
+# Types and operator sets -------------------------------------------------------------------
+
+
+def test_image_of_bytes(rng):
+    """A network that takes uint8 pixels and normalizes them itself."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["f", "scale"], ["n"]),
+        helper.make_node("Conv", ["n", "w", "b"], ["y"]),
+    ]
+    constants = {"scale": np.array(255, np.float32), **image_constants(rng)}
+    model = graph_model(nodes, {"x": ([1, 3, 8, 8], "uint8")}, ["y"], constants)
+    assert load_model(model).inputs[0].dtype == "uint8"
+    feeds = {"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)}
+    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_network_of_another_type(rng, dtype):
+    model = models.make("mobilenet_v1", width=0.25, size=32, classes=8)
+    expected = onnxruntime_results(model, {"input": np.ones((1, 3, 32, 32), np.float32)})
+    elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor).astype(dtype)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = elem_type
+    loaded = load_model(model)
+    assert (loaded.inputs[0].dtype, loaded.outputs[0].dtype) == (dtype, dtype)
+    (found,) = run(loaded, {"input": np.ones((1, 3, 32, 32), dtype)})
+    limit = 2e-2 if dtype == "float16" else 1e-5
+    np.testing.assert_allclose(
+        found, expected[0], rtol=limit, atol=limit * np.abs(expected[0]).max()
+    )
+
+
+def test_half_precision_means_do_not_overflow():
+    x = np.full((1, 2, 64, 64), 100, np.float16)
+    model = one("GlobalAveragePool", list(x.shape), dtype="float16")
+    np.testing.assert_array_equal(load_and_run(model, {"x": x})[0].ravel(), [100, 100])
+
+
+NEWEST = onnx.defs.onnx_opset_version()
+#: Where the operators of the test changed; the others run with the slow tests.
+CHANGES = (7, 11, 13, NEWEST)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    "opset",
+    [pytest.param(n, marks=[] if n in CHANGES else pytest.mark.slow) for n in range(7, NEWEST + 1)],
+)
+def test_operator_sets(rng, opset):
+    """A small classifier in every operator set, from the oldest to the newest."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Clip", ["c"], ["r"], min=0.0, max=6.0)
+        if opset < 11
+        else helper.make_node("Clip", ["c", "low", "high"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Pad", ["p"], ["q"], pads=[0, 0, 1, 0, 0, 0, 0, 1])
+        if opset < 11
+        else helper.make_node("Pad", ["p", "pads"], ["q"]),
+        helper.make_node("GlobalAveragePool", ["q"], ["g"]),
+        helper.make_node("Squeeze", ["g"], ["s"], axes=[2, 3])
+        if opset < 13
+        else helper.make_node("Squeeze", ["g", "axes"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["t"], axis=1),
+        helper.make_node("Dropout", ["t"], ["y"]),
+    ]
+    constants = {
+        "low": np.array(0, np.float32), "high": np.array(6, np.float32), "axes": np.array([2, 3]),
+        "pads": np.array([0, 0, 1, 0, 0, 0, 0, 1]), **image_constants(rng),
+    }  # fmt: skip
+    used = {name for node in nodes for name in node.input}
+    constants = {name: value for name, value in constants.items() if name in used}
+    model = graph_model(nodes, {"x": ([1, 3, 8, 8], "float32")}, ["y"], constants, opset)
+    model.ir_version = 8
+    feeds = {"x": rng.standard_normal((1, 3, 8, 8), dtype=np.float32)}
+    found = load_and_run(model, feeds)
+    expected = onnxruntime_results(model, feeds)
+    if expected is None:  # newer than ONNX Runtime: the same network in an older set
+        model.opset_import[0].version = 21
+        expected = onnxruntime_results(model, feeds)
+    assert_right(found, expected)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mobilenet_v1", {"width": 0.25, "size": 64}),
+        ("mobilenet_v2", {"width": 0.35, "size": 64, "batch": 2}),
+        ("facebox_net", {"size": 64, "boxes": 64}),
+    ],
+)
+def test_example_networks(rng, name, options):
+    model = models.make(name, **options)
+    (info,) = load_model(model).inputs
+    feeds = {info.name: rng.standard_normal(info.shape, dtype=np.float32)}
+    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))

@@ -1,0 +1,188 @@
+"""Static shapes: from the file, from the caller, and errors that say what to set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from reference import graph_model, load_and_run
+
+from tvmflow.errors import ShapeError
+from tvmflow.frontend import load_model
+
+
+def dynamic(*shapes, operator="Add"):
+    """A model of inputs a, b, ... with these shapes (text and None are open)."""
+    names = "abc"[: len(shapes)]
+    node = helper.make_node(operator, list(names), ["y"], name="node")
+    inputs = {n: (s, "float32") for n, s in zip(names, shapes, strict=True)}
+    return graph_model([node], inputs, ["y"])
+
+
+def refused(model, *words, shapes=None):
+    with pytest.raises(ShapeError) as caught:
+        load_model(model, shapes)
+    for word in words:
+        assert word in str(caught.value)
+    return caught.value
+
+
+def test_static_shapes_need_nothing():
+    loaded = load_model(dynamic([2, 3], [3]))
+    assert [info.shape for info in loaded.inputs] == [(2, 3), (3,)]
+    assert loaded.outputs[0].shape == (2, 3)
+
+
+def test_static_shapes_may_be_repeated():
+    loaded = load_model(dynamic([2, 3], [3]), {"a": (2, 3)})
+    assert loaded.inputs[0].shape == (2, 3)
+
+
+def test_open_dimension_is_set():
+    loaded = load_model(dynamic(["N", 3, None], [1]), {"a": [4, 3, 5]})
+    assert loaded.inputs[0].shape == (4, 3, 5)
+    assert loaded.outputs[0].shape == (4, 3, 5)
+
+
+def test_open_dimensions_are_all_named():
+    error = refused(dynamic(["N", 3, "H", None], ["N", 1, 1, 1]), "'a' has [N, 3, H, ?]", "'b'")
+    assert "--shape a=1,3,224,224" in error.remedy
+    assert "--shape b=1,1,1,1" in error.remedy
+
+
+def test_symbol_set_by_one_input_holds_for_others():
+    loaded = load_model(dynamic(["N", 3], ["N", 1]), {"a": (4, 3)})
+    assert loaded.inputs[1].shape == (4, 1)
+
+
+def test_symbol_with_two_extents():
+    refused(dynamic(["N", 3], ["N", 3]), "'N'", shapes={"a": (4, 3), "b": (5, 3)})
+    refused(dynamic(["N", "N"], [1]), "'N'", "itself", shapes={"a": (4, 3)})
+
+
+@pytest.mark.parametrize("extent", [0, -1])
+def test_open_dimension_written_as_a_number(extent):
+    model = dynamic([3, 4], [4])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = extent
+    refused(model, "[?, 4]")
+    assert load_model(model, {"a": (2, 4)}).outputs[0].shape == (2, 4)
+
+
+def test_unknown_rank():
+    model = dynamic([3, 4], [4])
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    refused(model, "unknown rank")
+    assert load_model(model, {"a": (2, 3, 4)}).outputs[0].shape == (2, 3, 4)
+
+
+def test_unknown_input():
+    error = refused(dynamic([3], [3]), "'c'", "'a', 'b'", shapes={"c": (3,)})
+    assert error.remedy
+
+
+def test_weight_is_no_input():
+    model = graph_model(
+        [helper.make_node("Add", ["a", "w"], ["y"])], {"a": ([3], "float32")}, ["y"],
+        {"w": np.ones(3, np.float32)},
+    )  # fmt: skip
+    refused(model, "'w'", shapes={"w": (3,)})
+
+
+def test_weight_listed_as_input_is_no_input():
+    """Before format 4 every weight is an input, too."""
+    model = graph_model(
+        [helper.make_node("Add", ["a", "w"], ["y"])],
+        {"a": ([3], "float32"), "w": ([3], "float32")}, ["y"], {"w": np.ones(3, np.float32)},
+        opset=8,
+    )  # fmt: skip
+    model.ir_version = 3
+    loaded = load_model(model)
+    assert [info.name for info in loaded.inputs] == ["a"]
+    assert len(loaded.mod["main"].params) == 1
+
+
+def test_wrong_rank():
+    error = refused(dynamic(["N", 3], [3]), "2 dimensions", "has 3", shapes={"a": (1, 2, 3)})
+    assert "--shape a=1,3" in error.remedy
+
+
+def test_contradiction():
+    refused(dynamic(["N", 3], [3]), "[N, 3]", "contradicts", shapes={"a": (1, 4)})
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (-1, 3), (1.5, 3), "ab", (None, 3), 3])
+def test_not_a_shape(shape):
+    refused(dynamic(["N", 3], [3]), "positive whole numbers", shapes={"a": shape})
+
+
+def test_whole_numbers_of_other_types():
+    loaded = load_model(dynamic(["N", 3], [3]), {"a": np.array([2, 3])})
+    assert loaded.inputs[0].shape == (2, 3)
+
+
+def test_shapes_computed_in_the_model(rng):
+    """What exporters write for ``x.view(x.size(0), -1)``: Shape, Gather, Concat, Reshape."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"], name="view"),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    model = graph_model(nodes, {"x": (["N", 3, "H"], "float32")}, ["y"], constants)
+    loaded = load_model(model, {"x": (2, 3, 5)})
+    assert loaded.outputs[0].shape == (2, 15)
+    assert loaded.mod["main"].body.blocks[0].bindings[0].var.name == "view"
+    assert len(loaded.mod["main"].body.blocks[0].bindings) == 1
+
+
+def test_resize_to_the_size_of_another_tensor(rng):
+    """Feature pyramids resize to ``other.shape[2:]``."""
+    nodes = [
+        helper.make_node("Shape", ["b"], ["sb"]),
+        helper.make_node("Slice", ["sb", "two", "end"], ["hw"]),
+        helper.make_node("Shape", ["a"], ["sa"]),
+        helper.make_node("Slice", ["sa", "zero", "two"], ["nc"]),
+        helper.make_node("Concat", ["nc", "hw"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["a", "", "", "sizes"], ["up"], mode="nearest",
+                         coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        helper.make_node("Add", ["up", "b"], ["y"]),
+    ]  # fmt: skip
+    constants = {"zero": np.array([0]), "two": np.array([2]), "end": np.array([2**31])}
+    inputs = {n: ([1, 2, None, None], "float32") for n in "ab"}
+    model = graph_model(nodes, inputs, ["y"], constants)
+    loaded = load_model(model, {"a": (1, 2, 3, 4), "b": (1, 2, 6, 8)})
+    assert loaded.outputs[0].shape == (1, 2, 6, 8)
+    a, b = (rng.standard_normal(s, dtype=np.float32) for s in ((1, 2, 3, 4), (1, 2, 6, 8)))
+    for value, extents in zip(model.graph.input, ((3, 4), (6, 8)), strict=True):
+        for dim, extent in zip(value.type.tensor_type.shape.dim[2:], extents, strict=True):
+            dim.dim_value = extent
+    (result,) = load_and_run(model, {"a": a, "b": b})
+    np.testing.assert_allclose(result, a.repeat(2, 2).repeat(2, 3) + b, rtol=1e-6)
+
+
+def test_shape_that_depends_on_values():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="first"),
+        helper.make_node("NonZero", ["r"], ["y"], name="where"),
+    ]
+    model = graph_model(nodes, {"x": ([3], "float32")}, ["y"])
+    with pytest.raises(Exception, match="known only at run time") as caught:
+        load_model(model)
+    assert "where" in str(caught.value)
+
+
+def test_output_without_elements():
+    node = helper.make_node("Slice", ["x", "one", "one"], ["y"])
+    model = graph_model([node], {"x": ([3], "float32")}, ["y"], {"one": np.array([1])})
+    with pytest.raises(Exception, match="without any elements"):
+        load_model(model)
+
+
+def test_declared_types_of_outputs_do_not_matter():
+    model = dynamic(["N", 3], [3])
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", "other"])
+    )
+    assert load_model(model, {"a": (2, 3)}).outputs[0].shape == (2, 3)

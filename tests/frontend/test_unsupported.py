@@ -1,0 +1,160 @@
+"""Everything that cannot be compiled is in one error, with the nodes' names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from reference import graph_model
+
+from tvmflow.errors import UnsupportedModelError
+from tvmflow.frontend import load_model
+
+
+def error_of(model, **options):
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(model, **options)
+    assert caught.value.remedy
+    return caught.value
+
+
+def chain(*nodes):
+    """Nodes one after the other, from ``x`` to the last result."""
+    built, source = [], "x"
+    for index, (op_type, attributes) in enumerate(nodes):
+        built.append(
+            helper.make_node(op_type, [source], [f"v{index}"], name=f"n{index}", **attributes)
+        )
+        source = f"v{index}"
+    return graph_model(built, {"x": ([2, 3, 4, 4], "float32")}, [source])
+
+
+def branch():
+    """An If with two branches that return a constant."""
+    value = helper.make_tensor("v", TensorProto.FLOAT, [1], [1.0])
+    result = helper.make_tensor_value_info("r", TensorProto.FLOAT, [1])
+    body = helper.make_graph(
+        [helper.make_node("Constant", [], ["r"], value=value)], "body", [], [result]
+    )
+    return helper.make_node("If", ["c"], ["y"], name="choice", then_branch=body, else_branch=body)
+
+
+def test_all_in_one_error():
+    """Unknown, foreign and unsupported operators and attributes, before and after each other."""
+    model = chain(
+        ("NonZero", {}), ("Relu", {}), ("Foo", {}), ("Bar", {"domain": "com.acme"}),
+        ("RandomNormalLike", {}), ("RandomNormalLike", {}), ("Mystery", {}),
+    )  # fmt: skip
+    model.opset_import.append(helper.make_opsetid("com.acme", 1))
+    error = error_of(model)
+    assert "5 " not in error.message
+    for word in ("Foo", "com.acme.Bar", "RandomNormalLike", "Mystery", "NonZero"):
+        assert word in error.message
+    for name in ("n0", "n2", "n3", "n4", "n5", "n6"):
+        assert name in error.details
+    assert "RandomNormalLike (2 nodes)" in error.details
+
+
+def test_attributes_that_are_not_supported_are_listed_with_reasons():
+    model = chain(
+        ("Relu", {}),
+        ("Resize", {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        ("MaxPool", {"kernel_shape": [2, 2], "dilations": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ("NonZero", {}),
+    )
+    resize = model.graph.node[1]
+    resize.input.extend(["", "scales"])
+    model.graph.initializer.append(
+        helper.make_tensor("scales", TensorProto.FLOAT, [4], [1, 1, 1.7, 1.7])
+    )
+    details = error_of(model).details
+    assert "not whole is ambiguous" in details
+    assert "auto_pad with dilations" in details
+    assert "NonZero" in details
+    assert "Relu" not in details
+
+
+def test_nodes_behind_a_refused_one_are_still_checked():
+    details = error_of(chain(("NonZero", {}), ("Cast", {"to": 7}), ("Unique", {}))).details
+    assert "NonZero" in details
+    assert "Unique" in details
+
+
+def test_many_nodes_are_counted():
+    details = error_of(chain(*[("Bernoulli", {})] * 12)).details
+    assert "Bernoulli (12 nodes)" in details
+    assert "and 4 more" in details
+
+
+def test_unused_nodes_do_not_matter():
+    model = chain(("Relu", {}))
+    model.graph.node.append(helper.make_node("Foo", ["x"], ["unused"]))
+    assert load_model(model).outputs[0].shape == (2, 3, 4, 4)
+
+
+def test_nested_graphs():
+    model = graph_model([branch()], {"c": ([1], "bool")}, ["y"])
+    details = error_of(model).details
+    assert "nested graphs" in details
+    assert "choice" in details
+
+
+def test_custom_domain():
+    model = chain(("Relu", {"domain": "com.microsoft"}))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    details = error_of(model).details
+    assert "com.microsoft.Relu" in details
+
+
+def test_text_constants():
+    node = helper.make_node("Constant", [], ["y"], value_string="hello")
+    model = graph_model([helper.make_node("Relu", ["x"], ["z"]), node], {"x": ([2], "float32")},
+                        ["z", "y"])  # fmt: skip
+    error_of(model)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "names", "attributes"),
+    [
+        ("NonMaxSuppression", ["boxes", "scores"], {}),
+        ("Unique", ["boxes"], {}),
+        ("Compress", ["boxes", "mask"], {}),
+    ],
+)
+def test_results_whose_shape_depends_on_values(op_type, names, attributes):
+    inputs = {"boxes": ([1, 6, 4], "float32"), "scores": ([1, 2, 6], "float32"),
+              "mask": ([3], "bool")}  # fmt: skip
+    node = helper.make_node(op_type, names, ["y"], name="node", **attributes)
+    model = graph_model([node], {n: inputs[n] for n in names}, ["y"])
+    assert "known only at run time" in error_of(model).details
+
+
+@pytest.mark.parametrize(
+    ("op_type", "name", "value", "words"),
+    [
+        ("Reshape", "shape", np.array([3, 2]), "depends on values"),
+        ("Expand", "shape", np.array([2, 2, 3]), "depends on values"),
+        ("Pad", "pads", np.array([0, 1, 0, 1]), "depends on values"),
+        ("Tile", "repeats", np.array([1, 2]), "depends on values"),
+        ("Slice", "ends", None, "computed at run time"),
+        ("CumSum", "axis", np.array(1), "axis are computed"),
+    ],
+)
+def test_shapes_and_axes_computed_at_run_time(op_type, name, value, words):
+    """What would have to be known now is refused, never guessed."""
+    inputs = {"x": ([2, 3], "float32")}
+    if op_type == "Slice":
+        names, inputs["ends"] = ["x", "starts", "ends"], ([1], "int64")
+        constants = {"starts": np.array([0])}
+    else:
+        names, constants = ["x", name], {}
+        inputs[name] = (value.shape, "int64")
+    model = graph_model([helper.make_node(op_type, names, ["y"])], inputs, ["y"], constants)
+    assert words in error_of(model).details
+
+
+def test_channels_that_do_not_fit():
+    weight = np.ones((4, 3, 1, 1), np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    model = graph_model([node], {"x": ([1, 5, 4, 4], "float32")}, ["y"], {"w": weight})
+    assert "5 channels, its weight is for 3" in error_of(model).details

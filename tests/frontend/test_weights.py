@@ -1,0 +1,222 @@
+"""Large weights stay in their file: external data, and raw data inside the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from reference import graph_model, run
+
+from tvmflow import models
+from tvmflow.errors import ModelError
+from tvmflow.frontend import load_model
+
+LIMIT = 50_000
+
+
+@pytest.fixture(scope="module")
+def facebox(tmp_path_factory):
+    """FaceBoxNet with external data, and the same in one file."""
+    folder = tmp_path_factory.mktemp("facebox")
+    options = {"size": 32, "boxes": 8, "seed": 3}
+    outside = models.build("facebox_net", folder / "out.onnx", external_limit_bytes=0, **options)
+    inside = models.build("facebox_net", folder / "in.onnx", **options)
+    return outside, inside
+
+
+def result(loaded, seed=0):
+    (info,) = loaded.inputs
+    image = np.random.default_rng(seed).standard_normal(info.shape, dtype=np.float32)
+    return run(loaded, {info.name: image})[0]
+
+
+def test_large_external_weights_become_parameters(facebox):
+    loaded = load_model(facebox[0], large_weight_bytes=LIMIT)
+    names = [parameter.name for parameter in loaded.mod["main"].params]
+    assert names == ["image", "level3.weight", "fc1.weight"]
+    assert list(loaded.weights) == names[1:]
+    assert int(loaded.mod["main"].attrs["num_input"]) == 1
+    assert [w.shape for w in loaded.weights.values()] == [(256, 64, 3, 3), (1024, 256)]
+    for weight in loaded.weights.values():
+        assert isinstance(weight, np.memmap)
+        assert not weight.flags.writeable
+        assert weight.dtype == np.float32
+        assert weight.nbytes >= LIMIT
+
+
+def test_large_weights_inside_the_file_become_parameters(facebox):
+    loaded = load_model(facebox[1], large_weight_bytes=LIMIT)
+    outside = load_model(facebox[0], large_weight_bytes=LIMIT)
+    assert list(loaded.weights) == list(outside.weights)
+    for name, weight in loaded.weights.items():
+        assert isinstance(weight, np.memmap)
+        assert weight.filename == facebox[1]
+        np.testing.assert_array_equal(weight, outside.weights[name])
+
+
+def test_same_results_wherever_the_weights_are(facebox):
+    expected = result(load_model(facebox[1]))
+    for path in facebox:
+        np.testing.assert_array_equal(result(load_model(path)), expected)
+        np.testing.assert_allclose(
+            result(load_model(path, large_weight_bytes=LIMIT)), expected, rtol=1e-5
+        )
+
+
+def test_large_weights_of_a_message_are_not_copied(facebox):
+    model = onnx.load(facebox[1])
+    loaded = load_model(model, large_weight_bytes=LIMIT)
+    assert list(loaded.weights) == ["level3.weight", "fc1.weight"]
+    assert all(not weight.flags.owndata for weight in loaded.weights.values())
+
+
+def test_large_constant_nodes_stay_in_the_file(tmp_path, rng):
+    """Some exporters keep weights in Constant nodes."""
+    weight = rng.standard_normal((64, 256), dtype=np.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight, "w")),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    path = tmp_path / "net.onnx"
+    onnx.save(graph_model(nodes, {"x": ([2, 64], "float32")}, ["y"]), path)
+    loaded = load_model(path, large_weight_bytes=LIMIT)
+    assert isinstance(loaded.weights["w"], np.memmap)
+    np.testing.assert_array_equal(loaded.weights["w"], weight)
+    x = rng.standard_normal((2, 64), dtype=np.float32)
+    np.testing.assert_allclose(run(loaded, {"x": x})[0], x @ weight, rtol=1e-4, atol=1e-4)
+
+
+def test_unaligned_external_data(tmp_path, rng):
+    weight = rng.standard_normal((3, 5), dtype=np.float32)
+    (tmp_path / "data").write_bytes(b"abc" + weight.tobytes())
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=weight.shape, data_location=1)
+    tensor.external_data.add(key="location", value="data")
+    tensor.external_data.add(key="offset", value="3")
+    model = graph_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ([2, 3], "float32")}, ["y"]
+    )
+    model.graph.initializer.append(tensor)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    x = rng.standard_normal((2, 3), dtype=np.float32)
+    for limit in (1, 1 << 20):
+        loaded = load_model(tmp_path / "net.onnx", large_weight_bytes=limit)
+        np.testing.assert_allclose(run(loaded, {"x": x})[0], x @ weight, rtol=1e-5)
+
+
+def test_large_weights_are_used_as_they_are(rng):
+    """Transposed, scaled, twice: nothing rewrites a large weight."""
+    weight = rng.standard_normal((40, 64), dtype=np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["a"], transB=1, alpha=0.5),
+        helper.make_node("Gemm", ["a", "w"], ["y"]),
+    ]
+    model = graph_model(nodes, {"x": ([2, 64], "float32")}, ["y"], {"w": weight})
+    loaded = load_model(model, large_weight_bytes=100)
+    assert list(loaded.weights) == ["w"]
+    x = rng.standard_normal((2, 64), dtype=np.float32)
+    expected = 0.5 * (x @ weight.T) @ weight
+    np.testing.assert_allclose(run(loaded, {"x": x})[0], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_batch_norm_is_not_folded_into_a_large_weight(rng):
+    weight = rng.standard_normal((8, 4, 3, 3), dtype=np.float32)
+    names = ["gamma", "beta", "mean", "var"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", *names], ["y"]),
+    ]
+    parameters = {n: rng.uniform(0.5, 1.5, 8).astype(np.float32) for n in names}
+    model = graph_model(nodes, {"x": ([1, 4, 6, 6], "float32")}, ["y"], {"w": weight, **parameters})
+    x = rng.standard_normal((1, 4, 6, 6), dtype=np.float32)
+    kept = load_model(model, large_weight_bytes=100)
+    assert list(kept.weights) == ["w"]
+    np.testing.assert_allclose(
+        run(kept, {"x": x})[0], run(load_model(model), {"x": x})[0], rtol=1e-4, atol=1e-4
+    )
+
+
+# Mistakes ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(facebox, tmp_path):
+    """Return a function that changes the model and its data file and loads it."""
+
+    def load(change=None, data=None, location=None):
+        model = onnx.load(facebox[0], load_external_data=False)
+        content = facebox[0].with_name("out.onnx.data").read_bytes()
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location" and location is not None:
+                    entry.value = location
+                if change and entry.key in change:
+                    entry.value = change[entry.key]
+        if data is not None:
+            (tmp_path / "out.onnx.data").write_bytes(data(content))
+        (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+        with pytest.raises(ModelError) as caught:
+            load_model(tmp_path / "net.onnx")
+        assert caught.value.remedy
+        return str(caught.value)
+
+    return load
+
+
+def test_missing_data_file(broken):
+    assert "out.onnx.data" in broken()
+
+
+def test_data_file_cut_short(broken):
+    assert "cut short" in broken(data=lambda content: content[:-10])
+
+
+def test_data_as_a_directory(broken, tmp_path):
+    (tmp_path / "out.onnx.data").mkdir()
+    assert "out.onnx.data" in broken()
+
+
+@pytest.mark.parametrize("offset", ["-4", "many", "99999999999999999999"])
+def test_wrong_offset(broken, offset):
+    broken({"offset": offset}, data=lambda content: content)
+
+
+def test_wrong_length(broken):
+    assert "length" in broken({"length": "7"}, data=lambda content: content)
+
+
+@pytest.mark.parametrize("location", ["../out.onnx.data", "/etc/passwd", "", "a/../../b", "a\0b"])
+def test_data_outside_the_models_folder(broken, location):
+    assert "not a file in the model's folder" in broken(location=location)
+
+
+def test_external_data_without_a_path(facebox):
+    with pytest.raises(ModelError, match="not given as a path"):
+        load_model(facebox[0].read_bytes())
+    with pytest.raises(ModelError, match="not given as a path"):
+        load_model(onnx.load(facebox[0], load_external_data=False))
+
+
+@pytest.mark.slow
+def test_memory_of_a_model_of_four_gigabytes(tmp_path, run_python):
+    """FaceBoxNet of full size is loaded in a few megabytes."""
+    builder = models.BUILDERS["facebox_net"].function()
+    assert builder.weight_bytes > 4 << 30
+    path = tmp_path / "net.onnx"
+    code = """
+import sys
+from tvmflow.frontend import load_model
+from tvmflow import models
+import resource
+models.build("facebox_net", sys.argv[1])
+built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loaded = load_model(sys.argv[1])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(built, peak, sum(w.nbytes for w in loaded.weights.values()))
+"""
+    output = run_python(code, path, timeout=900)
+    assert output.returncode == 0, output.stderr
+    built_kib, peak_kib, weight_bytes = map(int, output.stdout.split())
+    assert weight_bytes > 4 << 30
+    assert built_kib < 1 << 20
+    assert peak_kib - built_kib < 64 << 10
