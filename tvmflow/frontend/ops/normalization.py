@@ -9,6 +9,7 @@ from tvm import relax
 
 from ..batchnorm import scale_and_shift
 from .context import NodeContext, Refusal, constant, dtype_of, shape_of
+from .reduction import first_extreme
 from .registry import converts
 from .shaping import normalized_axis
 
@@ -190,7 +191,7 @@ def softmax(c: NodeContext) -> relax.Expr:
 def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
     """1 at the first maximum along an axis, else 0."""
     extent, rank = shape_of(x)[axis], len(shape_of(x))
-    first = c.emit(R.argmax(x, axis, keepdims=True))
+    first = c.emit(first_extreme(c, x, axis, keepdims=True, largest=True))
     positions = np.arange(extent, dtype=np.int64).reshape(
         [extent if a == axis else 1 for a in range(rank)]
     )

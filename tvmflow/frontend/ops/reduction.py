@@ -132,13 +132,23 @@ def arg_extreme(c: NodeContext) -> relax.Expr:
     """Position of the largest or smallest element; the first one, or the last if asked for."""
     axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
     keepdims = bool(c.attribute("keepdims", 1))
-    search = R.argmax if c.op_type == "ArgMax" else R.argmin
     x, last = c.input(), bool(c.attribute("select_last_index", 0))
-    position = search(c.emit(R.flip(x, axis)) if last else x, axis, keepdims)
+    ordered = c.emit(R.flip(x, axis)) if last else x
+    position = first_extreme(c, ordered, axis, keepdims, largest=c.op_type == "ArgMax")
     if last:
         end = constant(np.array(c.shape()[axis] - 1, np.int64))
         position = R.subtract(end, c.emit(position))
     return position
+
+
+def first_extreme(
+    c: NodeContext, x: relax.Expr, axis: int, keepdims: bool, largest: bool
+) -> relax.Expr:
+    """Return the position of the first largest or smallest element along an axis."""
+    position = c.emit((R.argmax if largest else R.argmin)(x, axis, keepdims))
+    # Relax searches for what exceeds the type's smallest number (or is below its largest):
+    # where all elements are that number it answers -1.
+    return R.maximum(position, constant(np.array(0, np.int64)))
 
 
 @converts("CumSum")
