@@ -108,7 +108,6 @@ COMPILER := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
 comma := ,
 
 define NO_PYTHON
-tvmflow needs CPython 3.10, 3.11 or 3.12 with its venv module, but found none of them as: $(CANDIDATES).
 Remedy: install one (on Debian and Ubuntu python3 and python3-venv), or name one with
 make PYTHON=/path/to/python3.12
 endef
@@ -120,14 +119,16 @@ endef
 export NO_PYTHON NO_COMPILER
 
 $(STAMPS)/python:
-	@for python in $(CANDIDATES); do \
+	@found=(); for python in $(CANDIDATES); do \
 	    if $$python -c 'import ensurepip, sys, venv; \
 	        sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then \
 	        echo "Making $(VENV) with $$($$python --version)"; \
 	        $$python -m venv $(VENV); mkdir -p $(@D); touch $@; exit 0; \
 	    fi; \
+	    found+=("  $$python: $$($$python --version 2>/dev/null || echo not installed)"); \
 	done; \
-	echo "$$NO_PYTHON" >&2; exit 2
+	printf '%s\n' 'tvmflow needs CPython 3.10, 3.11 or 3.12 with its venv module, but found' \
+	    "$${found[@]}" "$$NO_PYTHON" >&2; exit 2
 
 
 $(STAMPS)/build: pyproject.toml | $(STAMPS)/python
