@@ -21,6 +21,8 @@ OPSET = 18
 IR_VERSION = 8
 #: Models with more weights than this keep them in a file beside the model.
 EXTERNAL_LIMIT_BYTES = 256 << 20
+#: A serialized model cannot be larger; some room is left for what is not a weight.
+MODEL_LIMIT_BYTES = (2 << 30) - (1 << 20)
 #: External tensors begin at multiples of this, so that they can be memory-mapped.
 ALIGNMENT_BYTES = 64 << 10
 
@@ -170,7 +172,7 @@ class GraphBuilder:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             staged, data = folder / path.name, folder / f"{path.name}.data"
-            if self.weight_bytes > external_limit_bytes:
+            if self.weight_bytes > min(external_limit_bytes, MODEL_LIMIT_BYTES):
                 onnx.save(self._model(self._write_external(data)), staged)
             else:
                 onnx.save(self.model(), staged)

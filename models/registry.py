@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from ._graph import EXTERNAL_LIMIT_BYTES, GraphBuilder
+from ._graph import EXTERNAL_LIMIT_BYTES, MODEL_LIMIT_BYTES, GraphBuilder
 from .facebox import facebox_net
 from .mobilenet import mobilenet_v1, mobilenet_v2
 
@@ -148,7 +148,7 @@ def make(name: str, **parameters: Any) -> onnx.ModelProto:
     """
     builder = _find(name)
     graph = builder.function(**builder.arguments(parameters))
-    if graph.weight_bytes >= 2**31 - 2**20:
+    if graph.weight_bytes > MODEL_LIMIT_BYTES:
         raise ValueError(
             f"{name} has {graph.weight_bytes / 1e9:.1f} GB of weights here, more than a model "
             "in memory can hold (2 GB): write it with build(), which puts them beside the file."
