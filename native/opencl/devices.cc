@@ -67,7 +67,7 @@ std::string Unusable(const Device& device) {
                                &compiler, nullptr);
   if (!available) return "is not available";
   if (!compiler) return "has no compiler";
-  if (std::atof(device.info().opencl_version.c_str()) < 1.2)
+  if (std::strtod(device.info().opencl_version.c_str(), nullptr) < 1.2)
     return "has " + device.info().version + ", older than 1.2";
   return "";
 }

@@ -15,28 +15,43 @@ size_t Profiler::Begin() {
   return launches_.size();
 }
 
-std::vector<KernelTime> Profiler::End(size_t begin) {
-  device_.Synchronise();
+KernelTime Profiler::TimeOf(const Launch& launch) const {
   const Api& api = device_.api();
+  cl_ulong start = 0;
+  cl_ulong end = 0;
+  cl_int code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_START, sizeof(start),
+                                            &start, nullptr);
+  if (code == CL_SUCCESS)
+    code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_END, sizeof(end), &end,
+                                       nullptr);
+  Check(code, [&] { return "Reading the device time of kernel '" + launch.kernel + "'"; });
+  const double ns = end > start ? static_cast<double>(end - start) : 0.0;
+  return {launch.kernel, launch.size, ns / 1000.0};
+}
+
+// Ends a session when it goes out of scope; the last one forgets the launches.
+class Profiler::Closing {
+ public:
+  explicit Closing(Profiler& profiler) : profiler_(profiler) {}
+  ~Closing() {
+    std::lock_guard<std::mutex> lock(profiler_.mutex_);
+    if (--profiler_.sessions_ != 0) return;
+    for (const Launch& launch : profiler_.launches_)
+      profiler_.device_.api().clReleaseEvent(launch.event);
+    profiler_.launches_.clear();
+  }
+  Closing(const Closing&) = delete;
+
+ private:
+  Profiler& profiler_;
+};
+
+std::vector<KernelTime> Profiler::End(size_t begin) {
+  const Closing closing(*this);
+  device_.Synchronise();
   std::vector<KernelTime> times;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = begin; i < launches_.size(); ++i) {
-    const Launch& launch = launches_[i];
-    cl_ulong start = 0;
-    cl_ulong end = 0;
-    cl_int code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_START,
-                                              sizeof(start), &start, nullptr);
-    if (code == CL_SUCCESS)
-      code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_END, sizeof(end), &end,
-                                         nullptr);
-    Check(code, [&] { return "Reading the device time of kernel '" + launch.kernel + "'"; });
-    const double ns = end > start ? static_cast<double>(end - start) : 0.0;
-    times.push_back({launch.kernel, launch.size, ns / 1000.0});
-  }
-  if (--sessions_ == 0) {
-    for (const Launch& launch : launches_) api.clReleaseEvent(launch.event);
-    launches_.clear();
-  }
+  for (size_t i = begin; i < launches_.size(); ++i) times.push_back(TimeOf(launches_[i]));
   return times;
 }
 

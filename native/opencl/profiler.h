@@ -33,15 +33,19 @@ class Profiler {
 
   // Opens a session; the value identifies its beginning.
   size_t Begin();
-  // Closes a session: waits for the device, returns its launches in order.
+  // Closes a session, also when it throws: waits for the device, returns the session's
+  // launches in order.
   std::vector<KernelTime> End(size_t begin);
 
  private:
+  class Closing;
   struct Launch {
     cl_event event;
     std::string kernel;
     WorkSize size;
   };
+
+  KernelTime TimeOf(const Launch& launch) const;
 
   Device& device_;
   std::atomic<int> sessions_{0};

@@ -40,6 +40,7 @@ OpenClTimer::~OpenClTimer() {
     // A session that an exception left open would collect events for ever.
     Devices::Global().Get(device_.device_id).profiler().End(session_);
   } catch (const opencl::Error&) {
+    running_ = false;  // The device failed; whoever uses it next is told.
   }
 }
 

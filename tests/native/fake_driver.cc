@@ -309,7 +309,8 @@ void* Address(F* function) {
   return reinterpret_cast<void*>(function);
 }
 
-const bool g_ready = [] {
+// The table is filled when the library is loaded.
+const bool g_ready = [] {  // NOLINT(bugprone-throwing-static-initialization)
   std::fill(std::begin(g_dispatch), std::end(g_dispatch), Address(Unsupported));
   const std::map<int, void*> entries = {{0, Address(GetPlatformIds)},
                                         {1, Address(GetPlatformInfo)},
