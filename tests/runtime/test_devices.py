@@ -99,6 +99,18 @@ def test_a_device_number_beyond_the_last(fake, script):
     assert "'Fake GPU' (opencl:0, Fake)" in result["details"]
 
 
+def test_pips_drivers_stand_in_for_a_loader_without_any(script, tmp_path):
+    (tmp_path / "vendors").mkdir()
+    env = {"TVMFLOW_OPENCL_LIBRARY": "", "TVMFLOW_OPENCL_DEVICE": ""}
+    env |= {"OCL_ICD_VENDORS": str(tmp_path / "vendors"), "OCL_ICD_FILENAMES": ""}
+    listed = script("list_devices.py", env=env)
+    if not listed["devices"]:
+        pytest.skip("pip has installed no driver")
+    assert "/lib/" in listed["devices"][0]["library"]
+    assert "libOpenCL" not in listed["devices"][0]["library"]
+    assert script("roundtrip.py", env=env)["wrong"] == []
+
+
 def test_a_queue_that_cannot_be_created(fake, script):
     result = script("attempt.py", "allocate", env={**fake, "FAKE_REFUSE": "queue"})
     assert "command queue" in result["message"]
