@@ -97,16 +97,20 @@ def load() -> None:
     EnvironmentMismatchError
         If the plug-in was not built, or does not fit the installed TVM.
     """
-    global _handle
     if _handle is not None:
         return
     # The plug-in uses TVM's runtime library.  Importing TVM calls autoload(), unless
     # this is that call or TVM_DEVICE_BACKEND_AUTOLOAD=0 forbids it.
     import_module("tvm")
-    import tvm_ffi
+    _load_once()
 
+
+def _load_once() -> None:
+    global _handle
     if _handle is not None:
         return
+    import tvm_ffi
+
     if not LIBRARY.exists():
         raise EnvironmentMismatchError(
             f"The OpenCL plug-in {LIBRARY} was not built.",
