@@ -163,7 +163,53 @@ def quantization(r: Random) -> Case:
     return op_type, [(x, False), scale, zero], attributes, opset
 
 
+def sampling(r: Random) -> Case:
+    op_type = r.pick(
+        "GridSample", "RoiAlign", "AffineGrid", "Upsample", "GlobalLpPool", "GlobalMaxPool",
+        "GlobalAveragePool",
+    )  # fmt: skip
+    batch, channels, height, width = r.integer(1, 2), r.integer(1, 3), *r.integers(2, 8, 2)
+    image = (r.normal(batch, channels, height, width), False)
+    if op_type == "GridSample":
+        grid = r.rng.uniform(-1.5, 1.5, (batch, *r.integers(2, 5, 2), 2)).astype("float32")
+        opset = r.pick(16, 20, 22)
+        modes = (
+            ("bilinear", "nearest", "bicubic") if opset == 16 else ("linear", "nearest", "cubic")
+        )
+        attributes = {
+            "mode": r.pick(*modes), "align_corners": r.integer(0, 1),
+            "padding_mode": r.pick("zeros", "border", "reflection"),
+        }  # fmt: skip
+        return op_type, [image, (grid, False)], attributes, opset
+    if op_type == "RoiAlign":
+        count, opset = r.integer(1, 4), r.pick(10, 16, 22)
+        begin = r.rng.uniform(-2, 6, (count, 2))
+        regions = np.concatenate([begin, begin + r.rng.uniform(0.2, 6, (count, 2))], 1)
+        images = r.rng.integers(0, batch, count)
+        attributes = {
+            "output_height": r.integer(1, 4), "output_width": r.integer(1, 4),
+            "sampling_ratio": r.integer(0, 3), "spatial_scale": r.pick(1.0, 0.5, 0.25),
+        }  # fmt: skip
+        if opset >= 16:
+            attributes["coordinate_transformation_mode"] = r.pick("half_pixel", "output_half_pixel")
+        inputs = [image, (regions.astype("float32"), False), (images, False)]
+        return op_type, inputs, attributes, opset
+    if op_type == "AffineGrid":
+        size = r.pick([2, 3, 4, 5], [1, 1, 3, 2], [2, 2, 3, 4, 2])
+        theta = r.normal(size[0], len(size) - 2, len(size) - 1)
+        attributes = {"align_corners": r.integer(0, 1)}
+        return op_type, [(theta, False), (int64(*size), True)], attributes, 20
+    if op_type == "Upsample":
+        scales = [1.0, 1.0, *(r.pick(1.0, 2.0, 1.5, 3.0, 2.3) for _ in range(2))]
+        mode = r.pick("nearest", "linear")
+        if r.chance(0.5):
+            return op_type, [image], {"mode": mode, "scales": scales}, 7
+        return op_type, [image, (np.array(scales, "float32"), True)], {"mode": mode}, 9
+    data = (r.normal(2, 3, *r.integers(1, 6, r.integer(1, 3))), False)
+    return op_type, [data], {"p": r.integer(1, 3)} if op_type == "GlobalLpPool" else {}, 11
+
+
 SHAPES: dict[str, Callable[[Random], Case]] = {
     "softmax": softmax, "normalization": normalization, "moving": moving, "indexing": indexing,
-    "quantization": quantization,
+    "quantization": quantization, "sampling": sampling,
 }  # fmt: skip

@@ -288,7 +288,7 @@ def test_image_of_bytes(rng):
 
 
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("float64", marks=pytest.mark.slow)])
 def test_network_of_another_type(rng, dtype):
     model = models.make("mobilenet_v1", width=0.25, size=32, classes=8)
     expected = onnxruntime_results(model, {"input": np.ones((1, 3, 32, 32), np.float32)})
@@ -362,8 +362,8 @@ def test_operator_sets(rng, opset):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("mobilenet_v1", {"width": 0.25, "size": 64}),
-        ("mobilenet_v2", {"width": 0.35, "size": 64, "batch": 2}),
+        ("mobilenet_v1", {"width": 0.25, "size": 32}),
+        ("mobilenet_v2", {"width": 0.35, "size": 32, "batch": 2}),
         ("facebox_net", {"size": 64, "boxes": 64}),
     ],
 )
