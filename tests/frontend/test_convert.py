@@ -239,6 +239,27 @@ def test_nodes_without_effect_vanish(rng):
     assert operators(model) == ["nn.relu"]
 
 
+def test_optional_results_that_nothing_uses():
+    """Exporters name masks and indices that no node takes."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2]),
+        helper.make_node("Dropout", ["p"], ["y", "mask"]),
+    ]
+    model = graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y"])
+    assert operators(model) == ["nn.max_pool2d"]
+
+
+@pytest.mark.parametrize("result", ["indices", "mask"])
+def test_optional_results_that_are_used_are_refused(result):
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2], name="pool"),
+        helper.make_node("Dropout", ["p"], ["y", "mask"], name="drop"),
+    ]
+    model = graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y", result])
+    with pytest.raises(Exception, match="not supported"):
+        load_model(model)
+
+
 def test_dropout_in_training_is_refused():
     node = helper.make_node("Dropout", ["x", "", "training"], ["y"])
     model = graph_model([node], {"x": ([3], "float32")}, ["y"], {"training": np.array(True)})

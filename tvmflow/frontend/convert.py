@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -34,7 +34,7 @@ class Expressions(Mapping[str, relax.Expr]):
     def __contains__(self, name: object) -> bool:
         return name in self._expressions or name in self._constants
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[str]:
         return iter({**self._constants, **self._expressions})
 
     def __len__(self) -> int:
@@ -77,12 +77,13 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     for name, kind in types.items():
         expressions[name] = _variable(name, kind)
         parameters.append(expressions[name])
+    used = graph.consumers()
     builder = relax.BlockBuilder()
     attributes = {"num_input": len(graph.inputs)}
     with builder.function("main", parameters, attrs=attributes):
         with builder.dataflow():
             for node in graph.nodes:
-                _convert(builder, node, graph, expressions)
+                _convert(builder, node, graph, expressions, used)
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return (None if graph.problems else builder.get()), weights
@@ -93,11 +94,15 @@ def _variable(name: str, kind: TensorType) -> relax.Var:
 
 
 def _convert(
-    builder: relax.BlockBuilder, node: onnx.NodeProto, graph: Graph, expressions: Expressions
+    builder: relax.BlockBuilder,
+    node: onnx.NodeProto,
+    graph: Graph,
+    expressions: Expressions,
+    used: Container[str],
 ) -> None:
     """Convert one node; where that fails, note it and stand variables in for its results."""
-    used = [name if name in graph.types else None for name in node.output]
-    results = [graph.types[name] if name else None for name in used]
+    names = [name if name in used and name in graph.types else None for name in node.output]
+    results = [graph.types[name] if name else None for name in names]
     converter = CONVERTERS.get(node.op_type)
     if (
         converter is None
@@ -114,7 +119,7 @@ def _convert(
                 _result(builder, context, value, name in graph.outputs, results[index], index)
                 if value is not None and name
                 else None
-                for index, (name, value) in enumerate(zip(used, values, strict=False))
+                for index, (name, value) in enumerate(zip(names, values, strict=False))
             ]
         except Refusal as refusal:
             graph.refuse(node, str(refusal))
@@ -124,7 +129,7 @@ def _convert(
             lines = str(error).strip().splitlines() or [type(error).__name__]
             graph.refuse(node, f"TVM does not take it: {lines[-1].strip()}")
             values = []
-    for index, name in enumerate(used):
+    for index, name in enumerate(names):
         if name:
             value = values[index] if index < len(values) else None
             expressions[name] = _variable(name, graph.types[name]) if value is None else value

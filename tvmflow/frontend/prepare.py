@@ -38,23 +38,8 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     """
     model = source.model
     opset = _check_versions(model)
+    _check_content(model.graph)
     graph = model.graph
-    if not graph.output:
-        raise ModelError(
-            "The model's graph has no outputs: it describes no computation.",
-            remedy="export the model with at least one output",
-        )
-    if not graph.node:
-        raise ModelError(
-            "The model's graph has no nodes: it describes no computation.",
-            remedy="export the model again",
-        )
-    if graph.sparse_initializer:
-        raise UnsupportedModelError(
-            f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
-            f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
-            remedy="export the model with dense weights",
-        )
     constants: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
         if tensor.name in constants:
@@ -84,6 +69,26 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     skeleton.graph.node.extend(result.nodes)
     _check(skeleton, constants)
     return result
+
+
+def _check_content(graph: onnx.GraphProto) -> None:
+    """Refuse graphs that compute nothing, or with sparse weights."""
+    if not graph.output:
+        raise ModelError(
+            "The model's graph has no outputs: it describes no computation.",
+            remedy="export the model with at least one output",
+        )
+    if not graph.node:
+        raise ModelError(
+            "The model's graph has no nodes: it describes no computation.",
+            remedy="export the model again",
+        )
+    if graph.sparse_initializer:
+        raise UnsupportedModelError(
+            f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
+            f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
+            remedy="export the model with dense weights",
+        )
 
 
 def _inlined(skeleton: onnx.ModelProto) -> list[onnx.NodeProto]:

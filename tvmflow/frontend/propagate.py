@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 import onnx
@@ -27,13 +27,14 @@ def propagate(graph: Graph) -> None:
     """
     kept: list[onnx.NodeProto] = []
     aliases: dict[str, str] = {}
+    used = graph.consumers()
     for original in graph.nodes:
         node = _with_inputs(original, aliases)
         reason = _structural_reason(node, graph.opset)
         if reason is not None:
             graph.refuse(node, reason)
             kept.append(node)
-        elif _is_identity(node, graph):
+        elif _is_identity(node, graph, used):
             aliases[node.output[0]] = node.input[0]
         elif not all(n in graph.types or n in graph.constants for n in node.input if n):
             kept.append(node)  # something before it is refused; it may have problems of its own
@@ -76,11 +77,11 @@ def _structural_reason(node: onnx.NodeProto, opset: int) -> str | None:
     return None
 
 
-def _is_identity(node: onnx.NodeProto, graph: Graph) -> bool:
+def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bool:
     """Whether the node only passes its first input on."""
     if node.op_type == "Identity":
         return True
-    if node.op_type != "Dropout" or any(node.output[1:]):
+    if node.op_type != "Dropout" or any(name in used for name in node.output[1:]):
         return False
     if len(node.input) < 3 or not node.input[2]:
         return True

@@ -181,6 +181,8 @@ def transposed_extents(
         if len(given) < rank:
             raise WindowError(f"its output_shape has {len(given)} numbers, expected {rank}")
         return tuple(given[-rank:])
+    if len(kernel) != rank:
+        raise WindowError(f"its kernel has {len(kernel)} axes for an input with {rank}")
     strides = per_axis(attributes, "strides", rank, 1)
     dilations = per_axis(attributes, "dilations", rank, 1)
     extra = per_axis(attributes, "output_padding", rank, 0)
