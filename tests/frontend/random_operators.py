@@ -17,7 +17,7 @@ def int64(*values: int) -> np.ndarray:
 
 
 def pad(r: Random) -> Case:
-    opset, shape = r.pick(9, 11, 13, 18, 21, 24), r.shape(low=2)
+    opset, shape = r.pick(9, 11, 13, 18, 19, 21), r.shape(low=2)
     mode = r.pick("constant", "reflect", "edge", *(["wrap"] if opset >= 19 else []))
     low = -1 if mode == "constant" else 0
     pads = [min(r.integer(low, 2), shape[i % len(shape)] - 1) for i in range(2 * len(shape))]

@@ -140,8 +140,11 @@ def test_no_operator_set(changed):
 
 
 def test_operator_set_by_its_long_name(changed):
+    expected = load_model(changed).mod.script()
     changed.opset_import[0].domain = "ai.onnx"
-    assert load_model(changed).outputs == load_model(changed).outputs
+    for node in list(changed.graph.node)[::2]:
+        node.domain = "ai.onnx"
+    assert load_model(changed).mod.script() == expected
 
 
 def test_undefined_input_of_a_node(changed):
@@ -164,7 +167,7 @@ def test_nodes_out_of_order(changed):
 def test_shapes_that_do_not_fit(changed):
     weight = next(t for t in changed.graph.initializer if t.name == "classifier.weight")
     weight.dims[:] = weight.dims[::-1]
-    refused(changed, "classifier/Gemm", "do not fit")
+    refused(changed, "classifier/Gemm")
 
 
 def test_two_weights_of_one_name(changed):

@@ -149,12 +149,16 @@ def _skeleton(
     for value in model.graph.output:
         # The type is inferred anew; the checker only insists on one.
         graph.output.append(_value_info(value.name, np.dtype("float32"), ()))
-    return onnx.ModelProto(
+    skeleton = onnx.ModelProto(
         ir_version=model.ir_version,
         opset_import=model.opset_import,
         functions=model.functions,
         graph=graph,
     )
+    for item in (*skeleton.opset_import, *skeleton.graph.node):
+        if item.domain in DEFAULT_DOMAINS:
+            item.domain = ""
+    return skeleton
 
 
 def _value_info(name: str, dtype: np.dtype, shape: Sequence[int]) -> onnx.ValueInfoProto:
@@ -185,7 +189,7 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
 
 def _is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
     """Whether a node is one of ONNX's own operators, without nested graphs."""
-    if node.domain not in DEFAULT_DOMAINS or has_nested_graph(node):
+    if node.domain or has_nested_graph(node):
         return False
-    version = next(o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
+    version = next(o.version for o in model.opset_import if not o.domain)
     return bool(onnx.defs.has(node.op_type, version, ""))

@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm import relax, topi
 
-from .context import NodeContext, dtype_of
+from .context import NodeContext, Refusal, dtype_of, shape_of
 from .registry import converts
 
 R = relax.op
@@ -26,6 +26,9 @@ def gemm(c: NodeContext) -> relax.Expr:
     if c.attribute("transA", 0):
         left = c.emit(R.permute_dims(left))
     right, taken = _gemm_weight(c, alpha)
+    inner = shape_of(left)[-1], shape_of(right)[0]
+    if inner[0] != inner[1]:
+        raise Refusal(f"the inner extents of its matrices differ: {inner[0]} and {inner[1]}")
     product = R.matmul(left, right)
     if alpha != 1.0 and not taken:
         product = R.multiply(c.emit(product), c.constant(alpha))
