@@ -129,7 +129,8 @@ class Workload:
         if len(axes) > 3:
             axes = [self.sch.fuse(*axes[:-2]), *axes[-2:]]
         left = self.target.device.group_size
-        groups, items = [], []
+        groups: list[Loop] = []
+        items: list[Loop] = []
         for axis in reversed(axes):
             size = tile_of(int(self.sch.get(axis).extent), left)
             left //= size

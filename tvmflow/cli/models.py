@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,7 +105,8 @@ def build_model(
     _debug: Debug = False,
 ) -> None:
     """Build a network with seeded random weights."""
-    parameters = parse_parameters(param or [])
+    # Text, as it was typed: the builder knows the types of its parameters.
+    parameters: dict[str, Any] = dict(parse_parameters(param or []))
     from ..models import build
 
     final = output or Path(f"{name}.onnx")

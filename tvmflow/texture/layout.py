@@ -40,7 +40,7 @@ class Forms:
 
     plain: relax.Expr | None
     blocked: relax.Expr | None
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...]
 
 
 class LayoutPass(Rewriter):
@@ -74,8 +74,9 @@ class LayoutPass(Rewriter):
             return self.env.get(var, var)
         if forms.plain is None:
             self.unpacked += 1
+            channels = forms.shape[1]
             forms.plain = self.bb.emit_te(
-                blocked.unpack, forms.blocked, forms.shape[1], primfunc_name_hint="unpack"
+                blocked.unpack, forms.blocked, channels, primfunc_name_hint="unpack"
             )
         return forms.plain
 

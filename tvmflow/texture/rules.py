@@ -86,7 +86,7 @@ def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     expr = layout.bb.emit_te(
         pooling.compute,
         layout.blocked(call.args[0]),
-        kind="max" if "max" in op_name(call) else "avg",
+        kind="max" if op_name(call) == "relax.nn.max_pool2d" else "avg",
         window=_ints(attrs.pool_size),
         strides=_ints(attrs.strides),
         padding=_ints(attrs.padding),
