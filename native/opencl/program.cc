@@ -24,13 +24,24 @@ Program::~Program() {
   for (auto& [device, state] : devices_) state.kernels.clear();
 }
 
-Kernel& Program::Build(size_t index, Device& device) {
-  std::lock_guard<std::mutex> lock(mutex_);
+Program::OnDevice& Program::StateOf(Device& device) {
   OnDevice& state = devices_[&device];
   if (state.kernels.empty()) {
     state.kernels.resize(kernels_.size());
     state.single.resize(kernels_.size());
   }
+  return state;
+}
+
+void Program::Prebuild(Device& device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  OnDevice& state = StateOf(device);
+  for (size_t i = 0; i < kernels_.size(); ++i) BuildProgram(i, device, state).Complete();
+}
+
+Kernel& Program::Build(size_t index, Device& device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  OnDevice& state = StateOf(device);
   std::unique_ptr<Kernel>& kernel = state.kernels[index];
   if (!kernel) {
     ProgramBuild& build = BuildProgram(index, device, state);

@@ -33,6 +33,9 @@ class Program {
   size_t size() const { return kernels_.size(); }
   const std::string& NameOf(size_t index) const { return kernels_[index].name; }
 
+  // Builds all kernels for `device` and stores them in the cache, without launching any.
+  void Prebuild(Device& device);
+
   // The kernel for `device`; builds it at the first call.  Throws a KernelBuildError.
   Kernel& KernelFor(size_t index, Device& device) {
     const size_t slot = static_cast<size_t>(device.index());
@@ -53,6 +56,7 @@ class Program {
   };
   static constexpr size_t kReadySlots = 8;
 
+  OnDevice& StateOf(Device& device);
   Kernel& Build(size_t index, Device& device);
   ProgramBuild& BuildProgram(size_t index, Device& device, OnDevice& state);
 

@@ -85,9 +85,10 @@ void ProgramBuild::OnFirstLaunch() {
     device_.CallWhenSynchronised(this);
 }
 
-void ProgramBuild::OnSynchronised() {
-  Store();
-  state_ = State::kComplete;
+void ProgramBuild::OnSynchronised() { Complete(); }
+
+void ProgramBuild::Complete() {
+  if (state_.exchange(State::kComplete) != State::kComplete) Store();
 }
 
 void ProgramBuild::Store() {

@@ -29,6 +29,8 @@ class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
   ProgramBuild(const ProgramBuild&) = delete;
 
   cl_program handle() const { return handle_; }
+  // Compiles what is not compiled yet, and stores the result.
+  void Complete();
   void OnFirstLaunch() final;
   void OnSynchronised() final;
 

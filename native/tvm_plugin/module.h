@@ -26,6 +26,8 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
     return contents_.functions.count(name) != 0;
   }
   tvm::ffi::Bytes SaveToBytes() const final { return Serialize(contents_); }
+  // Builds all kernels and stores them in the cache of built programs.
+  void Prebuild(opencl::Device& device) { program_->Prebuild(device); }
   tvm::ffi::String InspectSource(const tvm::ffi::String& format) const final;
 
  private:

@@ -42,6 +42,19 @@ Module LoadModule(const Bytes& bytes) {
   return Guard([&] { return MakeModule(Deserialize(bytes), {}); });
 }
 
+// Builds the OpenCL modules in a module and its imports; returns how many there are.
+int64_t Prebuild(const Module& module, opencl::Device& device) {
+  int64_t count = 0;
+  // No reference to it leaves this function, so the object itself will do.
+  if (auto* own = dynamic_cast<OpenClModule*>(const_cast<tvm::ffi::ModuleObj*>(module.get()))) {
+    own->Prebuild(device);
+    ++count;
+  }
+  for (const tvm::ffi::Any& imported : module->imports())
+    count += Prebuild(imported.cast<Module>(), device);
+  return count;
+}
+
 // Arguments of generated code: device type, device id, two dtype hints, scope, number
 // of extents (3), their address (width, height, layers), bits of one texel.
 void AllocateTexture(PackedArgs args, tvm::ffi::Any* result) {
@@ -157,6 +170,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvmflow.opencl.configure", Configure)
       .def("tvmflow.opencl.describe",
            [] { return Guard([] { return String(opencl::DescribeDevices()); }); })
+      .def("tvmflow.opencl.prebuild",
+           [](const Module& module, int device_id) {
+             return Guard([&] { return Prebuild(module, Devices::Global().Get(device_id)); });
+           })
       .def("tvmflow.opencl.failure", [] { return String(Devices::Global().Failure()); })
       .def("tvmflow.opencl.profile_begin",
            [](int device_id) { Guard([&] { Profiles::Global().Begin(device_id); }); })

@@ -55,6 +55,21 @@ def test_pocl_stores_a_program_after_half_of_its_kernels_ran(pocl, script, tmp_p
     assert counts(result) == FRESH
 
 
+def test_a_module_can_be_built_before_it_runs(driver, script, tmp_path):
+    env = with_own_caches(driver.env, tmp_path)
+    settings = json.dumps({"prebuild": True, "runs": 0})
+    assert counts(script("cached.py", settings, env=env)) == FRESH
+    second = script("cached.py", env=env)
+    assert counts(second) == HIT
+    assert second["results"] == [24.0]
+
+
+def test_building_twice_stores_once(fake, script, builds):
+    settings = json.dumps({"prebuild": True, "runs": 2})
+    assert counts(script("cached.py", settings, env=fake)) == FRESH
+    assert builds() == ["source"]
+
+
 def test_one_build_and_one_load(fake, script, builds):
     script("cached.py", env=fake)
     script("cached.py", env=fake)

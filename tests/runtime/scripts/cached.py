@@ -1,7 +1,7 @@
 """Runs every kernel of small modules; prints the results and the cache's statistics.
 
 The argument is an object of settings, with the number of kernels, or a list of them
-for a module each, and the number of runs.
+for a module each, the number of runs, and whether to build before.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 import tvm
 from modules import first_device, scale_module
 
-from tvmflow.runtime.plugin import cache_statistics, configure
+from tvmflow.runtime.plugin import cache_statistics, configure, prebuild
 
 settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 counts = settings.pop("kernels", 3)
 runs = settings.pop("runs", 1)
+built = settings.pop("prebuild", False)
 if settings:
     configure(**settings)
 x = tvm.runtime.tensor(np.ones(8, "float32"), first_device())
@@ -26,6 +27,8 @@ y = tvm.runtime.tensor(np.zeros(8, "float32"), first_device())
 results = []
 for count in counts if isinstance(counts, list) else [counts]:
     module = scale_module(count)
+    if built:
+        assert prebuild(module) == 1
     for _ in range(runs):
         for number in range(1, count + 1):
             module[f"scale{number}"](x, y, 1, 8)
