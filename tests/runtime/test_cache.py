@@ -204,6 +204,8 @@ def test_processes_that_are_killed_while_they_store(fake, script):
         process.kill()
         process.wait()
         result = script("cached.py", settings, env=fake)
-        assert result["results"] == [8.0 * 400] or result["rebuilt"] == 0
+        # The killed process left a whole entry or none.
+        assert result["rebuilt"] == 0
+        assert result["hits"] + result["stored"] == 1
         for entry in entries(fake):
             entry.unlink()
