@@ -13,7 +13,7 @@ PYTHON ?=
 # More arguments for pytest: make test ARGS="-k pooling --slow".
 ARGS ?=
 # Test processes, and C++ files checked at a time.
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.made

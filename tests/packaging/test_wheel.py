@@ -82,8 +82,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert {"tvmflow/runtime/libtvmflow_opencl.so", "tvmflow/py.typed"} <= set(names)
     for top in ("schedules", "models", "tuning_logs"):
         packed = {name for name in names if name.startswith(f"tvmflow/{top}/")}
+        packed = {name for name in packed if not name.endswith("README.md")}
         there = {path for path in (ROOT / top).rglob("*") if path.is_file()}
-        there = {path for path in there if path.suffix != ".pyc"}
+        there = {path for path in there if path.suffix != ".pyc" and path.name != "README.md"}
         assert packed == {f"tvmflow/{path.relative_to(ROOT)}" for path in there}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.endswith((".cc", ".h", ".o")) or "tests/" in name for name in names)
