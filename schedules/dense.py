@@ -20,6 +20,7 @@ In the last form the sum over K is taken in lanes that are added up at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from tvm import s_tir, te, tirx
 
@@ -51,9 +52,9 @@ def compute_packed(x: te.Tensor, w: te.Tensor, units: int) -> te.Tensor:
 
 
 def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
-    """``x[M, K] @ w[K, N]``, in vectors of as many of ``lanes`` as divide N."""
+    """``x[M, K] @ w[K, N]``, in vectors of as many of ``lanes`` (a power of 2) as divide N."""
     depth, units = (int(d) for d in w.shape)
-    lanes = largest_divisor(units, lanes)
+    lanes = gcd(units, lanes)
     k = te.reduce_axis((0, depth), name="k")
     product = te.compute(
         (x.shape[0], units // lanes, lanes),
@@ -69,9 +70,9 @@ def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
 
 
 def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
-    """``x[M, K] @ w[N, K].T``, summed in as many of ``lanes`` as divide K."""
+    """``x[M, K] @ w[N, K].T``, summed in as many of ``lanes`` (a power of 2) as divide K."""
     units, depth = (int(d) for d in w.shape)
-    lanes = largest_divisor(depth, lanes)
+    lanes = gcd(depth, lanes)
     k = te.reduce_axis((0, depth // lanes), name="k")
     partial = te.compute(
         (x.shape[0], units, lanes),

@@ -116,6 +116,8 @@ DENSE = {
         "Gemm", [(1, 33)], {"w": random((20, 33)), "b": random((20,))}, transB=1
     ),
     "gemm_batch_5": lambda: single("Gemm", [(5, 33)], {"w": random((33, 20)), "b": random((20,))}),
+    "product_of_two_inputs": lambda: single("MatMul", [(5, 7), (7, 9)]),
+    "product_of_two_inputs_by_8": lambda: single("MatMul", [(3, 30), (30, 24)]),
     "matmul_1001": lambda: single("MatMul", [(17, 33)], {"w": random((33, 1001))}),
 }
 
@@ -163,7 +165,6 @@ REDUCTIONS = {
     "global_max": lambda: single("GlobalMaxPool", [(1, 7, 9, 9)]),
     "product": lambda: single("ReduceProd", [(3, 7)], opset=11, axes=[1], keepdims=0),
     "vector_to_scalar": lambda: single("ReduceSum", [(7,)], opset=11, keepdims=0),
-    "product_of_two_inputs": lambda: single("MatMul", [(5, 7), (7, 9)]),
     "batched_product": lambda: single("MatMul", [(3, 5, 7), (3, 7, 9)]),
 }
 
