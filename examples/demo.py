@@ -153,7 +153,7 @@ def run(options: argparse.Namespace, folder: Path, console: Console) -> bool:
             report = verify(model, module, inputs)
     rows = [
         ("model", f"{options.model}, {', '.join(map(str, module.inputs))}"),
-        ("target", f"{options.target}, tuned for: {module.metadata['device']}"),
+        ("target", f"{options.target}, shaped for: {module.metadata['device']}"),
         *device_rows(options.target),
         ("kernels", str(len(module.metadata["kernels"]))),
     ]

@@ -98,3 +98,14 @@ def test_stage_times_and_kernels_are_in_the_metadata():
     with tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm") as module:
         assert set(module.metadata["stage_ms"]) >= {"import", "layout", "build"}
         assert "conv2d" in {k["family"] for k in module.metadata["kernels"]}
+
+
+@pytest.mark.nvcc
+def test_cuda_code_is_generated_without_a_gpu():
+    with_cuda = tvmflow.compile(conv((1, 24, 9, 9), 20), target="cuda")
+    try:
+        kernels = with_cuda.metadata["kernels"]
+        assert {"conv2d"} <= {k["family"] for k in kernels}
+        assert all(k["name"].endswith("_kernel") for k in kernels)
+    finally:
+        with_cuda.close()
