@@ -9,7 +9,8 @@ without importing TVM.
 
 from __future__ import annotations
 
-from importlib import metadata
+import os
+import sys
 
 from .errors import EnvironmentMismatchError
 
@@ -21,13 +22,26 @@ REQUIRED_TVM = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 
 def installed_tvm() -> dict[str, str | None]:
     """Return the installed version of each TVM wheel, ``None`` where it is missing."""
-    versions: dict[str, str | None] = {}
-    for name in REQUIRED_TVM:
+    return {name: _recorded_version(name) for name in REQUIRED_TVM}
+
+
+def _recorded_version(name: str) -> str | None:
+    """Return the version of a distribution as pip recorded it, the first on ``sys.path``.
+
+    ``importlib.metadata`` answers the same but takes a quarter of the time of
+    ``tvmflow --help`` to import; the name of the folder holds the version
+    ("Recording installed projects" of the Python packaging specifications).
+    """
+    prefix, suffix = name.replace("-", "_") + "-", ".dist-info"
+    for folder in sys.path:
         try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+            entries = os.listdir(folder or os.curdir)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.startswith(prefix) and entry.endswith(suffix):
+                return entry[len(prefix) : -len(suffix)]
+    return None
 
 
 def check_tvm() -> None:

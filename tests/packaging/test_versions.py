@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -26,16 +25,11 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
     """Let the installed metadata name these versions."""
     found = {name.replace("_", "-"): version for name, version in versions.items()}
 
-    def version(name: str) -> str:
-        if found[name] is None:
-            raise metadata.PackageNotFoundError(name)
-        return found[name]
-
-    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(_versions, "_recorded_version", found.__getitem__)
 
 
 def write_metadata(folder: Path, name: str, version: str) -> None:
-    """Write what `importlib.metadata` reads of an installed package."""
+    """Write what pip records of an installed package."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
