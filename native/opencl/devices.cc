@@ -133,9 +133,9 @@ void Devices::Discover() {
                              : "No OpenCL device matches TVMFLOW_OPENCL_DEVICE='" + wanted +
                                    "' (platform:device, indices or parts of names).";
     failure_ +=
-        "\nRemedy: install a driver (python -m pip install pocl-binary-distribution==3.0 gives "
-        "an OpenCL device on any x86-64 CPU), or set TVMFLOW_OPENCL_LIBRARY and "
-        "TVMFLOW_OPENCL_DEVICE.\nLibraries tried:" +
+        "\nRemedy: install a driver (python -m pip install 'tvmflow[cpu-opencl]' gives an OpenCL "
+        "device on any x86-64 CPU), or set TVMFLOW_OPENCL_LIBRARY and TVMFLOW_OPENCL_DEVICE."
+        "\nLibraries tried:" +
         tried;
     return;
   }

@@ -63,7 +63,7 @@ ProgramBuild& Program::BuildProgram(size_t index, Device& device, OnDevice& stat
       names.push_back(kernel.name);
     }
     try {
-      state.whole = std::make_unique<ProgramBuild>(device, names, source, options);
+      state.whole = Built(device, names, source, options);
     } catch (const Error& error) {
       if (error.kind() != "KernelBuildError") throw;
       state.whole_failed = true;
@@ -72,8 +72,7 @@ ProgramBuild& Program::BuildProgram(size_t index, Device& device, OnDevice& stat
   if (state.whole) return *state.whole;
   const KernelSource& kernel = kernels_[index];
   if (!state.single[index])
-    state.single[index] = std::make_unique<ProgramBuild>(
-        device, std::vector<std::string>{kernel.name}, kernel.text, options);
+    state.single[index] = Built(device, {kernel.name}, kernel.text, options);
   return *state.single[index];
 }
 

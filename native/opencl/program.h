@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "built_programs.h"
 #include "kernel.h"
-#include "program_build.h"
 
 namespace tvmflow::opencl {
 
@@ -49,9 +49,9 @@ class Program {
  private:
   // What exists on one device.  Kernels go before the programs they were made from.
   struct OnDevice {
-    std::unique_ptr<ProgramBuild> whole;
+    std::shared_ptr<ProgramBuild> whole;
     bool whole_failed = false;
-    std::vector<std::unique_ptr<ProgramBuild>> single;  // by kernel, where needed
+    std::vector<std::shared_ptr<ProgramBuild>> single;  // by kernel, where needed
     std::vector<std::unique_ptr<Kernel>> kernels;
   };
   static constexpr size_t kReadySlots = 8;

@@ -20,9 +20,9 @@ std::string BuildLog(Device& device, cl_program program) {
 
 }  // namespace
 
-ProgramBuild::ProgramBuild(Device& device, const std::vector<std::string>& names,
+ProgramBuild::ProgramBuild(Device& device, const Digest& key, const std::vector<std::string>& names,
                            const std::string& source, const std::string& options)
-    : device_(device), key_(ProgramKey(device, source, options)), kernel_count_(names.size()) {
+    : device_(device), key_(key), kernel_count_(names.size()) {
   if (LoadFromCache(options)) {
     state_ = State::kComplete;
     return;

@@ -21,14 +21,17 @@ namespace tvmflow::opencl {
 // does not have all of them compiled.
 class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
  public:
-  // `names` are the kernels in `source`.  Throws a KernelBuildError when the compiler
-  // rejects it.
-  ProgramBuild(Device& device, const std::vector<std::string>& names, const std::string& source,
-               const std::string& options);
+  // `key` is that of the program cache, `names` are the kernels in `source`.  Throws a
+  // KernelBuildError when the compiler rejects it.
+  ProgramBuild(Device& device, const Digest& key, const std::vector<std::string>& names,
+               const std::string& source, const std::string& options);
   ~ProgramBuild();
   ProgramBuild(const ProgramBuild&) = delete;
 
   cl_program handle() const { return handle_; }
+  bool Is(const Device& device, const Digest& key) const {
+    return &device == &device_ && key == key_;
+  }
   // Compiles what is not compiled yet, and stores the result.
   void Complete();
   void OnFirstLaunch() final;

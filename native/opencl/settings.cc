@@ -26,6 +26,8 @@ Settings FromEnvironment() {
   settings.library = Environment("TVMFLOW_OPENCL_LIBRARY");
   settings.device = Environment("TVMFLOW_OPENCL_DEVICE");
   settings.cache_enabled = Environment("TVMFLOW_CACHE") != "0";
+  if (const std::string kept = Environment("TVMFLOW_KEPT_PROGRAMS"); !kept.empty())
+    settings.kept_programs = std::strtoul(kept.c_str(), nullptr, 10);
   settings.cache_folder = DefaultCacheFolder();
   return settings;
 }

@@ -19,6 +19,8 @@ struct Settings {
   std::string build_options;
   // Whether built programs are kept on disk (TVMFLOW_CACHE=0 says no).
   bool cache_enabled = true;
+  // Programs that stay built after their modules are gone (TVMFLOW_KEPT_PROGRAMS).
+  size_t kept_programs = 8;
   // Folder of the built programs; empty when no folder can be named.
   std::string cache_folder;
   // The cache's files are trimmed, oldest first, beyond this size.

@@ -24,6 +24,8 @@ def counts(result):
 
 FRESH = {"hits": 0, "misses": 1, "rebuilt": 0, "stored": 1}
 HIT = {"hits": 1, "misses": 0, "rebuilt": 0, "stored": 0}
+#: Settings under which the same module loaded again asks the cache again.
+REBUILD = {"TVMFLOW_KEPT_PROGRAMS": "0"}
 REBUILT = {"hits": 0, "misses": 0, "rebuilt": 1, "stored": 1}
 
 
@@ -76,6 +78,19 @@ def test_one_build_and_one_load(fake, script, builds):
     assert builds() == ["source", "binary"]
 
 
+def test_a_module_opened_again_is_not_built_again(fake, script, builds):
+    settings = json.dumps({"kernels": [3, 3, 2, 3]})
+    assert counts(script("cached.py", settings, env=fake)) == {**FRESH, "misses": 2, "stored": 2}
+    assert builds() == ["source", "source"]
+
+
+def test_programs_beyond_the_number_kept_are_released(fake, script, builds):
+    settings = json.dumps({"kernels": [3, 2, 3, 2]})
+    result = script("cached.py", settings, env=fake | {"TVMFLOW_KEPT_PROGRAMS": "1"})
+    assert counts(result) == {"hits": 2, "misses": 2, "rebuilt": 0, "stored": 2}
+    assert builds() == ["source", "source", "binary", "binary"]
+
+
 def test_entries_belong_to_their_user_alone(fake, script):
     script("cached.py", env=fake)
     (entry,) = entries(fake)
@@ -84,7 +99,7 @@ def test_entries_belong_to_their_user_alone(fake, script):
 
 
 def test_every_damage_is_noticed(fake, script, builds):
-    result = script("damage.py", "--exact", env=fake)
+    result = script("damage.py", "--exact", env=fake | REBUILD)
     assert result["unnoticed"] == []
     assert result["tried"] > 20
     # Only the last of all builds trusted its entry.
@@ -102,7 +117,8 @@ def test_an_entry_that_the_driver_refuses_is_rebuilt(fake, script, builds):
 
 def test_a_damaged_entry_never_reaches_a_real_driver(pocl, script, tmp_path):
     # PoCL ends the process when it loads nonsense.
-    result = script("damage.py", "--few", env=with_own_caches(pocl.env, tmp_path))
+    env = with_own_caches(pocl.env, tmp_path) | REBUILD
+    result = script("damage.py", "--few", env=env)
     assert result["unnoticed"] == []
 
 

@@ -7,6 +7,9 @@ import tvm
 from tvm import relax
 from tvm.script import relax as R
 
+import tvmflow
+from tvmflow.models import build
+
 LIMIT_BYTES = 5_000_000
 
 
@@ -30,11 +33,38 @@ def network(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def mobilenet(tmp_path_factory):
+    """Compile a small MobileNetV2: 34 kernels."""
+    folder = tmp_path_factory.mktemp("mobilenet")
+    build("mobilenet_v2", folder / "network.onnx", size=32, width=0.35)
+    tvmflow.compile(folder / "network.onnx", target="opencl").save(folder / "network.so")
+    return folder / "network.so"
+
+
+#: Every module's program is built again, as if it were a new one.
+REBUILD = {"TVMFLOW_KEPT_PROGRAMS": "0"}
+
+
 @pytest.mark.opencl
-def test_a_hundred_cycles(network, script):
-    assert script("leak.py", network, 100) < LIMIT_BYTES
+@pytest.mark.parametrize("kept", ["0", "8"])
+def test_a_hundred_cycles(network, kept, script):
+    env = {"TVMFLOW_KEPT_PROGRAMS": kept}
+    assert script("leak.py", network, 100, env=env) < LIMIT_BYTES
+
+
+@pytest.mark.opencl
+def test_a_hundred_cycles_of_a_network(mobilenet, script):
+    assert script("leak.py", mobilenet, 100, "network") < LIMIT_BYTES
 
 
 @pytest.mark.slow
 def test_a_thousand_cycles_on_every_driver(network, driver, script):
-    assert script("leak.py", network, 1000, env=driver.env) < LIMIT_BYTES
+    assert script("leak.py", network, 1000, env=driver.env | REBUILD) < LIMIT_BYTES
+
+
+@pytest.mark.slow
+def test_a_thousand_cycles_of_a_network_on_every_driver(mobilenet, driver, script):
+    if driver.name in ("rusticl", "oclgrind"):
+        pytest.skip("a run of a network takes this driver too long to repeat it")
+    assert script("leak.py", mobilenet, 1000, "network", env=driver.env) < LIMIT_BYTES
