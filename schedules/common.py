@@ -17,6 +17,7 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
 from ..target import TargetSpec
+from ..texture.scope import is_texture
 
 #: Block annotations that mark a family's anchor and the padding of its input.
 FAMILY = "tvmflow.family"
@@ -80,8 +81,18 @@ class Workload:
         loops = self.sch.get_loops(block)
         if len(loops) < 2 or _decides_by_data(self.sch.get(block)):
             return 0
+        if _gathers_channels(self.sch.get(block)):
+            return 0
         extent = int(self.sch.get(loops[-1]).extent)
         return extent if extent in LANES else 0
+
+    def reads_texture(self, block: Block, index: int) -> bool:
+        """Whether what a block reads at a position of its ``reads`` is a texture."""
+        return is_texture(self.sch.get(block).reads[index].source.scope())
+
+    def writes_texture(self, block: Block) -> bool:
+        """Whether a block writes a texture: then its last loop stays, for whole texels."""
+        return is_texture(self.sch.get(block).writes[0].source.scope())
 
     # -- transformations -------------------------------------------------------------------
 
@@ -176,6 +187,36 @@ def _decides_by_data(block: s_tir.SBlock) -> bool:
         tvm_ffi.structural_walk([node.a, node.b], (TensorLoad, found.append))
 
     tvm_ffi.structural_walk(block.body, (_COMPARISONS, compare))
+    return bool(found)
+
+
+def _gathers_channels(block: s_tir.SBlock) -> bool:
+    """Whether a block takes the channels of a vector from different texels.
+
+    An image read is a whole texel: lanes of a vector can be its channels, in order, and
+    nothing else.
+    """
+    lane = block.iter_vars[-1].var if block.iter_vars else None
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
+    for load in loads:
+        if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
+            continue
+        *place, channel = load.indices
+        varies = any(_uses(index, lane) for index in place)
+        if varies or (_uses(channel, lane) and not channel.same_as(lane)):
+            return True
+    return False
+
+
+def _uses(expr: Any, var: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if var is not None and node.same_as(var):
+            found.append(node)
+
+    tvm_ffi.structural_walk(expr, (tirx.Var, visit))
     return bool(found)
 
 

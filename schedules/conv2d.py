@@ -137,6 +137,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     block = workload.extents(anchor)[4]
+    reads_texture = workload.reads_texture(pad if pad is not None else anchor, 0)
+    staged = pad
+    if pad is None and reads_texture:
+        staged = sch.cache_read(anchor, 0, "local")
+    elif pad is not None and not (knobs.stage_input or reads_texture):
+        workload.inline(pad)
+        staged = None
+    weights = sch.cache_read(anchor, 1, "local") if workload.reads_texture(anchor, 1) else None
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     o, oi = sch.split(o, [None, knobs.tile_o])
@@ -153,13 +161,15 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     i_block, i_lane = sch.split(i, [None, lanes])
     i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i])
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
-    if pad is not None:
-        if knobs.stage_input:
-            sch.compute_at(pad, i_block)
-            sch.set_scope(pad, 0, "local")
-            _vectorize_staged(workload, pad, i_block)
-        else:
-            workload.inline(pad)
+    if staged is not None:
+        # A texture's texel holds several channels: a row of texels is read once for all.
+        above = p if reads_texture else i_block
+        sch.compute_at(staged, above)
+        sch.set_scope(staged, 0, "local")
+        _vectorize_staged(workload, staged, above)
+    if weights is not None:
+        sch.compute_at(weights, i_outer)
+        workload.vectorize_last(workload.loops_below(weights, i_outer))
     workload.unroll_all([i_inner])
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(anchor, i_block)

@@ -71,10 +71,20 @@ def _spread(
     if not spatial:
         spatial = [sch.add_unit_loop(loops[0])]
     sch.reorder(*spatial, *reduced)
+    vector = workload.lanes_of(block) > 0
+    if workload.writes_texture(block):
+        # A work-item writes a whole texel, in a loop over its channels where it has to.
+        lane = spatial.pop()
+        workload.bind_outer(spatial)
+        if reduced:
+            raise s_tir.ScheduleError("a reduction into a texture")
+        if vector:
+            sch.vectorize(lane)
+        return
     if reduced or not workload.is_cpu:
         workload.bind_outer(spatial)
         return
-    lane = spatial.pop() if workload.lanes_of(block) else None
+    lane = spatial.pop() if vector else None
     fused = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     chunk = CPU_CHUNK // (int(sch.get(lane).extent) if lane is not None else 1)
     outer, _ = sch.split(fused, [None, min(chunk, int(sch.get(fused).extent))])

@@ -42,7 +42,8 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
         workload.inline(block)
     output = workload.merge_epilogue(anchor)
     loops = list(sch.get_loops(output))
-    lane = loops.pop() if workload.lanes_of(output) else None
+    vector = workload.lanes_of(output) > 0
+    lane = loops.pop() if vector or workload.writes_texture(output) else None
     if not loops:
         loops = [sch.add_unit_loop(output)]
     item = workload.bind_outer(loops)
@@ -53,7 +54,7 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
     reduced = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.CommReduce]
     sch.reorder(*reduced, *spatial)
     init = sch.decompose_reduction(anchor, reduced[0])
-    if lane is not None:
+    if vector:
         sch.vectorize(lane)
         _vectorize_if_wide(workload, anchor, item)
         _vectorize_if_wide(workload, init, item)

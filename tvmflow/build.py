@@ -1,8 +1,6 @@
 """Scheduling and lowering of primary functions, and code generation.
 
-TIR is lowered by a pipeline of our own that is registered with TVM under
-:data:`TIR_PIPELINE`; ``relax.build`` must be given its name, because its default
-is a pipeline that knows nothing of textures.
+TIR is lowered by our own pipeline (:mod:`.tir_pipeline`).
 """
 
 from __future__ import annotations
@@ -13,13 +11,14 @@ from dataclasses import dataclass, field
 import tvm
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
-from tvm.tirx import compilation_pipeline
 
 from .errors import CompileError
+from .graph.memory import MemoryPlan
+from .graph.plan_memory import plan_memory
 from .schedules import schedule_function
 from .target import TargetSpec
-
-TIR_PIPELINE = "tvmflow"
+from .texture.refusal import refusals
+from .tir_pipeline import TIR_PIPELINE
 
 
 @dataclass
@@ -42,7 +41,7 @@ def schedule_module(mod: IRModule, target: TargetSpec) -> ScheduledModule:
     functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
     with target.tvm_target:
         for gv, function in mod.functions.items():
-            if isinstance(function, tirx.PrimFunc) and _wants_schedule(function):
+            if isinstance(function, tirx.PrimFunc) and wants_schedule(function):
                 try:
                     schedule, family = schedule_function(function, target)
                 except Exception as error:
@@ -60,7 +59,7 @@ def schedule_module(mod: IRModule, target: TargetSpec) -> ScheduledModule:
     return ScheduledModule(IRModule(functions, attrs=mod.attrs), families)
 
 
-def _wants_schedule(function: tirx.PrimFunc) -> bool:
+def wants_schedule(function: tirx.PrimFunc) -> bool:
     """Whether a function is still a plain computation.
 
     TVM's own sorts and scans come scheduled, or as low-level loops without blocks.
@@ -71,25 +70,17 @@ def _wants_schedule(function: tirx.PrimFunc) -> bool:
     return isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
 
 
-def _tir_pipeline():  # type: ignore[no-untyped-def]
-    """Factory in the form that TVM asks for: the passes and both finalisers."""
-    from tvm.s_tir.pipeline import default_s_tir_pipeline
-
-    return default_s_tir_pipeline()
-
-
-compilation_pipeline.PIPELINE_MAP[TIR_PIPELINE] = _tir_pipeline
-
-
-def lower_graph(mod: IRModule) -> IRModule:
+def lower_graph(mod: IRModule) -> tuple[IRModule, MemoryPlan]:
     """Graph-level passes between fusion and the virtual machine: memory plan and calls."""
     transform = relax.transform
-    return tvm.transform.Sequential(
+    calls = [
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+    ]
+    mod, plan = plan_memory(tvm.transform.Sequential(calls)(mod))
+    lower = tvm.transform.Sequential(
         [
-            transform.ToNonDataflow(),
-            transform.RemovePurityChecking(),
-            transform.CallTIRRewrite(),
-            transform.StaticPlanBlockMemory(),
             transform.LowerAllocTensor(),
             transform.KillAfterLastUse(),
             transform.LowerRuntimeBuiltin(),
@@ -97,7 +88,8 @@ def lower_graph(mod: IRModule) -> IRModule:
             transform.VMShapeLower(),
             transform.AttachGlobalSymbol(),
         ]
-    )(mod)
+    )
+    return lower(mod), plan
 
 
 def build_executable(mod: IRModule, target: TargetSpec) -> relax.VMExecutable:
@@ -109,10 +101,12 @@ def build_executable(mod: IRModule, target: TargetSpec) -> relax.VMExecutable:
         If code generation fails; the message names the reason TVM gave.
     """
     try:
-        with target.tvm_target:
+        with refusals(), target.tvm_target:
             return relax.build(
                 mod, target=target.tvm_target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
             )
+    except CompileError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise CompileError(

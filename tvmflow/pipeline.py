@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
-from .errors import TargetError, TvmflowError
-from .target import TargetSpec, resolve
+from .errors import TvmflowError
+from .target import TargetSpec, resolve, with_storage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from tvm import IRModule
 
     from .frontend import ImportedModel
+    from .graph.memory import MemoryPlan
+    from .texture.storage import Placement
 
 logger = logging.getLogger(__name__)
-
-#: Where tensors between primary functions may be kept.
-STORAGES = ("buffer",)
 
 #: Called before each stage with its name, its index and the number of stages.
 Progress = Callable[[str, int, int], None]
@@ -47,10 +46,17 @@ class Compilation:
     output: Path
     embed_limit_bytes: int
     options: dict[str, Any]
+    #: Where tensors between primary functions are kept: see :data:`.target.STORAGES`.
+    storage: str = "buffer"
+    overrides: Mapping[str, str] = field(default_factory=dict)
     model: ImportedModel | None = None
     mod: IRModule | None = None
     weights: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Memory scopes of the weights that are textures.
+    weight_scopes: dict[str, str] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)
+    placements: list[Placement] = field(default_factory=list)
+    memory: MemoryPlan | None = None
     executable: Any = None
     stage_ms: dict[str, float] = field(default_factory=dict)
 
@@ -84,13 +90,24 @@ def fuse(job: Compilation) -> None:
     job.mod = legalize_and_fuse(job.mod, job.target)
 
 
+def storage(job: Compilation) -> None:
+    """Texture or buffer for each tensor between primary functions."""
+    from .texture.storage import place_tensors
+
+    job.mod, job.placements = place_tensors(job.mod, job.target.device, job.storage, job.overrides)
+    for placement in job.placements:
+        logger.info("storage: %s", placement)
+
+
 def weights(job: Compilation) -> None:
     """Constants to parameters, behind the model's large weights."""
     from .graph.weights import lift_weights
+    from .texture.storage import texture_scopes
 
     assert job.model is not None
     job.mod, lifted = lift_weights(job.mod)
     job.weights = {**job.model.weights, **lifted}
+    job.weight_scopes = texture_scopes(job.mod)
 
 
 def schedule(job: Compilation) -> None:
@@ -105,7 +122,7 @@ def lower(job: Compilation) -> None:
     """The memory plan, and calls of the virtual machine."""
     from .build import lower_graph
 
-    job.mod = lower_graph(job.mod)
+    job.mod, job.memory = lower_graph(job.mod)
 
 
 def build(job: Compilation) -> None:
@@ -120,6 +137,7 @@ def export(job: Compilation) -> None:
     from .build import kernel_names
 
     assert job.model is not None
+    assert job.memory is not None
     write_artifact(
         job.executable,
         job.output,
@@ -130,6 +148,8 @@ def export(job: Compilation) -> None:
             "inputs": job.model.inputs,
             "outputs": job.model.outputs,
             "kernels": kernel_names(job.executable, job.families),
+            "weight_scopes": job.weight_scopes,
+            "memory": job.memory.report(),
             "cpu": job.target.cpu,
             "options": job.options,
             "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
@@ -148,6 +168,7 @@ STAGES: tuple[tuple[str, Stage], ...] = (
     ("simplify", simplify),
     ("layout", layout),
     ("fuse", fuse),
+    ("storage", storage),
     ("weights", weights),
     ("schedule", schedule),
     ("lower", lower),
@@ -163,7 +184,7 @@ def compile(
     device: str = "auto",
     host: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    storage: str = "buffer",
+    storage: str = "auto",
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
     work_folder: str | os.PathLike[str] | None = None,
@@ -185,7 +206,8 @@ def compile(
     shapes
         Shapes of inputs whose dimensions the model leaves open, by input name.
     storage
-        Where tensors between primary functions are kept: ``buffer``, so far.
+        Where tensors between primary functions are kept: ``texture`` or ``buffer``, or
+        ``auto``, which decides for each tensor by what the device gains.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
@@ -207,12 +229,7 @@ def compile(
     >>> boxes = module(image=picture)["boxes"]
     >>> module.save("face.so")
     """
-    spec = resolve(target, device, host)
-    if storage not in STORAGES:
-        raise TargetError(
-            f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
-            remedy="Leave --storage out, or choose one of them.",
-        )
+    spec = with_storage(resolve(target, device, host), storage)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(
@@ -222,6 +239,7 @@ def compile(
             output=folder / "module.so",
             embed_limit_bytes=embed_limit_bytes,
             options={"storage": storage},
+            storage=storage,
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -19,6 +19,24 @@ if TYPE_CHECKING:
     import tvm
 
 TARGETS = ("opencl", "cuda", "llvm")
+#: Where tensors between primary functions may be kept.
+STORAGES = ("texture", "buffer", "auto")
+
+
+@dataclass(frozen=True)
+class TextureSpeed:
+    """How fast textures are, relative to buffers of the same device.
+
+    What is not measured is an assumption from the vendor's optimisation guide; see
+    ``docs/texture.md``.
+    """
+
+    #: Writing texels.
+    write: float
+    #: Reading texels for the first time, from memory.
+    stream: float
+    #: Reading them again, from the cache.
+    cached: float
 
 
 @dataclass(frozen=True)
@@ -40,19 +58,24 @@ class Device:
     image_extent: int
     #: Largest number of layers of an image array.
     image_layers: int
+    #: What a texture gains or costs.
+    texture: TextureSpeed
 
 
 #: The presets of ``--device``.  Image limits are the least that the devices of a class report.
 PRESETS = {
     # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
     # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
-    "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048),
+    "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048, TextureSpeed(0.2, 0.2, 0.05)),
     # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
-    "adreno": Device("adreno", 4, 16, 64, 256, False, 16384, 2048),
+    # The L1 cache serves textures only.
+    "adreno": Device("adreno", 4, 16, 64, 256, False, 16384, 2048, TextureSpeed(1.0, 1.0, 3.0)),
     # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
-    "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048),
+    # Buffers and textures share their cache.
+    "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.9)),
     # NVIDIA since Volta: scalar lanes, 255 registers a thread.
-    "nvidia": Device("nvidia", 4, 16, 64, 1024, False, 16384, 2048),
+    # One L1 cache for both, but a texture read is one of a quarter of the rate.
+    "nvidia": Device("nvidia", 4, 16, 64, 1024, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.5)),
 }
 
 
@@ -106,6 +129,9 @@ class TargetSpec:
         if self.kind == "llvm":
             return Target(host, host=host)
         spec: dict[str, Any] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
+        if self.kind == "opencl":
+            spec["texture_spatial_limit"] = self.device.image_extent
+            spec["texture_depth_limit"] = self.device.image_layers
         if self.kind == "cuda":
             spec["arch"] = self.arch or "sm_80"
             spec["max_threads_per_block"] = spec.pop("max_num_threads")
@@ -161,6 +187,32 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     if device == "auto":
         return TargetSpec("opencl", _running_opencl_device(), host)
     return TargetSpec("opencl", PRESETS[device], host)
+
+
+def with_storage(spec: TargetSpec, storage: str) -> TargetSpec:
+    """Check the choice of storage, and make the layout fit it.
+
+    Textures hold blocks of four channels; a device that prefers wider blocks has them
+    as long as nobody insists on textures.
+
+    Raises
+    ------
+    TargetError
+        If the storage is unknown, or the target has no textures.
+    """
+    if storage not in STORAGES:
+        raise TargetError(
+            f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
+            remedy="Leave --storage out, or choose one of them.",
+        )
+    if storage != "texture":
+        return spec
+    if spec.kind != "opencl":
+        raise TargetError(
+            f"The target {spec.kind} has no texture storage; textures are images of OpenCL.",
+            remedy="Use --target opencl, or --storage auto.",
+        )
+    return replace(spec, device=replace(spec.device, channel_block=4))
 
 
 def _cuda_arch() -> str:

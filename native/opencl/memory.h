@@ -21,6 +21,11 @@ struct ImageShape {
   size_t TexelBytes() const;
   // Size of the texels without padding, as the host sees them.
   size_t Bytes() const { return width * height * depth * TexelBytes(); }
+  // Whether an image of this shape has room for one of the other's.
+  bool Holds(const ImageShape& other) const {
+    return channel_type == other.channel_type && width >= other.width && height >= other.height &&
+           depth >= other.depth;
+  }
   bool operator==(const ImageShape&) const = default;
 };
 

@@ -36,7 +36,7 @@ void* OpenClAllocator::CreateView(const Buffer& buffer, tvm::ffi::Shape shape, D
     Memory* storage = static_cast<Memory*>(buffer.data);
     const opencl::ImageShape image =
         TextureShape(scope, static_cast<int>(shape.size()), shape.data(), dtype);
-    if (storage->is_image && storage->image == image) return storage;
+    if (storage->is_image && storage->image.Holds(image)) return storage;
     Memory* view = GlobalPool().Image(*storage->device, image);
     view->is_view = true;
     return view;

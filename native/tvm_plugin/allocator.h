@@ -6,8 +6,9 @@
 namespace tvmflow::tvm_plugin {
 
 // Buffers and images come from the runtime's pool.  TVM may ask for a tensor with a
-// texture scope as a view of storage that is a buffer or another image; OpenCL 1.2 has
-// no such views, so the view is an image of its own from the pool.  That is right for
+// texture scope as a view of storage.  An image at least as large serves: its first
+// layers, rows and columns are used.  Of a buffer or a smaller image OpenCL 1.2 has no
+// such views, so the view is an image of its own from the pool.  That is right for
 // planned storage, whose views never share contents with each other.
 class OpenClAllocator final : public tvm::runtime::memory::Allocator {
  public:

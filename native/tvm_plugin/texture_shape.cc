@@ -2,6 +2,9 @@
 
 #include <tvm/ffi/dtype.h>
 
+#include <algorithm>
+#include <cstdio>
+
 namespace tvmflow::tvm_plugin {
 namespace {
 
@@ -35,27 +38,45 @@ opencl::cl_uint ChannelType(DLDataType dtype) {
 
 opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t* shape,
                                 DLDataType dtype) {
-  int rows;  // axes of the first group
-  if (scope == "global.texture") {
-    rows = ndim - 2;
-  } else if (scope == "global.texture-nhwc") {
-    rows = 2;
-  } else if (scope == "global.texture-weight") {
-    rows = 1;
-  } else {
-    throw Error("ValueError", "The memory scope '" + std::string(scope) +
-                                  "' is not one of global, global.texture, global.texture-nhwc, "
-                                  "global.texture-weight.");
-  }
   const bool packed = ndim > 0 && shape[ndim - 1] * dtype.lanes == 4;
-  if (rows < 1 || rows > ndim - 1 || !packed)
-    throw Error("ValueError",
-                "A tensor of shape " + Text(ndim, shape) + " does not fit the scope '" +
-                    std::string(scope) + "': expected at least " +
-                    std::to_string(rows < 1 ? 3 : rows + 1) + " axes, the innermost of extent 4.");
+  const std::string name(scope);
+  char rest;
+  if (unsigned panels = 0;
+      std::sscanf(name.c_str(), "global.texture:p%5u%c", &panels, &rest) == 1 && panels > 0) {
+    if (ndim != 5 || !packed)
+      throw Error("ValueError", "A tensor of shape " + Text(ndim, shape) +
+                                    " does not fit the scope '" + name +
+                                    "': expected (N, C, H, W, 4).");
+    const auto extent = [&](int axis) { return static_cast<size_t>(shape[axis]); };
+    const size_t below = (extent(1) + panels - 1) / panels;
+    return {panels * extent(3), extent(0) * below * extent(2), 1, ChannelType(dtype)};
+  }
+  // Axes at which the rows and the columns of the image begin.
+  int rows;
+  int columns;
+  if (scope == "global.texture") {
+    columns = ndim - 2;
+    rows = columns - 1;
+  } else if (scope == "global.texture-nhwc") {
+    columns = 2;
+    rows = 1;
+  } else if (scope == "global.texture-weight") {
+    columns = 1;
+    rows = 0;
+  } else if (std::sscanf(name.c_str(), "global.texture:%2d.%2d%c", &rows, &columns, &rest) != 2) {
+    throw Error("ValueError", "The memory scope '" + name +
+                                  "' is not one of global, global.texture, global.texture-nhwc, "
+                                  "global.texture-weight, global.texture:<rows>.<columns>, "
+                                  "global.texture:p<panels>.");
+  }
+  if (rows < 0 || columns < rows || columns > ndim - 1 || !packed)
+    throw Error("ValueError", "A tensor of shape " + Text(ndim, shape) +
+                                  " does not fit the scope '" + name + "': expected at least " +
+                                  std::to_string(std::max(3, columns + 1)) +
+                                  " axes, the innermost of extent 4.");
   opencl::ImageShape image{1, 1, 1, ChannelType(dtype)};
   for (int i = 0; i < ndim - 1; ++i) {
-    size_t& extent = i < rows - 1 ? image.depth : i < rows ? image.height : image.width;
+    size_t& extent = i < rows ? image.depth : i < columns ? image.height : image.width;
     extent *= static_cast<size_t>(shape[i]);
   }
   return image;

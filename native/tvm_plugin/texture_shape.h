@@ -10,16 +10,16 @@
 
 namespace tvmflow::tvm_plugin {
 
-// True for "global.texture", "global.texture-nhwc" and "global.texture-weight".
+// True for "global.texture" and the names that begin with it.
 bool IsTextureScope(std::string_view scope);
 
-// The image of a tensor: its innermost axis, of extent 4, becomes the RGBA channels;
-// the other axes are split in two, the last of the first group being the image's
-// height, those before it the layers, and the second group the width.  The first group
-// has, for a tensor of n axes:
-//   global.texture         n - 2 axes  [N, C, H, W, 4] -> layers N*C, height H, width W
-//   global.texture-nhwc    2 axes      [N, H, W, C, 4] -> layers N, height H, width W*C
-//   global.texture-weight  1 axis      [O, I, H, W, 4] -> layers 1, height O, width I*H*W
+// The image of a tensor: its innermost axis, of extent 4, becomes the RGBA channels; the
+// others go where the scope says (see tvmflow/texture/scope.py).  "global.texture:p8" puts
+// 8 channel blocks side by side; "global.texture:0.3" cuts the axes into layers, rows and
+// columns before the axes named; TVM's own names imply the cuts:
+//   global.texture         n-3, n-2  [N, C, H, W, 4] -> layers N*C, height H, width W
+//   global.texture-nhwc    1, 2      [N, H, W, C, 4] -> layers N, height H, width W*C
+//   global.texture-weight  0, 1      [O, I, H, W, 4] -> layers 1, height O, width I*H*W
 // Throws a ValueError for another shape, scope or dtype.
 opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t* shape,
                                 DLDataType dtype);

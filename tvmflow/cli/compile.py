@@ -81,11 +81,12 @@ def compile_model(
         str,
         typer.Option(
             "--storage",
-            metavar="buffer",
-            help="Where tensors between kernels are kept.",
-            autocompletion=lambda: ["buffer"],
+            metavar="auto|texture|buffer",
+            help="Where tensors between kernels are kept; auto decides for each of them by what "
+            "the device gains. With -v, every decision is shown.",
+            autocompletion=lambda: ["auto", "texture", "buffer"],
         ),
-    ] = "buffer",
+    ] = "auto",
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),

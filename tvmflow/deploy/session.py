@@ -52,7 +52,10 @@ class Session:
             # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
             self.library = tvm_ffi.load_module(artifact.path.resolve(), keep_module_alive=False)
             self.entry = self.new_machine()["main"]
-            self.weights = tuple(self._upload(array) for array in artifact.weights.values())
+            scopes = artifact.metadata.get("weight_scopes", {})
+            self.weights = tuple(
+                self._upload(array, scopes.get(name)) for name, array in artifact.weights.items()
+            )
         self._staged: list[Any] = [None] * len(self.inputs)
 
     def new_machine(self) -> Any:
@@ -152,12 +155,15 @@ class Session:
                 self._staged[index] = buffer
         return buffer
 
-    def _upload(self, array: np.ndarray) -> Any:
-        """Share a mapped weight with the host's kernels, or copy it to the device."""
+    def _upload(self, array: np.ndarray, scope: str | None) -> Any:
+        """Share a mapped weight with the host's kernels, or copy it to the device.
+
+        ``scope`` is the memory scope of a weight that kernels read as a texture.
+        """
         aligned = array.__array_interface__["data"][0] % ALIGN_BYTES == 0
         if self.on_host and aligned and array.size and array.dtype.name != "bfloat16":
             return tvm_ffi.from_dlpack(writable_alias(array))
-        tensor = tvm.runtime.empty(array.shape, array.dtype.name, self.device)
+        tensor = tvm.runtime.empty(array.shape, array.dtype.name, self.device, mem_scope=scope)
         if array.size:
             tensor.copyfrom(array)
         release_pages(array)

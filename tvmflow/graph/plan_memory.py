@@ -1,0 +1,148 @@
+"""The pass that makes and applies the plan of :mod:`.memory`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, relax, tirx
+from tvm.ir import GenericConst, Op, StringImm
+
+from ..texture.scope import CHANNELS, is_texture
+from .memory import IMAGE_SCOPE, Block, MemoryPlan, Tensor, assign_blocks
+from .rewriter import op_name, shape_of
+
+
+class _Planner:
+    """Follows tensors through ``main`` under all their names."""
+
+    def __init__(self, mod: IRModule):
+        self.mod = mod
+        self.main = mod["main"]
+        self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
+        #: Allocated tensors that a variable may refer to.
+        self.behind: dict[relax.Var, set[relax.Var]] = {}
+        self.tensors: dict[relax.Var, Tensor] = {}
+
+    def run(self) -> tuple[IRModule, MemoryPlan]:
+        """Return the module with the plan applied, and the plan."""
+        for step, binding in enumerate(self.bindings):
+            self._follow(step, binding)
+        results = self._behind(self.main.body.body)
+        shared = [t for var, t in self.tensors.items() if var not in results]
+        plan = MemoryPlan(list(self.tensors.values()), assign_blocks(shared))
+        return self._apply(plan), plan
+
+    def _behind(self, expr: relax.Expr) -> set[relax.Var]:
+        found: set[relax.Var] = set()
+
+        def visit(var: relax.Var) -> None:
+            found.update(self.behind.get(var, ()))
+
+        tvm_ffi.structural_walk(expr, (relax.Var, visit))
+        return found
+
+    def _follow(self, step: int, binding: relax.Binding) -> None:
+        value = binding.value
+        if op_name(value) == "relax.builtin.alloc_tensor":
+            shape = shape_of(binding.var)
+            tensor = Tensor(
+                binding.var.name, shape, str(binding.var.ty.dtype), first=step, last=step
+            )
+            self.tensors[binding.var] = tensor
+            self.behind[binding.var] = {binding.var}
+            return
+        used = self._behind(value)
+        for var in used:
+            self.tensors[var].last = step
+        if isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar):
+            self._call(value)
+        else:
+            # A view, a tuple or one of its fields, or whatever a packed function may return.
+            self.behind[binding.var] = used
+            if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
+                for var in used:
+                    self.tensors[var].producer = self.tensors[var].producer or str(value.op)
+        if isinstance(value, relax.Var):
+            for var in used:
+                self.tensors[var].name = binding.var.name
+
+    def _call(self, call: relax.Call) -> None:
+        """A call of a primary function, which reads its first parameters and writes the rest."""
+        function = self.mod[call.op]
+        for index, argument in enumerate(call.args):
+            for var in self._behind(argument):
+                tensor = self.tensors[var]
+                if tensor.producer:
+                    tensor.readers.append(call.op.name_hint)
+                    continue
+                tensor.producer = call.op.name_hint
+                param = function.params[index]
+                if tirx.is_buffer_var(param) and is_texture(param.scope()):
+                    tensor.scope = param.scope()
+
+    # -- applying it ---------------------------------------------------------------------------
+
+    def _apply(self, plan: MemoryPlan) -> IRModule:
+        storages: dict[int, relax.Var] = {}
+        bindings: list[relax.Binding] = []
+        for binding in self.bindings:
+            tensor = self.tensors.get(binding.var)
+            if tensor is None or tensor.block is None:
+                bindings.append(binding)
+                continue
+            if tensor.block not in storages:
+                value = _allocate(plan.blocks[tensor.block])
+                name = f"{'image' if tensor.scope else 'buffer'}{tensor.block}"
+                storages[tensor.block] = relax.Var(name, relax.ObjectType())
+                bindings.append(relax.VarBinding(storages[tensor.block], value))
+            value = _tensor_in(storages[tensor.block], tensor, binding.var.ty)
+            bindings.append(relax.VarBinding(binding.var, value))
+        main = self.main
+        body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
+        function = relax.Function(
+            main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span
+        )
+        functions = {
+            gv: function if gv.name_hint == "main" else f for gv, f in self.mod.functions.items()
+        }
+        return IRModule(functions, attrs=self.mod.attrs)
+
+
+def _allocate(block: Block) -> relax.Expr:
+    if block.extent is None:
+        shape, scope, dtype = [block.bytes], "global", "uint8"
+    else:
+        extent = block.extent
+        shape = [extent.layers, extent.height, extent.width, CHANNELS]
+        scope, dtype = IMAGE_SCOPE, str(block.channels)
+    # The virtual machine's own operator: that of the memory dialect forgets the dtype.
+    operator = Op.get("relax.vm.alloc_storage")
+    return relax.Call(
+        operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), StringImm(scope)]
+    )
+
+
+def _tensor_in(storage: relax.Var, tensor: Tensor, ty: Any) -> relax.Expr:
+    shape = relax.ShapeExpr(tensor.shape)
+    if tensor.scope is None:
+        return relax.op.memory.alloc_tensor(storage, 0, shape, tensor.dtype)
+    arguments = [
+        storage,
+        relax.prim_value(0),
+        shape,
+        _dtype(tensor.dtype),
+        StringImm(tensor.scope),
+    ]
+    allocate = relax.ExternFunc("vm.builtin.alloc_tensor")
+    return relax.Call(allocate, arguments, None, [ty])
+
+
+def _dtype(name: str) -> relax.Expr:
+    return GenericConst(tvm.DataType(name), relax.AnyType())
+
+
+def plan_memory(mod: IRModule) -> tuple[IRModule, MemoryPlan]:
+    """Plan the memory of ``main`` and write the plan into it."""
+    return _Planner(mod).run()

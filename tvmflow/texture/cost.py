@@ -1,0 +1,77 @@
+"""What a tensor costs in a texture and in a buffer.
+
+A tensor is written once, streamed from memory once, and then read again from the
+cache as often as its readers' loops say.  With W texels written, U different texels,
+R texel reads of all readers, and speeds relative to a buffer of the same device::
+
+    cost(buffer)  =  W         +  U          +  max(0, R - U)
+    cost(texture) =  W / write +  U / stream +  max(0, R - U) / cached
+
+The three speeds are facts of the device (:class:`tvmflow.target.TextureSpeed`).
+Register tiles reduce R alike in both, so that they do not change which is larger.
+Conversions do not enter: a primary function can be made for any combination of
+storage, and what only a plain buffer serves is a buffer before costs are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ..target import Device
+from .scope import CHANNELS
+
+
+@dataclass
+class Traffic:
+    """Texels of one tensor that are written, that exist, and that are read."""
+
+    writes: int = 0
+    unique: int = 0
+    reads: int = 0
+
+    def written(self, shape: Sequence[int]) -> None:
+        """Count the one write of a tensor."""
+        self.writes += prod(shape) // CHANNELS
+
+    def read(self, function: tirx.PrimFunc, index: int) -> None:
+        """Count what a function reads of its parameter ``index``."""
+        param = function.params[index]
+        self.unique = prod(int(d) for d in param.shape) // CHANNELS
+        self.reads += count_reads(function, param) // CHANNELS
+
+    def cost(self, write: float, stream: float, cached: float) -> float:
+        """The formula above, in texels read from a buffer."""
+        again = max(0, self.reads - self.unique)
+        return self.writes / write + self.unique / stream + again / cached
+
+
+def count_reads(function: tirx.PrimFunc, param: tirx.Var) -> int:
+    """Elements of a parameter that a function reads, as often as its loops say."""
+    total = 0
+
+    def visit(block: s_tir.SBlock) -> None:
+        nonlocal total
+        executions = prod(int(v.dom.extent) for v in block.iter_vars)
+        if block.iter_vars and any(region.source.same_as(param) for region in block.reads):
+            total += executions
+
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, visit))
+    return total
+
+
+def prefers_texture(traffic: Traffic, device: Device) -> tuple[bool, str]:
+    """Whether a texture costs less, and the two costs in words.
+
+    Equal costs go to the texture on a device that reads textures faster.
+    """
+    speed = device.texture
+    buffer = traffic.cost(1.0, 1.0, 1.0)
+    texture = traffic.cost(speed.write, speed.stream, speed.cached)
+    better = texture < buffer or (texture == buffer and speed.cached > 1)
+    order = "<" if texture < buffer else "=" if texture == buffer else ">"
+    return better, f"cost {texture:.3g} as texture {order} {buffer:.3g} as buffer"

@@ -1,0 +1,144 @@
+"""Memory scopes of textures, and the extents of the image behind a tensor.
+
+A texture is an OpenCL ``image2d_array_t`` of RGBA texels.  The last axis of its
+tensor has extent 4, the channels of a texel.  Where the other axes go is part of the
+scope's name, in one of two forms:
+
+``global.texture:p8``, *panels*, for what passes between functions, ``[N, C', H, W, 4]``:
+    8 channel blocks stand side by side, and every 8 more below::
+
+        column = (c' % 8) * W + w        row = (n * ceil(C' / 8) + c' // 8) * H + h
+
+    Pictures of any size get images of about the same width, so that they can share
+    memory; what is near in the picture is near in the image.
+
+``global.texture:1.2``, *cuts*, for constants of any rank:
+    axes before the first number are layers, those before the second rows, the others
+    columns, each part flattened in row-major order.  The texels, in the order
+    (layer, row, column), are then the elements in the order of a buffer, which is
+    how the host has them.
+
+The runtime reads the same names (``native/tvm_plugin/texture_shape.cc``), besides
+TVM's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from ..target import Device
+
+PREFIX = "global.texture"
+#: Channels of a texel.
+CHANNELS = 4
+
+_PANELS = re.compile(re.escape(PREFIX) + r":p(\d+)$")
+_CUTS = re.compile(re.escape(PREFIX) + r":(\d+)\.(\d+)$")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Size of an image array, in texels and layers."""
+
+    width: int
+    height: int
+    layers: int = 1
+
+    def fits(self, device: Device) -> bool:
+        """Whether a device has images of this size."""
+        return (
+            max(self.width, self.height) <= device.image_extent
+            and self.layers <= device.image_layers
+        )
+
+    @property
+    def texels(self) -> int:
+        """Number of texels."""
+        return self.width * self.height * self.layers
+
+    def __str__(self) -> str:
+        layers = f"x{self.layers}" if self.layers > 1 else ""
+        return f"{self.width}x{self.height}{layers}"
+
+
+def is_texture(scope: str) -> bool:
+    """Whether a memory scope is that of a texture."""
+    return scope.startswith(PREFIX)
+
+
+def extent_of(shape: Sequence[int], scope: str) -> Extent:
+    """Extents of the image that holds a tensor of ``shape``."""
+    if match := _PANELS.match(scope):
+        panels = int(match.group(1))
+        n, blocks, height, width, _ = shape
+        return Extent(panels * width, n * -(-blocks // panels) * height)
+    rows, columns = _cuts(scope)
+    return Extent(
+        width=prod(shape[columns:-1]), height=prod(shape[rows:columns]), layers=prod(shape[:rows])
+    )
+
+
+def coordinates(shape: Sequence[Any], scope: str, indices: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Column, row and layer of a texel, as expressions of the tensor's indices."""
+    if match := _PANELS.match(scope):
+        panels = int(match.group(1))
+        _, blocks, height, width, _ = (int(d) for d in shape)
+        n, block, y, x, _ = indices
+        below = n * -(-blocks // panels) + tirx.floordiv(block, panels)
+        column = tirx.floormod(block, panels) * width + x
+        return column, below * height + y, tirx.const(0, "int32")
+    rows, columns = _cuts(scope)
+
+    def flat(begin: int, end: int) -> Any:
+        offset: Any = tirx.const(0, "int32")
+        for axis in range(begin, end):
+            offset = offset * shape[axis] + indices[axis]
+        return offset
+
+    return flat(columns, len(shape) - 1), flat(rows, columns), flat(0, rows)
+
+
+def panel_scope(shape: Sequence[int], device: Device, width: int) -> str | None:
+    """The scope of a tensor ``[N, C', H, W, 4]`` in an image of about this width.
+
+    The number of panels is a power of 2, so that dividing by it is a shift, and no
+    larger than ``C'``.  ``None`` if no image of the device holds the tensor.
+    """
+    _, blocks, _, columns, _ = shape
+    panels = 1
+    while 2 * panels * columns <= width and panels < blocks:
+        panels *= 2
+    while not extent_of(shape, f"{PREFIX}:p{panels}").fits(device):
+        panels *= 2
+        if panels >= 2 * blocks or panels * columns > device.image_extent:
+            return None
+    return f"{PREFIX}:p{panels}"
+
+
+def constant_scope(shape: Sequence[int], device: Device) -> str | None:
+    """The scope of a constant; ``None`` if no image of the device holds it.
+
+    Weights should have a row for each block of output channels, their first axis, and
+    need few layers.
+    """
+    candidates = []
+    for rows in range(len(shape) - 1):
+        for columns in range(rows, len(shape)):
+            scope = f"{PREFIX}:{rows}.{columns}"
+            extent = extent_of(shape, scope)
+            if extent.fits(device):
+                candidates.append(((extent.layers > 1, abs(columns - 1), extent.layers), scope))
+    return min(candidates)[1] if candidates else None
+
+
+def _cuts(scope: str) -> tuple[int, int]:
+    match = _CUTS.match(scope)
+    if match is None:
+        raise ValueError(f"the scope {scope!r} does not say where axes go in the image")
+    return int(match.group(1)), int(match.group(2))

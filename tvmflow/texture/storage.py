@@ -1,0 +1,299 @@
+"""The storage pass: texture or buffer for every tensor between primary functions.
+
+It runs on fused primary functions and changes their signatures only.  Before::
+
+    lv1 = R.call_tir(conv2d, (x, w))       conv2d(x: [1,6,56,56,4], w: [2,24,1,1,4],
+                                                  y: [1,2,56,56,4])
+
+After::
+
+    lv1 = R.call_tir(conv2d, (x, w))       conv2d(x: scope "global.texture:p4", ...)
+
+The signature is the only place where the decision is kept: schedules, lowering and
+the memory plan read it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, relax, tirx
+from tvm.ir import GenericConst, Op
+
+from ..build import wants_schedule
+from ..graph.rewriter import shape_of
+from ..target import Device
+from .cost import Traffic, prefers_texture
+from .scope import CHANNELS, constant_scope, extent_of, is_texture, panel_scope
+
+#: Element types that images have channels of, and schedules compute in.
+DTYPES = ("float32",)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one tensor is kept, and why."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    #: Memory scope of the texture; ``None`` is a buffer.
+    scope: str | None
+    reason: str
+
+    @property
+    def storage(self) -> str:
+        """``texture`` or ``buffer``."""
+        return "buffer" if self.scope is None else "texture"
+
+    @property
+    def extent(self) -> str | None:
+        """The image's extent as text, ``None`` for a buffer."""
+        return None if self.scope is None else str(extent_of(self.shape, self.scope))
+
+    def __str__(self) -> str:
+        image = f" {self.extent}" if self.scope else ""
+        return f"{self.tensor} {list(self.shape)}: {self.storage}{image} ({self.reason})"
+
+
+@dataclass
+class _Tensor:
+    """A tensor between primary functions, while it is being placed."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    constant: bool
+    #: Why it must be a buffer; empty while it may be a texture.
+    obstacle: str = ""
+    traffic: Traffic = field(default_factory=Traffic)
+    placement: Placement | None = None
+
+
+class StoragePass:
+    """Places the tensors of ``main`` and gives its functions the signatures for it.
+
+    Parameters
+    ----------
+    mod
+        Fused primary functions, called by ``main`` with ``call_tir``.
+    device
+        Its image limits and its costs.
+    storage
+        ``texture``, ``buffer`` or ``auto``.
+    overrides
+        Storage of single tensors by name, before everything else.
+    """
+
+    def __init__(
+        self,
+        mod: IRModule,
+        device: Device,
+        storage: str,
+        overrides: Mapping[str, str] | None = None,
+    ):
+        self.mod = mod
+        self.device = device
+        self.storage = storage
+        self.overrides = dict(overrides or {})
+        self.tensors: dict[Any, _Tensor] = {}
+        #: Functions by the one they were made from and the scopes of their parameters.
+        self.variants: dict[tuple[str, tuple[str | None, ...]], relax.GlobalVar] = {}
+
+    def run(self) -> tuple[IRModule, list[Placement]]:
+        """Return the module with its new signatures, and every decision."""
+        main = self.mod["main"]
+        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self._find(main, bindings)
+        pictures = [t for t in self.tensors.values() if _has_texels(t) and not t.constant]
+        self.width = max((t.shape[3] for t in pictures), default=1)
+        for tensor in self.tensors.values():
+            tensor.placement = self._place(tensor)
+        mod = self._rewrite(main)
+        return mod, [t.placement for t in self.tensors.values() if t.placement is not None]
+
+    # -- what there is ----------------------------------------------------------------------
+
+    def _find(self, main: relax.Function, bindings: list[relax.Binding]) -> None:
+        """Collect the tensors that pass between functions, with producers and readers."""
+        for param in main.params:
+            self._note(param, param.name, constant=False).obstacle = "an input of the model"
+        for binding in bindings:
+            tensor = self._note(binding.var, binding.var.name, constant=False)
+            call = called_function(self.mod, binding.value)
+            if call is None:
+                self._mark(_variables(binding.value), "read as a plain tensor")
+                if tensor is not None:
+                    tensor.obstacle = "not written by a primary function"
+                continue
+            function, arguments = call
+            for index, argument in enumerate(arguments):
+                read = self.tensors.get(_key(argument))
+                if read is None:
+                    name = f"{binding.var.name}.{function.params[index].name}"
+                    read = self._note(argument, name, constant=True)
+                if read is None or not _has_texels(read):
+                    continue
+                if _is_opaque(function):
+                    read.obstacle = "read by a function that has no schedule of ours"
+                read.traffic.read(function, index)
+            if tensor is not None:
+                tensor.traffic.written(tensor.shape)
+                if _is_opaque(function):
+                    tensor.obstacle = "written by a function that has no schedule of ours"
+        self._mark([main.body.body], "an output of the model")
+
+    def _note(self, expr: relax.Expr, name: str, *, constant: bool) -> _Tensor | None:
+        if not isinstance(expr.ty, relax.TensorType):
+            return None
+        tensor = _Tensor(name, shape_of(expr), str(expr.ty.dtype), constant)
+        self.tensors[_key(expr)] = tensor
+        return tensor
+
+    def _mark(self, exprs: Iterable[relax.Expr], obstacle: str) -> None:
+        for expr in exprs:
+            tensor = self.tensors.get(_key(expr))
+            if tensor is not None:
+                tensor.obstacle = tensor.obstacle or obstacle
+
+    # -- the decision -----------------------------------------------------------------------
+
+    def _place(self, tensor: _Tensor) -> Placement | None:
+        """Decide for one tensor; ``None`` for one that no texture could hold at all."""
+        shape = tensor.shape
+        if not _has_texels(tensor):
+            return None
+
+        def placed(scope: str | None, reason: str) -> Placement:
+            return Placement(tensor.name, shape, tensor.dtype, scope, reason)
+
+        if tensor.obstacle:
+            return placed(None, tensor.obstacle)
+        scope = self._scope_for(tensor)
+        if scope is None:
+            return placed(None, f"over the limits of the device's images, {limits(self.device)}")
+        if self.storage == "texture":
+            return placed(scope, "asked for")
+        if self.storage == "buffer":
+            return placed(None, "asked for")
+        better, reason = prefers_texture(tensor.traffic, self.device)
+        return placed(scope if better else None, reason)
+
+    def _scope_for(self, tensor: _Tensor) -> str | None:
+        if tensor.constant:
+            return constant_scope(tensor.shape, self.device)
+        return panel_scope(tensor.shape, self.device, self.width)
+
+    # -- the new signatures -----------------------------------------------------------------
+
+    def _rewrite(self, main: relax.Function) -> IRModule:
+        others = {gv: f for gv, f in self.mod.functions.items() if not isinstance(f, tirx.PrimFunc)}
+        self.builder = relax.BlockBuilder(IRModule({}, attrs=self.mod.attrs))
+        blocks = []
+        for block in main.body.blocks:
+            bindings = [relax.VarBinding(b.var, self._retarget(b)) for b in block.bindings]
+            blocks.append(type(block)(bindings))
+        body = relax.SeqExpr(blocks, main.body.body)
+        rewritten = relax.Function(
+            main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span
+        )
+        functions = dict(self.builder.get().functions.items())
+        for gv, function in others.items():
+            functions[gv] = rewritten if gv.name_hint == "main" else function
+        return IRModule(functions, attrs=self.mod.attrs)
+
+    def _retarget(self, binding: relax.Binding) -> relax.Expr:
+        """The same call, of the function with the signature that the placements ask for."""
+        call = called_function(self.mod, binding.value)
+        if call is None:
+            return binding.value
+        function, arguments = call
+        scopes = [self._scope(argument) for argument in arguments]
+        # A function with several results has no tensor of its own: they stay buffers.
+        scopes += [self._scope(binding.var)] * (len(function.params) - len(scopes))
+        name = binding.value.args[0].name_hint
+        key = (name, tuple(scopes))
+        if key not in self.variants:
+            self.variants[key] = self.builder.add_func(with_scopes(function, scopes), name)
+        old = binding.value
+        return relax.Call(old.op, [self.variants[key], *old.args[1:]], old.attrs, old.ty_args)
+
+    def _scope(self, expr: relax.Expr) -> str | None:
+        tensor = self.tensors.get(_key(expr))
+        return None if tensor is None or tensor.placement is None else tensor.placement.scope
+
+
+def _has_texels(tensor: _Tensor) -> bool:
+    """Whether a tensor's form is that of a texture: a constant of any rank, else blocked."""
+    shape = tensor.shape
+    rank_fits = len(shape) >= 3 if tensor.constant else len(shape) == 5
+    return rank_fits and shape[-1] == CHANNELS and tensor.dtype in DTYPES
+
+
+def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
+    """``function`` with its parameters in these memory scopes."""
+    buffers = {
+        param: tirx.decl_buffer(param.shape, param.dtype, param.name, scope=scope)
+        for param, scope in zip(function.params, scopes, strict=True)
+        if scope is not None
+    }
+    return function.specialize(buffers) if buffers else function
+
+
+def called_function(
+    mod: IRModule, value: relax.Expr
+) -> tuple[tirx.PrimFunc, list[relax.Expr]] | None:
+    """The primary function that ``value`` calls and its tensor arguments, if it does."""
+    if not (isinstance(value, relax.Call) and isinstance(value.op, Op)):
+        return None
+    if value.op.name != "relax.call_tir" or len(value.args) != 2:
+        return None
+    arguments = value.args[1]
+    fields = list(arguments.fields) if isinstance(arguments, relax.Tuple) else [arguments]
+    return mod[value.args[0]], fields
+
+
+def texture_scopes(mod: IRModule) -> dict[str, str]:
+    """Memory scopes of those parameters of ``main`` that its functions read as textures."""
+    main = mod["main"]
+    names = {param: param.name for param in main.params}
+    scopes = {}
+    for binding in (b for block in main.body.blocks for b in block.bindings):
+        function, arguments = called_function(mod, binding.value) or (None, [])
+        for index, argument in enumerate(arguments):
+            scope = function.params[index].scope()
+            if argument in names and is_texture(scope):
+                scopes[names[argument]] = scope
+    return scopes
+
+
+def limits(device: Device) -> str:
+    """A device's image limits, for messages."""
+    extent = device.image_extent
+    return f"{extent}x{extent} texels in {device.image_layers} layers"
+
+
+def place_tensors(
+    mod: IRModule, device: Device, storage: str, overrides: Mapping[str, str] | None = None
+) -> tuple[IRModule, list[Placement]]:
+    """Run the pass; see :class:`StoragePass`."""
+    return StoragePass(mod, device, storage, overrides).run()
+
+
+def _key(expr: relax.Expr) -> Any:
+    """Variables are themselves; constants are known by their tensor, which calls may share."""
+    return expr.value.__hash__() if isinstance(expr, GenericConst) else expr
+
+
+def _variables(expr: relax.Expr) -> list[relax.Expr]:
+    found: list[relax.Expr] = []
+    tvm_ffi.structural_walk(expr, (relax.Var, found.append))
+    return found
+
+
+def _is_opaque(function: tirx.PrimFunc) -> bool:
+    """Whether a function has its schedule already: then its accesses are not ours to change."""
+    return not wants_schedule(function)

@@ -1,0 +1,73 @@
+"""Refuses kernels that an OpenCL driver or this TVM would get silently wrong.
+
+What is checked of every primary function that touches an image:
+
+- a store writes a whole texel: four lanes of the image's type;
+- no access to an image is left as an access to memory;
+- no image is both written and read: OpenCL C 1.2 has no such images, and a cached
+  read need not see the write.
+
+That an image is within the device's limits is checked where its coordinates are made
+(:mod:`.lowering`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+from tvm.ir.expr import TensorLoad
+from tvm.tirx.transform import prim_func_pass
+
+from .lowering import LOAD, STORE, name_of
+from .refusal import refuse
+from .scope import CHANNELS, is_texture
+
+
+@prim_func_pass(opt_level=0, name="tvmflow.VerifyTextures")
+def VerifyTextures(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
+    """Check one lowered function; a pass that changes nothing.
+
+    Raises
+    ------
+    CompileError
+        Naming the primary function and what is wrong in it.
+    """
+    check(function)
+    return function
+
+
+def check(function: tirx.PrimFunc) -> None:
+    """The pass as a function."""
+    name = name_of(function)
+    accessed: dict[str, set[Any]] = {LOAD: set(), STORE: set()}
+
+    def wrong(what: str) -> None:
+        refuse(f"The primary function {name} {what}.", remedy="Compile with --storage buffer.")
+
+    def call(node: Call) -> None:
+        operator = node.op.name if isinstance(node.op, Op) else None
+        if operator not in accessed:
+            return
+        accessed[operator].add(_image(node.args[0]))
+        lanes = tvm_ffi.dtype(node.args[5].ty.dtype).lanes if operator == STORE else CHANNELS
+        if lanes != CHANNELS:
+            wrong(f"stores {lanes} of the {CHANNELS} channels of a texel of an image")
+
+    def access(node: Any) -> None:
+        buffer = node.source if isinstance(node, TensorLoad) else node.buffer
+        if tirx.is_buffer_var(buffer) and is_texture(buffer.scope()):
+            wrong(f"treats the image {buffer.name} as memory")
+
+    tvm_ffi.structural_walk(
+        function.body, [(Call, call), (TensorLoad, access), (tirx.BufferStore, access)]
+    )
+    for image in accessed[LOAD] & accessed[STORE]:
+        wrong(f"writes and reads the image {image.name}")
+
+
+def _image(pointer: Any) -> Any:
+    """The variable behind the pointer that an access is given."""
+    return pointer.args[0] if isinstance(pointer, Call) else pointer

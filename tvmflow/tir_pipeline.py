@@ -1,0 +1,115 @@
+"""How scheduled primary functions become host code and kernels: our own TIR pipeline.
+
+It differs from TVM's default in the passes for textures, and leaves out what only
+tensor cores, asynchronous copies and instrumentation need.  It is registered with
+TVM under :data:`TIR_PIPELINE`; ``relax.build`` must be given that name, because what
+it takes otherwise treats an image as a pointer.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir.transform import Pass, Sequential
+from tvm.tirx import compilation_pipeline
+
+from .texture.lowering import NameTexels, TextureFlatten
+from .texture.verify import VerifyTextures
+
+TIR_PIPELINE = "tvmflow"
+
+
+def _blocks_to_loops() -> list[Pass]:
+    """From schedulable blocks to plain loops over allocated buffers."""
+    transform = s_tir.transform
+    return [
+        transform.CanonicalizeLoop(),
+        transform.LowerCrossThreadReduction(),
+        transform.LowerInitBlock(),
+        transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(),
+        transform.LiftThreadBinding(),
+        transform.CompactBufferAllocation(),
+        transform.UnifyThreadBinding(),
+        transform.LowerMatchBuffer(),
+        tirx.transform.StmtSimplify(),
+        transform.AnnotateIrregularLoop(),
+        transform.LowerOpaqueBlock(),
+    ]
+
+
+def _loops_to_statements() -> list[Pass]:
+    """Flat buffers, vectors, unrolled loops."""
+    return [
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(True),
+        s_tir.transform.InjectVirtualThread(),
+        s_tir.transform.InjectDoubleBuffer(),
+        tirx.transform.StorageRewrite(),
+        s_tir.transform.HoistIfThenElse(),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.CommonSubexprElim(),
+    ]
+
+
+def _host_and_device() -> list[Pass]:
+    """One function for the host and one for each kernel, with TVM's calling convention."""
+    transform = s_tir.transform
+    return [
+        tirx.transform.FP8ComputeLegalize(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        transform.ThreadSync("shared"),
+        transform.ThreadSync("shared.dyn"),
+        transform.ThreadSync("warp"),
+        transform.LowerThreadAllreduce(),
+        transform.MergeSharedMemoryAllocations(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+    ]
+
+
+def _finish_host() -> Pass:
+    return Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+
+
+def _finish_device() -> Pass:
+    return Sequential(
+        [
+            tirx.transform.LowerWarpMemory(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.LowerIntrin(),
+        ]
+    )
+
+
+def _pipeline():  # type: ignore[no-untyped-def]
+    """Factory in the form that TVM asks for: the passes and both finalisers."""
+    passes = Sequential(
+        [
+            *_blocks_to_loops(),
+            TextureFlatten,
+            *_loops_to_statements(),
+            NameTexels,
+            VerifyTextures,
+            *_host_and_device(),
+        ]
+    )
+
+    @tvm.transform.module_pass(opt_level=0, name="tvmflow.TirPipeline")
+    def run(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return passes(mod)
+
+    return run, _finish_host, _finish_device
+
+
+compilation_pipeline.PIPELINE_MAP[TIR_PIPELINE] = _pipeline
