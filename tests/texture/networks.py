@@ -35,7 +35,13 @@ class Graph:
         return self.constant((self.rng.standard_normal(shape) * scale).astype(np.float32))
 
     def conv(
-        self, x: str, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1, **more: object
+        self,
+        x: str,
+        outputs: int,
+        kernel: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        **more: object,
     ) -> str:
         """Convolution with 'same' padding and a bias."""
         weight = self.weights(outputs, self.channels[x] // groups, kernel, kernel)
@@ -57,8 +63,9 @@ class Graph:
         )
         opsets = [helper.make_opsetid("", opset)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model)
-        return onnx.shape_inference.infer_shapes(model)
+        return model
 
 
 def fire(squeeze: int = 3, expand: tuple[int, int] = (3, 5)) -> onnx.ModelProto:
@@ -106,9 +113,7 @@ def inception() -> onnx.ModelProto:
     """Branches of different kernels and a pool, concatenated; then a split in unequal parts."""
     g = Graph(1, 5, 9, 9)
     x = g.relu(g.conv("x", 9))
-    pooled = g.node(
-        "AveragePool", [x], 9, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1
-    )
+    pooled = g.node("AveragePool", [x], 9, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1)
     branches = [g.conv(x, 3), g.conv(x, 6, 3), g.conv(g.conv(x, 2), 5, 5), g.conv(pooled, 1)]
     y = g.node("Concat", branches, 15, axis=1)
     sizes = g.constant(np.array([6, 9], np.int64))
@@ -133,8 +138,14 @@ def u_net() -> onnx.ModelProto:
     down = g.node("MaxPool", [x], 6, kernel_shape=[2, 2], strides=[2, 2])
     down = g.relu(g.conv(down, 11, 3))
     scales = g.constant(np.array([1, 1, 2, 2], np.float32))
-    up = g.node("Resize", [down, "", scales], 11, mode="nearest", nearest_mode="floor",
-                coordinate_transformation_mode="asymmetric")
+    up = g.node(
+        "Resize",
+        [down, "", scales],
+        11,
+        mode="nearest",
+        nearest_mode="floor",
+        coordinate_transformation_mode="asymmetric",
+    )
     y = g.node("Concat", [up, x], 17, axis=1)
     return g.model(g.conv(g.relu(g.conv(y, 6, 3)), 2))
 
@@ -144,8 +155,7 @@ def transposed() -> onnx.ModelProto:
     g = Graph(1, 3, 6, 6)
     x = g.relu(g.conv("x", 6, 3))
     weight = g.weights(6, 5, 3, 3)
-    y = g.node("ConvTranspose", [x, weight], 5, strides=[2, 2], pads=[1] * 4,
-               output_padding=[1, 1])
+    y = g.node("ConvTranspose", [x, weight], 5, strides=[2, 2], pads=[1] * 4, output_padding=[1, 1])
     return g.model(g.conv(g.relu(y), 4, 3))
 
 
