@@ -96,6 +96,32 @@ class Workload:
 
     # -- transformations -------------------------------------------------------------------
 
+    def stage_texture(self, block: Block, index: int, staged: Block | None) -> Block | None:
+        """Copy what a block reads of a texture to private memory, texel by texel.
+
+        ``staged`` is a block that pads the tensor, which then is the copy.  Returns the
+        block to be placed with :meth:`place_staged`; ``None`` if it reads no texture.
+        """
+        if staged is not None:
+            return staged if self.reads_texture(staged, 0) else None
+        return (
+            self.sch.cache_read(block, index, "local") if self.reads_texture(block, index) else None
+        )
+
+    def place_staged(self, staged: Block, above: Loop) -> None:
+        """Compute a staged copy under a loop, without a loop left of its own.
+
+        Private memory that is indexed by a loop is memory indeed on a GPU; unrolled, its
+        elements are registers.
+        """
+        self.sch.compute_at(staged, above)
+        self.sch.set_scope(staged, 0, "local")
+        loops = self.loops_below(staged, above)
+        if loops and int(self.sch.get(loops[-1]).extent) in LANES:
+            self.vectorize_last(loops)
+        else:
+            self.unroll_all(loops)
+
     def inline(self, block: Block) -> None:
         """Compute a block where it is read; it is then no longer one of ``blocks``."""
         self.sch.compute_inline(block)

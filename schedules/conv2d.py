@@ -83,6 +83,9 @@ def compute(
 
 # -- its knobs ----------------------------------------------------------------------------
 
+#: Vector products that may be unrolled in the innermost loop that is left.
+UNROLLED_PRODUCTS = 768
+
 
 @dataclass(frozen=True)
 class Knobs:
@@ -137,14 +140,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     block = workload.extents(anchor)[4]
-    reads_texture = workload.reads_texture(pad if pad is not None else anchor, 0)
-    staged = pad
-    if pad is None and reads_texture:
-        staged = sch.cache_read(anchor, 0, "local")
-    elif pad is not None and not (knobs.stage_input or reads_texture):
-        workload.inline(pad)
-        staged = None
-    weights = sch.cache_read(anchor, 1, "local") if workload.reads_texture(anchor, 1) else None
+    texels = workload.stage_texture(anchor, 0, pad)
+    weights = workload.stage_texture(anchor, 1, None)
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     o, oi = sch.split(o, [None, knobs.tile_o])
@@ -158,18 +155,28 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
     inputs = int(sch.get(i).extent)
     lanes = inputs if inputs < block else gcd(inputs, block)
+    unroll_i = knobs.unroll_i
+    if texels is not None:
+        # Whole texels, also the last one: products of channels that it lacks are left out.
+        lanes = unroll_i = block
     i_block, i_lane = sch.split(i, [None, lanes])
-    i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i])
+    i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
-    if staged is not None:
-        # A texture's texel holds several channels: a row of texels is read once for all.
-        above = p if reads_texture else i_block
-        sch.compute_at(staged, above)
-        sch.set_scope(staged, 0, "local")
-        _vectorize_staged(workload, staged, above)
+    if texels is not None:
+        # A row of texels serves every column of the kernel, if the code does not grow too much.
+        columns = int(sch.get(q).extent)
+        row = columns * lanes * knobs.tile_o * knobs.tile_h * knobs.tile_w <= UNROLLED_PRODUCTS
+        if row:
+            workload.unroll_all([q, i_outer])
+        workload.place_staged(texels, p if row else q)
+    elif pad is not None and knobs.stage_input:
+        sch.compute_at(pad, i_block)
+        sch.set_scope(pad, 0, "local")
+        _vectorize_staged(workload, pad, i_block)
+    elif pad is not None:
+        workload.inline(pad)
     if weights is not None:
-        sch.compute_at(weights, i_outer)
-        workload.vectorize_last(workload.loops_below(weights, i_outer))
+        workload.place_staged(weights, i_outer)
     workload.unroll_all([i_inner])
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(anchor, i_block)

@@ -91,6 +91,9 @@ def apply_window(
     """Schedule a lane-wise sliding window (also that of pooling) by ``knobs``."""
     sch = workload.sch
     pad = workload.padding()
+    texels = workload.stage_texture(anchor, 0, pad)
+    has_weights = len(sch.get(anchor).reads) > 1
+    weights = workload.stage_texture(anchor, 1, None) if has_weights else None
     output = workload.merge_epilogue(anchor)
     n, k, h, w, lane = sch.get_loops(output)
     h, hi = sch.split(h, [None, knobs.tile_h])
@@ -98,7 +101,7 @@ def apply_window(
     sch.reorder(n, k, h, w, hi, wi, lane)
     item = workload.bind_outer([n, k, h, w])
     sch.compute_at(anchor, hi, preserve_unit_loops=True)
-    if pad is not None:
+    if pad is not None and texels is None:
         if knobs.stage_input:
             sch.compute_at(pad, item)
             sch.set_scope(pad, 0, "local")
@@ -108,8 +111,14 @@ def apply_window(
     *tile, p, q = workload.loops_below(anchor, hi)
     sch.reorder(p, q, *tile)
     # A small window is unrolled whole; a large one would only grow the code.
-    if int(sch.get(p).extent) * int(sch.get(q).extent) <= 25:
+    small = int(sch.get(p).extent) * int(sch.get(q).extent) <= 25
+    if small:
         workload.unroll_all([p, q])
+    if texels is not None:
+        # A row of texels serves every column of a window that is unrolled.
+        workload.place_staged(texels, p if small else q)
+    if weights is not None:
+        workload.place_staged(weights, q)
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(anchor, p)
     workload.vectorize_last(workload.loops_below(init, hi))
