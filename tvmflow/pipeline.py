@@ -49,6 +49,8 @@ class Compilation:
     #: Where tensors between primary functions are kept: see :data:`.target.STORAGES`.
     storage: str = "buffer"
     overrides: Mapping[str, str] = field(default_factory=dict)
+    #: Precision in which textures are stored: ``fp32`` or ``fp16``.
+    dtype: str = "fp32"
     model: ImportedModel | None = None
     mod: IRModule | None = None
     weights: dict[str, np.ndarray] = field(default_factory=dict)
@@ -94,7 +96,9 @@ def storage(job: Compilation) -> None:
     """Texture or buffer for each tensor between primary functions."""
     from .texture.storage import place_tensors
 
-    job.mod, job.placements = place_tensors(job.mod, job.target.device, job.storage, job.overrides)
+    job.mod, job.placements = place_tensors(
+        job.mod, job.target.device, job.storage, job.overrides, half=job.dtype == "fp16"
+    )
     for placement in job.placements:
         logger.info("storage: %s", placement)
 
@@ -102,12 +106,16 @@ def storage(job: Compilation) -> None:
 def weights(job: Compilation) -> None:
     """Constants to parameters, behind the model's large weights."""
     from .graph.weights import lift_weights
+    from .texture.scope import is_half
     from .texture.storage import texture_scopes
 
     assert job.model is not None
     job.mod, lifted = lift_weights(job.mod)
     job.weights = {**job.model.weights, **lifted}
     job.weight_scopes = texture_scopes(job.mod)
+    for name, scope in job.weight_scopes.items():
+        if is_half(scope):
+            job.weights[name] = job.weights[name].astype("float16")
 
 
 def schedule(job: Compilation) -> None:
@@ -185,6 +193,7 @@ def compile(
     host: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     storage: str = "auto",
+    dtype: str = "fp32",
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
     work_folder: str | os.PathLike[str] | None = None,
@@ -238,8 +247,9 @@ def compile(
             target=spec,
             output=folder / "module.so",
             embed_limit_bytes=embed_limit_bytes,
-            options={"storage": storage},
+            options={"storage": storage, "dtype": dtype},
             storage=storage,
+            dtype=dtype,
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -1,4 +1,4 @@
-// Conversion to half precision.
+// Conversion to and from half precision.
 #pragma once
 
 #include <bit>
@@ -30,6 +30,19 @@ inline uint16_t ToHalf(float value) {
   const uint32_t up = rest > tie || (rest == tie && (kept & 1)) ? 1 : 0;
   // A carry out of the mantissa raises the exponent, up to infinity, as it should.
   return static_cast<uint16_t>(sign | (base + kept + up));
+}
+
+// The value of the bits of an IEEE half precision number; exact.
+inline float FromHalf(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1F;
+  const uint32_t mantissa = half & 0x3FF;
+  if (exponent == 0) {  // subnormal, or zero: a multiple of 2^-24
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  const uint32_t biased = exponent == 31 ? 0xFF : exponent - 15 + 127;
+  return std::bit_cast<float>(sign | (biased << 23) | (mantissa << 13));
 }
 
 }  // namespace tvmflow::opencl

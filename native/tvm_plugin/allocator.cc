@@ -25,7 +25,9 @@ OpenClAllocator::Buffer OpenClAllocator::Alloc(DLDevice dev, tvm::ffi::Shape sha
     const opencl::ImageShape image =
         TextureShape(scope, static_cast<int>(shape.size()), shape.data(), dtype);
     Memory* memory = GlobalPool().Image(Devices::Global().Get(dev.device_id), image);
-    return Buffer{memory, memory->bytes, dev, type()};
+    // TVM compares the size with that of tensors to be put there, which it takes as fp32.
+    const size_t bytes = image.width * image.height * image.depth * 4 * ((dtype.bits + 7) / 8);
+    return Buffer{memory, bytes, dev, type()};
   });
 }
 

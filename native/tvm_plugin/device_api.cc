@@ -2,6 +2,10 @@
 
 #include <tvm/ffi/container/tensor.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "../opencl/half.h"
 #include "../opencl/memory.h"
 #include "guard.h"
 #include "texture_shape.h"
@@ -19,6 +23,26 @@ bool IsBufferScope(const tvm::ffi::Optional<tvm::ffi::String>& scope) {
 }
 
 std::string_view View(const tvm::ffi::String& text) { return {text.data(), text.size()}; }
+
+// Whether a tensor of fp32 lies in an image of 16-bit channels ("global.texture-half").
+bool IsNarrowed(const DLTensor& tensor) {
+  if (tensor.device.device_type != kDLOpenCL || !tensor.data || tensor.dtype.bits != 32)
+    return false;
+  const Memory& memory = *static_cast<const Memory*>(tensor.data);
+  return memory.is_image && memory.image.channel_type == opencl::CL_HALF_FLOAT;
+}
+
+void CopyNarrowed(const float* source, size_t count, Memory& destination) {
+  std::vector<uint16_t> halves(count);
+  std::transform(source, source + count, halves.begin(), opencl::ToHalf);
+  opencl::CopyFromHost(halves.data(), destination, 0, count * sizeof(uint16_t));
+}
+
+void CopyWidened(const Memory& source, float* destination, size_t count) {
+  std::vector<uint16_t> halves(count);
+  opencl::CopyToHost(source, 0, halves.data(), count * sizeof(uint16_t));
+  std::transform(halves.begin(), halves.end(), destination, opencl::FromHalf);
+}
 
 const void* HostAddress(const DLTensor& tensor) {
   return static_cast<const char*>(tensor.data) + tensor.byte_offset;
@@ -167,9 +191,21 @@ void OpenClDeviceApi::CopyDataFromTo(DLTensor* from, DLTensor* to, TVMStreamHand
     const bool from_device = from->device.device_type == kDLOpenCL;
     const bool to_device = to->device.device_type == kDLOpenCL;
     if (bytes == 0) return;
-    if (from_device && to_device) {
+    const size_t count = bytes / sizeof(float);
+    if (IsNarrowed(*from) && !to_device) {
+      auto* target = static_cast<float*>(const_cast<void*>(HostAddress(*to)));
+      CopyWidened(*static_cast<Memory*>(from->data), target, count);
+    } else if (IsNarrowed(*to) && !from_device) {
+      const auto* source = static_cast<const float*>(HostAddress(*from));
+      CopyNarrowed(source, count, *static_cast<Memory*>(to->data));
+    } else if (IsNarrowed(*from) != IsNarrowed(*to)) {
+      throw opencl::Error("ValueError",
+                          "A copy on the device between channels of 16 and of 32 bits is a "
+                          "conversion, which only kernels and copies with the host do.");
+    } else if (from_device && to_device) {
+      const size_t copied = IsNarrowed(*from) ? count * sizeof(uint16_t) : bytes;
       opencl::CopyOnDevice(*static_cast<Memory*>(from->data), from->byte_offset,
-                           *static_cast<Memory*>(to->data), to->byte_offset, bytes);
+                           *static_cast<Memory*>(to->data), to->byte_offset, copied);
     } else if (from_device) {
       opencl::CopyToHost(*static_cast<Memory*>(from->data), from->byte_offset,
                          const_cast<void*>(HostAddress(*to)), bytes);

@@ -16,6 +16,15 @@ std::string Text(int ndim, const int64_t* shape) {
   return text + ")";
 }
 
+constexpr std::string_view kHalf = "global.texture-half";
+
+opencl::cl_uint HalfChannels(DLDataType dtype) {
+  if (dtype.code != kDLFloat || dtype.bits != 32)
+    throw Error("ValueError", "A texture of 16-bit channels keeps fp32 tensors, but the dtype is " +
+                                  std::string(tvm::ffi::DLDataTypeToString(dtype)) + ".");
+  return opencl::CL_HALF_FLOAT;
+}
+
 }  // namespace
 
 bool IsTextureScope(std::string_view scope) {
@@ -38,8 +47,12 @@ opencl::cl_uint ChannelType(DLDataType dtype) {
 
 opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t* shape,
                                 DLDataType dtype) {
+  // The other form of a name with "-half" keeps fp32 tensors in channels of 16 bits.
+  const bool half = scope.starts_with(kHalf);
+  const opencl::cl_uint channels = half ? HalfChannels(dtype) : ChannelType(dtype);
   const bool packed = ndim > 0 && shape[ndim - 1] * dtype.lanes == 4;
-  const std::string name(scope);
+  const std::string name =
+      half ? "global.texture" + std::string(scope.substr(kHalf.size())) : std::string(scope);
   char rest;
   if (unsigned panels = 0;
       std::sscanf(name.c_str(), "global.texture:p%5u%c", &panels, &rest) == 1 && panels > 0) {
@@ -49,18 +62,18 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
                                     "': expected (N, C, H, W, 4).");
     const auto extent = [&](int axis) { return static_cast<size_t>(shape[axis]); };
     const size_t below = (extent(1) + panels - 1) / panels;
-    return {panels * extent(3), extent(0) * below * extent(2), 1, ChannelType(dtype)};
+    return {panels * extent(3), extent(0) * below * extent(2), 1, channels};
   }
   // Axes at which the rows and the columns of the image begin.
   int rows;
   int columns;
-  if (scope == "global.texture") {
+  if (name == "global.texture") {
     columns = ndim - 2;
     rows = columns - 1;
-  } else if (scope == "global.texture-nhwc") {
+  } else if (name == "global.texture-nhwc") {
     columns = 2;
     rows = 1;
-  } else if (scope == "global.texture-weight") {
+  } else if (name == "global.texture-weight") {
     columns = 1;
     rows = 0;
   } else if (std::sscanf(name.c_str(), "global.texture:%2d.%2d%c", &rows, &columns, &rest) != 2) {
@@ -74,7 +87,7 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
                                   " does not fit the scope '" + name + "': expected at least " +
                                   std::to_string(std::max(3, columns + 1)) +
                                   " axes, the innermost of extent 4.");
-  opencl::ImageShape image{1, 1, 1, ChannelType(dtype)};
+  opencl::ImageShape image{1, 1, 1, channels};
   for (int i = 0; i < ndim - 1; ++i) {
     size_t& extent = i < rows ? image.depth : i < columns ? image.height : image.width;
     extent *= static_cast<size_t>(shape[i]);

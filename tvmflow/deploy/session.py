@@ -13,6 +13,7 @@ import tvm_ffi
 from ..errors import ArtifactError, DeviceError, InputError
 from ..runtime import plugin
 from ..tensors import TensorInfo
+from ..texture.scope import is_half
 from .boundary import NO_DEVICE_REMEDIES, translate
 from .reader import Artifact
 from .values import Outputs, as_array, check_input, is_shareable, writable_alias
@@ -163,6 +164,9 @@ class Session:
         aligned = array.__array_interface__["data"][0] % ALIGN_BYTES == 0
         if self.on_host and aligned and array.size and array.dtype.name != "bfloat16":
             return tvm_ffi.from_dlpack(writable_alias(array))
+        if scope is not None and is_half(scope):
+            # Kept in 16 bits here as on the device; to kernels it is a tensor of fp32.
+            array = array.astype(np.float32)
         tensor = tvm.runtime.empty(array.shape, array.dtype.name, self.device, mem_scope=scope)
         if array.size:
             tensor.copyfrom(array)

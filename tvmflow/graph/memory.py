@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from ..texture.scope import CHANNELS, PREFIX, Extent, extent_of
+from ..texture.scope import CHANNELS, HALF, PREFIX, Extent, extent_of, is_half, texel_bytes
 
-#: Scope of an image with the extents (layers, rows, columns, channels).
-IMAGE_SCOPE = f"{PREFIX}:1.2"
+#: By dtype of the channels, scope of an image with the extents (layers, rows, columns, channels).
+IMAGE_SCOPES = {"float32": f"{PREFIX}:1.2", "float16": f"{HALF}:1.2"}
 #: Drivers align buffers to this many bytes, at least.
 ALIGNMENT = 64
 #: Orders of tensors that are tried besides the one by size.
@@ -59,7 +59,16 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size without any padding."""
+        if self.scope:
+            return prod(self.shape) // CHANNELS * texel_bytes(self.scope)
         return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def kind(self) -> str | None:
+        """``float16`` or ``float32``, the channels of its image; ``None`` for a buffer."""
+        if self.scope is None:
+            return None
+        return "float16" if is_half(self.scope) else self.dtype
 
     @property
     def extent(self) -> Extent | None:
@@ -71,7 +80,7 @@ class Tensor:
 class Block:
     """An allocation that several tensors share."""
 
-    #: ``None`` for a buffer, else the dtype of the image's channels.
+    #: The kind of its tensors.
     channels: str | None
     bytes: int = 0
     extent: Extent | None = None
@@ -85,13 +94,12 @@ class Block:
         extent = Extent(
             max(own.width, new.width), max(own.height, new.height), max(own.layers, new.layers)
         )
-        texel = CHANNELS * np.dtype(tensor.dtype).itemsize
-        return extent.texels * texel, extent
+        assert tensor.scope is not None
+        return extent.texels * texel_bytes(tensor.scope), extent
 
     def is_free_for(self, tensor: Tensor) -> bool:
         """Whether the kind fits and nobody in it lives at the same time."""
-        channels = tensor.dtype if tensor.scope else None
-        return channels == self.channels and all(
+        return tensor.kind == self.channels and all(
             tensor.last < t.first or t.last < tensor.first for t in self.tensors
         )
 
@@ -165,7 +173,7 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
     """Blocks for tensors that choose in this order."""
     blocks: list[Block] = []
     for tensor in tensors:
-        fresh = Block(tensor.dtype if tensor.scope else None)
+        fresh = Block(tensor.kind)
         options = [b for b in blocks if b.is_free_for(tensor)] + [fresh]
         # Of several that need not grow the smallest: larger ones are left for larger tensors.
         best = min(options, key=lambda b: (b.with_room_for(tensor)[0] - b.bytes, b.bytes))

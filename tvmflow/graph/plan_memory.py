@@ -10,7 +10,7 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op, StringImm
 
 from ..texture.scope import CHANNELS, is_texture
-from .memory import IMAGE_SCOPE, Block, MemoryPlan, Tensor, assign_blocks
+from .memory import IMAGE_SCOPES, Block, MemoryPlan, Tensor, assign_blocks
 from .rewriter import op_name, shape_of
 
 
@@ -116,7 +116,7 @@ def _allocate(block: Block) -> relax.Expr:
     else:
         extent = block.extent
         shape = [extent.layers, extent.height, extent.width, CHANNELS]
-        scope, dtype = IMAGE_SCOPE, str(block.channels)
+        scope, dtype = IMAGE_SCOPES[str(block.channels)], "float32"
     # The virtual machine's own operator: that of the memory dialect forgets the dtype.
     operator = Op.get("relax.vm.alloc_storage")
     return relax.Call(

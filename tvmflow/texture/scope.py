@@ -18,6 +18,11 @@ scope's name, in one of two forms:
     (layer, row, column), are then the elements in the order of a buffer, which is
     how the host has them.
 
+``global.texture-half:p8`` and ``global.texture-half:1.2`` are the same with channels of
+16 bits: an image of ``CL_HALF_FLOAT``, which kernels read and write as fp32.  Every
+OpenCL device with images converts between the two, also one without ``cl_khr_fp16``;
+what is computed is fp32, and the tensor's dtype stays ``float32``.
+
 The runtime reads the same names (``native/tvm_plugin/texture_shape.cc``), besides
 TVM's own.
 """
@@ -35,11 +40,13 @@ from tvm import tirx
 from ..target import Device
 
 PREFIX = "global.texture"
+#: The prefix of textures whose channels are stored in 16 bits.
+HALF = "global.texture-half"
 #: Channels of a texel.
 CHANNELS = 4
 
-_PANELS = re.compile(re.escape(PREFIX) + r":p(\d+)$")
-_CUTS = re.compile(re.escape(PREFIX) + r":(\d+)\.(\d+)$")
+_PANELS = re.compile(r"global\.texture(?:-half)?:p(\d+)$")
+_CUTS = re.compile(r"global\.texture(?:-half)?:(\d+)\.(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,21 @@ class Extent:
 def is_texture(scope: str) -> bool:
     """Whether a memory scope is that of a texture."""
     return scope.startswith(PREFIX)
+
+
+def is_half(scope: str) -> bool:
+    """Whether a memory scope stores fp32 tensors in 16 bits."""
+    return scope.startswith(HALF)
+
+
+def with_half(scope: str) -> str:
+    """The scope of the same image with channels of 16 bits."""
+    return scope.replace(PREFIX + ":", HALF + ":")
+
+
+def texel_bytes(scope: str) -> int:
+    """Size of a texel of fp32 channels, or of their 16-bit form."""
+    return CHANNELS * (2 if is_half(scope) else 4)
 
 
 def extent_of(shape: Sequence[int], scope: str) -> Extent:

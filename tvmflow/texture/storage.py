@@ -19,15 +19,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op
 
 from ..build import wants_schedule
-from ..graph.rewriter import shape_of
+from ..graph.rewriter import constant_array, shape_of
 from ..target import Device
 from .cost import Traffic, prefers_texture
-from .scope import CHANNELS, constant_scope, extent_of, is_texture, panel_scope
+from .scope import CHANNELS, constant_scope, extent_of, is_texture, panel_scope, with_half
 
 #: Element types that images have channels of, and schedules compute in.
 DTYPES = ("float32",)
@@ -67,6 +68,8 @@ class _Tensor:
     shape: tuple[int, ...]
     dtype: str
     constant: bool
+    #: Whether no value that is known is beyond the largest of 16 bits.
+    fits_half: bool = True
     #: Why it must be a buffer; empty while it may be a texture.
     obstacle: str = ""
     traffic: Traffic = field(default_factory=Traffic)
@@ -86,6 +89,8 @@ class StoragePass:
         ``texture``, ``buffer`` or ``auto``.
     overrides
         Storage of single tensors by name, before everything else.
+    half
+        Whether textures have channels of 16 bits.
     """
 
     def __init__(
@@ -94,11 +99,13 @@ class StoragePass:
         device: Device,
         storage: str,
         overrides: Mapping[str, str] | None = None,
+        half: bool = False,
     ):
         self.mod = mod
         self.device = device
         self.storage = storage
         self.overrides = dict(overrides or {})
+        self.half = half
         self.tensors: dict[Any, _Tensor] = {}
         #: Functions by the one they were made from and the scopes of their parameters.
         self.variants: dict[tuple[str, tuple[str | None, ...]], relax.GlobalVar] = {}
@@ -150,6 +157,9 @@ class StoragePass:
         if not isinstance(expr.ty, relax.TensorType):
             return None
         tensor = _Tensor(name, shape_of(expr), str(expr.ty.dtype), constant)
+        array = constant_array(expr)
+        if self.half and array is not None and array.dtype == np.float32:
+            tensor.fits_half = bool(np.abs(array).max(initial=0) <= np.finfo(np.float16).max)
         self.tensors[_key(expr)] = tensor
         return tensor
 
@@ -184,8 +194,10 @@ class StoragePass:
 
     def _scope_for(self, tensor: _Tensor) -> str | None:
         if tensor.constant:
-            return constant_scope(tensor.shape, self.device)
-        return panel_scope(tensor.shape, self.device, self.width)
+            scope = constant_scope(tensor.shape, self.device)
+        else:
+            scope = panel_scope(tensor.shape, self.device, self.width)
+        return with_half(scope) if scope is not None and self.half and tensor.fits_half else scope
 
     # -- the new signatures -----------------------------------------------------------------
 
@@ -277,10 +289,14 @@ def limits(device: Device) -> str:
 
 
 def place_tensors(
-    mod: IRModule, device: Device, storage: str, overrides: Mapping[str, str] | None = None
+    mod: IRModule,
+    device: Device,
+    storage: str,
+    overrides: Mapping[str, str] | None = None,
+    half: bool = False,
 ) -> tuple[IRModule, list[Placement]]:
     """Run the pass; see :class:`StoragePass`."""
-    return StoragePass(mod, device, storage, overrides).run()
+    return StoragePass(mod, device, storage, overrides, half).run()
 
 
 def _key(expr: relax.Expr) -> Any:
