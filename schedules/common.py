@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
 from ..target import TargetSpec
-from ..texture.scope import is_texture
+from ..texture.scope import is_half, is_texture
 
 #: Block annotations that mark a family's anchor and the padding of its input.
 FAMILY = "tvmflow.family"
@@ -93,6 +93,11 @@ class Workload:
     def writes_texture(self, block: Block) -> bool:
         """Whether a block writes a texture: then its last loop stays, for whole texels."""
         return is_texture(self.sch.get(block).writes[0].source.scope())
+
+    def writes_converted(self, block: Block) -> bool:
+        """Whether what a block writes is not kept as it is computed, scalar by scalar."""
+        scope = self.sch.get(block).writes[0].source.scope()
+        return is_texture(scope) or is_half(scope)
 
     # -- transformations -------------------------------------------------------------------
 

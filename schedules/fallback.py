@@ -29,7 +29,11 @@ def schedule(workload: Workload) -> s_tir.Schedule:
         if _has_thread_binding(sch, block):
             continue
         loops = list(sch.get_loops(block))
-        if is_injective(sch, block) or is_reduction(sch, block):
+        if is_reduction(sch, block) and workload.writes_converted(block):
+            # What is stored is rounded, or whole texels: sums are taken in private memory.
+            copy = sch.cache_write(block, 0, "local")
+            sch.compute_at(block, _spread(workload, copy, list(sch.get_loops(copy))))
+        elif is_injective(sch, block) or is_reduction(sch, block):
             _spread(workload, block, loops)
         elif workload.target.is_gpu_kernel:
             # An opaque block (a sort, a scan) runs in one work-item, in its own order.
@@ -55,39 +59,31 @@ def _has_thread_binding(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> 
 
 def _spread(
     workload: Workload, block: s_tir.schedule.SBlockRV, loops: list[s_tir.schedule.LoopRV]
-) -> None:
+) -> s_tir.schedule.LoopRV:
+    """Spread a block's loops over the device; return the innermost that is bound."""
     sch = workload.sch
     kinds = [v.iter_type for v in sch.get(block).iter_vars]
     if len(kinds) != len(loops):
         # Loops that do not map one to one to axes (a scalar's block) stay in their order.
-        sch_loops = [sch.add_unit_loop(loops[0] if loops else block)]
-        if not loops or is_reduction(sch, block):
-            workload.bind_outer(sch_loops)
-            return
-        workload.bind_outer(loops)
-        return
+        unit = sch.add_unit_loop(loops[0] if loops else block)
+        return workload.bind_outer(loops if loops and not is_reduction(sch, block) else [unit])
     spatial = [x for x, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
     reduced = [x for x, kind in zip(loops, kinds, strict=True) if kind != IterVar.DataPar]
     if not spatial:
         spatial = [sch.add_unit_loop(loops[0])]
     sch.reorder(*spatial, *reduced)
     vector = workload.lanes_of(block) > 0
-    if workload.writes_texture(block):
-        # A work-item writes a whole texel, in a loop over its channels where it has to.
-        lane = spatial.pop()
-        workload.bind_outer(spatial)
-        if reduced:
-            raise s_tir.ScheduleError("a reduction into a texture")
-        if vector:
-            sch.vectorize(lane)
-        return
-    if reduced or not workload.is_cpu:
-        workload.bind_outer(spatial)
-        return
-    lane = spatial.pop() if vector else None
-    fused = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
-    chunk = CPU_CHUNK // (int(sch.get(lane).extent) if lane is not None else 1)
-    outer, _ = sch.split(fused, [None, min(chunk, int(sch.get(fused).extent))])
-    workload.bind_outer([outer])
-    if lane is not None:
+    # A work-item writes a whole texel, in a loop over its channels where it has to.
+    texels = workload.writes_texture(block)
+    if not texels and (reduced or not workload.is_cpu):
+        return workload.bind_outer(spatial)
+    lane = spatial.pop() if texels or vector else None
+    if workload.is_cpu:
+        fused = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
+        chunk = CPU_CHUNK // (int(sch.get(lane).extent) if lane is not None else 1)
+        outer, _ = sch.split(fused, [None, min(chunk, int(sch.get(fused).extent))])
+        spatial = [outer]
+    bound = workload.bind_outer(spatial)
+    if vector:
         sch.vectorize(lane)
+    return bound

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tvm import te
 
-from tvmflow.build import fold_splats, schedule_module
+from tvmflow.build import schedule_module
+from tvmflow.opencl_source import fold_splats
 from tvmflow.schedules.common import largest_divisor, tile_of
 from tvmflow.schedules.pooling import output_extent
 from tvmflow.target import resolve

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, field
 
 import tvm
-import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 
+from . import opencl_source  # noqa: F401 (registers its callback with TVM)
 from .errors import CompileError
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
@@ -114,68 +114,6 @@ def build_executable(mod: IRModule, target: TargetSpec) -> relax.VMExecutable:
             f"{reason[-1] if reason else type(error).__name__}",
             details="\n".join(reason[:-1]) or None,
         ) from error
-
-
-# -- OpenCL source -------------------------------------------------------------------------
-
-
-_SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
-
-
-def fold_splats(source: str) -> str:
-    """Write ``((float4)(v))`` for ``((float4)(v, v, v, v))``.
-
-    TVM prints a broadcast scalar once for every lane, index arithmetic and all:
-    four fifths of a convolution's source.  OpenCL C (section 6.4.5, vector
-    literals) replicates a single scalar to all lanes.
-    """
-    parts: list[str] = []
-    position = 0
-    while match := _SPLAT.search(source, position):
-        lanes, arguments = int(match.group(1)), _arguments(source, match.end())
-        parts.append(source[position : match.end()])
-        position = match.end()
-        if arguments and len(arguments) == lanes and len(set(arguments)) == 1:
-            # A splat inside the argument is folded too.
-            parts.append(fold_splats(arguments[0]))
-            position += _span(source, match.end())
-    parts.append(source[position:])
-    return "".join(parts)
-
-
-def _span(source: str, start: int) -> int:
-    """Characters from ``start`` to the parenthesis that closes the open one."""
-    depth = 0
-    for position in range(start, len(source)):
-        char = source[position]
-        if char in "([":
-            depth += 1
-        elif char in ")]":
-            if depth == 0:
-                return position - start
-            depth -= 1
-    return len(source) - start
-
-
-def _arguments(source: str, start: int) -> list[str]:
-    """Arguments of the call whose parenthesis opened just before ``start``."""
-    text = source[start : start + _span(source, start)]
-    arguments, depth, begin = [], 0, 0
-    for position, char in enumerate(text):
-        if char in "([":
-            depth += 1
-        elif char in ")]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            arguments.append(text[begin:position].strip())
-            begin = position + 1
-    arguments.append(text[begin:].strip())
-    return arguments
-
-
-@tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)
-def _postprocess_opencl(source: str, _target: tvm.target.Target) -> str:
-    return fold_splats(source)
 
 
 # -- what was built ------------------------------------------------------------------------

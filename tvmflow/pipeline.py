@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
 from .errors import TvmflowError
-from .target import TargetSpec, resolve, with_storage
+from .target import TargetSpec, check_dtype, resolve, with_storage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,12 +49,12 @@ class Compilation:
     #: Where tensors between primary functions are kept: see :data:`.target.STORAGES`.
     storage: str = "buffer"
     overrides: Mapping[str, str] = field(default_factory=dict)
-    #: Precision in which textures are stored: ``fp32`` or ``fp16``.
+    #: Precision in which tensors are stored: ``fp32`` or ``fp16``.
     dtype: str = "fp32"
     model: ImportedModel | None = None
     mod: IRModule | None = None
     weights: dict[str, np.ndarray] = field(default_factory=dict)
-    #: Memory scopes of the weights that are textures.
+    #: Memory scopes of the weights that are no plain buffers.
     weight_scopes: dict[str, str] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)
     placements: list[Placement] = field(default_factory=list)
@@ -107,12 +107,12 @@ def weights(job: Compilation) -> None:
     """Constants to parameters, behind the model's large weights."""
     from .graph.weights import lift_weights
     from .texture.scope import is_half
-    from .texture.storage import texture_scopes
+    from .texture.storage import parameter_scopes
 
     assert job.model is not None
     job.mod, lifted = lift_weights(job.mod)
     job.weights = {**job.model.weights, **lifted}
-    job.weight_scopes = texture_scopes(job.mod)
+    job.weight_scopes = parameter_scopes(job.mod)
     for name, scope in job.weight_scopes.items():
         if is_half(scope):
             job.weights[name] = job.weights[name].astype("float16")
@@ -217,6 +217,9 @@ def compile(
     storage
         Where tensors between primary functions are kept: ``texture`` or ``buffer``, or
         ``auto``, which decides for each tensor by what the device gains.
+    dtype
+        Precision in which tensors between primary functions and weights are stored:
+        ``fp32``, or ``fp16``, which halves their memory. All arithmetic is fp32.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
@@ -239,6 +242,7 @@ def compile(
     >>> module.save("face.so")
     """
     spec = with_storage(resolve(target, device, host), storage)
+    check_dtype(spec, dtype)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(

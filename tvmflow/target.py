@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TARGETS = ("opencl", "cuda", "llvm")
 #: Where tensors between primary functions may be kept.
 STORAGES = ("texture", "buffer", "auto")
+#: Precisions in which they may be stored.
+DTYPES = ("fp32", "fp16")
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,26 @@ def with_storage(spec: TargetSpec, storage: str) -> TargetSpec:
             remedy="Use --target opencl, or --storage auto.",
         )
     return replace(spec, device=replace(spec.device, channel_block=4))
+
+
+def check_dtype(spec: TargetSpec, dtype: str) -> None:
+    """Check the precision in which tensors are to be stored.
+
+    Raises
+    ------
+    TargetError
+        If it is unknown, or the target only computes with what it stores.
+    """
+    if dtype not in DTYPES:
+        raise TargetError(
+            f"The dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}.",
+            remedy="Leave --dtype out, or choose one of them.",
+        )
+    if dtype != "fp32" and spec.kind != "opencl":
+        raise TargetError(
+            f"Storage in {dtype} was asked for the target {spec.kind}; only opencl has it.",
+            remedy="Use --target opencl, or --dtype fp32.",
+        )
 
 
 def _cuda_arch() -> str:

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
+from .texture.half import LowerHalfBuffers
 from .texture.lowering import NameTexels, TextureFlatten
 from .texture.verify import VerifyTextures
 
@@ -101,6 +102,7 @@ def _pipeline():  # type: ignore[no-untyped-def]
             *_loops_to_statements(),
             NameTexels,
             VerifyTextures,
+            LowerHalfBuffers,
             *_host_and_device(),
         ]
     )

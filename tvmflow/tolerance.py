@@ -66,6 +66,9 @@ NETWORK = {
     ),
 }
 
+#: For whole networks that store fp32 tensors in 16 bits (``--dtype fp16``).
+STORED_AS_HALF = {**NETWORK, "float32": NETWORK["float16"]}
+
 #: For one operator, by the dtype of the output: no errors of earlier layers add up.
 OPERATOR = {
     "float32": Tolerance(

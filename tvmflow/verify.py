@@ -14,7 +14,7 @@ import numpy as np
 
 from .deploy.samples import random_inputs
 from .errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
-from .tolerance import Comparison, compare
+from .tolerance import NETWORK, STORED_AS_HALF, Comparison, compare, tolerance_for
 
 if TYPE_CHECKING:
     from .deploy.module import Module
@@ -85,8 +85,16 @@ def verify(
     values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
     reference, name = run_reference(model, values, [info.name for info in module.outputs])
     results = module(values)
+    stored = module.metadata.get("options", {}).get("dtype", "fp32")
+    table = STORED_AS_HALF if stored == "fp16" else NETWORK
     outputs = tuple(
-        compare(key, np.asarray(result), reference[key]) for key, result in results.items()
+        compare(
+            key,
+            np.asarray(result),
+            reference[key],
+            tolerance_for(reference[key].dtype.name, table),
+        )
+        for key, result in results.items()
     )
     return Report(outputs, name)
 

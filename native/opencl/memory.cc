@@ -250,6 +250,7 @@ Memory* MemoryPool::Image(Device& device, const ImageShape& shape) {
 void MemoryPool::Recycle(Memory* memory) {
   if (!memory) return;
   memory->is_view = false;
+  memory->is_half = false;
   std::lock_guard<std::mutex> lock(mutex_);
   free_[KeyOf(memory->device, memory->is_image, memory->bytes, memory->image)].push_back(memory);
 }

@@ -38,6 +38,8 @@ struct Memory {
   ImageShape image;
   // Differs between any two allocations of the process, unlike the handle's address.
   uint64_t serial = 0;
+  // Buffers only: elements of fp32 tensors, stored in 16 bits (the scope "global.half").
+  bool is_half = false;
   // Images only: made on demand as another tensor's storage (see tvm_plugin/allocator.h).
   bool is_view = false;
 };

@@ -20,6 +20,14 @@ OpenClAllocator::Buffer OpenClAllocator::Alloc(DLDevice dev, size_t bytes, size_
 
 OpenClAllocator::Buffer OpenClAllocator::Alloc(DLDevice dev, tvm::ffi::Shape shape,
                                                DLDataType dtype, const std::string& scope) {
+  if (scope == kHalfBufferScope) {
+    return Guard([&] {
+      const size_t bytes = tvm::ffi::GetDataSize(static_cast<size_t>(shape.Product()), dtype);
+      Memory* memory = GlobalPool().Buffer(Devices::Global().Get(dev.device_id), bytes / 2);
+      memory->is_half = true;
+      return Buffer{memory, bytes, dev, type()};
+    });
+  }
   if (!IsTextureScope(scope)) return Allocator::Alloc(dev, shape, dtype, scope);
   return Guard([&] {
     const opencl::ImageShape image =
@@ -61,7 +69,7 @@ void OpenClAllocator::Clear() { GlobalPool().Clear(); }
 size_t OpenClAllocator::UsedMemory() const { return GlobalPool().UsedBytes(); }
 
 bool OpenClAllocator::AllowMemoryScope(const std::string& scope) const {
-  return scope.empty() || scope == "global" || IsTextureScope(scope);
+  return scope.empty() || scope == "global" || scope == kHalfBufferScope || IsTextureScope(scope);
 }
 
 }  // namespace tvmflow::tvm_plugin

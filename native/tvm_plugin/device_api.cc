@@ -24,12 +24,12 @@ bool IsBufferScope(const tvm::ffi::Optional<tvm::ffi::String>& scope) {
 
 std::string_view View(const tvm::ffi::String& text) { return {text.data(), text.size()}; }
 
-// Whether a tensor of fp32 lies in an image of 16-bit channels ("global.texture-half").
+// Whether a tensor of fp32 is kept in 16 bits, in an image or in a buffer.
 bool IsNarrowed(const DLTensor& tensor) {
   if (tensor.device.device_type != kDLOpenCL || !tensor.data || tensor.dtype.bits != 32)
     return false;
   const Memory& memory = *static_cast<const Memory*>(tensor.data);
-  return memory.is_image && memory.image.channel_type == opencl::CL_HALF_FLOAT;
+  return memory.is_half || (memory.is_image && memory.image.channel_type == opencl::CL_HALF_FLOAT);
 }
 
 void CopyNarrowed(const float* source, size_t count, Memory& destination) {
@@ -143,6 +143,8 @@ void OpenClDeviceApi::GetTargetProperty(DLDevice dev, const std::string& propert
 size_t OpenClDeviceApi::GetDataSize(const DLTensor& tensor,
                                     tvm::ffi::Optional<tvm::ffi::String> scope) {
   if (IsBufferScope(scope)) return DeviceAPI::GetDataSize(tensor, std::nullopt);
+  if (View(scope.value()) == kHalfBufferScope)
+    return DeviceAPI::GetDataSize(tensor, std::nullopt) / 2;
   return Guard([&] {
     return TextureShape(View(scope.value()), tensor.ndim, tensor.shape, tensor.dtype).Bytes();
   });
@@ -157,11 +159,15 @@ void* OpenClDeviceApi::AllocDataSpace(DLDevice dev, int ndim, const int64_t* sha
                                       tvm::ffi::Optional<tvm::ffi::String> scope) {
   return Guard([&] {
     opencl::Device& device = Devices::Global().Get(dev.device_id);
-    if (!IsBufferScope(scope))
+    const bool half = scope.has_value() && View(scope.value()) == kHalfBufferScope;
+    if (!half && !IsBufferScope(scope))
       return opencl::AllocateImage(device, TextureShape(View(scope.value()), ndim, shape, dtype));
     size_t count = 1;
     for (int i = 0; i < ndim; ++i) count *= static_cast<size_t>(shape[i]);
-    return opencl::AllocateBuffer(device, tvm::ffi::GetDataSize(count, dtype));
+    const size_t bytes = tvm::ffi::GetDataSize(count, dtype);
+    Memory* memory = opencl::AllocateBuffer(device, half ? bytes / 2 : bytes);
+    memory->is_half = half;
+    return memory;
   });
 }
 

@@ -10,6 +10,9 @@
 
 namespace tvmflow::tvm_plugin {
 
+// The scope of buffers that keep fp32 tensors in 16 bits (see tvmflow/texture/half.py).
+constexpr std::string_view kHalfBufferScope = "global.half";
+
 // True for "global.texture" and the names that begin with it.
 bool IsTextureScope(std::string_view scope);
 

@@ -87,6 +87,16 @@ def compile_model(
             autocompletion=lambda: ["auto", "texture", "buffer"],
         ),
     ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype",
+            metavar="fp32|fp16",
+            help="Precision in which weights and tensors between kernels are stored; arithmetic "
+            "is fp32. OpenCL devices need no cl_khr_fp16 for it.",
+            autocompletion=lambda: ["fp32", "fp16"],
+        ),
+    ] = "fp32",
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -123,6 +133,7 @@ def compile_model(
                 host=host,
                 shapes=shapes or None,
                 storage=storage,
+                dtype=dtype,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
                 work_folder=stage,

@@ -24,19 +24,44 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..texture.scope import CHANNELS, HALF, PREFIX, Extent, extent_of, is_half, texel_bytes
+from ..texture.scope import (
+    CHANNELS,
+    HALF,
+    HALF_BUFFER,
+    PREFIX,
+    Extent,
+    extent_of,
+    is_half,
+    is_texture,
+    texel_bytes,
+)
 
-#: By dtype of the channels, scope of an image with the extents (layers, rows, columns, channels).
-IMAGE_SCOPES = {"float32": f"{PREFIX}:1.2", "float16": f"{HALF}:1.2"}
+
+class Kind(Enum):
+    """Kinds of allocations; the value is the memory scope that they are made with.
+
+    An image is made with the extents (layers, rows, columns, channels).
+    """
+
+    BUFFER = "global"
+    HALF_BUFFER = HALF_BUFFER
+    IMAGE = f"{PREFIX}:1.2"
+    HALF_IMAGE = f"{HALF}:1.2"
+
+
 #: Drivers align buffers to this many bytes, at least.
 ALIGNMENT = 64
 #: Orders of tensors that are tried besides the one by size.
 ORDERS = 32
+
+
+HALF_KINDS = (Kind.HALF_BUFFER, Kind.HALF_IMAGE)
 
 
 @dataclass
@@ -46,7 +71,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    #: Memory scope of the parameter that writes it; ``None`` is a buffer.
+    #: Memory scope of the parameter that writes it; ``None`` is a buffer of its dtype.
     scope: str | None = None
     #: Steps (kernel calls) that write it first and read it last.
     first: int = 0
@@ -59,21 +84,29 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size without any padding."""
-        if self.scope:
-            return prod(self.shape) // CHANNELS * texel_bytes(self.scope)
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        if self.is_image:
+            return prod(self.shape) // CHANNELS * texel_bytes(str(self.scope))
+        size = 2 if self.scope == HALF_BUFFER else np.dtype(self.dtype).itemsize
+        return prod(self.shape) * size
 
     @property
-    def kind(self) -> str | None:
-        """``float16`` or ``float32``, the channels of its image; ``None`` for a buffer."""
+    def is_image(self) -> bool:
+        """Whether it is a texture."""
+        return self.scope is not None and is_texture(self.scope)
+
+    @property
+    def kind(self) -> Kind:
+        """What it can share an allocation with."""
+        if self.scope == HALF_BUFFER:
+            return Kind.HALF_BUFFER
         if self.scope is None:
-            return None
-        return "float16" if is_half(self.scope) else self.dtype
+            return Kind.BUFFER
+        return Kind.HALF_IMAGE if is_half(self.scope) else Kind.IMAGE
 
     @property
     def extent(self) -> Extent | None:
         """Extent of its image."""
-        return extent_of(self.shape, self.scope) if self.scope else None
+        return extent_of(self.shape, str(self.scope)) if self.is_image else None
 
 
 @dataclass
@@ -81,7 +114,7 @@ class Block:
     """An allocation that several tensors share."""
 
     #: The kind of its tensors.
-    channels: str | None
+    kind: Kind
     bytes: int = 0
     extent: Extent | None = None
     tensors: list[Tensor] = field(default_factory=list)
@@ -99,7 +132,7 @@ class Block:
 
     def is_free_for(self, tensor: Tensor) -> bool:
         """Whether the kind fits and nobody in it lives at the same time."""
-        return tensor.kind == self.channels and all(
+        return tensor.kind is self.kind and all(
             tensor.last < t.first or t.last < tensor.first for t in self.tensors
         )
 
@@ -139,7 +172,8 @@ class MemoryPlan:
                     "name": t.name,
                     "shape": list(t.shape),
                     "dtype": t.dtype,
-                    "storage": "texture" if t.scope else "buffer",
+                    "storage": "texture" if t.is_image else "buffer",
+                    "stored_as": "float16" if t.kind in HALF_KINDS else t.dtype,
                     "image": None if t.extent is None else str(t.extent),
                     "bytes": t.bytes,
                     "block": t.block,

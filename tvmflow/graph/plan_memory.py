@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op, StringImm
 
-from ..texture.scope import CHANNELS, is_texture
-from .memory import IMAGE_SCOPES, Block, MemoryPlan, Tensor, assign_blocks
+from ..texture.scope import CHANNELS
+from .memory import Block, Kind, MemoryPlan, Tensor, assign_blocks
 from .rewriter import op_name, shape_of
 
 
@@ -79,7 +79,7 @@ class _Planner:
                     continue
                 tensor.producer = call.op.name_hint
                 param = function.params[index]
-                if tirx.is_buffer_var(param) and is_texture(param.scope()):
+                if tirx.is_buffer_var(param) and param.scope() not in ("", "global"):
                     tensor.scope = param.scope()
 
     # -- applying it ---------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class _Planner:
                 continue
             if tensor.block not in storages:
                 value = _allocate(plan.blocks[tensor.block])
-                name = f"{'image' if tensor.scope else 'buffer'}{tensor.block}"
+                name = f"{'image' if tensor.is_image else 'buffer'}{tensor.block}"
                 storages[tensor.block] = relax.Var(name, relax.ObjectType())
                 bindings.append(relax.VarBinding(storages[tensor.block], value))
             value = _tensor_in(storages[tensor.block], tensor, binding.var.ty)
@@ -111,16 +111,18 @@ class _Planner:
 
 
 def _allocate(block: Block) -> relax.Expr:
-    if block.extent is None:
-        shape, scope, dtype = [block.bytes], "global", "uint8"
-    else:
-        extent = block.extent
+    extent, dtype = block.extent, "float32"
+    if extent is not None:
         shape = [extent.layers, extent.height, extent.width, CHANNELS]
-        scope, dtype = IMAGE_SCOPES[str(block.channels)], "float32"
+    elif block.kind is Kind.HALF_BUFFER:
+        shape = [block.bytes // 2]
+    else:
+        shape, dtype = [block.bytes], "uint8"
     # The virtual machine's own operator: that of the memory dialect forgets the dtype.
     operator = Op.get("relax.vm.alloc_storage")
     return relax.Call(
-        operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), StringImm(scope)]
+        operator,
+        [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), StringImm(block.kind.value)],
     )
 
 

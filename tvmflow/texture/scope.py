@@ -42,6 +42,8 @@ from ..target import Device
 PREFIX = "global.texture"
 #: The prefix of textures whose channels are stored in 16 bits.
 HALF = "global.texture-half"
+#: The scope of buffers whose elements are stored in 16 bits (see :mod:`.half`).
+HALF_BUFFER = "global.half"
 #: Channels of a texel.
 CHANNELS = 4
 
@@ -80,8 +82,8 @@ def is_texture(scope: str) -> bool:
 
 
 def is_half(scope: str) -> bool:
-    """Whether a memory scope stores fp32 tensors in 16 bits."""
-    return scope.startswith(HALF)
+    """Whether a memory scope, of a texture or a buffer, stores fp32 tensors in 16 bits."""
+    return scope.startswith(HALF) or scope == HALF_BUFFER
 
 
 def with_half(scope: str) -> str:

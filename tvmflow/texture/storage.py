@@ -26,9 +26,19 @@ from tvm.ir import GenericConst, Op
 
 from ..build import wants_schedule
 from ..graph.rewriter import constant_array, shape_of
+from ..graph.weights import INLINE_LIMIT_BYTES
 from ..target import Device
 from .cost import Traffic, prefers_texture
-from .scope import CHANNELS, constant_scope, extent_of, is_texture, panel_scope, with_half
+from .scope import (
+    CHANNELS,
+    HALF_BUFFER,
+    constant_scope,
+    extent_of,
+    is_half,
+    is_texture,
+    panel_scope,
+    with_half,
+)
 
 #: Element types that images have channels of, and schedules compute in.
 DTYPES = ("float32",)
@@ -41,23 +51,29 @@ class Placement:
     tensor: str
     shape: tuple[int, ...]
     dtype: str
-    #: Memory scope of the texture; ``None`` is a buffer.
+    #: Memory scope; ``None`` is a buffer of its dtype.
     scope: str | None
     reason: str
 
     @property
     def storage(self) -> str:
         """``texture`` or ``buffer``."""
-        return "buffer" if self.scope is None else "texture"
+        return "texture" if self.scope is not None and is_texture(self.scope) else "buffer"
 
     @property
     def extent(self) -> str | None:
         """The image's extent as text, ``None`` for a buffer."""
-        return None if self.scope is None else str(extent_of(self.shape, self.scope))
+        return str(extent_of(self.shape, str(self.scope))) if self.storage == "texture" else None
+
+    @property
+    def stored_as(self) -> str:
+        """The dtype of its elements in memory."""
+        return "float16" if self.scope is not None and is_half(self.scope) else self.dtype
 
     def __str__(self) -> str:
-        image = f" {self.extent}" if self.scope else ""
-        return f"{self.tensor} {list(self.shape)}: {self.storage}{image} ({self.reason})"
+        image = f" {self.extent}" if self.extent else ""
+        kept = f"{self.stored_as} {self.storage}{image}"
+        return f"{self.tensor} {list(self.shape)}: {kept} ({self.reason})"
 
 
 @dataclass
@@ -68,8 +84,8 @@ class _Tensor:
     shape: tuple[int, ...]
     dtype: str
     constant: bool
-    #: Whether no value that is known is beyond the largest of 16 bits.
-    fits_half: bool = True
+    #: Whether it may be stored in 16 bits: it is fp32, and no known value is beyond 65504.
+    can_be_half: bool = False
     #: Why it must be a buffer; empty while it may be a texture.
     obstacle: str = ""
     traffic: Traffic = field(default_factory=Traffic)
@@ -90,7 +106,7 @@ class StoragePass:
     overrides
         Storage of single tensors by name, before everything else.
     half
-        Whether textures have channels of 16 bits.
+        Whether fp32 tensors are stored in 16 bits.
     """
 
     def __init__(
@@ -158,8 +174,7 @@ class StoragePass:
             return None
         tensor = _Tensor(name, shape_of(expr), str(expr.ty.dtype), constant)
         array = constant_array(expr)
-        if self.half and array is not None and array.dtype == np.float32:
-            tensor.fits_half = bool(np.abs(array).max(initial=0) <= np.finfo(np.float16).max)
+        tensor.can_be_half = tensor.dtype == "float32" and (array is None or _fits_half(array))
         self.tensors[_key(expr)] = tensor
         return tensor
 
@@ -172,16 +187,20 @@ class StoragePass:
     # -- the decision -----------------------------------------------------------------------
 
     def _place(self, tensor: _Tensor) -> Placement | None:
-        """Decide for one tensor; ``None`` for one that no texture could hold at all."""
-        shape = tensor.shape
-        if not _has_texels(tensor):
+        """Decide for one tensor; ``None`` for one about which there is nothing to decide."""
+        narrow = self.half and tensor.can_be_half and not tensor.obstacle
+        if not _has_texels(tensor) and not narrow:
             return None
 
         def placed(scope: str | None, reason: str) -> Placement:
-            return Placement(tensor.name, shape, tensor.dtype, scope, reason)
+            if scope is None and narrow:
+                scope = HALF_BUFFER
+            return Placement(tensor.name, tensor.shape, tensor.dtype, scope, reason)
 
         if tensor.obstacle:
             return placed(None, tensor.obstacle)
+        if not _has_texels(tensor):
+            return placed(None, "not in a blocked layout")
         scope = self._scope_for(tensor)
         if scope is None:
             return placed(None, f"over the limits of the device's images, {limits(self.device)}")
@@ -197,7 +216,7 @@ class StoragePass:
             scope = constant_scope(tensor.shape, self.device)
         else:
             scope = panel_scope(tensor.shape, self.device, self.width)
-        return with_half(scope) if scope is not None and self.half and tensor.fits_half else scope
+        return with_half(scope) if scope is not None and self.half and tensor.can_be_half else scope
 
     # -- the new signatures -----------------------------------------------------------------
 
@@ -238,6 +257,12 @@ class StoragePass:
         return None if tensor is None or tensor.placement is None else tensor.placement.scope
 
 
+def _fits_half(array: np.ndarray) -> bool:
+    """Whether a constant leaves the program, and has no value that 16 bits cannot hold."""
+    known = np.abs(array[np.isfinite(array)])
+    return array.nbytes >= INLINE_LIMIT_BYTES and known.max(initial=0) <= np.finfo(np.float16).max
+
+
 def _has_texels(tensor: _Tensor) -> bool:
     """Whether a tensor's form is that of a texture: a constant of any rank, else blocked."""
     shape = tensor.shape
@@ -268,8 +293,8 @@ def called_function(
     return mod[value.args[0]], fields
 
 
-def texture_scopes(mod: IRModule) -> dict[str, str]:
-    """Memory scopes of those parameters of ``main`` that its functions read as textures."""
+def parameter_scopes(mod: IRModule) -> dict[str, str]:
+    """Memory scopes of those parameters of ``main`` that are no plain buffers."""
     main = mod["main"]
     names = {param: param.name for param in main.params}
     scopes = {}
@@ -277,7 +302,7 @@ def texture_scopes(mod: IRModule) -> dict[str, str]:
         function, arguments = called_function(mod, binding.value) or (None, [])
         for index, argument in enumerate(arguments):
             scope = function.params[index].scope()
-            if argument in names and is_texture(scope):
+            if argument in names and scope not in ("", "global"):
                 scopes[names[argument]] = scope
     return scopes
 

@@ -1,0 +1,121 @@
+"""Storage in 16 bits: right to the precision of its rounding, and half the memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm
+from networks import NETWORKS, fire
+
+import tvmflow
+from tvmflow.errors import TargetError
+from tvmflow.models import build
+from tvmflow.tolerance import STORED_AS_HALF, assert_close
+
+#: One of each kind: concat, residuals, resize, a gate, a reduction across channels, a dense layer.
+SMALL = (
+    "fire",
+    "bottlenecks",
+    "u_net",
+    "squeeze_and_excite",
+    "channels_Softmax",
+    "channels_Flatten",
+)
+
+
+def check(model: onnx.ModelProto, device: str, storage: str, rng: np.random.Generator):
+    module = tvmflow.compile(model, target="opencl", device=device, storage=storage, dtype="fp16")
+    feeds = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in module.inputs}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    got = module(feeds)
+    for info, reference in zip(module.outputs, session.run(None, feeds), strict=True):
+        assert_close(got[info.name], reference, STORED_AS_HALF)
+    return module
+
+
+def bytes_of(module: tvmflow.Module) -> tuple[int, int]:
+    """Return the memory of intermediate tensors, and of the weights in the file."""
+    with module:
+        weights = sum(w.nbytes for w in module.artifact.weights.values())
+        return module.metadata["memory"]["peak_bytes"], weights
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+@pytest.mark.parametrize("device", ["adreno", "cpu"])
+@pytest.mark.parametrize("name", SMALL)
+def test_networks(name, device, storage, rng):
+    module = check(NETWORKS[name](), device, storage, rng)
+    stored = {
+        t["stored_as"] for t in module.metadata["memory"]["tensors"] if t["block"] is not None
+    }
+    assert "float16" in stored
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer", "auto"])
+def test_mobilenet(storage, tmp_path, rng):
+    build("mobilenet_v2", tmp_path / "model.onnx", size=32, width=0.35)
+    model = onnx.load(tmp_path / "model.onnx")
+    half = bytes_of(check(model, "adreno", storage, rng))
+    whole = bytes_of(tvmflow.compile(model, device="adreno", storage=storage))
+    assert half[0] <= 0.55 * whole[0]
+    assert half[1] <= 0.55 * whole[1]
+
+
+@pytest.mark.opencl
+def test_values_that_16_bits_cannot_hold_stay_whole(rng):
+    model = fire()
+    for tensor in model.graph.initializer:
+        if tensor.name == "c1":  # a bias
+            array = onnx.numpy_helper.to_array(tensor).copy()
+            array[0] = 1e6
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, "c1"))
+    module = tvmflow.compile(
+        model, target="opencl", device="adreno", storage="texture", dtype="fp16"
+    )
+    with module:
+        whole = [w for w in module.artifact.weights.values() if w.dtype == np.float32]
+        assert any(1e6 in w for w in whole)
+
+
+#: Halves that are rounded (to even), subnormal, the largest, and what is none of these.
+VALUES = [1.0, 1 / 3, 2049.0, 2051.0, 6e-8, 3e-6, -65504.0, 65520.0, np.inf, -np.inf, np.nan, -0.0]
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    "scope", ["global.half", "global.texture-half:0.1", "global.texture-half:p1"]
+)
+def test_copies_round_as_numpy_does(scope, rng):
+    if "texture" in scope and not _has_images():
+        pytest.skip("the OpenCL device has no images")
+    values = np.concatenate([VALUES, rng.standard_normal(228) * 100]).astype(np.float32)
+    shape = (1, 5, 3, 4, 4)
+    tensor = tvm.runtime.empty(shape, "float32", tvm.opencl(), mem_scope=scope)
+    tensor.copyfrom(values.reshape(shape))
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float16).astype(np.float32)
+    got = tensor.numpy().ravel()
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
+
+
+def _has_images() -> bool:
+    from tvmflow.runtime.devices import list_devices
+
+    return next(d for d in list_devices() if d.kind == "opencl").images
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "message"),
+    [
+        ("opencl", "fp8", "The dtype 'fp8' is not known; expected one of fp32, fp16"),
+        ("llvm", "fp16", "Storage in fp16 was asked for the target llvm; only opencl has it"),
+    ],
+)
+def test_impossible_choices(target, dtype, message):
+    with pytest.raises(TargetError, match=message):
+        tvmflow.compile(fire(), target=target, device="cpu", dtype=dtype)
