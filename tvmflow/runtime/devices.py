@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeviceError
 from . import plugin
 
 
@@ -130,20 +129,6 @@ def why_no_opencl() -> str | None:
 
     plugin.load()
     return tvm_ffi.get_global_func("tvmflow.opencl.failure")() or None
-
-
-def require_opencl() -> DeviceInfo:
-    """Return the first OpenCL device.
-
-    Raises
-    ------
-    DeviceError
-        If there is none; the message tells which libraries were tried and the remedy.
-    """
-    devices = opencl_devices()
-    if not devices:
-        raise DeviceError(why_no_opencl() or "No OpenCL device was found.")
-    return devices[0]
 
 
 def cuda_devices() -> list[DeviceInfo]:
