@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 
-from tvm import s_tir
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from .common import Workload
@@ -26,7 +27,7 @@ def schedule(workload: Workload) -> s_tir.Schedule:
     """Schedule each block by itself; never declines."""
     sch = workload.sch
     for block in _inline_producers(workload):
-        if _has_thread_binding(sch, block):
+        if _launches_threads(sch, block):
             continue
         loops = list(sch.get_loops(block))
         if is_injective(sch, block) or is_reduction(sch, block):
@@ -49,8 +50,17 @@ def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
     return workload.blocks
 
 
-def _has_thread_binding(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    return any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block))
+def _launches_threads(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a block runs on the device's threads already, by its loops or inside.
+
+    An opaque block may launch several kernels, one after the other: in one kernel they would
+    overtake each other.
+    """
+    if any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)):
+        return True
+    found: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(sch.get(block).body, (tirx.AttrStmt, found.append))
+    return any(statement.attr_key == "thread_extent" for statement in found)
 
 
 def _spread(
@@ -69,7 +79,7 @@ def _spread(
     spatial = [x for x, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
     reduced = [x for x, kind in zip(loops, kinds, strict=True) if kind != IterVar.DataPar]
     if not spatial:
-        spatial = [sch.add_unit_loop(loops[0])]
+        spatial = [sch.add_unit_loop(loops[0] if loops else block)]
     sch.reorder(*spatial, *reduced)
     if reduced or not workload.is_cpu:
         workload.bind_outer(spatial)

@@ -22,8 +22,12 @@ def is_reduction(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
 
 
 def is_injective(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether all of a block's axes are data parallel."""
-    return all(v.iter_type == IterVar.DataPar for v in sch.get(block).iter_vars)
+    """Whether all of a block's axes are data parallel.
+
+    An opaque block (loops that TVM wrote itself) tells neither its axes nor what it writes.
+    """
+    found = sch.get(block)
+    return bool(found.writes) and all(v.iter_type == IterVar.DataPar for v in found.iter_vars)
 
 
 def schedule(workload: Workload) -> s_tir.Schedule | None:

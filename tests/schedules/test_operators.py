@@ -197,6 +197,14 @@ OTHERS = {
     "instance_norm": lambda: single(
         "InstanceNormalization", [(1, 6, 7, 7)], {"s": random((6,)), "b": random((6,))}
     ),
+    # Loops that TVM wrote itself, in a block without axes, behind a transposition.
+    "scatter": lambda: single(
+        "ScatterND",
+        [(4, 7, 3)],
+        {"i": np.array([[0, 1], [2, 6]]), "u": random((2, 3))},
+        opset=18,
+        reduction="add",
+    ),
     "cumulative_sum": lambda: single("CumSum", [(3, 7)], {"axis": np.array(1, np.int64)}),
 }
 
