@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.tirx import IterVar
 
+from .blocks import is_injective, is_reduction, launches_threads
 from .common import Workload
-from .reduction import is_injective, is_reduction
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,7 @@ def schedule(workload: Workload) -> s_tir.Schedule:
     """Schedule each block by itself; never declines."""
     sch = workload.sch
     for block in _inline_producers(workload):
-        if _launches_threads(sch, block):
+        if launches_threads(sch, block):
             continue
         loops = list(sch.get_loops(block))
         if is_injective(sch, block) or is_reduction(sch, block):
@@ -48,19 +47,6 @@ def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
             except s_tir.ScheduleError as error:
                 logger.debug("kept as a kernel: %s", str(error).splitlines()[-1])
     return workload.blocks
-
-
-def _launches_threads(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether a block runs on the device's threads already, by its loops or inside.
-
-    An opaque block may launch several kernels, one after the other: in one kernel they would
-    overtake each other.
-    """
-    if any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)):
-        return True
-    found: list[tirx.AttrStmt] = []
-    tvm_ffi.structural_walk(sch.get(block).body, (tirx.AttrStmt, found.append))
-    return any(statement.attr_key == "thread_extent" for statement in found)
 
 
 def _spread(
