@@ -167,8 +167,10 @@ def _cuda_arch() -> str:
     """Architecture of the first GPU, or the oldest one that is still common."""
     import tvm
 
+    from .runtime.devices import exists
+
     gpu = tvm.cuda(0)
-    if not gpu.exist:
+    if not exists(gpu):
         return "sm_80"
     return "sm_" + str(gpu.compute_version).replace(".", "")
 

@@ -137,7 +137,7 @@ def cuda_devices() -> list[DeviceInfo]:
 
     devices: list[DeviceInfo] = []
     gpu = tvm.cuda(0)
-    while _exists(gpu):
+    while exists(gpu):
         devices.append(
             DeviceInfo(
                 kind="cuda",
@@ -159,7 +159,8 @@ def cuda_devices() -> list[DeviceInfo]:
     return devices
 
 
-def _exists(device: Any) -> bool:
+def exists(device: Any) -> bool:
+    """Whether there is such a device of TVM, and the driver to use it."""
     # TVM asks the CUDA runtime, which fails instead of answering where no driver is.
     try:
         return bool(device.exist)
