@@ -14,6 +14,7 @@ from tvm import s_tir, tirx
 
 from ..target import TargetSpec
 from . import conv2d, dense, depthwise, fallback, pooling, reduction, softmax
+from .blocks import launches_threads
 from .common import Workload
 
 logger = logging.getLogger(__name__)
@@ -38,9 +39,21 @@ def schedule_function(function: tirx.PrimFunc, target: TargetSpec) -> tuple[s_ti
         except s_tir.ScheduleError as error:
             logger.debug("%s failed: %s", family.__name__, str(error).splitlines()[-1])
             schedule = None
-        if schedule is not None:
+        if schedule is not None and _runs_on_device(schedule, target):
             return schedule, family.__name__.rsplit(".", 1)[-1]
     raise AssertionError("the fallback family schedules every primary function")
+
+
+def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:
+    """Whether no block is left to the host, which cannot read the device's memory."""
+    if not target.is_gpu_kernel:
+        return True
+    root = schedule.get_sblock("root", func_name="main")
+    left = [b for b in schedule.get_child_blocks(root) if not launches_threads(schedule, b)]
+    if left:
+        names = ", ".join(str(schedule.get(block).name_hint) for block in left)
+        logger.debug("a schedule left %s to the host", names)
+    return not left
 
 
 __all__ = ["FAMILIES", "schedule_function"]

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir.expr import TensorLoad
 
 from ..target import TargetSpec
 from ..texture.scope import is_half, is_texture
+from .blocks import (
+    calls_scalar_function,
+    decides_by_data,
+    gathers_channels,
+    is_injective,
+)
 
 #: Block annotations that mark a family's anchor and the padding of its input.
 FAMILY = "tvmflow.family"
@@ -66,11 +70,17 @@ class Workload:
         found = [b for b in self.blocks if self.annotation(b, ROLE) == PAD]
         return found[0] if len(found) == 1 else None
 
+    def before(self, anchor: Block) -> list[Block]:
+        """Blocks that precede the anchor in program order."""
+        return self.blocks[: self._index(anchor)]
+
     def after(self, anchor: Block) -> list[Block]:
         """Blocks that follow the anchor in program order."""
-        anchor_block = self.sch.get(anchor)
-        index = next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(anchor_block))
-        return self.blocks[index + 1 :]
+        return self.blocks[self._index(anchor) + 1 :]
+
+    def _index(self, anchor: Block) -> int:
+        block = self.sch.get(anchor)
+        return next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(block))
 
     def lanes_of(self, block: Block) -> int:
         """Vector lanes that the last loop of a block may become; 0 where it may not.
@@ -79,9 +89,10 @@ class Workload:
         -1 in each lane, as wide as the operands, where TVM counts on one byte of 1.
         """
         loops = self.sch.get_loops(block)
-        if len(loops) < 2 or _decides_by_data(self.sch.get(block)):
+        found = self.sch.get(block)
+        if len(loops) < 2 or decides_by_data(found) or calls_scalar_function(found):
             return 0
-        if _gathers_channels(self.sch.get(block)):
+        if gathers_channels(found):
             return 0
         extent = int(self.sch.get(loops[-1]).extent)
         return extent if extent in LANES else 0
@@ -135,14 +146,20 @@ class Workload:
     def merge_epilogue(self, anchor: Block) -> Block:
         """Inline the epilogue into one block that writes the output, and return it.
 
-        The anchor's own result stays in private memory.  Without an epilogue the
-        output block copies that result.
+        So is what only the epilogue reads: fusion puts elementwise blocks before the anchor, too.
+        The anchor's own results (an argmax has two) stay in private memory.  Without an
+        epilogue the output block copies the first.
         """
+        for block in self.before(anchor):
+            marked = self.annotation(block, FAMILY) or self.annotation(block, ROLE)
+            if not marked and is_injective(self.sch, block):
+                self.inline(block)
         epilogue = self.after(anchor)
         for block in epilogue[:-1]:
             self.inline(block)
         if epilogue:
-            self.sch.set_scope(anchor, 0, "local")
+            for index in range(len(self.sch.get(anchor).writes)):
+                self.sch.set_scope(anchor, index, "local")
             return epilogue[-1]
         # cache_write leaves the anchor writing the private copy and returns the copying block.
         return self.sch.cache_write(anchor, 0, "local")
@@ -205,53 +222,6 @@ class Workload:
         """Vectorise the last loop and unroll the others."""
         self.unroll_all(loops[:-1])
         self.sch.vectorize(loops[-1])
-
-
-def _decides_by_data(block: s_tir.SBlock) -> bool:
-    """Whether a block reads, writes or computes booleans that depend on tensors' values."""
-    regions = [*block.reads, *block.writes]
-    if any(str(region.source.dtype) == "bool" for region in regions):
-        return True
-    found: list[Any] = []
-
-    def compare(node: Any) -> None:
-        tvm_ffi.structural_walk([node.a, node.b], (TensorLoad, found.append))
-
-    tvm_ffi.structural_walk(block.body, (_COMPARISONS, compare))
-    return bool(found)
-
-
-def _gathers_channels(block: s_tir.SBlock) -> bool:
-    """Whether a block takes the channels of a vector from different texels.
-
-    An image read is a whole texel: lanes of a vector can be its channels, in order, and
-    nothing else.
-    """
-    lane = block.iter_vars[-1].var if block.iter_vars else None
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
-    for load in loads:
-        if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
-            continue
-        *place, channel = load.indices
-        varies = any(_uses(index, lane) for index in place)
-        if varies or (_uses(channel, lane) and not channel.same_as(lane)):
-            return True
-    return False
-
-
-def _uses(expr: Any, var: Any) -> bool:
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if var is not None and node.same_as(var):
-            found.append(node)
-
-    tvm_ffi.structural_walk(expr, (tirx.Var, visit))
-    return bool(found)
-
-
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def largest_divisor(extent: int, limit: int) -> int:

@@ -16,7 +16,7 @@ from math import gcd
 
 from tvm import s_tir, te, tirx
 
-from .common import FAMILY, PAD, ROLE, Workload, largest_divisor, tile_of
+from .common import FAMILY, LANES, PAD, ROLE, Workload, largest_divisor, tile_of
 
 NAME = "conv2d"
 
@@ -191,5 +191,5 @@ def _vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: o
     if len(loops) < 3:
         return
     extent = int(workload.sch.get(loops[-1]).extent)
-    if extent in (2, 4, 8, 16) and len(workload.sch.get(pad).writes[0].region) == 5:
+    if extent in LANES and len(workload.sch.get(pad).writes[0].region) == 5:
         workload.sch.vectorize(loops[-1])

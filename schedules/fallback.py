@@ -13,8 +13,8 @@ import logging
 from tvm import s_tir
 from tvm.tirx import IterVar
 
+from .blocks import is_injective, is_reduction, launches_threads
 from .common import Workload
-from .reduction import is_injective, is_reduction
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def schedule(workload: Workload) -> s_tir.Schedule:
     """Schedule each block by itself; never declines."""
     sch = workload.sch
     for block in _inline_producers(workload):
-        if _has_thread_binding(sch, block):
+        if launches_threads(sch, block):
             continue
         loops = list(sch.get_loops(block))
         if is_reduction(sch, block) and workload.writes_converted(block):
@@ -53,10 +53,6 @@ def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
     return workload.blocks
 
 
-def _has_thread_binding(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    return any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block))
-
-
 def _spread(
     workload: Workload, block: s_tir.schedule.SBlockRV, loops: list[s_tir.schedule.LoopRV]
 ) -> s_tir.schedule.LoopRV:
@@ -70,7 +66,7 @@ def _spread(
     spatial = [x for x, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
     reduced = [x for x, kind in zip(loops, kinds, strict=True) if kind != IterVar.DataPar]
     if not spatial:
-        spatial = [sch.add_unit_loop(loops[0])]
+        spatial = [sch.add_unit_loop(loops[0] if loops else block)]
     sch.reorder(*spatial, *reduced)
     vector = workload.lanes_of(block) > 0
     # A work-item writes a whole texel, in a loop over its channels where it has to.

@@ -11,19 +11,10 @@ import logging
 from tvm import s_tir
 from tvm.tirx import IterVar
 
+from .blocks import is_injective, is_reduction
 from .common import LANES, Workload
 
 logger = logging.getLogger(__name__)
-
-
-def is_reduction(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether a block reduces over some axis."""
-    return any(v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars)
-
-
-def is_injective(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether all of a block's axes are data parallel."""
-    return all(v.iter_type == IterVar.DataPar for v in sch.get(block).iter_vars)
 
 
 def schedule(workload: Workload) -> s_tir.Schedule | None:
@@ -36,9 +27,7 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
         logger.debug("reduction declines: %d reductions", len(reductions))
         return None
     anchor = reductions[0]
-    epilogue = workload.after(anchor)
-    before = workload.blocks[: len(workload.blocks) - len(epilogue) - 1]
-    for block in before:
+    for block in workload.before(anchor):
         workload.inline(block)
     output = workload.merge_epilogue(anchor)
     loops = list(sch.get_loops(output))

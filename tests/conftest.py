@@ -60,9 +60,9 @@ def _no_opencl() -> str | None:
 
 @cache
 def _no_cuda() -> str | None:
-    import tvm
+    from tvmflow.runtime.devices import cuda_devices
 
-    return None if tvm.cuda(0).exist else "no NVIDIA GPU with CUDA"
+    return None if cuda_devices() else "no NVIDIA GPU with CUDA"
 
 
 def _no_command(name: str) -> Reason:

@@ -81,10 +81,13 @@ def test_progress_names_every_stage():
     assert seen == [(name, i, len(STAGES)) for i, (name, _) in enumerate(STAGES)]
 
 
-def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path):
+def test_a_dump_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TvmflowError, match="--dump-ir"):
         tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=tmp_path / "file" / "x")
+    (tmp_path / "ir" / "0_import.py").mkdir(parents=True)
+    with pytest.raises(TvmflowError, match="Is a directory"):
+        tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=tmp_path / "ir")
 
 
 def test_nothing_stays_behind_when_a_compilation_fails(tmp_path, monkeypatch):

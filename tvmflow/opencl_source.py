@@ -6,9 +6,24 @@ import re
 
 import tvm
 import tvm_ffi
+from tvm import tirx
 
 from .texture.half import PREFIX as HALF_PREFIX
 from .texture.half import macros
+
+#: Functions that OpenCL C has for every float type, where TVM prints those of C (``acosf``).
+_FUNCTIONS = (
+    "tan", "acos", "asin", "atan", "sinh", "cosh", "acosh", "asinh", "atanh", "atan2",
+    "log1p", "hypot", "copysign", "nextafter", "ldexp",
+)  # fmt: skip
+
+
+def _call_by_name(call: tvm.ir.Call) -> tirx.PrimExpr:
+    return tirx.call_pure_extern(call.ty, call.op.name.removeprefix("tirx."), *call.args)
+
+
+for _name in _FUNCTIONS:
+    tirx.op.register_intrin_lowering(f"tirx.{_name}", target="opencl", f=_call_by_name, level=99)
 
 _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
 

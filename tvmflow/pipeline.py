@@ -11,7 +11,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -268,7 +269,8 @@ def run_stages(
 ) -> None:
     """Run the pipeline on ``job``, with its instruments."""
     if dump_ir is not None:
-        _make_dump_folder(dump_ir)
+        with _dumping(dump_ir):
+            dump_ir.mkdir(parents=True, exist_ok=True)
     for index, (name, stage) in enumerate(STAGES):
         if progress is not None:
             progress(name, index, len(STAGES))
@@ -277,15 +279,18 @@ def run_stages(
         job.stage_ms[name] = (time.perf_counter() - started) * 1e3
         logger.info("%-9s %8.1f ms", name, job.stage_ms[name])
         if dump_ir is not None:
-            _dump(job, dump_ir / f"{index}_{name}")
+            with _dumping(dump_ir):
+                _dump(job, dump_ir / f"{index}_{name}")
 
 
-def _make_dump_folder(folder: Path) -> None:
+@contextmanager
+def _dumping(folder: Path) -> Iterator[None]:
+    """Turn what the system says into an error that a user can act on."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         raise TvmflowError(
-            f"The folder {folder} for IR dumps could not be made: {error.strerror}.",
+            f"Writing the IR to the folder {folder} failed: {error.strerror or error}.",
             remedy="Name a folder that can be written with --dump-ir.",
         ) from error
 

@@ -241,22 +241,26 @@ def _cuda_arch() -> str:
     """Architecture of the first GPU, or the oldest one that is still common."""
     import tvm
 
+    from .runtime.devices import exists
+
     gpu = tvm.cuda(0)
-    if not gpu.exist:
+    if not exists(gpu):
         return "sm_80"
     return "sm_" + str(gpu.compute_version).replace(".", "")
 
 
 def _running_opencl_device() -> Device:
-    from .runtime.devices import list_devices
+    from .runtime.devices import opencl_devices, why_no_opencl
+    from .runtime.plugin import split_message
 
-    for info in list_devices():
-        if info.kind == "opencl":
-            return preset_of(info)
+    if devices := opencl_devices():
+        return preset_of(devices[0])
+    reason, _, tried = split_message(why_no_opencl() or "")
     raise TargetError(
         "The device 'auto' stands for the OpenCL device of this machine, but there is none.",
         remedy="Name the device to compile for, for example --device adreno, or install one: "
         "python -m pip install 'tvmflow[cpu-opencl]'",
+        details="\n".join(filter(None, (reason, tried))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -155,15 +156,22 @@ def _attempt(what: str, function: Any) -> Any:
     try:
         return function()
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        lines = _without_origin(str(error)).splitlines() or [type(error).__name__]
         message = f"{what} failed: {lines[0]}"
         if "InvalidArgument" in type(error).__name__:
             raise InputError(message, remedy="Check names, shapes and dtypes.") from error
         raise ModelError(
             message,
-            remedy="Check the file with onnx.checker, or export it again.",
+            remedy="Check the file with onnx.checker and export it again, or install a newer "
+            "onnxruntime.",
             details="\n".join(lines[1:]) or None,
         ) from error
+
+
+def _without_origin(message: str) -> str:
+    """Drop what ONNX Runtime says of its own source code before the reason."""
+    message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message.strip())
+    return re.sub(r"/\S+\.(?:cc|h):\d+ \S.*\) (?=\S)", " ", message)
 
 
 def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> None:

@@ -67,7 +67,7 @@ std::string DescribeBuildFailure(const std::string& kernel, const std::string& d
 
   std::ostringstream text;
   text << "Kernel '" << kernel << "' does not build on device " << device << ": " << code
-       << ".\nRemedy: update the device's driver, or compile the model for another device or "
+       << ".\nRemedy: Update the device's driver, or compile the model for another device or "
           "storage.\nBuild options: "
        << (options.empty() ? "(none)" : options) << "\nBuild log:\n"
        << (log.empty() ? "(empty)" : log) << "\nSource:";

@@ -129,14 +129,15 @@ void Devices::Discover() {
     if (satisfied) break;
   }
   if (!satisfied) {
-    failure_ = found.empty() ? "No OpenCL device was found."
-                             : "No OpenCL device matches TVMFLOW_OPENCL_DEVICE='" + wanted +
-                                   "' (platform:device, indices or parts of names).";
-    failure_ +=
-        "\nRemedy: install a driver (python -m pip install 'tvmflow[cpu-opencl]' gives an OpenCL "
-        "device on any x86-64 CPU), or set TVMFLOW_OPENCL_LIBRARY and TVMFLOW_OPENCL_DEVICE."
-        "\nLibraries tried:" +
-        tried;
+    failure_ =
+        found.empty()
+            ? "No OpenCL device was found.\nRemedy: Install a driver (python -m pip install "
+              "'tvmflow[cpu-opencl]' gives an OpenCL device on any x86-64 CPU), or set "
+              "TVMFLOW_OPENCL_LIBRARY to the OpenCL library of one."
+            : "No OpenCL device matches TVMFLOW_OPENCL_DEVICE='" + wanted +
+                  "' (platform:device, indices or parts of names).\nRemedy: Choose one of the "
+                  "devices below, or unset TVMFLOW_OPENCL_DEVICE.";
+    failure_ += "\nLibraries tried:" + tried;
     return;
   }
   std::stable_sort(found.begin(), found.end(),
@@ -182,11 +183,11 @@ void Devices::ThrowMissing(int index) {
   if (Exists(index))
     throw Error("DeviceError",
                 "An OpenCL device was used in a process forked from one that had used it.\n"
-                "Remedy: start worker processes with multiprocessing's 'spawn' method.");
+                "Remedy: Start worker processes with multiprocessing's 'spawn' method.");
   std::string names;
   for (const auto& device : devices_) names += "\n  " + device->Describe();
   throw Error("DeviceError", "There is no device opencl:" + std::to_string(index) +
-                                 ".\nRemedy: " + "choose one of these devices." + names);
+                                 ".\nRemedy: Choose one of these devices." + names);
 }
 
 }  // namespace tvmflow::opencl

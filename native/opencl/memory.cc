@@ -23,13 +23,13 @@ void CheckImageLimits(const Device& device, const ImageShape& shape) {
   const DeviceInfo& info = device.info();
   if (!info.images)
     throw Error("DeviceError", "Device " + device.Describe() +
-                                   " has no images.\nRemedy: compile with --storage buffer.");
+                                   " has no images.\nRemedy: Compile with --storage buffer.");
   if (shape.width > info.image_max_width || shape.height > info.image_max_height ||
       shape.depth > info.image_max_array) {
     const ImageShape limit{info.image_max_width, info.image_max_height, info.image_max_array, 0};
     throw Error("DeviceError", "Allocating an image of " + Text(shape) + " on device " +
                                    device.Describe() + " exceeds its limit of " + Text(limit) +
-                                   ".\nRemedy: compile for this device's limits, or with "
+                                   ".\nRemedy: Compile for this device's limits, or with "
                                    "--storage buffer.");
   }
 }

@@ -42,7 +42,7 @@ opencl::cl_uint ChannelType(DLDataType dtype) {
   if (dtype.code == kDLUInt && dtype.bits == 32) return opencl::CL_UNSIGNED_INT32;
   throw Error("ValueError", "OpenCL images have no channels of dtype " +
                                 std::string(tvm::ffi::DLDataTypeToString(dtype)) +
-                                ".\nRemedy: use buffer storage for this tensor.");
+                                ".\nRemedy: Use buffer storage for this tensor.");
 }
 
 opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t* shape,

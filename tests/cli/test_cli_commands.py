@@ -28,7 +28,7 @@ def files(folder: Path) -> set[str]:
         (("verify",), "tvmflow verify net.onnx net.so --inputs in.npz --json"),
         (("inspect",), "tvmflow inspect net.so --check"),
         (("devices",), "TVMFLOW_OPENCL_DEVICE=1:0 tvmflow bench net.so"),
-        (("models", "build"), "tvmflow models build mobilenet_v1 -o small.onnx"),
+        (("models", "build"), "tvmflow models build mobilenet_v1 --param width=0.25"),
         (("models", "list"), "tvmflow models list"),
     ],
 )
@@ -66,6 +66,8 @@ def test_compile_writes_a_module_and_says_so(cli, model, tmp_path):
     assert result.stdout == ""
     assert files(tmp_path) == {"tiny.so"}
     assert cli("inspect", "tiny.so", "--check").status == 0
+    result = cli("compile", model, "--target", "llvm", *SHAPE, "-o", "tiny[red].so")
+    assert "Wrote tiny[red].so" in result.stderr
 
 
 def test_compile_quietly_and_verbosely(cli, model, tmp_path):

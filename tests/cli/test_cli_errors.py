@@ -162,6 +162,11 @@ def test_verify_with_another_model(cli, compiled, tmp_path, model):
     cli("verify", "none.onnx", compiled).refused("none.onnx", "Remedy")
     Path("bad.onnx").write_bytes(b"\x08\x01broken")
     cli("verify", "bad.onnx", compiled).refused("bad.onnx", "Remedy")
+    other.ir_version = 99
+    onnx.save(other, "new.onnx")
+    done = cli("verify", "new.onnx", compiled)
+    done.refused("failed: Unsupported model IR version: 99", "Remedy")
+    assert "onnxruntime_src" not in done.stderr
 
 
 def test_verify_without_onnxruntime(cli, model, compiled, monkeypatch):

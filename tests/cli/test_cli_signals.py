@@ -92,6 +92,24 @@ def test_a_stopped_compilation_leaves_nothing(
     assert f"Stopped by {signal.Signals(number).name}" in stderr
 
 
+def test_stopped_before_a_command_begins(tmp_path: Path):
+    script = """
+import sys
+from tvmflow.cli import main
+
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "tvmflow.cli.app":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Stop())
+main()
+"""
+    process = start(script, "devices", folder=tmp_path)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 130
+
+
 def test_a_reader_that_goes_away(compiled: Path):
     process = subprocess.Popen(
         [sys.executable, "-m", "tvmflow.cli", "inspect", str(compiled), "--json"],

@@ -296,6 +296,12 @@ def test_a_target_without_a_device(executable: Any, tmp_path: Path):
     assert "--target opencl" in str(caught.value)
 
 
+def test_a_second_host(module_file: Path):
+    with pytest.raises(DeviceError, match="there is no llvm device 1 on this machine") as caught:
+        load(module_file, device=1)(values())
+    assert "tvmflow devices" in str(caught.value)
+
+
 def test_an_unknown_target(executable: Any, tmp_path: Path):
     path = tmp_path / "m.so"
     write_artifact(executable, path, metadata=metadata(target="abacus"), weights={})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from operators import build, check, conv, random, single
 
 #: Each preset makes other schedules; all of them must be right wherever they run.
@@ -175,6 +175,30 @@ def test_reduction(case, target, device):
     assert "reduction" in check(REDUCTIONS[case](), target, device)
 
 
+BESIDE = {
+    "conv2d": ("Conv", (1, 5, 9, 9), (1, 7, 9, 9), {"w": random((7, 5, 3, 3))}, {"pads": [1] * 4}),
+    "depthwise": ("Conv", (1, 7, 9, 9), (1, 7, 7, 7), {"w": random((7, 1, 3, 3))}, {"group": 7}),
+    "pooling": ("MaxPool", (1, 7, 8, 8), (1, 7, 7, 7), {}, {"kernel_shape": [2, 2]}),
+    "dense": ("MatMul", (3, 7), (3, 9), {"w": random((7, 9))}, {}),
+    "reduction": ("GlobalAveragePool", (1, 7, 9, 9), (1, 7, 1, 1), {}, {}),
+    "softmax": ("Softmax", (3, 50), (3, 50), {}, {"axis": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("case", BESIDE)
+def test_elementwise_blocks_before_the_anchor(case, target, device):
+    """What is added to the anchor's result is computed in the same function, before the anchor."""
+    operator, shape, result, constants, attributes = BESIDE[case]
+    nodes = [
+        helper.make_node("Mul", ["z", "half"], ["r"]),
+        helper.make_node(operator, ["x", *constants], ["c"], **attributes),
+        helper.make_node("Add", ["c", "r"], ["y"]),
+    ]
+    constants = {**constants, "half": np.float32(0.5)}
+    check(build(nodes, {"x": shape, "z": result}, ["y"], constants), target, device)
+
+
 OTHERS = {
     "add_broadcast": lambda: single("Add", [(1, 7, 5, 5), (1, 7, 1, 1)]),
     "transpose": lambda: single("Transpose", [(2, 3, 4, 5)], perm=[0, 2, 3, 1]),
@@ -197,7 +221,35 @@ OTHERS = {
     "instance_norm": lambda: single(
         "InstanceNormalization", [(1, 6, 7, 7)], {"s": random((6,)), "b": random((6,))}
     ),
+    # Two results of one reduction, the index and the value.
+    "argmax": lambda: build(
+        [helper.make_node("ArgMax", ["x"], ["y"], axis=1)],
+        {"x": (3, 7, 5)},
+        ["y"],
+        element_type=None,
+    ),
+    "remainder_of_bytes": lambda: build(
+        [
+            helper.make_node("Cast", ["x"], ["b"], to=TensorProto.INT8),
+            helper.make_node("Mod", ["b", "three"], ["m"]),
+            helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT),
+        ],
+        {"x": (40,)},
+        ["y"],
+        {"three": np.array(3, np.int8)},
+    ),
+    # Loops that TVM wrote itself, in a block without axes, behind a transposition.
+    "scatter": lambda: single(
+        "ScatterND",
+        [(4, 7, 3)],
+        {"i": np.array([[0, 1], [2, 6]]), "u": random((2, 3))},
+        opset=18,
+        reduction="add",
+    ),
     "cumulative_sum": lambda: single("CumSum", [(3, 7)], {"axis": np.array(1, np.int64)}),
+} | {
+    name.lower(): (lambda n=name: single(n, [(3, 16)]))
+    for name in ("Tan", "Acos", "Asin", "Atan", "Sinh", "Cosh", "Acosh", "Asinh", "Atanh", "Erf")
 }
 
 

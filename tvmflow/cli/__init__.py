@@ -9,8 +9,12 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line, the entry point of the program ``tvmflow``."""
-    from .app import app
-    from .session import install_signal_handlers
+    try:
+        from .app import app
+        from .session import install_signal_handlers
 
-    install_signal_handlers()
-    app(prog_name="tvmflow")
+        install_signal_handlers()
+        app(prog_name="tvmflow")
+    except KeyboardInterrupt:
+        # Before a command began, which ends itself with a message: nothing is there to undo.
+        raise SystemExit(130) from None

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .formats import facts, ms_text, print_section, table
-from .options import Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
+from .options import (
+    Debug,
+    DeviceIndex,
+    InputsFile,
+    Json,
+    ModuleFile,
+    Quiet,
+    RandomSeed,
+    Verbose,
+)
 from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
@@ -42,10 +51,7 @@ def bench_module(
         bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
     ] = False,
     inputs: InputsFile = None,
-    random_seed: Annotated[
-        int,
-        typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs."),
-    ] = 0,
+    random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
     as_json: Json = False,
     _verbose: Verbose = False,

@@ -12,7 +12,7 @@ import typer
 
 from .formats import bytes_text
 from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_shapes
-from .session import command, err_console, note, print_json, state
+from .session import command, err_console, note_file, print_json, state
 
 if TYPE_CHECKING:
     from ..deploy.module import Module
@@ -203,18 +203,7 @@ def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
 def _report(module: Module, saved: Path, seconds: float) -> None:
     meta = module.metadata
     size, sidecar, sidecar_bytes = _sizes(saved)
-    note(
-        f"[green]Wrote[/green] [bold]{_escape(saved)}[/bold] ({bytes_text(size)}) for "
-        f"{meta['target']} ({meta['device']}) on {meta['host']} in {seconds:.1f} s"
-    )
+    what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
+    note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
     if sidecar is not None:
-        note(
-            f"[green]Wrote[/green] [bold]{_escape(sidecar)}[/bold] ({bytes_text(sidecar_bytes)}): "
-            "its weights, which belong beside it"
-        )
-
-
-def _escape(path: Path) -> str:
-    from rich.markup import escape
-
-    return escape(str(path))
+        note_file(sidecar, f" ({bytes_text(sidecar_bytes)}): its weights, which belong beside it")

@@ -44,7 +44,8 @@ def list_all(
     for device in devices:
         print_section(console, f"{device.kind}:{device.index}  {device.name}", facts(_rows(device)))
     if not any(device.kind == "opencl" for device in devices) and (reason := why_no_opencl()):
-        note(f"[yellow]No OpenCL device.[/yellow] {_escape(reason)}")
+        message, _, rest = reason.partition("\n")
+        note((message, "yellow"), "\n", rest)
 
 
 def _rows(device: DeviceInfo) -> list[tuple[str, str]]:
@@ -93,9 +94,3 @@ def _size(count: int) -> str:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

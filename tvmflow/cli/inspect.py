@@ -50,7 +50,7 @@ def inspect_module(
         return
     _print(artifact, kernels, weights)
     if check:
-        note("[green]Every byte is what was written.[/green]")
+        note(("Every byte is what was written.", "green"))
 
 
 def _sizes(artifact: Artifact) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 from ..errors import ModelError
 from .formats import bytes_text, print_section, table
 from .options import Debug, Json, Quiet, Verbose, parse_parameters
-from .session import command, note, out_console, print_json
+from .session import command, note_file, out_console, print_json
 
 app = typer.Typer(
     help="Build the example networks as ONNX files.",
@@ -25,7 +25,7 @@ _LIST_EXAMPLES = """
 _BUILD_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow models build mobilenet_v2 -o mobilenet_v2.onnx
-  tvmflow models build mobilenet_v1 -o small.onnx --param width=0.25 --param size=128
+  tvmflow models build mobilenet_v1 --param width=0.25 --param size=128
 """
 
 
@@ -128,4 +128,4 @@ def build_model(
         print_json({"files": [{"name": str(f), "bytes": f.stat().st_size} for f in files]})
         return
     for file in files:
-        note(f"[green]Wrote[/green] [bold]{file}[/bold] ({bytes_text(file.stat().st_size)})")
+        note_file(file, f" ({bytes_text(file.stat().st_size)})")

@@ -79,6 +79,9 @@ InputsFile = Annotated[
         help="Inputs by ONNX name (or one array in an .npy file, for a single input).",
     ),
 ]
+RandomSeed = Annotated[
+    int, typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs.")
+]
 DeviceIndex = Annotated[
     int,
     typer.Option(

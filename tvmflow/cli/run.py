@@ -9,7 +9,7 @@ import typer
 
 from .formats import shape_text, table
 from .options import Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
-from .session import command, note, out_console, print_json
+from .session import command, note_file, out_console, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -59,7 +59,7 @@ def run_module(
         print_json({"outputs": summary, "written": written})
         return
     if outputs is not None:
-        note(f"[green]Wrote[/green] [bold]{outputs}[/bold]")
+        note_file(outputs)
     rows = [
         (s["name"], s["dtype"], shape_text(s["shape"]), *(_number(s[k]) for k in _STATISTICS))
         for s in summary

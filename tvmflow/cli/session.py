@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
@@ -70,10 +71,18 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def note(text: str) -> None:
-    """Print a line for people, unless they want none."""
+def note(*parts: str | tuple[str, str]) -> None:
+    """Print text for people, unless they want none: parts with or without a style."""
+    from rich.text import Text
+
     if not state.quiet:
-        err_console().print(text)
+        # Not markup: names of files may contain brackets.
+        err_console().print(Text.assemble(*parts))
+
+
+def note_file(path: Path, about: str = "") -> None:
+    """Print that a file was written."""
+    note(("Wrote", "green"), " ", (str(path), "bold"), about)
 
 
 def command(function: Callable[P, R]) -> Callable[P, R | None]:

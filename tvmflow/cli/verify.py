@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from .formats import print_section, table
 from .options import (
@@ -16,6 +14,7 @@ from .options import (
     ModelFile,
     ModuleFile,
     Quiet,
+    RandomSeed,
     Verbose,
 )
 from .session import command, out_console, print_json
@@ -42,10 +41,7 @@ def verify_module(
     model: ModelFile,
     module: ModuleFile,
     inputs: InputsFile = None,
-    random_seed: Annotated[
-        int,
-        typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs."),
-    ] = 0,
+    random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
     as_json: Json = False,
     _verbose: Verbose = False,

@@ -8,6 +8,7 @@ the exceptions of those names, or as ``RuntimeError`` with the kind kept inside.
 from __future__ import annotations
 
 from ..errors import DeviceError, KernelBuildError, TvmflowError
+from ..runtime.plugin import split_message
 
 #: What to do where there is no device, by target.
 NO_DEVICE_REMEDIES = {
@@ -42,31 +43,28 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     if inner is None and isinstance(error, TvmflowError):
         return error
     kind = inner.kind if inner is not None else type(error).__name__
-    message = (inner.message if inner is not None else str(error)).strip()
-    first, _, rest = message.partition("\n")
-    # The plug-in may know a remedy of its own, on the second line.
-    own_remedy = None
-    if rest.startswith("Remedy: "):
-        own_remedy, _, rest = rest.removeprefix("Remedy: ").partition("\n")
+    text = inner.message if inner is not None else str(error)
+    # The plug-in may know a remedy of its own.
+    message, own_remedy, log = split_message(text.strip())
     if kind == "KernelBuildError":
         return KernelBuildError(
-            f"{attempt} failed: {first}",
+            f"{attempt} failed: {message}",
             remedy=own_remedy or "Compile the model again for this device, or update its driver.",
-            details=_shorten(rest),
+            details=_shorten(log),
         )
     if kind == "DeviceError":
         return DeviceError(
-            f"{attempt} failed: {first}",
+            f"{attempt} failed: {message}",
             remedy=own_remedy or NO_DEVICE_REMEDIES.get(target),
-            details=_shorten(rest),
+            details=_shorten(log),
         )
     return None
 
 
-def _shorten(log: str) -> str | None:
+def _shorten(log: str | None) -> str | None:
     lines = [
         line if len(line) <= _LOG_COLUMNS else f"{line[: _LOG_COLUMNS - 1]}…"
-        for line in log.strip().splitlines()
+        for line in (log or "").strip().splitlines()
     ]
     if len(lines) > _LOG_LINES:
         left_out = len(lines) - _LOG_LINES

@@ -69,7 +69,6 @@ class Library:
 
     bits: int
     machine: int
-    file_bytes: int
     sections: dict[str, Section]
 
     @property
@@ -96,7 +95,7 @@ def read_library(path: str | os.PathLike[str]) -> Library:
         if entry[1] != _SHT_NOBITS and entry[4] + entry[5] > size:
             raise ElfError(f"the section {name} ends behind the end of the file")
         sections.setdefault(name, Section(name, entry[4], entry[5]))
-    return Library(layout.bits, machine, size, sections)
+    return Library(layout.bits, machine, sections)
 
 
 def append_sections(

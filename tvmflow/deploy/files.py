@@ -40,7 +40,7 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
     if final.is_dir():
         raise ArtifactError(
             f"Writing {final} failed: a file name was expected, but it is a folder.",
-            remedy="give a file name, for example with -o",
+            remedy="Give a file name, for example with -o.",
         )
     if not folder.is_dir():
         raise ArtifactError(
@@ -127,5 +127,5 @@ def _umask() -> int:
 def _write_error(path: Path, error: OSError) -> ArtifactError:
     return ArtifactError(
         f"Writing {path} failed: {error.strerror or error}.",
-        remedy="check the free space and the permissions of the folder, or choose another one",
+        remedy="Check the free space and the permissions of the folder, or choose another one.",
     )

@@ -50,8 +50,8 @@ class Host:
             raise TargetError(
                 f"The host triple {triple!r} was not understood: "
                 "ARCHITECTURE-linux-ABI was expected.",
-                remedy="use a triple such as x86_64-linux-gnu, aarch64-linux-gnu or "
-                "aarch64-linux-android24",
+                remedy="Use a triple such as x86_64-linux-gnu, aarch64-linux-gnu or "
+                "aarch64-linux-android24.",
             )
         architecture = _ARCHITECTURES.get(parts[0], parts[0])
         return cls(architecture, parts[1], parts[2])
@@ -128,7 +128,7 @@ def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) ->
     package = _COMPILER_PACKAGES.get(host.triple, "a compiler for it")
     raise TargetError(
         f"Linking a module for the host {host.triple} failed: {reason}.",
-        remedy=f"install {package}, or: python -m pip install 'tvmflow[cross]'",
+        remedy=f"Install {package}, or: python -m pip install 'tvmflow[cross]'",
         details="\n".join(failures) or None,
     )
 

@@ -197,16 +197,21 @@ def _find_device(target: str, index: int, artifact: Artifact) -> Any:
             # Loaded by `import tvm` already, unless that failed: then this says why.
             plugin.load()
         device = tvm.device(_DEVICES[target], index)
-        if device.exist:
+        # The host is one device, but TVM says of any index that it exists.
+        if device.exist and not (target == "llvm" and index):
             return device
         # A missing OpenCL device gives its reason when it is used.
         tvm.runtime.empty((1,), "uint8", device)
     except Exception as error:
         if (translated := translate(error, attempt, target)) is not None:
             raise translated from error
-    which = f"no {target} device {index}" if index else f"no {target} device"
+    if index:
+        raise DeviceError(
+            f"{attempt} failed: there is no {target} device {index} on this machine.",
+            remedy="`tvmflow devices` lists the devices and their numbers.",
+        )
     raise DeviceError(
-        f"{attempt} failed: there is {which} on this machine.",
+        f"{attempt} failed: there is no {target} device on this machine.",
         remedy=NO_DEVICE_REMEDIES.get(target),
     )
 

@@ -66,13 +66,13 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
     except onnx.checker.ValidationError as error:
         raise ModelError(
             f"Node {node_name(node)!r} is not a valid {node.op_type}: {_first_line(error)}",
-            remedy="export the model again",
+            remedy="Export the model again.",
         ) from error
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"The shapes at node {node_name(node)!r} ({node.op_type}) do not fit together: "
             f"{_first_line(error)}",
-            remedy="check the given input shapes, or export the model again",
+            remedy="Check the given input shapes, or export the model again.",
         ) from error
     types: dict[str, TensorType] = {}
     for name in filter(None, node.output):

@@ -99,7 +99,7 @@ def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:
         if info.elements == 0:
             raise UnsupportedModelError(
                 f"The output {name!r} has the shape {list(info.shape)}, without any elements.",
-                remedy="remove the output from the model",
+                remedy="Remove the output from the model.",
             )
         outputs.append(info)
     return tuple(outputs)

@@ -45,7 +45,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         if tensor.name in constants:
             raise ModelError(
                 f"The model has two initializers named {tensor.name!r}.",
-                remedy="export the model again",
+                remedy="Export the model again.",
             )
         constants[tensor.name] = to_array(tensor, source)
     nodes = []
@@ -76,18 +76,18 @@ def _check_content(graph: onnx.GraphProto) -> None:
     if not graph.output:
         raise ModelError(
             "The model's graph has no outputs: it describes no computation.",
-            remedy="export the model with at least one output",
+            remedy="Export the model with at least one output.",
         )
     if not graph.node:
         raise ModelError(
             "The model's graph has no nodes: it describes no computation.",
-            remedy="export the model again",
+            remedy="Export the model again.",
         )
     if graph.sparse_initializer:
         raise UnsupportedModelError(
             f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
             f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
-            remedy="export the model with dense weights",
+            remedy="Export the model with dense weights.",
         )
 
 
@@ -99,7 +99,7 @@ def _inlined(skeleton: onnx.ModelProto) -> list[onnx.NodeProto]:
         except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelError(
                 f"The model's functions cannot be resolved: {error}",
-                remedy="export the model without functions",
+                remedy="Export the model without functions.",
             ) from error
     return list(skeleton.graph.node)
 
@@ -112,22 +112,22 @@ def _check_versions(model: onnx.ModelProto) -> int:
         raise UnsupportedModelError(
             f"The model's file format is ONNX IR version {model.ir_version}, expected "
             f"{OLDEST_IR_VERSION} to {newest_ir} (onnx {onnx.__version__}).",
-            remedy="install a newer onnx package, or export the model for an older version"
+            remedy="Install a newer onnx package, or export the model for an older version."
             if model.ir_version > newest_ir
-            else "export the model with a current exporter",
+            else "Export the model with a current exporter.",
         )
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
     if not versions:
         raise ModelError(
             "The model does not say which version of ONNX's operator set it uses.",
-            remedy="export the model with a current exporter",
+            remedy="Export the model with a current exporter.",
         )
     opset = versions[0]
     if not OLDEST_OPSET <= opset <= newest_opset:
         raise UnsupportedModelError(
             f"The model uses ONNX operator set {opset}, expected {OLDEST_OPSET} to "
             f"{newest_opset} (onnx {onnx.__version__}).",
-            remedy=f"export it for operator set 18, for example; {convert}",
+            remedy=f"Export it for operator set 18, for example; {convert}.",
         )
     return int(opset)
 
@@ -182,7 +182,7 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
         first, _, context = str(error).partition("\n")
         raise ModelError(
             f"The model is not valid: {first.strip()}",
-            remedy="export the model again; onnx.checker.check_model shows the same error",
+            remedy="Export the model again; onnx.checker.check_model shows the same error.",
             details=context.strip() or None,
         ) from error
 

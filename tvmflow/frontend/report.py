@@ -28,6 +28,6 @@ def unsupported(problems: Iterable[Problem], label: str) -> UnsupportedModelErro
         f"{label[:1].upper() + label[1:]} cannot be compiled: {nodes} "
         f"{'node uses' if nodes == 1 else 'nodes use'} what is not supported "
         f"({', '.join(operators)}).",
-        remedy="export the model without them, or cut it before them (onnx.utils.extract_model)",
+        remedy="Export the model without them, or cut it before them (onnx.utils.extract_model).",
         details="\n".join(lines),
     )

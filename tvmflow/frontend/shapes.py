@@ -42,7 +42,7 @@ def static_inputs(
             known = ", ".join(map(repr, declared)) or "no inputs"
             raise ShapeError(
                 f"A shape is given for the input {name!r}, but the model has {known}.",
-                remedy="use the name of one of the model's inputs",
+                remedy="Use the name of one of the model's inputs.",
             )
     symbols: dict[str, tuple[int, str]] = {}
     for name, shape in given.items():
@@ -82,20 +82,20 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
     kind = value.type.WhichOneof("value")
     if kind is None:
         raise ModelError(
-            f"The input {value.name!r} has no type.", remedy="export the model with typed inputs"
+            f"The input {value.name!r} has no type.", remedy="Export the model with typed inputs."
         )
     if kind != "tensor_type":
         raise UnsupportedModelError(
             f"The input {value.name!r} is a {kind.removesuffix('_type').replace('_', ' ')}, "
             "only dense tensors can be compiled.",
-            remedy="export the model with plain tensors as inputs",
+            remedy="Export the model with plain tensors as inputs.",
         )
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
         raise UnsupportedModelError(
             f"The input {value.name!r} has the element type {dtype_name(tensor.elem_type)}, "
             f"expected one of {', '.join(sorted(DTYPES.values()))}.",
-            remedy="convert the model to one of these types",
+            remedy="Convert the model to one of these types.",
         )
     if not tensor.HasField("shape"):
         return None
@@ -139,7 +139,7 @@ def _check(
                 raise ShapeError(
                     f"The given shape {_text(shape)} of the input {name!r} makes the dimension "
                     f"{dim!r} {extent}, but the input {where} makes it {known}.",
-                    remedy=f"give the dimension {dim!r} one extent in all --shape options",
+                    remedy=f"Give the dimension {dim!r} one extent in all --shape options.",
                 )
 
 
@@ -172,7 +172,7 @@ def _open_error(
         options.append(f"--shape {name}={_suggestion(dims, symbols)}")
     return ShapeError(
         f"The model is compiled for static shapes, but {'; '.join(parts)}.",
-        remedy=f"set all extents, for example {' '.join(options)}",
+        remedy=f"Set all extents, for example {' '.join(options)}",
     )
 
 

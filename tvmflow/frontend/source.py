@@ -63,7 +63,7 @@ def open_model(
         if not model.HasField("graph"):
             raise ModelError(
                 "The onnx.ModelProto has no graph, expected a model.",
-                remedy="pass a model that onnx.load has read",
+                remedy="Pass a model that onnx.load has read.",
             )
         name = model.graph.name or "model"
         return Source(name, model, None, None, "the model", large_weight_bytes)
@@ -75,7 +75,7 @@ def open_model(
         raise ModelError(
             f"Cannot load a model from a {type(model).__name__}: expected a path, bytes or an "
             "onnx.ModelProto.",
-            remedy="pass the path of an ONNX file",
+            remedy="Pass the path of an ONNX file.",
         )
     path = Path(model)
     label = repr(str(path))
@@ -88,13 +88,13 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
     if path.is_dir():
         raise ModelError(
             f"Cannot read {label}: it is a directory, expected an ONNX file.",
-            remedy="pass the path of the .onnx file in it",
+            remedy="Pass the path of the .onnx file in it.",
         )
     try:
         if path.exists() and not path.is_file():
             raise ModelError(
                 f"Cannot read {label}: it is not a regular file.",
-                remedy="pass the path of an ONNX file",
+                remedy="Pass the path of an ONNX file.",
             )
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size < large_weight_bytes:
@@ -106,25 +106,25 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
                 return strip_large_tensors(view, large_weight_bytes)
     except FileNotFoundError as error:
         raise ModelError(
-            f"Cannot read {label}: there is no such file.", remedy="check the path"
+            f"Cannot read {label}: there is no such file.", remedy="Check the path."
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ModelError(f"Cannot read {label}: {reason}.", remedy="check the path") from error
+        raise ModelError(f"Cannot read {label}: {reason}.", remedy="Check the path.") from error
     except ValueError as error:  # a null character in the path
-        raise ModelError(f"Cannot read {label}: {error}.", remedy="check the path") from error
+        raise ModelError(f"Cannot read {label}: {error}.", remedy="Check the path.") from error
 
 
 def _parse(content: bytes, label: str) -> onnx.ModelProto:
     """Parse a serialized model."""
     damaged = ModelError(
         f"{label[:1].upper() + label[1:]} is not an ONNX model, or is damaged or cut short.",
-        remedy="copy or export the model again",
+        remedy="Copy or export the model again.",
     )
     if not content:
         raise ModelError(
             f"{label[:1].upper() + label[1:]} is empty, expected an ONNX model.",
-            remedy="copy or export the model again",
+            remedy="Copy or export the model again.",
         )
     try:
         model = onnx.ModelProto.FromString(content)

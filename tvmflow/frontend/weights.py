@@ -62,17 +62,17 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
         raise UnsupportedModelError(
             f"{what} has the element type {dtype_name(tensor.data_type)}, expected one of "
             f"{', '.join(sorted(DTYPES.values()))}.",
-            remedy="convert the model to one of these types",
+            remedy="Convert the model to one of these types.",
         )
     if tensor.HasField("segment"):
         raise UnsupportedModelError(
             f"{what} is stored in segments, which is not supported.",
-            remedy="save the model again with onnx.save",
+            remedy="Save the model again with onnx.save.",
         )
     if any(extent < 0 for extent in tensor.dims):
         raise ModelError(
             f"{what} has the negative shape {list(tensor.dims)}.",
-            remedy="copy or export the model again",
+            remedy="Copy or export the model again.",
         )
     if tensor.data_location == TensorProto.EXTERNAL:
         return _map_external(tensor, dtype, source)
@@ -83,7 +83,7 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
             raise ModelError(
                 f"{what} holds {len(tensor.raw_data)} bytes, expected {expected} for "
                 f"{dtype}{list(shape)}.",
-                remedy="copy or export the model again",
+                remedy="Copy or export the model again.",
             )
         if source and expected >= source.large_weight_bytes:
             # A view of the parsed bytes instead of a copy.
@@ -94,7 +94,7 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
     except (ValueError, TypeError) as error:
         raise ModelError(
             f"{what} does not hold the values of a {dtype}{list(shape)}: {error}",
-            remedy="copy or export the model again",
+            remedy="Copy or export the model again.",
         ) from error
 
 
@@ -113,7 +113,7 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
         raise ModelError(
             f"{what} needs {size} bytes for {dtype}{list(shape)}, but its external data is said "
             f"to have length {entries.get('length')} at offset {entries.get('offset', 0)}.",
-            remedy="export the model again",
+            remedy="Export the model again.",
         )
     folder = source.folder if source else None
     in_model = source.file if source and location == SAME_FILE else None
@@ -123,13 +123,13 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
     except OSError as error:
         raise ModelError(
             f"{what} keeps its values in {str(file)!r}, which cannot be read: {error.strerror}.",
-            remedy=f"put {file.name!r} back beside the model",
+            remedy=f"Put {file.name!r} back beside the model.",
         ) from error
     if offset + size > available:
         raise ModelError(
             f"{what} needs bytes {offset} to {offset + size} of {str(file)!r}, which ends at "
             f"{available}.",
-            remedy=f"copy {file.name!r} again, it is cut short",
+            remedy=f"Copy {file.name!r} again, it is cut short.",
         )
     if size == 0:
         return np.zeros(shape, dtype)
@@ -138,7 +138,7 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{what}: {str(file)!r} cannot be memory-mapped: {error}.",
-            remedy="copy it to a local disk",
+            remedy="Copy it to a local disk.",
         ) from error
 
 
@@ -148,12 +148,12 @@ def _external_file(what: str, location: str, folder: Path | None) -> Path:
         raise ModelError(
             f"{what} keeps its values in the file {location!r}, but the model was not given "
             "as a path.",
-            remedy="pass the model's path instead of its content",
+            remedy="Pass the model's path instead of its content.",
         )
     relative = PurePath(location)
     if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
         raise ModelError(
             f"{what} keeps its values in {location!r}, which is not a file in the model's folder.",
-            remedy="export the model with external data beside it",
+            remedy="Export the model with external data beside it.",
         )
     return folder / relative

@@ -136,5 +136,5 @@ def _varint(value: int) -> bytes:
 def _damaged(position: int) -> ModelError:
     return ModelError(
         f"The model's file is damaged or cut short: no valid field at byte {position}.",
-        remedy="copy or export the model again",
+        remedy="Copy or export the model again.",
     )

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeviceError
 from . import plugin
 
 
@@ -132,27 +131,13 @@ def why_no_opencl() -> str | None:
     return tvm_ffi.get_global_func("tvmflow.opencl.failure")() or None
 
 
-def require_opencl() -> DeviceInfo:
-    """Return the first OpenCL device.
-
-    Raises
-    ------
-    DeviceError
-        If there is none; the message tells which libraries were tried and the remedy.
-    """
-    devices = opencl_devices()
-    if not devices:
-        raise DeviceError(why_no_opencl() or "No OpenCL device was found.")
-    return devices[0]
-
-
 def cuda_devices() -> list[DeviceInfo]:
     """Return the CUDA devices; empty where TVM's CUDA runtime or the driver is missing."""
     import tvm
 
     devices: list[DeviceInfo] = []
     gpu = tvm.cuda(0)
-    while _exists(gpu):
+    while exists(gpu):
         devices.append(
             DeviceInfo(
                 kind="cuda",
@@ -174,7 +159,8 @@ def cuda_devices() -> list[DeviceInfo]:
     return devices
 
 
-def _exists(device: Any) -> bool:
+def exists(device: Any) -> bool:
+    """Whether there is such a device of TVM, and the driver to use it."""
     # TVM asks the CUDA runtime, which fails instead of answering where no driver is.
     try:
         return bool(device.exist)

@@ -34,7 +34,7 @@ class NativeDeviceError(DeviceError):
     """
 
     def __init__(self, text: str):
-        message, remedy, details = _split(text)
+        message, remedy, details = split_message(text)
         super().__init__(message, remedy=remedy, details=details)
 
 
@@ -42,11 +42,12 @@ class NativeKernelBuildError(KernelBuildError):
     """A :class:`~tvmflow.errors.KernelBuildError` raised in C++, with the build log."""
 
     def __init__(self, text: str):
-        message, remedy, details = _split(text)
+        message, remedy, details = split_message(text)
         super().__init__(message, remedy=remedy, details=details)
 
 
-def _split(text: str) -> tuple[str, str | None, str | None]:
+def split_message(text: str) -> tuple[str, str | None, str | None]:
+    """Return the message, the remedy and the details of an error raised in C++."""
     message, _, rest = text.partition("\n")
     remedy = None
     if rest.startswith("Remedy: "):
@@ -115,14 +116,14 @@ def _load_once() -> None:
     if not LIBRARY.exists():
         raise EnvironmentMismatchError(
             f"The OpenCL plug-in {LIBRARY} was not built.",
-            remedy="install tvmflow with pip (python -m pip install .), which compiles it",
+            remedy="Install tvmflow with pip (python -m pip install .), which compiles it.",
         )
     try:
         _handle = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         raise EnvironmentMismatchError(
             f"The OpenCL plug-in does not fit the installed TVM: {error}",
-            remedy="reinstall tvmflow with pip, which compiles the plug-in again",
+            remedy="Reinstall tvmflow with pip, which compiles the plug-in again.",
         ) from error
     tvm_ffi.register_error("DeviceError", NativeDeviceError)
     tvm_ffi.register_error("KernelBuildError", NativeKernelBuildError)

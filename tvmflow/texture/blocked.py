@@ -17,12 +17,6 @@ def blocks_of(channels: int, block: int) -> int:
     return -(-channels // block)
 
 
-def blocked_shape(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """``[N, C, H, W]`` to ``[N, C', H, W, c]``."""
-    n, channels, h, w = shape
-    return (n, blocks_of(channels, block), h, w, block)
-
-
 def pad_axis(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
     """``array`` with zeros appended along ``axis`` up to a multiple of ``multiple``."""
     short = -array.shape[axis] % multiple

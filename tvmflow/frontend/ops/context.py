@@ -70,11 +70,6 @@ class NodeContext:
             raise Refusal(f"its attribute {name!r} is missing")
         return self.attribute(name)
 
-    @property
-    def input_count(self) -> int:
-        """The number of inputs, with those left out in the middle."""
-        return len(self._inputs)
-
     def has(self, index: int) -> bool:
         """Whether the optional input is given."""
         return index < len(self._inputs) and bool(self._inputs[index])

@@ -121,6 +121,10 @@ def modulo(c: NodeContext) -> relax.Expr:
         return R.mod(c.input(0), c.input(1))
     if np.dtype(c.dtype()).kind == "f":
         raise Refusal("floating-point operands need the attribute fmod=1")
+    if np.dtype(c.dtype()).itemsize < 4:
+        # OpenCL C widens the sum of two small integers, and then has no `select` for it.
+        wide = [_cast(c, c.input(index), "int32") for index in range(2)]
+        return R.astype(c.emit(R.floor_mod(*wide)), c.dtype())
     return R.floor_mod(c.input(0), c.input(1))
 
 

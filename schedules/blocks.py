@@ -1,0 +1,95 @@
+"""What a block is: questions that schedules ask before they touch it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+from tvm.tirx import IterVar
+
+from ..texture.scope import is_texture
+
+
+def is_reduction(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a block reduces over some axis."""
+    return any(v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars)
+
+
+def is_injective(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether all of a block's axes are data parallel.
+
+    An opaque block (loops that TVM wrote itself) tells neither its axes nor what it writes.
+    """
+    found = sch.get(block)
+    return bool(found.writes) and all(v.iter_type == IterVar.DataPar for v in found.iter_vars)
+
+
+def launches_threads(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a block runs on the device's threads already, by its loops or inside.
+
+    An opaque block may launch several kernels, one after the other: in one kernel they would
+    overtake each other.
+    """
+    if any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)):
+        return True
+    found: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(sch.get(block).body, (tirx.AttrStmt, found.append))
+    return any(statement.attr_key == "thread_extent" for statement in found)
+
+
+def decides_by_data(block: s_tir.SBlock) -> bool:
+    """Whether a block reads, writes or computes booleans that depend on tensors' values."""
+    regions = [*block.reads, *block.writes]
+    if any(str(region.source.dtype) == "bool" for region in regions):
+        return True
+    found: list[Any] = []
+
+    def compare(node: Any) -> None:
+        tvm_ffi.structural_walk([node.a, node.b], (TensorLoad, found.append))
+
+    tvm_ffi.structural_walk(block.body, (_COMPARISONS, compare))
+    return bool(found)
+
+
+def calls_scalar_function(block: s_tir.SBlock) -> bool:
+    """Whether a block calls a function that TVM's LLVM code has for single numbers only."""
+    found: list[Call] = []
+    tvm_ffi.structural_walk(block.body, (Call, found.append))
+    return any(getattr(call.op, "name", None) in _SCALAR_FUNCTIONS for call in found)
+
+
+_SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def gathers_channels(block: s_tir.SBlock) -> bool:
+    """Whether a block takes the channels of a vector from different texels.
+
+    An image read is a whole texel: lanes of a vector can be its channels, in order, and
+    nothing else.
+    """
+    lane = block.iter_vars[-1].var if block.iter_vars else None
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
+    for load in loads:
+        if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
+            continue
+        *place, channel = load.indices
+        varies = any(_uses(index, lane) for index in place)
+        if varies or (_uses(channel, lane) and not channel.same_as(lane)):
+            return True
+    return False
+
+
+def _uses(expr: Any, var: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if var is not None and node.same_as(var):
+            found.append(node)
+
+    tvm_ffi.structural_walk(expr, (tirx.Var, visit))
+    return bool(found)
