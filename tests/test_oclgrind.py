@@ -11,7 +11,7 @@ import pytest
 
 import tvmflow
 from tvmflow.models import build as build_model
-from tvmflow.tolerance import assert_close
+from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]
 
@@ -33,12 +33,21 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", "adreno"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_kernels_are_clean(name, device, tmp_path):
+#: Textures for adreno and buffers for the CPU are what `auto` chooses.
+CASES = [
+    *((name, device, "auto", "fp32") for name in NETWORKS for device in ("cpu", "adreno")),
+    ("mobilenet_v2", "adreno", "buffer", "fp32"),
+    ("mobilenet_v2", "cpu", "texture", "fp32"),
+    ("mobilenet_v2", "adreno", "texture", "fp16"),
+    ("mobilenet_v2", "adreno", "buffer", "fp16"),
+]
+
+
+@pytest.mark.parametrize(("name", "device", "storage", "dtype"), CASES)
+def test_kernels_are_clean(name, device, storage, dtype, tmp_path):
     model, module = tmp_path / "model.onnx", tmp_path / "model.so"
     build_model(name, model, **NETWORKS[name])
-    with tvmflow.compile(model, target="opencl", device=device) as compiled:
+    with tvmflow.compile(model, device=device, storage=storage, dtype=dtype) as compiled:
         compiled.save(module)
         kernels = len(compiled.metadata["kernels"])
         shapes = {info.name: info.shape for info in compiled.inputs}
@@ -61,4 +70,4 @@ def test_kernels_are_clean(name, device, tmp_path):
     assert run.stdout.count("Instructions executed for kernel") >= kernels
     reference = onnxruntime.InferenceSession(model).run(None, feeds)[0]
     (output,) = np.load(tmp_path / "out.npz").values()
-    assert_close(output, reference)
+    assert_close(output, reference, STORED_AS_HALF if dtype == "fp16" else NETWORK)
