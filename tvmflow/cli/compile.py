@@ -87,6 +87,15 @@ def compile_model(
             autocompletion=lambda: ["auto", "texture", "buffer"],
         ),
     ] = "auto",
+    storage_overrides: Annotated[
+        Path | None,
+        typer.Option(
+            "--storage-overrides",
+            metavar="FILE",
+            help="JSON object (or TOML table, in a file *.toml) of tensors' names with texture or "
+            "buffer: these tensors are kept there, whatever --storage says.",
+        ),
+    ] = None,
     dtype: Annotated[
         str,
         typer.Option(
@@ -121,7 +130,9 @@ def compile_model(
     _refuse_overwriting(model, final)
     from .. import compile as compile_network
     from ..deploy.files import staging
+    from ..texture.overrides import read_overrides
 
+    overrides = read_overrides(storage_overrides) if storage_overrides else None
     started = time.perf_counter()
     # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
     with staging(final) as stage:
@@ -133,6 +144,7 @@ def compile_model(
                 host=host,
                 shapes=shapes or None,
                 storage=storage,
+                storage_overrides=overrides,
                 dtype=dtype,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
