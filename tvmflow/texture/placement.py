@@ -67,7 +67,7 @@ class Placement:
 
 def table(placements: Sequence[Placement]) -> list[str]:
     """One line for each decision, in aligned columns."""
-    rows = [("tensor", "shape", "stored as", "storage", "image", "why")]
+    rows = [("tensor", "shape", "dtype", "storage", "image", "why")]
     rows += [
         (
             p.tensor,
