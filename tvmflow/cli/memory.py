@@ -70,8 +70,8 @@ def print_memory(console: Console, plan: Mapping[str, Any]) -> None:
         for t in plan["tensors"]
     ]
     columns = [
-        "tensor", "storage", "dtype", "layout", "shape", "image", ">size", ">block", ">steps", "written by",
-        "read by",
+        "tensor", "storage", "dtype", "layout", "shape", "image", ">size", ">block", ">steps",
+        "written by", "read by",
     ]  # fmt: skip
     print_section(console, "Tensors", table(columns, tensors))
 
