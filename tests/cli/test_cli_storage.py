@@ -157,3 +157,20 @@ def test_textures_on_a_target_without_them(cli, network, tmp_path):
     result = cli("compile", network, "--target", "llvm", "--storage-overrides", "o.json")
     result.refused("llvm has no texture storage", "Remedy")
     assert files(tmp_path) == {"o.json"}
+
+
+def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, monkeypatch):
+    from tvm import s_tir
+
+    def broken(function, target):
+        """A schedule with a mistake: a work-item a channel."""
+        sch = s_tir.Schedule(function)
+        *_, last = sch.get_child_blocks(sch.get_sblock("root"))
+        sch.bind(sch.fuse(*sch.get_loops(last)), "blockIdx.x")
+        return sch, "broken"
+
+    monkeypatch.setattr("tvmflow.build.schedule_function", broken)
+    result = cli("compile", network, *OPENCL, "--storage", "texture")
+    result.refused("The primary function", "stores single channels", "Remedy: Compile with")
+    assert len(result.stderr.strip().splitlines()) == 2
+    assert files(tmp_path) == set()
