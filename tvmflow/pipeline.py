@@ -21,6 +21,7 @@ from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
 from .errors import TvmflowError
 from .target import TargetSpec, check_dtype, resolve, with_storage
+from .texture.overrides import check_overrides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from .frontend import ImportedModel
     from .graph.memory import MemoryPlan
-    from .texture.storage import Placement
+    from .texture.placement import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +96,22 @@ def fuse(job: Compilation) -> None:
 
 def storage(job: Compilation) -> None:
     """Texture or buffer for each tensor between primary functions."""
+    from .graph.rewriter import identifier
+    from .texture.placement import table
     from .texture.storage import place_tensors
 
+    assert job.model is not None
     job.mod, job.placements = place_tensors(
-        job.mod, job.target.device, job.storage, job.overrides, half=job.dtype == "fp16"
+        job.mod,
+        job.target.device,
+        job.storage,
+        job.overrides,
+        aliases={name: identifier(b) for name, b in job.model.bindings.items()},
+        half=job.dtype == "fp16",
+        inputs=[info.name for info in job.model.inputs],
     )
-    for placement in job.placements:
-        logger.info("storage: %s", placement)
+    for line in table(job.placements):
+        logger.info("storage   %s", line)
 
 
 def weights(job: Compilation) -> None:
@@ -158,6 +168,7 @@ def export(job: Compilation) -> None:
             "outputs": job.model.outputs,
             "kernels": kernel_names(job.executable, job.families),
             "weight_scopes": job.weight_scopes,
+            "placements": [placement.report() for placement in job.placements],
             "memory": job.memory.report(),
             "cpu": job.target.cpu,
             "options": job.options,
@@ -194,6 +205,7 @@ def compile(
     host: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     storage: str = "auto",
+    storage_overrides: Mapping[str, str] | None = None,
     dtype: str = "fp32",
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
@@ -218,6 +230,9 @@ def compile(
     storage
         Where tensors between primary functions are kept: ``texture`` or ``buffer``, or
         ``auto``, which decides for each tensor by what the device gains.
+    storage_overrides
+        ``texture`` or ``buffer`` for single tensors, before everything else, by the names
+        that ``tvmflow compile -v`` prints, or those of the ONNX model.
     dtype
         Precision in which tensors between primary functions and weights are stored:
         ``fp32``, or ``fp16``, which halves their memory. All arithmetic is fp32.
@@ -242,7 +257,9 @@ def compile(
     >>> boxes = module(image=picture)["boxes"]
     >>> module.save("face.so")
     """
-    spec = with_storage(resolve(target, device, host), storage)
+    overrides = dict(storage_overrides or {})
+    check_overrides(overrides)
+    spec = with_storage(resolve(target, device, host), storage, overrides)
     check_dtype(spec, dtype)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
@@ -252,8 +269,13 @@ def compile(
             target=spec,
             output=folder / "module.so",
             embed_limit_bytes=embed_limit_bytes,
-            options={"storage": storage, "dtype": dtype},
+            options={
+                "storage": storage,
+                "dtype": dtype,
+                **({"storage_overrides": overrides} if overrides else {}),
+            },
             storage=storage,
+            overrides=overrides,
             dtype=dtype,
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)

@@ -8,6 +8,7 @@ compiled for.  All schedules read these facts and never the name of a device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -191,11 +192,13 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     return TargetSpec("opencl", PRESETS[device], host)
 
 
-def with_storage(spec: TargetSpec, storage: str) -> TargetSpec:
+def with_storage(
+    spec: TargetSpec, storage: str, overrides: Mapping[str, str] | None = None
+) -> TargetSpec:
     """Check the choice of storage, and make the layout fit it.
 
     Textures hold blocks of four channels; a device that prefers wider blocks has them
-    as long as nobody insists on textures.
+    as long as nobody insists on textures, for all tensors or for one.
 
     Raises
     ------
@@ -207,12 +210,12 @@ def with_storage(spec: TargetSpec, storage: str) -> TargetSpec:
             f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
             remedy="Leave --storage out, or choose one of them.",
         )
-    if storage != "texture":
+    if storage != "texture" and "texture" not in (overrides or {}).values():
         return spec
     if spec.kind != "opencl":
         raise TargetError(
             f"The target {spec.kind} has no texture storage; textures are images of OpenCL.",
-            remedy="Use --target opencl, or --storage auto.",
+            remedy="Use --target opencl, or --storage auto without overrides.",
         )
     return replace(spec, device=replace(spec.device, channel_block=4))
 

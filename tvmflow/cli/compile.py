@@ -12,7 +12,7 @@ import typer
 
 from .formats import bytes_text
 from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_shapes
-from .session import command, err_console, note_file, print_json, state
+from .session import command, err_console, note, note_file, print_json, state
 
 if TYPE_CHECKING:
     from ..deploy.module import Module
@@ -25,6 +25,8 @@ EXAMPLES = """
       where the model leaves the batch size or the image size open
   tvmflow compile net.onnx --device adreno --host aarch64-linux-gnu
       for an Arm board with an Adreno GPU
+  tvmflow compile net.onnx --device adreno --storage-overrides one.json -v
+      with one.json {"stem_Clip": "buffer"}: the storage of one tensor; -v prints every tensor
   tvmflow compile net.onnx --target llvm --dump-ir ir/
       for the CPU, with the program after each stage in the folder ir
 """
@@ -87,6 +89,15 @@ def compile_model(
             autocompletion=lambda: ["auto", "texture", "buffer"],
         ),
     ] = "auto",
+    storage_overrides: Annotated[
+        Path | None,
+        typer.Option(
+            "--storage-overrides",
+            metavar="FILE",
+            help="JSON object (or TOML table, in a file *.toml) of tensors' names with texture or "
+            "buffer: these tensors are kept there, whatever --storage says.",
+        ),
+    ] = None,
     dtype: Annotated[
         str,
         typer.Option(
@@ -121,7 +132,9 @@ def compile_model(
     _refuse_overwriting(model, final)
     from .. import compile as compile_network
     from ..deploy.files import staging
+    from ..texture.overrides import read_overrides
 
+    overrides = read_overrides(storage_overrides) if storage_overrides else None
     started = time.perf_counter()
     # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
     with staging(final) as stage:
@@ -133,6 +146,7 @@ def compile_model(
                 host=host,
                 shapes=shapes or None,
                 storage=storage,
+                storage_overrides=overrides,
                 dtype=dtype,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
@@ -189,6 +203,8 @@ def _sizes(path: Path) -> tuple[int, Path | None, int]:
 
 
 def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
+    from ..deploy.storage_summary import counts
+
     size, sidecar, sidecar_bytes = _sizes(saved)
     return {
         "output": str(saved),
@@ -197,13 +213,18 @@ def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
         "weights_file_bytes": sidecar_bytes,
         "seconds": round(seconds, 3),
         **{key: module.metadata[key] for key in ("target", "device", "host", "stage_ms")},
+        **counts(module.metadata),
+        "placements": module.metadata["placements"],
     }
 
 
 def _report(module: Module, saved: Path, seconds: float) -> None:
+    from ..deploy.storage_summary import storage_summary
+
     meta = module.metadata
     size, sidecar, sidecar_bytes = _sizes(saved)
     what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
     if sidecar is not None:
         note_file(sidecar, f" ({bytes_text(sidecar_bytes)}): its weights, which belong beside it")
+    note(("Tensors", "green"), f" between kernels: {storage_summary(meta)}")

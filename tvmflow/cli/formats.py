@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ..units import bytes_text as bytes_text
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-
-def bytes_text(count: int) -> str:
-    """Return a size with a decimal unit: ``13.9 MB``."""
-    if count < 1000:
-        return f"{count} B"
-    power = min((len(str(count)) - 1) // 3, 4)
-    value = count / 1000**power
-    if value >= 999.95 and power < 4:  # it would be printed as 1000.0
-        value, power = value / 1000, power + 1
-    return f"{value:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
 
 
 def ms_text(ms: float) -> str:

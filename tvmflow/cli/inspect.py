@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .formats import bytes_text, facts, ms_text, print_section, shape_text, table
+from .memory import memory_plan, print_memory, print_placements, write_picture
 from .options import Debug, Json, ModuleFile, Quiet, Verbose
-from .session import command, note, out_console, print_json
+from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
     from ..deploy.artifact import Artifact
@@ -17,6 +19,8 @@ EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow inspect net.so
   tvmflow inspect net.so --kernels --weights
+  tvmflow inspect net.so --memory --memory-svg plan.svg
+      which intermediate tensors share memory, as tables and as a picture
   tvmflow inspect net.so --check
       compares every byte with the digests it was written with
   tvmflow inspect net.so --json | jq .inputs
@@ -28,6 +32,16 @@ def inspect_module(
     module: ModuleFile,
     kernels: Annotated[bool, typer.Option("--kernels", help="List the kernels.")] = False,
     weights: Annotated[bool, typer.Option("--weights", help="List the weights.")] = False,
+    placements: Annotated[
+        bool, typer.Option("--placements", help="List where each tensor is kept, and why.")
+    ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show the plan of intermediate memory.")
+    ] = False,
+    memory_svg: Annotated[
+        Path | None,
+        typer.Option("--memory-svg", metavar="OUT.svg", help="Draw that plan over time."),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare code and weights with their digests.")
     ] = False,
@@ -45,10 +59,19 @@ def inspect_module(
     artifact = read_artifact(module)
     if check:
         artifact.check()
+    plan = memory_plan(module, artifact.metadata) if memory or memory_svg else None
+    if plan is not None and memory_svg is not None:
+        write_picture(plan, str(artifact.metadata["name"]), memory_svg)
+        note_file(memory_svg)
     if as_json:
         print_json(_describe(artifact, check))
         return
-    _print(artifact, kernels, weights)
+    if not memory_svg or memory or kernels or weights or placements:
+        _print(artifact, kernels, weights)
+    if placements:
+        print_placements(out_console(), artifact.metadata.get("placements", []))
+    if plan is not None and memory:
+        print_memory(out_console(), plan)
     if check:
         note(("Every byte is what was written.", "green"))
 
@@ -81,7 +104,13 @@ def _weights_text(artifact: Artifact) -> str:
     return f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
 
 
+def _option(name: str, value: Any) -> str:
+    return f"{name} for {len(value)} tensors" if isinstance(value, dict) else f"{name}={value}"
+
+
 def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
+    from ..deploy.storage_summary import storage_summary
+
     meta, sizes, console = artifact.metadata, _sizes(artifact), out_console()
     about = [
         ("network", str(meta["name"])),
@@ -90,8 +119,9 @@ def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
         ("size", f"{bytes_text(sizes['file'])}, library {bytes_text(sizes['library'])}"),
         ("weights", _weights_text(artifact)),
         ("kernels", str(len(meta["kernels"]))),
+        ("storage", storage_summary(meta) if "memory" in meta else "unknown"),
         ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
-        ("options", ", ".join(f"{k}={v}" for k, v in meta["options"].items()) or "none"),
+        ("options", ", ".join(_option(k, v) for k, v in meta["options"].items()) or "none"),
         ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
     ]
     print_section(console, str(artifact.path), facts(about))

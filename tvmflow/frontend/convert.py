@@ -152,9 +152,7 @@ def _result(
     """
     kind = relax.Var if is_output else relax.DataflowVar
     if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
-        value = bind(
-            builder, value, context.name if index == 0 else f"{context.name}:{index}", kind
-        )
+        value = bind(builder, value, _binding_name(context.node, index), kind)
     found = TensorType(shape_of(value), dtype_of(value))
     if expected is not None and found != expected:
         raise Refusal(
@@ -162,6 +160,21 @@ def _result(
             f"{expected.dtype}{list(expected.shape)}"
         )
     return value
+
+
+def _binding_name(node: onnx.NodeProto, index: int) -> str:
+    """Name of the binding of a node's result."""
+    return node_name(node) if index == 0 else f"{node_name(node)}:{index}"
+
+
+def binding_names(graph: Graph) -> dict[str, str]:
+    """Names of the bindings that :func:`to_relax` makes, by the tensors' ONNX names."""
+    return {
+        name: _binding_name(node, index)
+        for node in graph.nodes
+        for index, name in enumerate(node.output)
+        if name
+    }
 
 
 def _output(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ import tvm
 from ..errors import UnsupportedModelError
 from ..tensors import TensorInfo
 from .batchnorm import fold_batch_norms
-from .convert import to_relax
+from .convert import binding_names, to_relax
 from .graph import Graph
 from .prepare import prepare
 from .propagate import propagate
@@ -39,6 +39,8 @@ class ImportedModel:
     weights
         Weights of 64 MiB and more (by default) by parameter name, in the order of the parameters;
         memory-mapped where they come from a file.
+    bindings
+        Names of bindings by the names that ONNX has for their tensors.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ImportedModel:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     weights: dict[str, np.ndarray]
+    bindings: dict[str, str] = field(default_factory=dict)
 
 
 def load_model(
@@ -84,7 +87,8 @@ def load_model(
     if mod is None:
         raise unsupported(graph.problems, source.label)
     outputs = _outputs(output_names, graph)
-    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights)
+    names = binding_names(graph)
+    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights, names)
 
 
 def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:

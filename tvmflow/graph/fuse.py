@@ -16,22 +16,24 @@ from tvm import IRModule
 from tvm.relax import backend, transform
 
 from ..target import TargetSpec
+from .names import restore_names
 
 
 def legalize_and_fuse(mod: IRModule, target: TargetSpec) -> IRModule:
     """Turn every operator into TIR and fuse what belongs together."""
-    passes = tvm.transform.Sequential(
-        [
-            backend.DispatchSampling(),
-            backend.DispatchSortScan(),
-            transform.LegalizeOps(),
-            transform.AnnotateTIROpPattern(),
-            transform.FuseOps(),
-            transform.FuseTIR(),
-            # A reshape is a view in the virtual machine, not a kernel.
-            transform.RewriteDataflowReshape(),
-            transform.DeadCodeElimination(["main"]),
-        ]
-    )
+    legalize = [
+        backend.DispatchSampling(),
+        backend.DispatchSortScan(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+    ]
+    finish = [
+        transform.FuseTIR(),
+        # A reshape is a view in the virtual machine, not a kernel.
+        transform.RewriteDataflowReshape(),
+        transform.DeadCodeElimination(["main"]),
+    ]
     with target.tvm_target:
-        return passes(mod)
+        mod = tvm.transform.Sequential(legalize)(mod)
+        mod = restore_names(mod, transform.FuseOps()(mod))
+        return tvm.transform.Sequential(finish)(mod)

@@ -55,6 +55,8 @@ class Kind(Enum):
     HALF_IMAGE = f"{HALF}:1.2"
 
 
+#: Blocks of channels that devices have, see :mod:`tvmflow.target`.
+LANES = (4, 16)
 #: Drivers align buffers to this many bytes, at least.
 ALIGNMENT = 64
 #: Orders of tensors that are tried besides the one by size.
@@ -73,7 +75,7 @@ class Tensor:
     dtype: str
     #: Memory scope of the parameter that writes it; ``None`` is a buffer of its dtype.
     scope: str | None = None
-    #: Steps (kernel calls) that write it first and read it last.
+    #: Steps, numbers of calls of primary functions, that write it first and read it last.
     first: int = 0
     last: int = 0
     producer: str = ""
@@ -88,6 +90,13 @@ class Tensor:
             return prod(self.shape) // CHANNELS * texel_bytes(str(self.scope))
         size = 2 if self.scope == HALF_BUFFER else np.dtype(self.dtype).itemsize
         return prod(self.shape) * size
+
+    @property
+    def layout(self) -> str:
+        """``NCHW4c`` for a texture, else what the shape tells."""
+        if len(self.shape) == 5 and (self.is_image or self.shape[-1] in LANES):
+            return f"NCHW{self.shape[-1]}c"
+        return "NCHW" if len(self.shape) == 4 else "plain"
 
     @property
     def is_image(self) -> bool:
@@ -143,6 +152,8 @@ class MemoryPlan:
 
     tensors: list[Tensor]
     blocks: list[Block]
+    #: Names of the functions that are called, in order.
+    steps: list[str] = field(default_factory=list)
 
     @property
     def peak_bytes(self) -> int:
@@ -163,6 +174,7 @@ class MemoryPlan:
         return {
             "peak_bytes": self.peak_bytes,
             "lower_bound_bytes": self.lower_bound_bytes,
+            "steps": self.steps,
             "blocks": [
                 {"bytes": b.bytes, "image": None if b.extent is None else str(b.extent)}
                 for b in self.blocks
@@ -174,6 +186,8 @@ class MemoryPlan:
                     "dtype": t.dtype,
                     "storage": "texture" if t.is_image else "buffer",
                     "stored_as": "float16" if t.kind in HALF_KINDS else t.dtype,
+                    "layout": t.layout,
+                    "scope": t.scope,
                     "image": None if t.extent is None else str(t.extent),
                     "bytes": t.bytes,
                     "block": t.block,

@@ -24,14 +24,16 @@ class _Planner:
         #: Allocated tensors that a variable may refer to.
         self.behind: dict[relax.Var, set[relax.Var]] = {}
         self.tensors: dict[relax.Var, Tensor] = {}
+        #: What has been called so far.
+        self.steps: list[str] = []
 
     def run(self) -> tuple[IRModule, MemoryPlan]:
         """Return the module with the plan applied, and the plan."""
-        for step, binding in enumerate(self.bindings):
-            self._follow(step, binding)
+        for binding in self.bindings:
+            self._follow(binding)
         results = self._behind(self.main.body.body)
         shared = [t for var, t in self.tensors.items() if var not in results]
-        plan = MemoryPlan(list(self.tensors.values()), assign_blocks(shared))
+        plan = MemoryPlan(list(self.tensors.values()), assign_blocks(shared), self.steps)
         return self._apply(plan), plan
 
     def _behind(self, expr: relax.Expr) -> set[relax.Var]:
@@ -43,8 +45,8 @@ class _Planner:
         tvm_ffi.structural_walk(expr, (relax.Var, visit))
         return found
 
-    def _follow(self, step: int, binding: relax.Binding) -> None:
-        value = binding.value
+    def _follow(self, binding: relax.Binding) -> None:
+        value, step = binding.value, len(self.steps)
         if op_name(value) == "relax.builtin.alloc_tensor":
             shape = shape_of(binding.var)
             tensor = Tensor(
@@ -54,8 +56,11 @@ class _Planner:
             self.behind[binding.var] = {binding.var}
             return
         used = self._behind(value)
-        for var in used:
-            self.tensors[var].last = step
+        # A view, a tuple or another name reads nothing; whoever reads through it does.
+        if isinstance(value, relax.Call) and op_name(value) != "relax.reshape":
+            for var in used:
+                self.tensors[var].last = step
+            self.steps.append(_name_of(value.op))
         if isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar):
             self._call(value)
         else:
@@ -63,7 +68,7 @@ class _Planner:
             self.behind[binding.var] = used
             if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
                 for var in used:
-                    self.tensors[var].producer = self.tensors[var].producer or str(value.op)
+                    self.tensors[var].producer = self.tensors[var].producer or _name_of(value.op)
         if isinstance(value, relax.Var):
             for var in used:
                 self.tensors[var].name = binding.var.name
@@ -108,6 +113,14 @@ class _Planner:
             gv: function if gv.name_hint == "main" else f for gv, f in self.mod.functions.items()
         }
         return IRModule(functions, attrs=self.mod.attrs)
+
+
+def _name_of(operator: relax.Expr) -> str:
+    """Name of a primary function, a packed function or an operator."""
+    for attribute in ("name_hint", "global_symbol", "name"):
+        if hasattr(operator, attribute):
+            return str(getattr(operator, attribute))
+    return str(operator)
 
 
 def _allocate(block: Block) -> relax.Expr:

@@ -7,6 +7,7 @@ bindings in order, emits new ones, and remembers what each old variable became.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ class _Substitute(PyExprMutator):
 
     def visit_dataflow_var_(self, op: relax.DataflowVar) -> relax.Expr:
         return self.lookup(op)
+
+
+def substitute(expr: relax.Expr, replaced: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    """``expr`` with these variables replaced."""
+    return _Substitute(lambda var: replaced.get(var, var)).visit_expr(expr)
 
 
 class Rewriter:

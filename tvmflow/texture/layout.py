@@ -23,6 +23,7 @@ Weights are constants and are rearranged here, at compile time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
@@ -43,11 +44,22 @@ class Forms:
     shape: tuple[int, ...]
 
 
+class _NamingBuilder(relax.BlockBuilder):
+    """Names what rules emit after the variable that they rewrite."""
+
+    hint = ""
+
+    def emit_te(self, func: Any, *args: Any, **kwargs: Any) -> relax.Var:
+        kwargs.setdefault("name_hint", self.hint)
+        return super().emit_te(func, *args, **kwargs)
+
+
 class LayoutPass(Rewriter):
     """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
 
     def __init__(self, mod: IRModule, device: Device):
         super().__init__(mod)
+        self.bb = _NamingBuilder(mod)
         self.device = device
         self.block = device.channel_block
         self.forms: dict[relax.Var, Forms] = {}
@@ -76,7 +88,11 @@ class LayoutPass(Rewriter):
             self.unpacked += 1
             channels = forms.shape[1]
             forms.plain = self.bb.emit_te(
-                blocked.unpack, forms.blocked, channels, primfunc_name_hint="unpack"
+                blocked.unpack,
+                forms.blocked,
+                channels,
+                primfunc_name_hint="unpack",
+                name_hint=f"{identifier(var.name)}_plain",
             )
         return forms.plain
 
@@ -91,7 +107,11 @@ class LayoutPass(Rewriter):
         if forms.blocked is None:
             self.packed += 1
             forms.blocked = self.bb.emit_te(
-                blocked.pack, forms.plain, self.block, primfunc_name_hint="pack"
+                blocked.pack,
+                forms.plain,
+                self.block,
+                primfunc_name_hint="pack",
+                name_hint=f"{identifier(expr.name)}_blocked",
             )
         return forms.blocked
 
@@ -111,6 +131,7 @@ class LayoutPass(Rewriter):
         if transposes and self.is_parameter(value.args[0]):
             self.transposed[var] = self.substitute(value.args[0])
         rule = RULES.get(op_name(value) or "")
+        self.bb.hint = identifier(var.name)
         result = rule(self, value) if rule is not None else None
         if result is None:
             return self.substitute(value)

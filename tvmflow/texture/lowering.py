@@ -41,7 +41,7 @@ STORE = "tirx.texture2d_store"
 
 def name_of(function: tirx.PrimFunc) -> str:
     """The primary function's name, for messages."""
-    return str((function.attrs or {}).get("global_symbol", "a primary function"))
+    return str((function.attrs or {}).get("global_symbol", "(without a name)"))
 
 
 def _access(buffer: Any, indices: Any) -> list[Any]:

@@ -15,7 +15,7 @@ the memory plan read it there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,55 +25,23 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op
 
 from ..build import wants_schedule
+from ..errors import CompileError
 from ..graph.rewriter import constant_array, shape_of
 from ..graph.weights import INLINE_LIMIT_BYTES
 from ..target import Device
 from .cost import Traffic, prefers_texture
+from .overrides import resolve_overrides
+from .placement import ASKED, COST, LAYOUT, LIMITS, OBSTACLE, OVERRIDE, Placement
 from .scope import (
     CHANNELS,
     HALF_BUFFER,
     constant_scope,
-    extent_of,
-    is_half,
-    is_texture,
     panel_scope,
     with_half,
 )
 
 #: Element types that images have channels of, and schedules compute in.
 DTYPES = ("float32",)
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where one tensor is kept, and why."""
-
-    tensor: str
-    shape: tuple[int, ...]
-    dtype: str
-    #: Memory scope; ``None`` is a buffer of its dtype.
-    scope: str | None
-    reason: str
-
-    @property
-    def storage(self) -> str:
-        """``texture`` or ``buffer``."""
-        return "texture" if self.scope is not None and is_texture(self.scope) else "buffer"
-
-    @property
-    def extent(self) -> str | None:
-        """The image's extent as text, ``None`` for a buffer."""
-        return str(extent_of(self.shape, str(self.scope))) if self.storage == "texture" else None
-
-    @property
-    def stored_as(self) -> str:
-        """The dtype of its elements in memory."""
-        return "float16" if self.scope is not None and is_half(self.scope) else self.dtype
-
-    def __str__(self) -> str:
-        image = f" {self.extent}" if self.extent else ""
-        kept = f"{self.stored_as} {self.storage}{image}"
-        return f"{self.tensor} {list(self.shape)}: {kept} ({self.reason})"
 
 
 @dataclass
@@ -107,6 +75,10 @@ class StoragePass:
         Storage of single tensors by name, before everything else.
     half
         Whether fp32 tensors are stored in 16 bits.
+    aliases
+        Further names that overrides may use, with the tensors' own.
+    inputs
+        Names of the first parameters of ``main``, instead of their own.
     """
 
     def __init__(
@@ -116,12 +88,16 @@ class StoragePass:
         storage: str,
         overrides: Mapping[str, str] | None = None,
         half: bool = False,
+        aliases: Mapping[str, str] | None = None,
+        inputs: Sequence[str] = (),
     ):
         self.mod = mod
         self.device = device
         self.storage = storage
         self.overrides = dict(overrides or {})
         self.half = half
+        self.aliases = dict(aliases or {})
+        self.inputs = inputs
         self.tensors: dict[Any, _Tensor] = {}
         #: Functions by the one they were made from and the scopes of their parameters.
         self.variants: dict[tuple[str, tuple[str | None, ...]], relax.GlobalVar] = {}
@@ -131,6 +107,8 @@ class StoragePass:
         main = self.mod["main"]
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
         self._find(main, bindings)
+        names = [tensor.name for tensor in self.tensors.values()]
+        self.overrides = resolve_overrides(self.overrides, names, self.aliases)
         pictures = [t for t in self.tensors.values() if _has_texels(t) and not t.constant]
         self.width = max((t.shape[3] for t in pictures), default=1)
         for tensor in self.tensors.values():
@@ -142,8 +120,10 @@ class StoragePass:
 
     def _find(self, main: relax.Function, bindings: list[relax.Binding]) -> None:
         """Collect the tensors that pass between functions, with producers and readers."""
-        for param in main.params:
-            self._note(param, param.name, constant=False).obstacle = "an input of the model"
+        for index, param in enumerate(main.params):
+            name = self.inputs[index] if index < len(self.inputs) else param.name
+            self._note(param, name, constant=False)
+        self._mark(main.params, "an input of the model")
         for binding in bindings:
             tensor = self._note(binding.var, binding.var.name, constant=False)
             call = called_function(self.mod, binding.value)
@@ -158,15 +138,16 @@ class StoragePass:
                 if read is None:
                     name = f"{binding.var.name}.{function.params[index].name}"
                     read = self._note(argument, name, constant=True)
-                if read is None or not _has_texels(read):
+                if read is None:
                     continue
                 if _is_opaque(function):
-                    read.obstacle = "read by a function that has no schedule of ours"
-                read.traffic.read(function, index)
+                    self._mark([argument], "read by a function that has no schedule of ours")
+                if _has_texels(read):
+                    read.traffic.read(function, index)
             if tensor is not None:
                 tensor.traffic.written(tensor.shape)
                 if _is_opaque(function):
-                    tensor.obstacle = "written by a function that has no schedule of ours"
+                    self._mark([binding.var], "written by a function that has no schedule of ours")
         self._mark([main.body.body], "an output of the model")
 
     def _note(self, expr: relax.Expr, name: str, *, constant: bool) -> _Tensor | None:
@@ -187,29 +168,39 @@ class StoragePass:
     # -- the decision -----------------------------------------------------------------------
 
     def _place(self, tensor: _Tensor) -> Placement | None:
-        """Decide for one tensor; ``None`` for one about which there is nothing to decide."""
+        """Decide for one tensor; ``None`` for a constant that no texture could hold."""
+        asked = self.overrides.get(tensor.name)
+        scope, cause, reason = self._decide(tensor)
+        if asked == "texture":
+            if cause in (LAYOUT, OBSTACLE, LIMITS):
+                raise _impossible(tensor, reason)
+            scope = self._scope_for(tensor)
+        elif asked == "buffer":
+            scope = None
         narrow = self.half and tensor.can_be_half and not tensor.obstacle
-        if not _has_texels(tensor) and not narrow:
+        if scope is None and narrow:
+            scope = HALF_BUFFER
+        elif tensor.constant and cause == LAYOUT and not asked:
             return None
+        if asked:
+            cause, reason = OVERRIDE, "asked for by name"
+        return Placement(
+            tensor.name, tensor.shape, tensor.dtype, scope, reason, cause, tensor.constant
+        )
 
-        def placed(scope: str | None, reason: str) -> Placement:
-            if scope is None and narrow:
-                scope = HALF_BUFFER
-            return Placement(tensor.name, tensor.shape, tensor.dtype, scope, reason)
-
+    def _decide(self, tensor: _Tensor) -> tuple[str | None, str, str]:
+        """Scope, cause and reason without overrides."""
         if tensor.obstacle:
-            return placed(None, tensor.obstacle)
+            return None, OBSTACLE, tensor.obstacle
         if not _has_texels(tensor):
-            return placed(None, "not in a blocked layout")
+            return None, LAYOUT, _why_no_texels(tensor)
         scope = self._scope_for(tensor)
         if scope is None:
-            return placed(None, f"over the limits of the device's images, {limits(self.device)}")
-        if self.storage == "texture":
-            return placed(scope, "asked for")
-        if self.storage == "buffer":
-            return placed(None, "asked for")
+            return None, LIMITS, f"over the limits of the device's images, {limits(self.device)}"
+        if self.storage != "auto":
+            return (scope if self.storage == "texture" else None), ASKED, "asked for"
         better, reason = prefers_texture(tensor.traffic, self.device)
-        return placed(scope if better else None, reason)
+        return (scope if better else None), COST, reason
 
     def _scope_for(self, tensor: _Tensor) -> str | None:
         if tensor.constant:
@@ -270,6 +261,26 @@ def _has_texels(tensor: _Tensor) -> bool:
     return rank_fits and shape[-1] == CHANNELS and tensor.dtype in DTYPES
 
 
+def _why_no_texels(tensor: _Tensor) -> str:
+    """What keeps a tensor from being made of texels."""
+    shape = tensor.shape
+    if tensor.dtype not in DTYPES:
+        return f"of {tensor.dtype}, and textures hold {' or '.join(DTYPES)}"
+    if tensor.constant and len(shape) < 3:
+        return "a constant of fewer than 3 axes"
+    if len(shape) == 5 and shape[-1] > CHANNELS:
+        return f"in blocks of {shape[-1]} channels, and a texel has {CHANNELS}"
+    return f"in a plain layout, without blocks of {CHANNELS} channels"
+
+
+def _impossible(tensor: _Tensor, reason: str) -> CompileError:
+    return CompileError(
+        f"The storage overrides ask for a texture for the tensor {tensor.name} "
+        f"{list(tensor.shape)}, but it is {reason}.",
+        remedy="Leave it out of the overrides, or ask for a buffer.",
+    )
+
+
 def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
     """``function`` with its parameters in these memory scopes."""
     buffers = {
@@ -299,7 +310,10 @@ def parameter_scopes(mod: IRModule) -> dict[str, str]:
     names = {param: param.name for param in main.params}
     scopes = {}
     for binding in (b for block in main.body.blocks for b in block.bindings):
-        function, arguments = called_function(mod, binding.value) or (None, [])
+        call = called_function(mod, binding.value)
+        if call is None:
+            continue
+        function, arguments = call
         for index, argument in enumerate(arguments):
             scope = function.params[index].scope()
             if argument in names and scope not in ("", "global"):
@@ -319,9 +333,11 @@ def place_tensors(
     storage: str,
     overrides: Mapping[str, str] | None = None,
     half: bool = False,
+    aliases: Mapping[str, str] | None = None,
+    inputs: Sequence[str] = (),
 ) -> tuple[IRModule, list[Placement]]:
     """Run the pass; see :class:`StoragePass`."""
-    return StoragePass(mod, device, storage, overrides, half).run()
+    return StoragePass(mod, device, storage, overrides, half, aliases, inputs).run()
 
 
 def _key(expr: relax.Expr) -> Any:

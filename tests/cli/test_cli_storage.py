@@ -1,0 +1,176 @@
+"""Storage on the command line: decisions, overrides, the memory plan and its picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+OPENCL = ("--target", "opencl", "--device", "adreno")
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def network(tmp_path_factory) -> Path:
+    """Three convolutions with ReLUs between them, ``a``, ``b/relu`` and the output ``y``."""
+    generator = np.random.default_rng(8)
+    constants, nodes, name = [], [], "x"
+    for index, (channels, inputs) in enumerate([(8, 3), (12, 8), (5, 12)]):
+        weight = generator.standard_normal((channels, inputs, 3, 3)).astype(np.float32)
+        constants.append(numpy_helper.from_array(weight, f"w{index}"))
+        result = ("a", "b/relu", "y")[index]
+        nodes.append(helper.make_node("Conv", [name, f"w{index}"], [f"c{index}"], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"c{index}"], [result]))
+        name = result
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [value("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [value("y", TensorProto.FLOAT, [1, 5, 16, 16])],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path_factory.mktemp("network") / "chain.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_compile_sums_up_what_became_of_the_tensors(cli, network):
+    result = cli("compile", network, *OPENCL, "--storage", "texture")
+    assert result.status == 0, result.stderr
+    assert "Tensors between kernels: 4 textures, 0 buffers;" in result.stderr
+    assert "kB of intermediate memory" in result.stderr
+    assert "chain.so" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "why"), [("mali", "by the cost model"), ("cpu", "in blocks of 16 channels")]
+)
+def test_compile_says_why_there_are_no_textures(cli, network, device, why):
+    result = cli("compile", network, "--device", device)
+    assert "0 textures" in result.stderr
+    assert why in result.stderr
+
+
+def test_verbose_compilation_prints_a_line_for_each_tensor(cli, network):
+    result = cli("compile", network, *OPENCL, "--storage", "texture", "-v")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("storage   ")]
+    assert lines[0].split()[1:] == ["tensor", "shape", "dtype", "storage", "image", "why"]
+    (line,) = [line for line in lines if line.split()[1] == "b_relu"]
+    assert line.split()[1:6] == ["b_relu", "1×3×16×16×4", "float32", "texture", "16x48"]
+    assert line.endswith("asked for")
+    assert line.index("asked for") == lines[0].index("why")
+
+
+def test_decisions_are_in_the_json_and_in_the_module(cli, network):
+    described = cli("compile", network, *OPENCL, "--storage", "texture", "--json").json
+    assert (described["textures"], described["buffers"]) == (4, 0)
+    assert described["peak_bytes"] >= described["lower_bound_bytes"] > 0
+    found = {p["tensor"]: p for p in described["placements"]}
+    assert found["a"]["storage"] == "texture"
+    assert found["x"]["reason"] == "an input of the model"
+    inspected = cli("inspect", "chain.so", "--json").json
+    assert inspected["placements"] == described["placements"]
+    assert inspected["memory"]["peak_bytes"] == described["peak_bytes"]
+
+
+def test_inspect_shows_the_plan(cli, network):
+    assert cli("compile", network, *OPENCL, "--storage", "texture").status == 0
+    result = cli("inspect", "chain.so", "--memory", "--placements")
+    assert result.status == 0, result.stderr
+    for word in ("4 textures, 0 buffers", "lower bound", "ratio", "NCHW4c", "16×48", "b_relu"):
+        assert word in result.stdout
+    row = next(r for r in result.stdout.splitlines() if r.startswith("b_relu") and "NCHW4c" in r)
+    assert "fused_conv2d" in row
+    assert "2–3" in row
+    assert "an output of the model" in result.stdout
+    assert "Tensors" not in cli("inspect", "chain.so").stdout
+
+
+def test_inspect_draws_the_plan(cli, network, tmp_path):
+    assert cli("compile", network, *OPENCL, "--storage", "texture").status == 0
+    result = cli("inspect", "chain.so", "--memory-svg", "plan.svg")
+    assert result.status == 0, result.stderr
+    assert "Wrote plan.svg" in result.stderr
+    assert result.stdout == ""
+    root = ElementTree.fromstring(Path("plan.svg").read_text())
+    texts = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert "b_relu" in texts
+    cli("inspect", "chain.so", "--memory-svg", "no/plan.svg").refused("no does not exist")
+    assert files(tmp_path) == {"chain.so", "plan.svg"}
+
+
+def test_inspect_of_a_module_for_the_cpu_has_a_plan_too(cli, compiled):
+    assert "intermediate memory" in cli("inspect", compiled, "--memory").stdout
+
+
+@pytest.mark.parametrize("name", ["o.json", "o.toml"])
+def test_overrides_by_the_names_of_the_onnx_model(cli, network, name):
+    import sys
+
+    if name.endswith("toml") and sys.version_info < (3, 11):
+        pytest.skip("Python has tomllib since 3.11")
+    text = '"b/relu" = "buffer"' if name.endswith("toml") else '{"b/relu": "buffer"}'
+    Path(name).write_text(text)
+    arguments = ("--storage", "texture", "--storage-overrides", name)
+    described = cli("compile", network, *OPENCL, *arguments, "--json").json
+    found = {p["tensor"]: p["storage"] for p in described["placements"]}
+    assert (found["a"], found["b_relu"]) == ("texture", "buffer")
+    assert (described["textures"], described["buffers"]) == (3, 1)
+    assert "storage_overrides for 1 tensors" in cli("inspect", "chain.so").stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"b/rel": "buffer"}, ["'b/rel'", "names no tensor", "b_relu", "Compile with -v"]),
+        ({"c1": "buffer"}, ["'c1'", "inside a primary function"]),
+        ({"a": "images"}, ["'a'", "'images'", "texture, buffer"]),
+        ({"x": "texture"}, ["x [1, 3, 16, 16]", "an input of the model"]),
+        (["a"], ["o.json", "list"]),
+    ],
+)
+def test_overrides_that_are_refused(cli, network, tmp_path, overrides, words):
+    Path("o.json").write_text(json.dumps(overrides))
+    result = cli("compile", network, *OPENCL, "--storage-overrides", "o.json")
+    result.refused(*words, "Remedy")
+    assert files(tmp_path) == {"o.json"}
+
+
+def test_a_file_of_overrides_that_is_not_there(cli, network, tmp_path):
+    result = cli("compile", network, *OPENCL, "--storage-overrides", "none.json")
+    result.refused("none.json", "No such file", "Remedy")
+    assert files(tmp_path) == set()
+
+
+def test_textures_on_a_target_without_them(cli, network, tmp_path):
+    Path("o.json").write_text('{"a": "texture"}')
+    result = cli("compile", network, "--target", "llvm", "--storage-overrides", "o.json")
+    result.refused("llvm has no texture storage", "Remedy")
+    assert files(tmp_path) == {"o.json"}
+
+
+def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, monkeypatch):
+    from tvm import s_tir
+
+    def broken(function, target):
+        """A schedule with a mistake: a work-item a channel."""
+        sch = s_tir.Schedule(function)
+        *_, last = sch.get_child_blocks(sch.get_sblock("root"))
+        sch.bind(sch.fuse(*sch.get_loops(last)), "blockIdx.x")
+        return sch, "broken"
+
+    monkeypatch.setattr("tvmflow.build.schedule_function", broken)
+    result = cli("compile", network, *OPENCL, "--storage", "texture")
+    result.refused("The primary function", "stores single channels", "Remedy: Compile with")
+    assert len(result.stderr.strip().splitlines()) == 2
+    assert files(tmp_path) == set()

@@ -1,0 +1,114 @@
+"""Names of tensors through fusion.
+
+Fusion calls its results ``lv``, ``lv1`` and so on; people know the tensors by the names
+of the model.  Before::
+
+    c  = R.call_tir(conv2d, (x, w))         y = R.call_tir(relu, (c,))
+
+After fusion, and with the names back::
+
+    lv = fused_conv2d_relu(x, w)            y = fused_conv2d_relu(x, w)
+
+What a fused function computes is compared with what stood there before: the same
+operators of the same arguments are the same tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from tvm import IRModule, relax
+from tvm.ir import GenericConst
+
+from .rewriter import substitute
+
+
+class _Values:
+    """Values known by how they are computed, and the variables that held them."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Hashable, int] = {}
+        self.names: dict[Hashable, list[str]] = {}
+
+    def of(self, expr: Any, env: dict[relax.Var, Hashable]) -> Hashable:
+        """What ``expr`` is worth, where ``env`` says that of its variables."""
+        if isinstance(expr, relax.Var):
+            return env.get(expr, expr.name)
+        if isinstance(expr, GenericConst):
+            return ("constant", expr.value.__hash__())
+        if isinstance(expr, relax.Tuple):
+            return tuple(self.of(field, env) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            fields = self.of(expr.tuple_value, env)
+            return fields[expr.index] if isinstance(fields, tuple) else (fields, expr.index)
+        if not isinstance(expr, relax.Call):
+            return str(expr)
+        arguments = tuple(self.of(argument, env) for argument in expr.args)
+        return self.number((str(expr.op), arguments, str(expr.attrs), str(expr.ty)))
+
+    def number(self, key: Hashable) -> Hashable:
+        """A number in place of a key, which would hold all that led to it."""
+        return ("value", self.numbers.setdefault(key, len(self.numbers)))
+
+
+def restore_names(before: IRModule, fused: IRModule) -> IRModule:
+    """Give the variables of ``main`` the names that their tensors had before fusion."""
+    values = _Values()
+    env: dict[relax.Var, Hashable] = {}
+    for parameter in before["main"].params:
+        env[parameter] = ("parameter", parameter.name)
+    for binding in _bindings(before["main"]):
+        env[binding.var] = values.of(binding.value, env)
+        values.names.setdefault(env[binding.var], []).append(binding.var.name)
+
+    main = fused["main"]
+    env = {parameter: ("parameter", parameter.name) for parameter in main.params}
+    taken = {parameter.name for parameter in main.params}
+    renamed: dict[relax.Var, relax.Var] = {}
+    blocks = []
+    for block in main.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            var, value = binding.var, binding.value
+            env[var] = _call(values, fused, value, env)
+            names = values.names.get(env[var], [])
+            # Equal tensors that were computed twice have the names in their order.
+            name = unique(names.pop(0) if names else var.name, taken)
+            renamed[var] = type(var)(name, var.ty)
+            bindings.append(relax.VarBinding(renamed[var], substitute(value, renamed)))
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, substitute(main.body.body, renamed))
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    functions = {gv: function if gv.name_hint == "main" else f for gv, f in fused.functions.items()}
+    return IRModule(functions, attrs=fused.attrs)
+
+
+def _call(
+    values: _Values, mod: IRModule, value: relax.Expr, env: dict[relax.Var, Hashable]
+) -> Hashable:
+    """What a binding of the fused ``main`` is worth; calls of fused functions are looked into."""
+    if not (isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar)):
+        return values.of(value, env)
+    function = mod[value.op]
+    inner = {
+        parameter: values.of(argument, env)
+        for parameter, argument in zip(function.params, value.args, strict=True)
+    }
+    for binding in _bindings(function):
+        inner[binding.var] = values.of(binding.value, inner)
+    return values.of(function.body.body, inner)
+
+
+def _bindings(function: relax.Function) -> Iterable[relax.Binding]:
+    return (binding for block in function.body.blocks for binding in block.bindings)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """``name``, with a number behind it if it is taken; it is then taken."""
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
