@@ -216,8 +216,7 @@ class StoragePass:
         self.builder = relax.BlockBuilder(IRModule({}, attrs=self.mod.attrs))
         blocks = []
         for block in main.body.blocks:
-            bindings = [relax.VarBinding(b.var, self._retarget(b)) for b in block.bindings]
-            blocks.append(type(block)(bindings))
+            blocks.append(type(block)([self._retarget(b) for b in block.bindings]))
         body = relax.SeqExpr(blocks, main.body.body)
         rewritten = relax.Function(
             main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span
@@ -227,11 +226,11 @@ class StoragePass:
             functions[gv] = rewritten if gv.name_hint == "main" else function
         return IRModule(functions, attrs=self.mod.attrs)
 
-    def _retarget(self, binding: relax.Binding) -> relax.Expr:
+    def _retarget(self, binding: relax.Binding) -> relax.Binding:
         """The same call, of the function with the signature that the placements ask for."""
         call = called_function(self.mod, binding.value)
         if call is None:
-            return binding.value
+            return binding
         function, arguments = call
         scopes = [self._scope(argument) for argument in arguments]
         # A function with several results has no tensor of its own: they stay buffers.
@@ -241,7 +240,8 @@ class StoragePass:
         if key not in self.variants:
             self.variants[key] = self.builder.add_func(with_scopes(function, scopes), name)
         old = binding.value
-        return relax.Call(old.op, [self.variants[key], *old.args[1:]], old.attrs, old.ty_args)
+        new = relax.Call(old.op, [self.variants[key], *old.args[1:]], old.attrs, old.ty_args)
+        return relax.VarBinding(binding.var, new)
 
     def _scope(self, expr: relax.Expr) -> str | None:
         tensor = self.tensors.get(_key(expr))
