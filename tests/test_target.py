@@ -8,6 +8,7 @@ import pytest
 
 from tvmflow.errors import TargetError
 from tvmflow.target import PRESETS, preset_of, resolve
+from tvmflow.texture.scope import constant_scope, panel_scope
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,16 @@ def test_refused(arguments, words):
 
 
 def test_auto_without_a_question():
-    assert resolve("llvm").device == PRESETS["cpu"]
-    assert resolve("cuda").device == PRESETS["nvidia"]
+    assert resolve("llvm").device.name == "cpu"
+    assert resolve("cuda").device.name == "nvidia"
     assert resolve("cuda").arch.startswith("sm_")
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_only_opencl_has_images(target):
+    device = resolve(target).device
+    assert panel_scope((1, 1, 2, 2, 4), device, 2) is None
+    assert constant_scope((1, 1, 4), device) is None
 
 
 @pytest.mark.opencl

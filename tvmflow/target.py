@@ -57,7 +57,7 @@ class Device:
     max_group_size: int
     #: Whether a work-item should copy its padded input tile to private memory first.
     stage_input: bool
-    #: Largest width and height of an image, in texels.
+    #: Largest width and height of an image, in texels; 0 where there are no images.
     image_extent: int
     #: Largest number of layers of an image array.
     image_layers: int
@@ -178,7 +178,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
                 remedy="Use --target opencl (or cuda) for a GPU, or --device cpu.",
             )
-        return TargetSpec("llvm", PRESETS["cpu"], host)
+        return TargetSpec("llvm", _without_images(PRESETS["cpu"]), host)
     if target == "cuda":
         if device not in ("auto", "nvidia"):
             raise TargetError(
@@ -186,7 +186,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 remedy="Use --device nvidia, or --target opencl.",
             )
         arch = _cuda_arch()
-        return TargetSpec("cuda", PRESETS["nvidia"], host, arch)
+        return TargetSpec("cuda", _without_images(PRESETS["nvidia"]), host, arch)
     if device == "auto":
         return TargetSpec("opencl", _running_opencl_device(), host)
     return TargetSpec("opencl", PRESETS[device], host)
@@ -240,6 +240,11 @@ def check_dtype(spec: TargetSpec, dtype: str) -> None:
         )
 
 
+def _without_images(device: Device) -> Device:
+    """The device as targets see it that have no images."""
+    return replace(device, image_extent=0, image_layers=0)
+
+
 def _cuda_arch() -> str:
     """Architecture of the first GPU, or the oldest one that is still common."""
     import tvm
@@ -279,7 +284,6 @@ def preset_of(info: Any) -> Device:
     else:
         base = PRESETS["adreno"]
     limits = {"max_group_size": info.max_work_group_size}
-    if info.images:
-        limits["image_extent"] = min(info.image2d_max_width, info.image2d_max_height)
-        limits["image_layers"] = info.image_max_array_size
+    limits["image_extent"] = min(info.image2d_max_width, info.image2d_max_height)
+    limits["image_layers"] = info.image_max_array_size
     return replace(base, **limits)

@@ -192,6 +192,8 @@ class StoragePass:
         """Scope, cause and reason without overrides."""
         if tensor.obstacle:
             return None, OBSTACLE, tensor.obstacle
+        if not self.device.image_extent:
+            return None, LIMITS, "on a target or device without images"
         if not _has_texels(tensor):
             return None, LAYOUT, _why_no_texels(tensor)
         scope = self._scope_for(tensor)
@@ -214,9 +216,9 @@ class StoragePass:
     def _rewrite(self, main: relax.Function) -> IRModule:
         others = {gv: f for gv, f in self.mod.functions.items() if not isinstance(f, tirx.PrimFunc)}
         self.builder = relax.BlockBuilder(IRModule({}, attrs=self.mod.attrs))
-        blocks = []
-        for block in main.body.blocks:
-            blocks.append(type(block)([self._retarget(b) for b in block.bindings]))
+        blocks = [
+            type(block)([self._retarget(b) for b in block.bindings]) for block in main.body.blocks
+        ]
         body = relax.SeqExpr(blocks, main.body.body)
         rewritten = relax.Function(
             main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span
