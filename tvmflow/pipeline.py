@@ -90,8 +90,12 @@ def layout(job: Compilation) -> None:
 def fuse(job: Compilation) -> None:
     """Operators to primary functions."""
     from .graph.fuse import legalize_and_fuse
+    from .graph.rewriter import identifier
 
-    job.mod = legalize_and_fuse(job.mod, job.target)
+    assert job.model is not None
+    job.mod = legalize_and_fuse(
+        job.mod, job.target, {identifier(name) for name in job.model.bindings.values()}
+    )
 
 
 def storage(job: Compilation) -> None:

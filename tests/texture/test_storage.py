@@ -278,8 +278,9 @@ def test_decisions_are_printed_in_columns():
 
 
 def names(model):
-    spec = resolve("opencl", "adreno")
-    mod = legalize_and_fuse(apply_layouts(simplify(load_model(model).mod), spec.device), spec)
+    spec, imported = resolve("opencl", "adreno"), load_model(model)
+    mod = apply_layouts(simplify(imported.mod), spec.device)
+    mod = legalize_and_fuse(mod, spec, {identifier(n) for n in imported.bindings.values()})
     return [b.var.name for block in mod["main"].body.blocks for b in block.bindings]
 
 
@@ -293,6 +294,16 @@ def test_equal_functions_have_results_of_different_names():
     for _ in range(3):
         x = g.relu(g.conv(x, 8, 3))
     assert names(g.model(x)) == ["x_0_blocked", "t1", "t3", "t5", "t7", "gv"]
+
+
+def test_a_tensor_may_be_called_like_a_function():
+    g = Graph(1, 3, 6, 6)
+    x = g.conv(g.relu(g.conv("x", 8, 3)), 8, 3)
+    model = g.model(g.conv(x, 8))
+    for node in model.graph.node:
+        for names_of in (node.input, node.output):
+            names_of[:] = ["conv2d" if name == "t1" else name for name in names_of]
+    assert names(model) == ["x_0_blocked", "conv2d", "t2", "t3", "gv"]
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -11,6 +11,8 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tvm
 from tvm import IRModule
 from tvm.relax import backend, transform
@@ -19,8 +21,13 @@ from ..target import TargetSpec
 from .names import restore_names
 
 
-def legalize_and_fuse(mod: IRModule, target: TargetSpec) -> IRModule:
-    """Turn every operator into TIR and fuse what belongs together."""
+def legalize_and_fuse(
+    mod: IRModule, target: TargetSpec, model_names: Collection[str] = ()
+) -> IRModule:
+    """Turn every operator into TIR and fuse what belongs together.
+
+    ``model_names`` are those of the model's tensors, which variables keep or get back.
+    """
     legalize = [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
@@ -35,5 +42,5 @@ def legalize_and_fuse(mod: IRModule, target: TargetSpec) -> IRModule:
     ]
     with target.tvm_target:
         mod = tvm.transform.Sequential(legalize)(mod)
-        mod = restore_names(mod, transform.FuseOps()(mod))
+        mod = restore_names(mod, transform.FuseOps()(mod), model_names)
         return tvm.transform.Sequential(finish)(mod)

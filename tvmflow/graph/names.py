@@ -15,7 +15,7 @@ operators of the same arguments are the same tensor.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from tvm import IRModule, relax
@@ -52,15 +52,26 @@ class _Values:
         return ("value", self.numbers.setdefault(key, len(self.numbers)))
 
 
-def restore_names(before: IRModule, fused: IRModule) -> IRModule:
-    """Give the variables of ``main`` the names that their tensors had before fusion."""
+def restore_names(before: IRModule, fused: IRModule, model_names: Collection[str] = ()) -> IRModule:
+    """Give the variables of ``main`` the names that their tensors had before fusion.
+
+    Parameters
+    ----------
+    before, fused
+        The module before and after fusion.
+    model_names
+        Names of the model's tensors, as identifiers: a variable that got a number behind
+        one of them, because a function is called so, loses it.
+    """
     values = _Values()
     env: dict[relax.Var, Hashable] = {}
     for parameter in before["main"].params:
         env[parameter] = ("parameter", parameter.name)
     for binding in _bindings(before["main"]):
         env[binding.var] = values.of(binding.value, env)
-        values.names.setdefault(env[binding.var], []).append(binding.var.name)
+        values.names.setdefault(env[binding.var], []).append(
+            _model_name(binding.var.name, model_names)
+        )
 
     main = fused["main"]
     env = {parameter: ("parameter", parameter.name) for parameter in main.params}
@@ -98,6 +109,11 @@ def _call(
     for binding in _bindings(function):
         inner[binding.var] = values.of(binding.value, inner)
     return values.of(function.body.body, inner)
+
+
+def _model_name(name: str, model_names: Collection[str]) -> str:
+    base = name.rstrip("0123456789")
+    return base if name not in model_names and base in model_names else name
 
 
 def _bindings(function: relax.Function) -> Iterable[relax.Binding]:

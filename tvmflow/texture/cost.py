@@ -74,4 +74,4 @@ def prefers_texture(traffic: Traffic, device: Device) -> tuple[bool, str]:
     texture = traffic.cost(speed.write, speed.stream, speed.cached)
     better = texture < buffer or (texture == buffer and speed.cached > 1)
     order = "<" if texture < buffer else "=" if texture == buffer else ">"
-    return better, f"cost {texture:.3g} as texture {order} {buffer:.3g} as buffer"
+    return better, f"cost {texture:,.0f} as texture {order} {buffer:,.0f} as buffer"
