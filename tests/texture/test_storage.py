@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 
+import onnxruntime
 import pytest
 from networks import NETWORKS, Graph
-from operators import conv
+from operators import conv, feeds_for
 
+import tvmflow
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.frontend import load_model
 from tvmflow.graph.fuse import legalize_and_fuse
@@ -21,6 +24,7 @@ from tvmflow.texture.overrides import read_overrides, resolve_overrides
 from tvmflow.texture.placement import table
 from tvmflow.texture.scope import extent_of
 from tvmflow.texture.storage import place_tensors
+from tvmflow.tolerance import assert_close
 
 
 def place(model, device="adreno", storage="texture", overrides=None, **limits):
@@ -259,6 +263,29 @@ def test_files_that_are_refused(text, words, tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(CompileError, match=r"none\.json.*No such file"):
         read_overrides(tmp_path / "none.json")
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("base", ["texture", "buffer"])
+@pytest.mark.parametrize("network", ["bottlenecks", "inception", "squeeze_and_excite", "u_net"])
+def test_any_mixture_of_storages_is_right(network, base):
+    model = NETWORKS[network]()
+    placed, _ = place(model)
+    generator = random.Random(network + base)
+    overrides = {
+        name: generator.choice(["texture", "buffer"]) for name, p in placed.items() if p.scope
+    }
+    assert len(set(overrides.values())) == 2
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    feeds = feeds_for(model)
+    (reference,) = session.run(None, feeds)
+    with tvmflow.compile(
+        model, device="adreno", storage=base, storage_overrides=overrides
+    ) as module:
+        decided = {p["tensor"]: p["storage"] for p in module.metadata["placements"]}
+        assert overrides.items() <= decided.items()
+        assert_close(module(**feeds)[module.outputs[0].name], reference)
 
 
 # -- what is printed ----------------------------------------------------------------------------
