@@ -61,6 +61,13 @@ def test_compile_says_why_there_are_no_textures(cli, network, device, why):
     assert why in result.stderr
 
 
+def test_a_target_without_images_has_nothing_to_explain(cli, network):
+    result = cli("compile", network, "--target", "llvm", "-v")
+    assert "Tensors between kernels: 3 buffers; " in result.stderr
+    assert "over the limits" not in result.stderr
+    assert "on a target or device without images" in result.stderr
+
+
 def test_verbose_compilation_prints_a_line_for_each_tensor(cli, network):
     result = cli("compile", network, *OPENCL, "--storage", "texture", "-v")
     lines = [line for line in result.stderr.splitlines() if line.startswith("storage   ")]

@@ -116,6 +116,7 @@ BUFFERS = {**PLAN, "tensors": [{**t, "storage": "buffer"} for t in PLAN["tensors
         ([placement("cost"), placement("cost"), placement("obstacle")], "by the cost model"),
         ([placement("asked")] * 3 + [placement("cost", constant=True)] * 9, "as asked for"),
         ([placement("layout", "in blocks of 16 channels")], "tensors are in blocks of 16 channels"),
+        ([placement("no images")], "the device has no images"),
         ([placement("obstacle")], "no tensor passes between kernels"),
         ([], "no tensor passes between kernels"),
     ],
@@ -134,4 +135,4 @@ def test_a_summary_names_tensors_over_the_limits():
 
 
 def test_a_cpu_module_has_no_textures_to_explain():
-    assert summary(BUFFERS, "llvm") == "0 textures, 3 buffers; 6.4 kB of intermediate memory"
+    assert summary(BUFFERS, "llvm") == "3 buffers; 6.4 kB of intermediate memory"

@@ -205,6 +205,11 @@ def test_refused_overrides(overrides, words):
     assert error.value.remedy
 
 
+def test_a_texture_on_a_device_without_images_is_refused():
+    with pytest.raises(CompileError, match=r"t2 .*without images"):
+        place(chain(), storage="auto", overrides={"t2": "texture"}, image_extent=0)
+
+
 def test_a_texture_over_the_limits_is_refused():
     with pytest.raises(CompileError, match=r"t2\.param_0.*50x50 texels in 1 layers"):
         place(chain(), overrides={"t2.param_0": "texture"}, image_extent=50, image_layers=1)

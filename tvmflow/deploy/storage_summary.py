@@ -13,6 +13,7 @@ _WHY = {
     "asked": "as asked for",
     "cost": "by the cost model, textures are slower than buffers on this device",
     "layout": "the layout for this device has no texels",
+    "no images": "the device has no images",
     "limits": "every tensor is over the limits of the device's images",
 }
 
@@ -32,10 +33,12 @@ def counts(metadata: Mapping[str, Any]) -> dict[str, int]:
 def storage_summary(metadata: Mapping[str, Any]) -> str:
     """Textures, buffers and their memory; why there are no textures, or not more."""
     found = counts(metadata)
-    parts = [f"{_several(found['textures'], 'texture')}, {_several(found['buffers'], 'buffer')}"]
-    if not found["textures"] and metadata["target"] == "opencl":
-        parts[0] += f" ({_why_none(metadata)})"
-    parts.append(f"{bytes_text(found['peak_bytes'])} of intermediate memory")
+    memory = f"{bytes_text(found['peak_bytes'])} of intermediate memory"
+    parts = [_several(found["buffers"], "buffer"), memory]
+    if metadata["target"] == "opencl":
+        parts[0] = f"{_several(found['textures'], 'texture')}, {parts[0]}"
+        if not found["textures"]:
+            parts[0] += f" ({_why_none(metadata)})"
     over = [p["tensor"] for p in metadata.get("placements", ()) if p["cause"] == "limits"]
     if over:
         names = ", ".join(over[:3]) + (" and others" if len(over) > 3 else "")

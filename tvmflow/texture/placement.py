@@ -9,11 +9,12 @@ from typing import Any
 from .scope import extent_of, is_half, is_texture
 
 #: Causes of a decision.
-ASKED, OVERRIDE, COST, LIMITS, LAYOUT, OBSTACLE = (
+ASKED, OVERRIDE, COST, LIMITS, NO_IMAGES, LAYOUT, OBSTACLE = (
     "asked",
     "override",
     "cost",
     "limits",
+    "no images",
     "layout",
     "obstacle",
 )

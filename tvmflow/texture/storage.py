@@ -31,7 +31,7 @@ from ..graph.weights import INLINE_LIMIT_BYTES
 from ..target import Device
 from .cost import Traffic, prefers_texture
 from .overrides import resolve_overrides
-from .placement import ASKED, COST, LAYOUT, LIMITS, OBSTACLE, OVERRIDE, Placement
+from .placement import ASKED, COST, LAYOUT, LIMITS, NO_IMAGES, OBSTACLE, OVERRIDE, Placement
 from .scope import (
     CHANNELS,
     HALF_BUFFER,
@@ -172,7 +172,7 @@ class StoragePass:
         asked = self.overrides.get(tensor.name)
         scope, cause, reason = self._decide(tensor)
         if asked == "texture":
-            if cause in (LAYOUT, OBSTACLE, LIMITS):
+            if cause in (LAYOUT, OBSTACLE, LIMITS, NO_IMAGES):
                 raise _impossible(tensor, reason)
             scope = self._scope_for(tensor)
         elif asked == "buffer":
@@ -180,7 +180,7 @@ class StoragePass:
         narrow = self.half and tensor.can_be_half and not tensor.obstacle
         if scope is None and narrow:
             scope = HALF_BUFFER
-        elif tensor.constant and cause == LAYOUT and not asked:
+        elif tensor.constant and cause in (LAYOUT, NO_IMAGES) and not asked:
             return None
         if asked:
             cause, reason = OVERRIDE, "asked for by name"
@@ -193,7 +193,7 @@ class StoragePass:
         if tensor.obstacle:
             return None, OBSTACLE, tensor.obstacle
         if not self.device.image_extent:
-            return None, LIMITS, "on a target or device without images"
+            return None, NO_IMAGES, "on a target or device without images"
         if not _has_texels(tensor):
             return None, LAYOUT, _why_no_texels(tensor)
         scope = self._scope_for(tensor)
