@@ -111,7 +111,9 @@ class Workload:
         for block in epilogue[:-1]:
             self.inline(block)
         if epilogue:
-            self.sch.set_scope(anchor, 0, "local")
+            # An arg-max has two results: the place, and the value that it compares with.
+            for index in range(len(self.sch.get(anchor).writes)):
+                self.sch.set_scope(anchor, index, "local")
             return epilogue[-1]
         # cache_write leaves the anchor writing the private copy and returns the copying block.
         return self.sch.cache_write(anchor, 0, "local")

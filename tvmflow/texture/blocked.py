@@ -52,6 +52,17 @@ def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
     return np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
 
 
+def transposed_weight(
+    weight: np.ndarray, groups: int, taps: tuple[int, int], block: int
+) -> np.ndarray:
+    """``[I, O/groups, KH, KW]`` to ``[O', I/groups, taps..., c]``, padded with zeros."""
+    inputs, outputs, kh, kw = weight.shape
+    split = weight.reshape(groups, inputs // groups, outputs, kh, kw)
+    turned = split.transpose(0, 2, 1, 3, 4).reshape(groups * outputs, inputs // groups, kh, kw)
+    padded = np.pad(turned, [(0, 0), (0, 0), (0, taps[0] - kh), (0, taps[1] - kw)])
+    return conv_weight(padded, block)
+
+
 def depthwise_weight(weight: np.ndarray, block: int) -> np.ndarray:
     """``[C, 1, KH, KW]`` to ``[C', KH, KW, c]``, channels padded with zeros."""
     padded = pad_axis(weight[:, 0], 0, block)
