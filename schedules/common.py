@@ -68,9 +68,11 @@ class Workload:
 
     def after(self, anchor: Block) -> list[Block]:
         """Blocks that follow the anchor in program order."""
-        anchor_block = self.sch.get(anchor)
-        index = next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(anchor_block))
-        return self.blocks[index + 1 :]
+        return self.blocks[self._position(anchor) + 1 :]
+
+    def _position(self, block: Block) -> int:
+        wanted = self.sch.get(block)
+        return next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(wanted))
 
     def lanes_of(self, block: Block) -> int:
         """Vector lanes that the last loop of a block may become; 0 where it may not.
@@ -105,8 +107,12 @@ class Workload:
         """Inline the epilogue into one block that writes the output, and return it.
 
         The anchor's own result stays in private memory.  Without an epilogue the
-        output block copies that result.
+        output block copies that result.  Elementwise blocks before the anchor are what
+        the epilogue reads besides it.
         """
+        for block in self.blocks[: self._position(anchor)]:
+            if self.annotation(block, ROLE) is None:
+                self.inline(block)
         epilogue = self.after(anchor)
         for block in epilogue[:-1]:
             self.inline(block)

@@ -116,6 +116,21 @@ def build_executable(mod: IRModule, target: TargetSpec) -> relax.VMExecutable:
         ) from error
 
 
+# -- OpenCL functions ------------------------------------------------------------------------
+
+#: Functions that OpenCL C has for numbers and vectors alike, and TVM gives C's names there.
+_OPENCL_FUNCTIONS = ("tan", "asin", "acos", "atan", "asinh", "acosh", "atanh")
+
+
+def _direct(call: tvm.ir.Call) -> tvm.ir.Call:
+    name = call.op.name.removeprefix("tirx.")
+    return tirx.call_pure_extern(call.ty.dtype, name, *call.args)
+
+
+for _name in _OPENCL_FUNCTIONS:
+    tirx.register_intrin_lowering(f"tirx.{_name}", target="opencl", f=_direct, level=99)
+
+
 # -- OpenCL source -------------------------------------------------------------------------
 
 
