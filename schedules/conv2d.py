@@ -101,6 +101,11 @@ class Knobs:
     stage_input: bool
 
 
+def input_lanes(inputs: int, block: int) -> int:
+    """Input channels of one block that are taken together; they divide all of them."""
+    return inputs if inputs < block else gcd(inputs, block)
+
+
 def heuristic(workload: Workload, loops: list[int], reduction: list[int]) -> Knobs:
     """Knobs from the shape and the device.
 
@@ -116,7 +121,7 @@ def heuristic(workload: Workload, loops: list[int], reduction: list[int]) -> Kno
     # share its weights, else for more output blocks, which share its inputs.
     tile_h = largest_divisor(height, rest) if pointwise else 1
     tile_o = largest_divisor(outputs, max(1, min(2, rest // tile_h)))
-    unroll_i = largest_divisor(gcd(inputs, block) if inputs > block else inputs, 4)
+    unroll_i = largest_divisor(input_lanes(inputs, block), 4)
     return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input)
 
 
@@ -157,8 +162,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     *tile, i, p, q = workload.loops_below(anchor, item)
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
     inputs = int(sch.get(i).extent)
-    lanes = inputs if inputs < block else gcd(inputs, block)
-    i_block, i_lane = sch.split(i, [None, lanes])
+    i_block, i_lane = sch.split(i, [None, input_lanes(inputs, block)])
     i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i])
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
     if staged is not None:
@@ -166,7 +170,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         above = p if reads_texture else i_block
         sch.compute_at(staged, above)
         sch.set_scope(staged, 0, "local")
-        _vectorize_staged(workload, staged, above)
+        vectorize_staged(workload, staged, above)
     if weights is not None:
         sch.compute_at(weights, i_outer)
         workload.vectorize_last(workload.loops_below(weights, i_outer))
@@ -178,7 +182,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     return sch
 
 
-def _vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
+def vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
     """Vectorise the copy of an input tile along its lanes, where it has some."""
     loops = workload.loops_below(pad, above)
     if len(loops) < 3:

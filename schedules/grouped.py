@@ -20,7 +20,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload, largest_divisor, tile_of
-from .conv2d import pad_spatial
+from .conv2d import input_lanes, pad_spatial, vectorize_staged
 
 NAME = "grouped"
 
@@ -115,7 +115,8 @@ def heuristic(workload: Workload, loops: list[int], reduction: list[int], shared
     """Knobs from the shape and the device; loops as in :func:`conv2d.heuristic`."""
     tile_w = tile_of(loops[3], workload.target.device.accumulators // 2)
     window = reduction[1] * reduction[2]
-    return Knobs(1, tile_w, largest_divisor(reduction[0], 4), window <= 4, shared)
+    unroll_i = largest_divisor(input_lanes(reduction[0], loops[4]), 4)
+    return Knobs(1, tile_w, unroll_i, window <= 4, shared)
 
 
 # -- how it is scheduled ------------------------------------------------------------------
@@ -135,7 +136,14 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     """Tile and vectorise by ``knobs``; also for transposed convolutions."""
     sch = workload.sch
     pad = workload.padding()
-    if pad is not None:
+    inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
+    reads_texture = workload.reads_texture(pad if pad is not None else anchor, 0)
+    # Lanes that read different channels read them one by one: a copy would be of all channels.
+    stages = knobs.lanes == block and (reads_texture or workload.target.device.stage_input)
+    staged = pad if stages else None
+    if stages and pad is None and reads_texture:
+        staged = sch.cache_read(anchor, 0, "local")
+    if pad is not None and not stages:
         workload.inline(pad)
     weights = sch.cache_read(anchor, 1, "local") if workload.reads_texture(anchor, 1) else None
     output = workload.merge_epilogue(anchor)
@@ -146,12 +154,19 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     item = workload.bind_outer([n, o, h, w])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
-    i_outer, i_inner = sch.split(i, [None, knobs.unroll_i])
+    i_block, i_lane = sch.split(i, [None, input_lanes(inputs, block)])
+    i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i])
     runs, run = sch.split(lanes, [None, knobs.lanes])
-    sch.reorder(i_outer, p, q, i_inner, *tile, runs, run)
+    sch.reorder(i_block, p, q, i_outer, i_inner, *tile, runs, run)
+    if staged is not None:
+        # A texture's texel holds several channels: a row of texels is read once for all.
+        above = p if reads_texture else i_block
+        sch.compute_at(staged, above)
+        sch.set_scope(staged, 0, "local")
+        vectorize_staged(workload, staged, above)
     if weights is not None:
-        sch.compute_at(weights, q)
-        workload.vectorize_last(workload.loops_below(weights, q))
+        sch.compute_at(weights, i_outer)
+        workload.vectorize_last(workload.loops_below(weights, i_outer))
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])
@@ -159,7 +174,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
         sch.vectorize(run)
     else:
         sch.unroll(run)
-    init = sch.decompose_reduction(anchor, i_outer)
+    init = sch.decompose_reduction(anchor, i_block)
     # The runs of lanes are one vector again: all of them start at zero.
     *spread, outer, inner = workload.loops_below(init, item)
     workload.unroll_all([*spread, outer])
