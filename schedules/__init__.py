@@ -13,14 +13,34 @@ import logging
 from tvm import s_tir, tirx
 
 from ..target import TargetSpec
-from . import conv2d, dense, depthwise, fallback, pooling, reduction, softmax
+from . import (
+    conv2d,
+    conv2d_transpose,
+    dense,
+    depthwise,
+    fallback,
+    grouped,
+    pooling,
+    reduction,
+    softmax,
+)
 from .blocks import launches_threads
 from .common import Workload
 
 logger = logging.getLogger(__name__)
 
 #: Families in the order in which they are asked; the last one never declines.
-FAMILIES = (conv2d, depthwise, pooling, dense, softmax, reduction, fallback)
+FAMILIES = (
+    conv2d,
+    depthwise,
+    grouped,
+    conv2d_transpose,
+    pooling,
+    dense,
+    softmax,
+    reduction,
+    fallback,
+)
 
 
 def schedule_function(function: tirx.PrimFunc, target: TargetSpec) -> tuple[s_tir.Schedule, str]:

@@ -17,6 +17,12 @@ def blocks_of(channels: int, block: int) -> int:
     return -(-channels // block)
 
 
+def blocked_shape(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
+    """``[N, C, H, W]`` to ``[N, C', H, W, c]``."""
+    n, channels, h, w = shape
+    return (n, blocks_of(channels, block), h, w, block)
+
+
 def pad_axis(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
     """``array`` with zeros appended along ``axis`` up to a multiple of ``multiple``."""
     short = -array.shape[axis] % multiple
@@ -44,6 +50,17 @@ def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
     outputs, inputs, kh, kw = padded.shape
     split = padded.reshape(outputs // block, block, inputs, kh, kw)
     return np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
+
+
+def transposed_weight(
+    weight: np.ndarray, groups: int, taps: tuple[int, int], block: int
+) -> np.ndarray:
+    """``[I, O/groups, KH, KW]`` to ``[O', I/groups, taps..., c]``, padded with zeros."""
+    inputs, outputs, kh, kw = weight.shape
+    split = weight.reshape(groups, inputs // groups, outputs, kh, kw)
+    turned = split.transpose(0, 2, 1, 3, 4).reshape(groups * outputs, inputs // groups, kh, kw)
+    padded = np.pad(turned, [(0, 0), (0, 0), (0, taps[0] - kh), (0, taps[1] - kw)])
+    return conv_weight(padded, block)
 
 
 def depthwise_weight(weight: np.ndarray, block: int) -> np.ndarray:

@@ -32,7 +32,7 @@ from tvm.ir import GenericConst
 from ..graph.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from ..target import Device
 from . import blocked
-from .rules import RULES
+from .rules import RULES, Later
 
 
 @dataclass
@@ -65,6 +65,10 @@ class LayoutPass(Rewriter):
         self.forms: dict[relax.Var, Forms] = {}
         #: Large weights that the graph transposes, by the transposed variable.
         self.transposed: dict[relax.Var, relax.Expr] = {}
+        #: Values of the old variables.
+        self.definitions: dict[relax.Var, relax.Expr] = {}
+        #: Those of them that are emitted when something reads their plain form.
+        self.deferred: dict[relax.Var, relax.Expr] = {}
         #: Conversions inserted, for reports and tests.
         self.packed = 0
         self.unpacked = 0
@@ -82,6 +86,9 @@ class LayoutPass(Rewriter):
     def plain(self, var: relax.Var) -> relax.Expr:
         """The plain form, converted from the blocked one at its first use."""
         forms = self.forms.get(var)
+        if var in self.deferred:
+            value = self.substitute(self.deferred.pop(var))
+            self.env[var] = self.bb.emit(value, name_hint=identifier(var.name))
         if forms is None:
             return self.env.get(var, var)
         if forms.plain is None:
@@ -105,15 +112,30 @@ class LayoutPass(Rewriter):
             self.forms[expr] = Forms(self.plain(expr), None, shape_of(expr))
         forms = self.forms[expr]
         if forms.blocked is None:
-            self.packed += 1
-            forms.blocked = self.bb.emit_te(
-                blocked.pack,
-                forms.plain,
-                self.block,
-                primfunc_name_hint="pack",
-                name_hint=f"{identifier(expr.name)}_blocked",
-            )
+            forms.blocked = self.pack(forms.plain, expr)
         return forms.blocked
+
+    def plain_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+        """The plain form of an old expression, in another shape of the same elements."""
+        plain = self.substitute(expr)
+        return plain if shape_of(expr) == shape else self.bb.emit(relax.op.reshape(plain, shape))
+
+    def blocked_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+        """The blocked form of an old expression of less than four axes, as ``shape``."""
+        if shape_of(expr) == shape:
+            return self.blocked(expr)
+        return self.pack(self.plain_as(expr, shape), expr)
+
+    def pack(self, plain: relax.Expr, var: relax.Var) -> relax.Expr:
+        """A new tensor in the blocked layout, named after an old variable."""
+        self.packed += 1
+        return self.bb.emit_te(
+            blocked.pack,
+            plain,
+            self.block,
+            primfunc_name_hint="pack",
+            name_hint=f"{identifier(var.name)}_blocked",
+        )
 
     # -- rewriting -------------------------------------------------------------------------------
 
@@ -130,9 +152,13 @@ class LayoutPass(Rewriter):
         transposes = op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2
         if transposes and self.is_parameter(value.args[0]):
             self.transposed[var] = self.substitute(value.args[0])
+        self.definitions[var] = value
         rule = RULES.get(op_name(value) or "")
         self.bb.hint = identifier(var.name)
         result = rule(self, value) if rule is not None else None
+        if result is Later.LATER:
+            self.deferred[var] = value
+            return None
         if result is None:
             return self.substitute(value)
         if result.is_blocked:

@@ -1,0 +1,184 @@
+"""Transposed convolution over the blocked layout, as a gather: no two outputs share a write.
+
+Computes, with stride ``s``, dilation ``d`` and padding ``a`` before the first row (columns
+are alike)::
+
+    x[N, I', H, W, c]   w[O', I/groups, KH, KW, c]
+    y[n, o', h, w, o] = sum_{i, p, q} x[n, i', (h + a - p*d) / s, (w + a - q*d) / s, i]
+                                      * w[o', i, p, q, o]
+
+over those ``p`` and ``q`` for which the divisions leave no rest.  With ``e * d = 1 (mod s)``
+these are ``p = (h + a) * e % s + s * t``, one for every ``t``: no product is with a zero
+that a stride would have put between the inputs.  Where ``d`` and ``s`` have a common
+factor there is no such ``e``, and every ``p`` is tried.
+
+A work-item computes ``s`` rows and a multiple of ``s`` columns, so that each of its
+outputs knows its taps when the code is generated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tvm import s_tir, te, tirx
+
+from .common import FAMILY, Workload, largest_divisor
+from .conv2d import pad_spatial
+from .grouped import SHARED, Knobs, apply, channels_read
+
+NAME = "conv2d_transpose"
+
+#: Block annotation: the strides, in the order of rows and columns.
+STRIDES = "tvmflow.strides"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a transposed convolution."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    output_padding: int
+
+    @property
+    def result(self) -> int:
+        """Extent of the result."""
+        full = (self.size - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
+        return full - self.before - self.after + self.output_padding
+
+    @property
+    def is_coprime(self) -> bool:
+        """Whether the taps that reach an output are known from its place."""
+        return gcd(self.dilation, self.stride) == 1
+
+    @property
+    def taps(self) -> int:
+        """How many taps are tried for an output."""
+        return -(-self.kernel // self.stride) if self.is_coprime else self.kernel
+
+    def tap(self, place, t):  # type: ignore[no-untyped-def]
+        """The tap ``p`` and the row that it reads, and whether it counts (``None``: always)."""
+        shifted = place + self.before
+        if not self.is_coprime:
+            moved = shifted - t * self.dilation
+            return t, moved // self.stride, _rest(moved, self.stride) == 0
+        inverse = pow(self.dilation, -1, self.stride) if self.stride > 1 else 0
+        p = _rest(shifted * inverse, self.stride) + t * self.stride
+        counts = None if self.kernel % self.stride == 0 else p < self.kernel
+        return p, (shifted - p * self.dilation) // self.stride, counts
+
+    def reach(self) -> tuple[int, int]:
+        """Rows that are read before the first and after the last one of the input."""
+        rows = [self.tap(h, t)[1] for h in range(self.result) for t in range(self.taps)]
+        return max(0, -min(rows)), max(0, max(rows) - self.size + 1)
+
+
+def _rest(value, divisor):  # type: ignore[no-untyped-def]
+    """Rest of a division, of a number or of an expression, whose ``%`` would be C's."""
+    return value % divisor if isinstance(value, int) else tirx.floormod(value, divisor)
+
+
+def whole_periods(kernel: int, stride: int, dilation: int) -> int:
+    """Taps that the weights must have: as many as are tried, those beyond the kernel zero."""
+    axis = Axis(1, kernel, stride, dilation, 0, 0, 0)
+    return axis.taps * stride if axis.is_coprime else kernel
+
+
+def compute(
+    x: te.Tensor,
+    w: te.Tensor,
+    outputs: int,
+    *,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    output_padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> te.Tensor:
+    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
+
+    ``w`` has :func:`whole_periods` of taps along each axis.
+    """
+    blocks, inputs, _, _, block = (int(d) for d in w.shape)
+    rows, columns = (
+        Axis(
+            int(x.shape[2 + a]),
+            kernel[a],
+            strides[a],
+            dilation[a],
+            padding[a],
+            padding[2 + a],
+            output_padding[a],
+        )
+        for a in range(2)
+    )
+    (top, bottom), (left, right) = rows.reach(), columns.reach()
+    padded = pad_spatial(x, (top, left, bottom, right))
+    channel, shared = channels_read(groups, inputs, outputs // groups, block)
+    i = te.reduce_axis((0, inputs), name="i")
+    t = te.reduce_axis((0, rows.taps), name="t")
+    u = te.reduce_axis((0, columns.taps), name="u")
+
+    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
+        p, row, row_counts = rows.tap(h, t)
+        q, column, column_counts = columns.tap(v, u)
+        source, lane = channel(oo, o, i)
+        product = padded[n, source, row + top, column + left, lane] * w[oo, i, p, q, o]
+        counts = [c for c in (row_counts, column_counts) if c is not None]
+        if counts:
+            product = tirx.if_then_else(tirx.all(*counts), product, tirx.const(0, x.dtype))
+        return te.sum(product, axis=[i, t, u])
+
+    return te.compute(
+        (x.shape[0], blocks, rows.result, columns.result, block),
+        body,
+        name=NAME,
+        attrs={FAMILY: NAME, SHARED: str(shared), STRIDES: "{},{}".format(*strides)},
+    )
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+def heuristic(
+    workload: Workload, loops: list[int], reduction: list[int], strides: list[int], shared: int
+) -> Knobs:
+    """One period of the strides, and as many more columns as registers allow.
+
+    ``loops`` are the extents (n, o', h, w, c), ``reduction`` those of (i, t, u).
+    """
+    registers = workload.target.device.accumulators
+    rows, columns = (min(s, extent) for s, extent in zip(strides, loops[2:4], strict=True))
+    if rows * columns > 2 * registers:
+        # A period of a large stride is more than a work-item keeps: taps are found at run time.
+        rows, columns = 1, min(columns, registers)
+    periods = max(1, registers // (rows * columns))
+    tile_w = columns * largest_divisor(-(-loops[3] // columns), periods)
+    inputs, *taps = reduction
+    # Taps that are known when the code is generated are no branches in it.
+    unroll = taps[0] * taps[1] <= 16
+    unroll_i = largest_divisor(inputs, 4 if taps[0] * taps[1] <= 4 else 2)
+    return Knobs(rows, tile_w, unroll_i, unroll, shared)
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def schedule(workload: Workload) -> s_tir.Schedule | None:
+    """Schedule a function whose anchor is this family's block, else decline."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    extents = workload.extents(anchor)
+    shared = int(workload.annotation(anchor, SHARED) or 1)
+    strides = [int(s) for s in (workload.annotation(anchor, STRIDES) or "1,1").split(",")]
+    return apply(workload, anchor, heuristic(workload, extents[:5], extents[5:], strides, shared))

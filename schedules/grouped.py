@@ -1,0 +1,171 @@
+"""Grouped convolution whose groups do not fill blocks of output channels.
+
+Computes, with ``G`` groups of ``g`` inputs and ``f`` outputs each::
+
+    x[N, I', H, W, c]   w[O', g, KH, KW, c]
+    k = (o' * c + o) // f * g + i                 (the group's input channel i)
+    y[n, o', h, w, o] = sum_{i, p, q} x[n, k // c, h*s + p*d, w*s + q*d, k % c] * w[o', i, p, q, o]
+
+Lanes of an output block belong to different groups and read different channels.  Runs
+of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from .common import FAMILY, Workload, largest_divisor, tile_of
+from .conv2d import pad_spatial
+
+NAME = "grouped"
+
+#: Block annotation: how many lanes of a vector read the same input channels.
+SHARED = "tvmflow.shared_lanes"
+
+#: From an output block, its lane and a group's input channel to the block and lane that is read.
+Channel = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[Channel, int]:
+    """Which input channel a lane reads, and how many lanes share theirs.
+
+    ``inputs`` and ``outputs`` are those of one group.
+    """
+    if groups > 1 and inputs == outputs == 1:
+        # One filter a channel: every lane reads its own.
+        return lambda oo, o, i: (oo, o), block
+    shared = block if groups == 1 else gcd(outputs, block)
+
+    def read(oo, o, i):  # type: ignore[no-untyped-def]
+        channel = i
+        if groups > 1:
+            run = oo * (block // shared)
+            if shared < block:
+                run = run + tirx.floordiv(o, shared)
+            channel = tirx.floordiv(run, outputs // shared) * inputs + i
+            if groups * outputs % block:
+                # Padding lanes belong to no group: they read what the last one does.
+                channel = tirx.min(channel, groups * inputs - 1)
+        return tirx.floordiv(channel, block), tirx.floormod(channel, block)
+
+    return read, shared
+
+
+def compute(
+    x: te.Tensor,
+    w: te.Tensor,
+    outputs: int,
+    *,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> te.Tensor:
+    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring."""
+    blocks, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
+    padded = pad_spatial(x, padding)
+    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    channel, shared = channels_read(groups, inputs, outputs // groups, block)
+    i = te.reduce_axis((0, inputs), name="i")
+    p = te.reduce_axis((0, kernel_h), name="p")
+    q = te.reduce_axis((0, kernel_w), name="q")
+
+    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
+        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
+        source, lane = channel(oo, o, i)
+        value = padded[n, source, row, column, lane]
+        return te.sum(value * w[oo, i, p, q, o], axis=[i, p, q])
+
+    return te.compute(
+        (x.shape[0], blocks, out_h, out_w, block),
+        body,
+        name="grouped",
+        attrs={FAMILY: NAME, SHARED: str(shared)},
+    )
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes, one block of output channels at a time."""
+
+    #: Rows and columns of the map that a work-item keeps in registers.
+    tile_h: int
+    tile_w: int
+    #: Input channels multiplied per iteration of the innermost loop that stays a loop.
+    unroll_i: int
+    #: Whether the loops over the window are unrolled.
+    unroll_window: bool
+    #: Lanes that are multiplied as one vector.
+    lanes: int
+
+
+def heuristic(workload: Workload, loops: list[int], reduction: list[int], shared: int) -> Knobs:
+    """Knobs from the shape and the device; loops as in :func:`conv2d.heuristic`."""
+    tile_w = tile_of(loops[3], workload.target.device.accumulators // 2)
+    window = reduction[1] * reduction[2]
+    return Knobs(1, tile_w, largest_divisor(reduction[0], 4), window <= 4, shared)
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def schedule(workload: Workload) -> s_tir.Schedule | None:
+    """Schedule a function whose anchor is this family's block, else decline."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    extents = workload.extents(anchor)
+    shared = int(workload.annotation(anchor, SHARED) or 1)
+    return apply(workload, anchor, heuristic(workload, extents[:5], extents[5:], shared))
+
+
+def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``; also for transposed convolutions."""
+    sch = workload.sch
+    pad = workload.padding()
+    if pad is not None:
+        workload.inline(pad)
+    weights = sch.cache_read(anchor, 1, "local") if workload.reads_texture(anchor, 1) else None
+    output = workload.merge_epilogue(anchor)
+    n, o, h, w, lane = sch.get_loops(output)
+    h, hi = sch.split(h, [None, knobs.tile_h])
+    w, wi = sch.split(w, [None, knobs.tile_w])
+    sch.reorder(n, o, h, w, hi, wi, lane)
+    item = workload.bind_outer([n, o, h, w])
+    sch.compute_at(anchor, item, preserve_unit_loops=True)
+    *tile, lanes, i, p, q = workload.loops_below(anchor, item)
+    i_outer, i_inner = sch.split(i, [None, knobs.unroll_i])
+    runs, run = sch.split(lanes, [None, knobs.lanes])
+    sch.reorder(i_outer, p, q, i_inner, *tile, runs, run)
+    if weights is not None:
+        sch.compute_at(weights, q)
+        workload.vectorize_last(workload.loops_below(weights, q))
+    workload.unroll_all([i_inner, *tile, runs])
+    if knobs.unroll_window:
+        workload.unroll_all([p, q])
+    if knobs.lanes > 1:
+        sch.vectorize(run)
+    else:
+        sch.unroll(run)
+    init = sch.decompose_reduction(anchor, i_outer)
+    # The runs of lanes are one vector again: all of them start at zero.
+    *spread, outer, inner = workload.loops_below(init, item)
+    workload.unroll_all([*spread, outer])
+    if knobs.lanes > 1:
+        sch.vectorize(inner)
+    else:
+        sch.unroll(inner)
+    workload.vectorize_last([hi, wi, lane])
+    return sch

@@ -1,0 +1,146 @@
+"""Convolutions, pooling, and reductions over a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tvm import relax
+
+from ...graph.rewriter import constant_array, op_name, shape_of
+from ...schedules import conv2d, conv2d_transpose, depthwise, grouped, pooling
+from .. import blocked
+from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
+
+if TYPE_CHECKING:
+    from ..layout import LayoutPass
+
+
+def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Direct, grouped and depthwise convolution with constant weights."""
+    attrs, block = call.attrs, layout.block
+    x, weight = call.args[0], constant_array(call.args[1])
+    if weight is None or attrs.data_layout != "NCHW" or attrs.kernel_layout != "OIHW":
+        return None
+    outputs, inputs = weight.shape[:2]
+    groups = int(attrs.groups)
+    options = {
+        "strides": ints(attrs.strides),
+        "padding": ints(attrs.padding),
+        "dilation": ints(attrs.dilation),
+        "primfunc_attrs": {"op_pattern": OUT_ELEMWISE_FUSABLE},
+    }
+    if groups > 1 and inputs == 1 and outputs == groups:
+        expr = layout.bb.emit_te(
+            depthwise.compute,
+            layout.blocked(x),
+            layout.constant(blocked.depthwise_weight(weight, block)),
+            **options,
+            primfunc_name_hint="depthwise",
+        )
+        return Result(expr, True)
+    packed = layout.constant(blocked.conv_weight(weight, block))
+    if groups > 1 and (outputs // groups) % block:
+        expr = layout.bb.emit_te(
+            grouped.compute,
+            layout.blocked(x),
+            packed,
+            outputs,
+            **options,
+            groups=groups,
+            primfunc_name_hint="grouped",
+        )
+        return Result(expr, True)
+    # A few channels would leave most lanes empty: such an input is read in its plain layout.
+    read_plain = inputs <= block // 4 and not layout.is_blocked(x)
+    expr = layout.bb.emit_te(
+        conv2d.compute,
+        layout.substitute(x) if read_plain else layout.blocked(x),
+        packed,
+        **options,
+        groups=groups,
+        primfunc_name_hint="conv2d",
+    )
+    return Result(expr, True)
+
+
+def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Transposed convolution with constant weights, grouped or not."""
+    attrs, block = call.attrs, layout.block
+    weight = constant_array(call.args[1])
+    if weight is None or attrs.data_layout != "NCHW" or attrs.kernel_layout != "IOHW":
+        return None
+    groups, kernel = int(attrs.groups), ints(weight.shape[2:])
+    strides, dilation = ints(attrs.strides), ints(attrs.dilation)
+    rows, columns = (
+        conv2d_transpose.whole_periods(kernel[a], strides[a], dilation[a]) for a in range(2)
+    )
+    packed = blocked.transposed_weight(weight, groups, (rows, columns), block)
+    expr = layout.bb.emit_te(
+        conv2d_transpose.compute,
+        layout.blocked(call.args[0]),
+        layout.constant(packed),
+        groups * weight.shape[1],
+        kernel=kernel,
+        strides=strides,
+        padding=ints(attrs.padding),
+        output_padding=ints(attrs.output_padding),
+        dilation=dilation,
+        groups=groups,
+        primfunc_name_hint="conv2d_transpose",
+        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
+    )
+    return Result(expr, True)
+
+
+def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Max and average pooling."""
+    attrs = call.attrs
+    if attrs.layout != "NCHW" or not is_float(call):
+        return None
+    expr = layout.bb.emit_te(
+        pooling.compute,
+        layout.blocked(call.args[0]),
+        kind="max" if op_name(call) == "relax.nn.max_pool2d" else "avg",
+        window=ints(attrs.pool_size),
+        strides=ints(attrs.strides),
+        padding=ints(attrs.padding),
+        dilation=ints(attrs.dilation),
+        ceil_mode=bool(attrs.ceil_mode),
+        count_include_pad=bool(attrs.count_include_pad),
+        primfunc_name_hint="pool",
+        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
+    )
+    return Result(expr, True)
+
+
+_REDUCE = {
+    "relax.mean": relax.op.mean,
+    "relax.sum": relax.op.sum,
+    "relax.max": relax.op.max,
+    "relax.min": relax.op.min,
+}
+
+
+def spatial_reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Reductions over height, width or both, lane by lane."""
+    x, attrs = call.args[0], call.attrs
+    if not layout.is_blocked(x) or attrs.axis is None:
+        return None
+    axes = sorted(a % 4 for a in ints(attrs.axis))
+    if not axes or not set(axes) <= {2, 3}:
+        return None
+    reduced = layout.bb.emit(_REDUCE[call.op.name](layout.blocked(x), axes, True))
+    if attrs.keepdims:
+        return Result(reduced, True)
+    shape = shape_of(call)
+    plain = layout.bb.emit_te(blocked.unpack, reduced, shape_of(x)[1], primfunc_name_hint="unpack")
+    return Result(relax.op.reshape(plain, shape), False)
+
+
+RULES: dict[str, Rule] = {
+    "relax.nn.conv2d": conv2d_rule,
+    "relax.nn.conv2d_transpose": conv2d_transpose_rule,
+    "relax.nn.max_pool2d": pool2d_rule,
+    "relax.nn.avg_pool2d": pool2d_rule,
+    **dict.fromkeys(_REDUCE, spatial_reduction_rule),
+}
