@@ -42,10 +42,12 @@ def schedule(workload: Workload) -> s_tir.Schedule | None:
     spatial = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.DataPar]
     reduced = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.CommReduce]
     sch.reorder(*reduced, *spatial)
-    init = sch.decompose_reduction(anchor, reduced[0])
     if vector:
         sch.vectorize(lane)
+        # Before it is split: alone, what is left of a reduction reads what it writes.
         _vectorize_if_wide(workload, anchor, item)
+    init = sch.decompose_reduction(anchor, reduced[0])
+    if vector:
         _vectorize_if_wide(workload, init, item)
     return sch
 

@@ -128,10 +128,15 @@ def take(x: te.Tensor, axis: int, shape: Sequence[int], places: np.ndarray,
             source[axis] = formula(at)
         else:
             assert table is not None
-            source[axis] = table[at]
+            source[axis] = _index(table[at])
         return element(x, *source)
 
     return rearrange(shape, block, str(x.dtype), value, "take", guarded=axis == 1)
+
+
+def _index(value: Any) -> Any:
+    """A number from a table as an index: fused functions count in int64."""
+    return tirx.Cast("int64", value)
 
 
 def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index] | None:
@@ -171,7 +176,7 @@ def mix(x: te.Tensor, places: te.Tensor, weights: te.Tensor, axis: int) -> te.Te
         total = None
         for t in range(taps):
             source = list(index)
-            source[axis] = places[index[axis], t]
+            source[axis] = _index(places[index[axis], t])
             term = x[tuple(source)] * weights[index[axis], t]
             total = term if total is None else total + term
         return total
