@@ -48,7 +48,10 @@ def test_random_graph(seed, target, device, storage):
     model = draw(seed, operators=3)
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
+    # ONNX Runtime's optimiser merges Pad into pools that then refuse the padding.
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     reference = session.run(None, {"x": x})[0]
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
         assert_close(module(x=x)[module.outputs[0].name], reference)
