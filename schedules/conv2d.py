@@ -104,6 +104,11 @@ class Knobs:
     stage_input: bool
 
 
+def input_lanes(inputs: int, block: int) -> int:
+    """Input channels of one block that are taken together; they divide all of them."""
+    return inputs if inputs < block else gcd(inputs, block)
+
+
 def heuristic(workload: Workload, loops: list[int], reduction: list[int]) -> Knobs:
     """Knobs from the shape and the device.
 
@@ -119,7 +124,7 @@ def heuristic(workload: Workload, loops: list[int], reduction: list[int]) -> Kno
     # share its weights, else for more output blocks, which share its inputs.
     tile_h = largest_divisor(height, rest) if pointwise else 1
     tile_o = largest_divisor(outputs, max(1, min(2, rest // tile_h)))
-    unroll_i = largest_divisor(gcd(inputs, block) if inputs > block else inputs, 4)
+    unroll_i = largest_divisor(input_lanes(inputs, block), 4)
     return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input)
 
 
@@ -154,7 +159,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     *tile, i, p, q = workload.loops_below(anchor, item)
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
     inputs = int(sch.get(i).extent)
-    lanes = inputs if inputs < block else gcd(inputs, block)
+    lanes = input_lanes(inputs, block)
     unroll_i = knobs.unroll_i
     if texels is not None:
         # Whole texels, also the last one: products of channels that it lacks are left out.
@@ -172,7 +177,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     elif pad is not None and knobs.stage_input:
         sch.compute_at(pad, i_block)
         sch.set_scope(pad, 0, "local")
-        _vectorize_staged(workload, pad, i_block)
+        vectorize_staged(workload, pad, i_block)
     elif pad is not None:
         workload.inline(pad)
     if weights is not None:
@@ -185,7 +190,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     return sch
 
 
-def _vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
+def vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
     """Vectorise the copy of an input tile along its lanes, where it has some."""
     loops = workload.loops_below(pad, above)
     if len(loops) < 3:

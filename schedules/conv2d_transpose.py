@@ -24,7 +24,7 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload, largest_divisor
-from .conv2d import pad_spatial
+from .conv2d import input_lanes, pad_spatial
 from .grouped import SHARED, Knobs, apply, channels_read
 
 NAME = "conv2d_transpose"
@@ -166,7 +166,7 @@ def heuristic(
     inputs, *taps = reduction
     # Taps that are known when the code is generated are no branches in it.
     unroll = taps[0] * taps[1] <= 16
-    unroll_i = largest_divisor(inputs, 4 if taps[0] * taps[1] <= 4 else 2)
+    unroll_i = largest_divisor(input_lanes(inputs, loops[4]), 4 if taps[0] * taps[1] <= 4 else 2)
     return Knobs(rows, tile_w, unroll_i, unroll, shared)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload, largest_divisor, tile_of
-from .conv2d import pad_spatial
+from .conv2d import input_lanes, pad_spatial, vectorize_staged
 
 NAME = "grouped"
 
@@ -115,7 +115,8 @@ def heuristic(workload: Workload, loops: list[int], reduction: list[int], shared
     """Knobs from the shape and the device; loops as in :func:`conv2d.heuristic`."""
     tile_w = tile_of(loops[3], workload.target.device.accumulators // 2)
     window = reduction[1] * reduction[2]
-    return Knobs(1, tile_w, largest_divisor(reduction[0], 4), window <= 4, shared)
+    unroll_i = largest_divisor(input_lanes(reduction[0], loops[4]), 4)
+    return Knobs(1, tile_w, unroll_i, window <= 4, shared)
 
 
 # -- how it is scheduled ------------------------------------------------------------------
@@ -135,9 +136,14 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     """Tile and vectorise by ``knobs``; also for transposed convolutions."""
     sch = workload.sch
     pad = workload.padding()
-    if pad is not None:
+    inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
+    # Lanes that read different channels read them one by one: a copy would be of all channels.
+    shared = knobs.lanes == block
+    texels = workload.stage_texture(anchor, 0, pad) if shared else None
+    stage_pad = pad is not None and shared and workload.target.device.stage_input
+    if pad is not None and texels is None and not stage_pad:
         workload.inline(pad)
-    weights = sch.cache_read(anchor, 1, "local") if workload.reads_texture(anchor, 1) else None
+    weights = workload.stage_texture(anchor, 1, None)
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     h, hi = sch.split(h, [None, knobs.tile_h])
@@ -146,12 +152,24 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     item = workload.bind_outer([n, o, h, w])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
-    i_outer, i_inner = sch.split(i, [None, knobs.unroll_i])
+    taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
+    if texels is not None and inputs > 1:
+        # Whole texels, also the last one: products of channels that it lacks are left out.
+        taken = unroll_i = block
+    i_block, i_lane = sch.split(i, [None, taken])
+    i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
     runs, run = sch.split(lanes, [None, knobs.lanes])
-    sch.reorder(i_outer, p, q, i_inner, *tile, runs, run)
+    sch.reorder(i_block, p, q, i_outer, i_inner, *tile, runs, run)
+    if texels is not None:
+        # A row of texels serves every column of the kernel.
+        workload.unroll_all([i_outer])
+        workload.place_staged(texels, p if knobs.unroll_window else q)
+    elif stage_pad:
+        sch.compute_at(pad, i_block)
+        sch.set_scope(pad, 0, "local")
+        vectorize_staged(workload, pad, i_block)
     if weights is not None:
-        sch.compute_at(weights, q)
-        workload.vectorize_last(workload.loops_below(weights, q))
+        workload.place_staged(weights, i_outer)
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])
@@ -159,7 +177,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
         sch.vectorize(run)
     else:
         sch.unroll(run)
-    init = sch.decompose_reduction(anchor, i_outer)
+    init = sch.decompose_reduction(anchor, i_block)
     # The runs of lanes are one vector again: all of them start at zero.
     *spread, outer, inner = workload.loops_below(init, item)
     workload.unroll_all([*spread, outer])
