@@ -137,15 +137,13 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     sch = workload.sch
     pad = workload.padding()
     inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
-    reads_texture = workload.reads_texture(pad if pad is not None else anchor, 0)
     # Lanes that read different channels read them one by one: a copy would be of all channels.
-    stages = knobs.lanes == block and (reads_texture or workload.target.device.stage_input)
-    staged = pad if stages else None
-    if stages and pad is None and reads_texture:
-        staged = sch.cache_read(anchor, 0, "local")
-    if pad is not None and not stages:
+    shared = knobs.lanes == block
+    texels = workload.stage_texture(anchor, 0, pad) if shared else None
+    stage_pad = pad is not None and shared and workload.target.device.stage_input
+    if pad is not None and texels is None and not stage_pad:
         workload.inline(pad)
-    weights = sch.cache_read(anchor, 1, "local") if workload.reads_texture(anchor, 1) else None
+    weights = workload.stage_texture(anchor, 1, None)
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     h, hi = sch.split(h, [None, knobs.tile_h])
@@ -154,19 +152,24 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     item = workload.bind_outer([n, o, h, w])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
-    i_block, i_lane = sch.split(i, [None, input_lanes(inputs, block)])
-    i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i])
+    taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
+    if texels is not None and inputs > 1:
+        # Whole texels, also the last one: products of channels that it lacks are left out.
+        taken = unroll_i = block
+    i_block, i_lane = sch.split(i, [None, taken])
+    i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
     runs, run = sch.split(lanes, [None, knobs.lanes])
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile, runs, run)
-    if staged is not None:
-        # A texture's texel holds several channels: a row of texels is read once for all.
-        above = p if reads_texture else i_block
-        sch.compute_at(staged, above)
-        sch.set_scope(staged, 0, "local")
-        vectorize_staged(workload, staged, above)
+    if texels is not None:
+        # A row of texels serves every column of the kernel.
+        workload.unroll_all([i_outer])
+        workload.place_staged(texels, p if knobs.unroll_window else q)
+    elif stage_pad:
+        sch.compute_at(pad, i_block)
+        sch.set_scope(pad, 0, "local")
+        vectorize_staged(workload, pad, i_block)
     if weights is not None:
-        sch.compute_at(weights, i_outer)
-        workload.vectorize_last(workload.loops_below(weights, i_outer))
+        workload.place_staged(weights, i_outer)
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])

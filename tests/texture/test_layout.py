@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from onnx import helper
 from operators import build, check, conv, random, single
+from tvm import sym, tirx
 
 from tvmflow.frontend import load_model
 from tvmflow.graph.rewriter import op_name
 from tvmflow.graph.simplify import simplify
 from tvmflow.models import build as build_model
 from tvmflow.target import PRESETS
-from tvmflow.texture import blocked
+from tvmflow.texture import blocked, moves
 from tvmflow.texture.layout import LayoutPass
 
 
@@ -115,14 +116,71 @@ def test_squeeze_and_excite_residual_and_concat_stay_blocked():
     check(model, "llvm", "cpu")
 
 
-def test_concat_with_a_seam_inside_a_block_is_plain_and_right():
+def test_concat_with_a_seam_inside_a_block_stays_blocked():
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node("Conv", ["x", "v"], ["b"]),
         helper.make_node("Concat", ["a", "b"], ["y"], axis=1),
     ]
     constants = {"w": random((3, 4, 1, 1)), "v": random((5, 4, 1, 1))}
-    check(build(nodes, {"x": (1, 4, 5, 5)}, ["y"], constants), "llvm", "cpu")
+    model = build(nodes, {"x": (1, 4, 5, 5)}, ["y"], constants)
+    layout, mod = run_pass(model)
+    assert layout.unpacked == 1
+    assert functions_called(mod)[-2:] == ["concat", "unpack"]
+    check(model, "llvm", "cpu")
+
+
+def test_whole_vectors_move_where_channels_stay_in_their_lanes():
+    """A concatenation at a seam and a slice at a block read lane k for lane k."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Concat", ["a", "a"], ["c"], axis=1),
+        helper.make_node("Slice", ["c", "begin", "end", "axis"], ["s"]),
+        helper.make_node("Conv", ["s", "w"], ["y"]),
+    ]
+    constants = {
+        "w": random((16, 16, 1, 1)),
+        "begin": np.array([8], np.int64),
+        "end": np.array([24], np.int64),
+        "axis": np.array([1], np.int64),
+    }
+    model = build(nodes, {"x": (1, 16, 5, 5)}, ["y"], constants)
+    _, mod = run_pass(model, "adreno")
+    for name in ("concat", "slice"):
+        text = mod[name].script()
+        assert "% T.int64(4)" not in text, text
+        assert "v_k]" in text
+
+
+def test_steps_of_a_channel_shuffle_are_not_computed():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Reshape", ["a", "split"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["c", "joined"], ["d"]),
+        helper.make_node("Conv", ["d", "w"], ["y"]),
+    ]
+    constants = {
+        "w": random((6, 6, 1, 1)),
+        "split": np.array([1, 2, 3, 5, 5], np.int64),
+        "joined": np.array([1, 6, 5, 5], np.int64),
+    }
+    layout, mod = run_pass(build(nodes, {"x": (1, 6, 5, 5)}, ["y"], constants))
+    assert (layout.packed, layout.unpacked) == (1, 1)
+    assert functions_called(mod) == ["pack", "conv2d", "view", "conv2d", "unpack"]
+
+
+def test_places_by_formula():
+    """Reflected, repeated and clamped axes need no table; others do."""
+    for places in ([2, 1, 0, 1, 2, 3, 2], [0, 0, 0, 1, 2, 3, 3], [0, 0, 1, 1, 2, 2], [4, 3, 2]):
+        formula = moves.place_formula(np.array(places))
+        assert formula is not None
+        analyzer = sym.Analyzer()
+        found = [
+            int(analyzer.simplify(formula(tirx.const(i, "int32")))) for i in range(len(places))
+        ]
+        assert found == places
+    assert moves.place_formula(np.array([0, 2, 1, 5, 3, 3, 0, 4])) is None
 
 
 def test_broadcasts_of_constants_and_maps():

@@ -112,7 +112,7 @@ class LayoutPass(Rewriter):
             self.forms[expr] = Forms(self.plain(expr), None, shape_of(expr))
         forms = self.forms[expr]
         if forms.blocked is None:
-            forms.blocked = self.pack(forms.plain, f"{identifier(expr.name)}_blocked")
+            forms.blocked = self.pack(forms.plain, expr)
         return forms.blocked
 
     def plain_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
@@ -124,13 +124,18 @@ class LayoutPass(Rewriter):
         """The blocked form of an old expression of less than four axes, as ``shape``."""
         if shape_of(expr) == shape:
             return self.blocked(expr)
-        return self.pack(self.plain_as(expr, shape))
+        return self.pack(self.plain_as(expr, shape), expr)
 
-    def pack(self, plain: relax.Expr, name: str = "") -> relax.Expr:
-        """A new tensor in the blocked layout, called ``name``."""
+    def pack(self, plain: relax.Expr, var: relax.Var) -> relax.Expr:
+        """A new tensor in the blocked layout, named after an old variable."""
         self.packed += 1
-        hint = {"name_hint": name} if name else {}
-        return self.bb.emit_te(blocked.pack, plain, self.block, primfunc_name_hint="pack", **hint)
+        return self.bb.emit_te(
+            blocked.pack,
+            plain,
+            self.block,
+            primfunc_name_hint="pack",
+            name_hint=f"{identifier(var.name)}_blocked",
+        )
 
     # -- rewriting -------------------------------------------------------------------------------
 
