@@ -3,7 +3,7 @@
 #include <tvm/ffi/dtype.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
 
 namespace tvmflow::tvm_plugin {
 namespace {
@@ -17,6 +17,37 @@ std::string Text(int ndim, const int64_t* shape) {
 }
 
 constexpr std::string_view kHalf = "global.texture-half";
+
+constexpr std::string_view kPrefix = "global.texture:";
+
+// Takes `front` off `text`; false when that does not begin with it.
+bool Take(std::string_view* text, std::string_view front) {
+  if (!text->starts_with(front)) return false;
+  text->remove_prefix(front.size());
+  return true;
+}
+
+// Takes a number off the front of `text`; false when there is none.
+template <typename Number>
+bool TakeNumber(std::string_view* text, Number* number) {
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
+  if (error != std::errc()) return false;
+  text->remove_prefix(static_cast<size_t>(end - text->data()));
+  return true;
+}
+
+// The 8 of "global.texture:p8"; 0 for other names.
+size_t Panels(std::string_view name) {
+  size_t panels = 0;
+  const bool found = Take(&name, kPrefix) && Take(&name, "p") && TakeNumber(&name, &panels);
+  return found && name.empty() ? panels : 0;
+}
+
+// The numbers of "global.texture:1.2"; false for other names.
+bool Cuts(std::string_view name, int* rows, int* columns) {
+  return Take(&name, kPrefix) && TakeNumber(&name, rows) && Take(&name, ".") &&
+         TakeNumber(&name, columns) && name.empty();
+}
 
 opencl::cl_uint HalfChannels(DLDataType dtype) {
   if (dtype.code != kDLFloat || dtype.bits != 32)
@@ -53,9 +84,7 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
   const bool packed = ndim > 0 && shape[ndim - 1] * dtype.lanes == 4;
   const std::string name =
       half ? "global.texture" + std::string(scope.substr(kHalf.size())) : std::string(scope);
-  char rest;
-  if (unsigned panels = 0;
-      std::sscanf(name.c_str(), "global.texture:p%5u%c", &panels, &rest) == 1 && panels > 0) {
+  if (const size_t panels = Panels(name)) {
     if (ndim != 5 || !packed)
       throw Error("ValueError", "A tensor of shape " + Text(ndim, shape) +
                                     " does not fit the scope '" + name +
@@ -65,8 +94,8 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
     return {panels * extent(3), extent(0) * below * extent(2), 1, channels};
   }
   // Axes at which the rows and the columns of the image begin.
-  int rows;
-  int columns;
+  int rows = 0;
+  int columns = 0;
   if (name == "global.texture") {
     columns = ndim - 2;
     rows = columns - 1;
@@ -76,7 +105,7 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
   } else if (name == "global.texture-weight") {
     columns = 1;
     rows = 0;
-  } else if (std::sscanf(name.c_str(), "global.texture:%2d.%2d%c", &rows, &columns, &rest) != 2) {
+  } else if (!Cuts(name, &rows, &columns)) {
     throw Error("ValueError", "The memory scope '" + name +
                                   "' is not one of global, global.texture, global.texture-nhwc, "
                                   "global.texture-weight, global.texture:<rows>.<columns>, "
