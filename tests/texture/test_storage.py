@@ -183,8 +183,10 @@ def test_names_of_the_onnx_model_are_names_of_tensors():
 
 
 def test_a_name_stands_for_the_packed_tensor_that_one_function_made():
-    placed, _ = place(NETWORKS["fire"](), overrides={"t8": "buffer"})
-    assert placed["t8_blocked"].storage == "buffer"
+    g = Graph(1, 3, 9, 9)
+    y = g.node("Transpose", ["x"], 3, perm=[0, 1, 3, 2])
+    placed, _ = place(g.model(g.conv(y, 5)), overrides={y: "buffer"})
+    assert placed[f"{y}_blocked"].storage == "buffer"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,9 @@ class _NamingBuilder(relax.BlockBuilder):
 
     hint = ""
 
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        return super().emit(expr, name_hint or self.hint)
+
     def emit_te(self, func: Any, *args: Any, **kwargs: Any) -> relax.Var:
         kwargs.setdefault("name_hint", self.hint)
         return super().emit_te(func, *args, **kwargs)
