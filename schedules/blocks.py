@@ -10,6 +10,7 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
+from ..texture.expressions import uses
 from ..texture.scope import is_texture
 
 
@@ -78,18 +79,7 @@ def gathers_channels(block: s_tir.SBlock) -> bool:
         if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
             continue
         *place, channel = load.indices
-        varies = any(_uses(index, lane) for index in place)
-        if varies or (_uses(channel, lane) and not channel.same_as(lane)):
+        varies = any(uses(index, lane) for index in place)
+        if varies or (uses(channel, lane) and not channel.same_as(lane)):
             return True
     return False
-
-
-def _uses(expr: Any, var: Any) -> bool:
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if var is not None and node.same_as(var):
-            found.append(node)
-
-    tvm_ffi.structural_walk(expr, (tirx.Var, visit))
-    return bool(found)

@@ -175,9 +175,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
             workload.unroll_all([q, i_outer])
         workload.place_staged(texels, p if row else q)
     elif pad is not None and knobs.stage_input:
-        sch.compute_at(pad, i_block)
-        sch.set_scope(pad, 0, "local")
-        vectorize_staged(workload, pad, i_block)
+        stage_padded(workload, pad, i_block)
     elif pad is not None:
         workload.inline(pad)
     if weights is not None:
@@ -190,8 +188,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     return sch
 
 
-def vectorize_staged(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
-    """Vectorise the copy of an input tile along its lanes, where it has some."""
+def stage_padded(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
+    """Copy a padded input tile to private memory under a loop, in vectors where it has lanes."""
+    workload.sch.compute_at(pad, above)
+    workload.sch.set_scope(pad, 0, "local")
     loops = workload.loops_below(pad, above)
     if len(loops) < 3:
         return

@@ -20,7 +20,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload, largest_divisor, tile_of
-from .conv2d import input_lanes, pad_spatial, vectorize_staged
+from .conv2d import input_lanes, pad_spatial, stage_padded
 
 NAME = "grouped"
 
@@ -165,9 +165,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
         workload.unroll_all([i_outer])
         workload.place_staged(texels, p if knobs.unroll_window else q)
     elif stage_pad:
-        sch.compute_at(pad, i_block)
-        sch.set_scope(pad, 0, "local")
-        vectorize_staged(workload, pad, i_block)
+        stage_padded(workload, pad, i_block)
     if weights is not None:
         workload.place_staged(weights, i_outer)
     workload.unroll_all([i_inner, *tile, runs])

@@ -28,6 +28,7 @@ from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx.transform import prim_func_pass
 
+from .expressions import uses
 from .refusal import refuse
 from .scope import CHANNELS, coordinates, extent_of, is_texture
 
@@ -87,8 +88,8 @@ class _Flatten:
             and lane.same_as(loop.loop_var)
             and int(loop.min) == 0
             and int(loop.extent) == CHANNELS
-            and (guard is None or not _uses(guard, lane))
-            and not any(_uses(index, lane) for index in body.indices[:-1])
+            and (guard is None or not uses(guard, lane))
+            and not any(uses(index, lane) for index in body.indices[:-1])
         )
         if not whole:
             return loop
@@ -130,12 +131,6 @@ class _Flatten:
                 f"{CHANNELS} channels.",
                 remedy="Compile with --storage buffer, or keep this tensor in a buffer.",
             )
-
-
-def _uses(expr: Any, var: tirx.Var) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (tirx.Var, lambda v: found.append(v) if v.same_as(var) else None))
-    return bool(found)
 
 
 @prim_func_pass(opt_level=0, name="tvmflow.TextureFlatten")

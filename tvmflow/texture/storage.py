@@ -329,17 +329,9 @@ def limits(device: Device) -> str:
     return f"{extent}x{extent} texels in {device.image_layers} layers"
 
 
-def place_tensors(
-    mod: IRModule,
-    device: Device,
-    storage: str,
-    overrides: Mapping[str, str] | None = None,
-    half: bool = False,
-    aliases: Mapping[str, str] | None = None,
-    inputs: Sequence[str] = (),
-) -> tuple[IRModule, list[Placement]]:
-    """Run the pass; see :class:`StoragePass`."""
-    return StoragePass(mod, device, storage, overrides, half, aliases, inputs).run()
+def place_tensors(*arguments: Any, **options: Any) -> tuple[IRModule, list[Placement]]:
+    """Run the pass; the arguments are those of :class:`StoragePass`."""
+    return StoragePass(*arguments, **options).run()
 
 
 def _key(expr: relax.Expr) -> Any:

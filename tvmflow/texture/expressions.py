@@ -1,0 +1,20 @@
+"""Questions about TIR expressions that schedules and lowering both ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+
+def uses(expr: Any, var: Any) -> bool:
+    """Whether a variable occurs in an expression; ``None`` occurs in none."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if var is not None and node.same_as(var):
+            found.append(node)
+
+    tvm_ffi.structural_walk(expr, (tirx.Var, visit))
+    return bool(found)
