@@ -23,12 +23,9 @@ from typing import Any
 import numpy as np
 from common import report, write_json
 from onnx import TensorProto, helper, numpy_helper
-from tvm import te
 
 import tvmflow
-from tvmflow.schedules import conv2d, depthwise
-from tvmflow.schedules.common import Workload
-from tvmflow.target import TargetSpec, resolve
+from tvmflow.target import resolve
 
 RUN = """
 import sys
@@ -87,27 +84,6 @@ LAYERS = (
 )
 
 
-def tile_of(layer: Layer, target: TargetSpec) -> tuple[int, int, int]:
-    """Output blocks, rows and columns that a work-item computes: the heuristic's knobs."""
-    block, edge = target.device.channel_block, layer.kernel // 2
-    blocks = layer.outputs // block
-    x = te.placeholder((1, layer.inputs // block, layer.size, layer.size, block))
-    window = {"strides": (1, 1), "padding": (edge,) * 4, "dilation": (1, 1)}
-    if layer.groups > 1:
-        w = te.placeholder((blocks, layer.kernel, layer.kernel, block))
-        workload = Workload.of(
-            te.create_prim_func([x, w, depthwise.compute(x, w, **window)]), target
-        )
-        knobs = depthwise.heuristic(workload, layer.size, layer.size)
-        return 1, knobs.tile_h, knobs.tile_w
-    w = te.placeholder((blocks, layer.inputs, layer.kernel, layer.kernel, block))
-    y = conv2d.compute(x, w, **window, groups=1)
-    workload = Workload.of(te.create_prim_func([x, w, y]), target)
-    extents = [1, blocks, layer.size, layer.size, block]
-    knobs = conv2d.heuristic(workload, extents, [layer.inputs, layer.kernel, layer.kernel])
-    return knobs.tile_o, knobs.tile_h, knobs.tile_w
-
-
 def ideal_reads(layer: Layer, tile: tuple[int, int, int], block: int) -> float:
     """Vectors read per multiply-add when a tile reads each of its inputs and weights once."""
     outputs, rows, columns = tile
@@ -144,6 +120,7 @@ def measure(layer: Layer, device: str, storage: str) -> dict[str, Any]:
         tvmflow.compile(layer.model(), device=device, storage=storage) as module,
     ):
         module.save(Path(folder) / "layer.so")
+        schedules = module.metadata["schedules"]
         families = {k["name"]: k["family"] for k in module.metadata["kernels"]}
         kernels = count(Path(folder) / "layer.so")
     (name,) = (k for k, family in families.items() if family in ("conv2d", "depthwise"))
@@ -154,9 +131,9 @@ def measure(layer: Layer, device: str, storage: str) -> dict[str, Any]:
 
     image, vectors, scalars = total("read_image"), total("vload", "U3AS1"), total("load global")
     products = 4 * total("fmuladd.v4f32") + total("fmuladd.f32")
-    target = resolve("opencl", device)
-    tile = tile_of(layer, target)
-    ideal = ideal_reads(layer, tile, target.device.channel_block)
+    knobs = schedules[name.removesuffix("_kernel")]["knobs"]
+    tile = (knobs.get("tile_o", 1), knobs["tile_h"], knobs["tile_w"])
+    ideal = ideal_reads(layer, tile, resolve("opencl", device).device.channel_block)
     reads = (image + vectors + scalars) / products
     return {
         "layer": layer.name,

@@ -75,7 +75,7 @@ def mobilenet_v1(
         x = block(x, f"{name}.depthwise", (channels, channels), 3, stride=stride, groups=channels)
         x = block(x, f"{name}.pointwise", (channels, out), 1)
         channels = out
-    _classifier(g, x, channels, batch, classes)
+    classifier(g, x, channels, batch, classes)
     return g
 
 
@@ -122,11 +122,11 @@ def mobilenet_v2(
             channels, number = out, number + 1
     last = scaled_channels(1280, max(1.0, width))
     x = block(x, "head", (channels, last), 1)
-    _classifier(g, x, last, batch, classes)
+    classifier(g, x, last, batch, classes)
     return g
 
 
-def _classifier(g: GraphBuilder, x: str, channels: int, batch: int, classes: int) -> None:
+def classifier(g: GraphBuilder, x: str, channels: int, batch: int, classes: int) -> None:
     """Average over the image, flatten, one fully connected layer: the output's logits."""
     x = g.node("GlobalAveragePool", x, name="pool/GlobalAveragePool")
     x = g.node("Flatten", x, name="pool/Flatten", axis=1)

@@ -1,14 +1,16 @@
 """The schedule library: one operator family a file.
 
-Each family states what it computes (TE, with shapes), its knobs, and how it is
-scheduled, in this order.  :func:`schedule_function` tries the families from the
-most specific to the fallback; a family that does not apply declines with
-``None`` and logs why.
+Each family states what it computes (TE, with shapes), its knobs, and how it is scheduled, in
+this order; :mod:`.family` says what a family has.  :func:`schedule_function` asks the families
+from the most specific to the fallback; one that does not apply declines and logs why.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 from tvm import s_tir, tirx
 
@@ -26,42 +28,102 @@ from . import (
 )
 from .blocks import launches_threads
 from .common import Workload
+from .family import Family, choose_knobs
 
 logger = logging.getLogger(__name__)
 
 #: Families in the order in which they are asked; the last one never declines.
-FAMILIES = (
-    conv2d,
-    depthwise,
-    grouped,
-    conv2d_transpose,
-    pooling,
-    dense,
-    softmax,
-    reduction,
-    fallback,
+FAMILIES: tuple[Family, ...] = cast(
+    "tuple[Family, ...]",
+    (
+        conv2d,
+        depthwise,
+        grouped,
+        conv2d_transpose,
+        pooling,
+        dense,
+        softmax,
+        reduction,
+        fallback,
+    ),
 )
 
 
-def schedule_function(function: tirx.PrimFunc, target: TargetSpec) -> tuple[s_tir.Schedule, str]:
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule, and what was chosen for it."""
+
+    schedule: s_tir.Schedule
+    family: str
+    shape: dict[str, Any]
+    knobs: dict[str, Any]
+    #: ``heuristic`` or ``given``.
+    source: str
+
+    def report(self) -> dict[str, Any]:
+        """All but the schedule, for a module's metadata."""
+        return {
+            "family": self.family,
+            "shape": self.shape,
+            "knobs": self.knobs,
+            "source": self.source,
+        }
+
+
+def schedule_function(
+    function: tirx.PrimFunc,
+    target: TargetSpec,
+    given: Mapping[str, Any] | None = None,
+    name: str = "main",
+) -> Scheduled:
     """Schedule one primary function for a target.
 
-    Returns
-    -------
-    schedule, family
-        The schedule and the name of the family that made it.
+    Parameters
+    ----------
+    function
+        Blocks without a schedule.
+    target
+        Its device's facts are what the knobs depend on.
+    given
+        Knobs by name, instead of the heuristic's.  Those that do not fit are refused with a
+        warning, and the heuristic's are used: no function fails to compile for its knobs.
+    name
+        The function's name, for messages.
     """
     for family in FAMILIES:
-        # A family may have transformed the function before it declined: each gets a fresh one.
-        workload = Workload.of(function, target)
-        try:
-            schedule = family.schedule(workload)
-        except s_tir.ScheduleError as error:
-            logger.debug("%s failed: %s", family.__name__, str(error).splitlines()[-1])
-            schedule = None
-        if schedule is not None and _runs_on_device(schedule, target):
-            return schedule, family.__name__.rsplit(".", 1)[-1]
+        if (scheduled := _try(family, function, target, given, name)) is not None:
+            return scheduled
     raise AssertionError("the fallback family schedules every primary function")
+
+
+def _try(
+    family: Family,
+    function: tirx.PrimFunc,
+    target: TargetSpec,
+    given: Mapping[str, Any] | None,
+    name: str,
+) -> Scheduled | None:
+    # A family may have transformed the function before it declined: each gets a fresh one.
+    workload = Workload.of(function, target)
+    shape = family.match(workload)
+    if shape is None:
+        return None
+    knobs, source = choose_knobs(family, shape, target.device, given, name)
+    try:
+        schedule = family.apply(workload, knobs)
+    except s_tir.ScheduleError as error:
+        logger.debug("%s: %s failed: %s", name, family.NAME, str(error).splitlines()[-1])
+        schedule = None
+    if schedule is not None and _runs_on_device(schedule, target):
+        return Scheduled(schedule, family.NAME, asdict(shape), asdict(knobs), source)
+    if source == "heuristic":
+        return None
+    logger.warning(
+        "The knobs given for %s do not lead to a schedule of %s. The heuristic is used.",
+        name,
+        family.NAME,
+    )
+    return _try(family, function, target, None, name)
 
 
 def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:
@@ -76,4 +138,4 @@ def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:
     return not left
 
 
-__all__ = ["FAMILIES", "schedule_function"]
+__all__ = ["FAMILIES", "Scheduled", "schedule_function"]

@@ -22,6 +22,7 @@ from .blocks import (
     gathers_channels,
     is_injective,
 )
+from .tiles import tile_of
 
 #: Block annotations that mark a family's anchor and the padding of its input.
 FAMILY = "tvmflow.family"
@@ -53,7 +54,7 @@ class Workload:
     @property
     def is_cpu(self) -> bool:
         """Whether one work-item is a whole thread's worth of work."""
-        return self.target.device.group_size == 1
+        return self.target.device.is_cpu
 
     def annotation(self, block: Block, key: str) -> str | None:
         """Value of a block's annotation, ``None`` where it has none."""
@@ -164,10 +165,11 @@ class Workload:
         # cache_write leaves the anchor writing the private copy and returns the copying block.
         return self.sch.cache_write(anchor, 0, "local")
 
-    def bind_outer(self, loops: Sequence[Loop]) -> Loop:
+    def bind_outer(self, loops: Sequence[Loop], group_size: int | None = None) -> Loop:
         """Spread ``loops`` over the device; return the innermost loop that is left.
 
-        Threads on a CPU, work-groups and work-items on OpenCL and CUDA.
+        Threads on a CPU, work-groups and work-items on OpenCL and CUDA; a group has at
+        most ``group_size`` items, default the device's.
         """
         if not self.target.is_gpu_kernel or self.is_cpu:
             fused = self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
@@ -176,9 +178,9 @@ class Workload:
             else:
                 self.sch.parallel(fused)
             return fused
-        return self._bind_groups(loops)
+        return self._bind_groups(loops, group_size or self.target.device.group_size)
 
-    def _bind_groups(self, loops: Sequence[Loop]) -> Loop:
+    def _bind_groups(self, loops: Sequence[Loop], left: int) -> Loop:
         """Bind up to three axes to groups and items, the innermost loop fastest.
 
         Axes are split one by one and not as one fused index: a predicate on a
@@ -187,7 +189,6 @@ class Workload:
         axes = list(loops)
         if len(axes) > 3:
             axes = [self.sch.fuse(*axes[:-2]), *axes[-2:]]
-        left = self.target.device.group_size
         groups: list[Loop] = []
         items: list[Loop] = []
         for axis in reversed(axes):
@@ -222,21 +223,3 @@ class Workload:
         """Vectorise the last loop and unroll the others."""
         self.unroll_all(loops[:-1])
         self.sch.vectorize(loops[-1])
-
-
-def largest_divisor(extent: int, limit: int) -> int:
-    """Largest divisor of ``extent`` that is at most ``limit``."""
-    return max(d for d in range(1, max(1, min(extent, limit)) + 1) if extent % d == 0)
-
-
-def tile_of(extent: int, limit: int) -> int:
-    """A tile of at most ``limit`` that wastes little of ``extent``.
-
-    A divisor where a good one exists; else the tile whose last, partly empty
-    tile leaves the fewest lanes idle (ties go to the larger tile).
-    """
-    limit = max(1, min(extent, limit))
-    divisor = largest_divisor(extent, limit)
-    if 2 * divisor >= limit:
-        return divisor
-    return min(range(limit, 0, -1), key=lambda t: -(-extent // t) * t - extent + limit // t)

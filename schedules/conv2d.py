@@ -11,12 +11,15 @@ lanes of ``x`` is never read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import gcd
 
 from tvm import s_tir, te, tirx
 
-from .common import FAMILY, LANES, PAD, ROLE, Workload, largest_divisor, tile_of
+from ..target import Device
+from .common import FAMILY, LANES, PAD, ROLE, Workload
+from .family import Constraint, Value, knob
+from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 
 NAME = "conv2d"
 
@@ -88,20 +91,70 @@ UNROLLED_PRODUCTS = 768
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the knobs depend on: extents of the loops, and how the input is read."""
+
+    batch: int
+    #: Blocks of output channels.
+    outputs: int
+    height: int
+    width: int
+    #: Channels of a block.
+    lanes: int
+    #: Input channels (of a group), and the window.
+    inputs: int
+    kernel_h: int
+    kernel_w: int
+    _: KW_ONLY
+    padded: bool
+    texture: bool
+
+    @classmethod
+    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
+        """Read it off the anchor's loops."""
+        padded = workload.padding()
+        reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
+        extents = workload.extents(anchor)
+        return cls(*extents, padded=padded is not None, texture=reads)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the window is a single pixel."""
+        return self.kernel_h == self.kernel_w == 1
+
+
+@dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes and how far its loops are unrolled.
+    """What a work-item computes and how far its loops are unrolled."""
 
-    ``tile_o * tile_h * tile_w`` vector accumulators must fit the device's registers.
-    """
+    tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
+    tile_h: int = knob("Rows of the map that it keeps in registers.")
+    tile_w: int = knob("Columns of the map that it keeps in registers.")
+    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+    stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
+    group_size: int = knob("Work-items of a work-group, at most.")
 
-    #: Output blocks, rows and columns that a work-item keeps in registers.
-    tile_o: int
-    tile_h: int
-    tile_w: int
-    #: Input channels multiplied per iteration of the innermost loop that stays a loop.
-    unroll_i: int
-    #: Whether the padded input tile is copied to private memory before it is used.
-    stage_input: bool
+
+CONSTRAINTS = (
+    Constraint(
+        "tile_o * tile_h * tile_w vectors must fit the device's registers.",
+        lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
+    ),
+    Constraint(
+        "tile_o must divide the output blocks and tile_h the rows: "
+        "a partial tile there is a test in the hot loop.",
+        lambda k, s, d: s.outputs % k.tile_o == 0 and s.height % k.tile_h == 0,
+    ),
+    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
+    Constraint(
+        "unroll_i must divide the input channels that are taken together.",
+        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
+    ),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
 
 
 def input_lanes(inputs: int, block: int) -> int:
@@ -109,35 +162,38 @@ def input_lanes(inputs: int, block: int) -> int:
     return inputs if inputs < block else gcd(inputs, block)
 
 
-def heuristic(workload: Workload, loops: list[int], reduction: list[int]) -> Knobs:
-    """Knobs from the shape and the device.
-
-    ``loops`` are the extents (n, o', h, w, c), ``reduction`` those of (i, p, q).
-    """
-    device = workload.target.device
-    _, outputs, height, width, block = loops
-    inputs, kernel_h, kernel_w = reduction
-    pointwise = kernel_h == kernel_w == 1
-    tile_w = tile_of(width, device.accumulators // 2)
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """Wide tiles, then more rows or output blocks while registers are free."""
+    tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
     rest = max(1, device.accumulators // tile_w)
     # Narrow maps leave registers free: use them for more rows of a pointwise convolution, which
     # share its weights, else for more output blocks, which share its inputs.
-    tile_h = largest_divisor(height, rest) if pointwise else 1
-    tile_o = largest_divisor(outputs, max(1, min(2, rest // tile_h)))
-    unroll_i = largest_divisor(input_lanes(inputs, block), 4)
-    return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input)
+    tile_h = largest_divisor(shape.height, rest) if shape.is_pointwise else 1
+    tile_o = largest_divisor(shape.outputs, max(1, min(2, rest // tile_h)))
+    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
+    return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input, device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
+    rows, columns = divisors(shape.height, 8), tile_choices(shape.width, device.accumulators)
+    return {
+        "tile_o": divisors(shape.outputs, 4),
+        "tile_h": rows,
+        "tile_w": columns,
+        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
+        "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
+        "group_size": group_sizes(device),
+    }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is this family's block, else decline."""
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
-    extents = workload.extents(anchor)
-    return apply(workload, heuristic(workload, extents[:5], extents[5:]))
+    return None if anchor is None else Shape.of(workload, anchor)
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
@@ -153,7 +209,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     h, hi = sch.split(h, [None, knobs.tile_h])
     w, wi = sch.split(w, [None, knobs.tile_w])
     sch.reorder(n, o, h, w, oi, hi, wi, lane)
-    item = workload.bind_outer([n, o, h, w])
+    item = workload.bind_outer([n, o, h, w], knobs.group_size)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
 
     *tile, i, p, q = workload.loops_below(anchor, item)

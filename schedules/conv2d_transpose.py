@@ -23,14 +23,22 @@ from math import gcd
 
 from tvm import s_tir, te, tirx
 
-from .common import FAMILY, Workload, largest_divisor
+from ..target import Device
+from .common import FAMILY, Workload
 from .conv2d import input_lanes, pad_spatial
-from .grouped import SHARED, Knobs, apply, channels_read
+from .grouped import (
+    CONSTRAINTS,
+    SHARED,
+    STRIDES,
+    Knobs,
+    Shape,
+    apply_tiles,
+    channels_read,
+    space,
+)
+from .tiles import largest_divisor
 
 NAME = "conv2d_transpose"
-
-#: Block annotation: the strides, in the order of rows and columns.
-STRIDES = "tvmflow.strides"
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -149,36 +157,36 @@ def compute(
 # -- its knobs ----------------------------------------------------------------------------
 
 
-def heuristic(
-    workload: Workload, loops: list[int], reduction: list[int], strides: list[int], shared: int
-) -> Knobs:
-    """One period of the strides, and as many more columns as registers allow.
+# The knobs are those of a grouped convolution.
 
-    ``loops`` are the extents (n, o', h, w, c), ``reduction`` those of (i, t, u).
-    """
-    registers = workload.target.device.accumulators
-    rows, columns = (min(s, extent) for s, extent in zip(strides, loops[2:4], strict=True))
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """One period of the strides, and as many more columns as registers allow."""
+    registers = device.accumulators
+    rows, columns = min(shape.stride_h, shape.height), min(shape.stride_w, shape.width)
     if rows * columns > 2 * registers:
         # A period of a large stride is more than a work-item keeps: taps are found at run time.
         rows, columns = 1, min(columns, registers)
     periods = max(1, registers // (rows * columns))
-    tile_w = columns * largest_divisor(-(-loops[3] // columns), periods)
-    inputs, *taps = reduction
+    tile_w = min(shape.width, columns * largest_divisor(-(-shape.width // columns), periods))
+    taps = shape.taps_h * shape.taps_w
     # Taps that are known when the code is generated are no branches in it.
-    unroll = taps[0] * taps[1] <= 16
-    unroll_i = largest_divisor(input_lanes(inputs, loops[4]), 4 if taps[0] * taps[1] <= 4 else 2)
-    return Knobs(rows, tile_w, unroll_i, unroll, shared)
+    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4 if taps <= 4 else 2)
+    return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is this family's block, else decline."""
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
-    extents = workload.extents(anchor)
-    shared = int(workload.annotation(anchor, SHARED) or 1)
-    strides = [int(s) for s in (workload.annotation(anchor, STRIDES) or "1,1").split(",")]
-    return apply(workload, anchor, heuristic(workload, extents[:5], extents[5:], strides, shared))
+    return None if anchor is None else Shape.of(workload, anchor)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``."""
+    return apply_tiles(workload, workload.anchor(NAME), knobs)
+
+
+__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]

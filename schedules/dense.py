@@ -24,7 +24,12 @@ from math import gcd
 
 from tvm import s_tir, te, tirx
 
-from .common import FAMILY, ROLE, Workload, largest_divisor, tile_of
+from ..target import Device
+from .common import FAMILY, ROLE, Workload
+from .family import Constraint, Value, knob
+from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
+
+NAME = "dense"
 
 PACKED = "dense_packed"
 COLUMNS = "dense_columns"
@@ -93,38 +98,78 @@ def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the knobs depend on."""
+
+    form: str
+    rows: int
+    #: Blocks of columns, or single columns in the rows form.
+    columns: int
+
+
+@dataclass(frozen=True)
 class Knobs:
     """The register tile of a work-item."""
 
-    #: Rows of the left matrix.
-    tile_m: int
-    #: Blocks of columns (packed) or rows of weights (rows).
-    tile_n: int
+    tile_m: int = knob("Rows of the left matrix.")
+    tile_n: int = knob("Blocks of columns, or rows of weights in the rows form.")
+    group_size: int = knob("Work-items of a work-group, at most.")
 
 
-def heuristic(workload: Workload, form: str, rows: int, columns: int) -> Knobs:
+CONSTRAINTS = (
+    Constraint(
+        "tile_m * tile_n vectors must fit the device's registers.",
+        lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
+    ),
+    Constraint("tile_m is at most the number of rows.", lambda k, s, d: k.tile_m <= s.rows),
+    Constraint("tile_n must divide the columns.", lambda k, s, d: s.columns % k.tile_n == 0),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
     """As many accumulators as the device has, rows of ``x`` before columns."""
-    budget = workload.target.device.accumulators
-    tile_m = tile_of(rows, min(8, budget))
-    if not workload.is_cpu:
-        return Knobs(tile_m, 1)
+    budget = device.accumulators
+    tile_m = tile_of(shape.rows, min(8, budget))
+    if not device.is_cpu:
+        return Knobs(tile_m, 1, device.group_size)
     # Columns are read across rows of the weights: a wide tile makes each read a long run of
     # memory (1 KiB for 16 blocks of 16 floats), which prefetchers and DRAM pages want.
-    limit = 16 if form == COLUMNS else 4
-    return Knobs(tile_m, largest_divisor(columns, max(1, min(limit, budget // tile_m))))
+    limit = 16 if shape.form == COLUMNS else 4
+    tile_n = largest_divisor(shape.columns, max(1, min(limit, budget // tile_m)))
+    return Knobs(tile_m, tile_n, device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Every register tile that fits."""
+    return {
+        "tile_m": tile_choices(shape.rows, device.accumulators),
+        "tile_n": divisors(shape.columns, device.accumulators),
+        "group_size": group_sizes(device),
+    }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is one of the forms, else decline."""
-    for form, apply in ((PACKED, apply_packed), (COLUMNS, apply_packed), (ROWS, apply_rows)):
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is one of the forms."""
+    for form in (PACKED, COLUMNS, ROWS):
         anchor = workload.anchor(form)
         if anchor is not None:
-            m, n, _ = workload.extents(anchor)[:3]
-            return apply(workload, anchor, heuristic(workload, form, m, n))
+            return Shape(form, *workload.extents(anchor)[:2])
     return None
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Schedule the form that there is by ``knobs``."""
+    rows = workload.anchor(ROWS)
+    if rows is not None:
+        return apply_rows(workload, rows, knobs)
+    return apply_packed(workload, workload.anchor(PACKED) or workload.anchor(COLUMNS), knobs)
 
 
 def apply_packed(
@@ -138,7 +183,7 @@ def apply_packed(
     m, mi = sch.split(m, [None, knobs.tile_m])
     n, ni = sch.split(n, [None, knobs.tile_n * block])
     sch.reorder(m, n, mi, ni)
-    item = workload.bind_outer([m, n])
+    item = workload.bind_outer([m, n], knobs.group_size)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
@@ -161,7 +206,7 @@ def apply_rows(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
     m, mi = sch.split(m, [None, knobs.tile_m])
     n, ni = sch.split(n, [None, knobs.tile_n])
     sch.reorder(m, n, mi, ni)
-    item = workload.bind_outer([m, n])
+    item = workload.bind_outer([m, n], knobs.group_size)
     sch.compute_at(combine, item, preserve_unit_loops=True)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, k = workload.loops_below(anchor, item)

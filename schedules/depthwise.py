@@ -10,12 +10,15 @@ Lanes never mix, so the padding lanes of ``x`` only reach padding lanes of ``y``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te
 
-from .common import FAMILY, Workload, tile_of
+from ..target import Device
+from .common import FAMILY, Workload
 from .conv2d import pad_spatial
+from .family import Constraint, Value, knob
+from .tiles import group_sizes, tile_choices, tile_of
 
 NAME = "depthwise"
 
@@ -54,35 +57,84 @@ def compute(
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the knobs depend on; blocks are those of the channels."""
+
+    batch: int
+    blocks: int
+    height: int
+    width: int
+    lanes: int
+    kernel_h: int
+    kernel_w: int
+    _: KW_ONLY
+    padded: bool
+    texture: bool
+
+    @classmethod
+    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
+        """Read it off the anchor's loops."""
+        padded = workload.padding()
+        reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
+        extents = workload.extents(anchor)
+        return cls(*extents, padded=padded is not None, texture=reads)
+
+
+@dataclass(frozen=True)
 class Knobs:
     """The tile of the map that a work-item computes, one block of channels at a time."""
 
-    #: Rows of the tile, computed one after the other from the same staged input.
-    tile_h: int
-    #: Columns of the tile, all in registers at once.
-    tile_w: int
-    #: Whether the padded input tile is copied to private memory before it is used.
-    stage_input: bool
+    tile_h: int = knob("Rows of the tile, computed one after the other from the same input.")
+    tile_w: int = knob("Columns of the tile, all in registers at once.")
+    stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
+    group_size: int = knob("Work-items of a work-group, at most.")
 
 
-def heuristic(workload: Workload, height: int, width: int) -> Knobs:
+CONSTRAINTS = (
+    Constraint(
+        "tile_w vectors must fit the device's registers.",
+        lambda k, s, d: k.tile_w <= d.accumulators,
+    ),
+    Constraint(
+        "A tile is at most as high and as wide as the map.",
+        lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
+    ),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
     """Tall tiles read each input row once; on GPUs one row keeps more work-items busy."""
-    device = workload.target.device
-    tile_w = tile_of(width, device.accumulators // 2 if workload.is_cpu else 4)
-    tile_h = tile_of(height, 14) if workload.is_cpu else 1
-    return Knobs(tile_h, tile_w, device.stage_input)
+    tile_w = tile_of(shape.width, max(1, device.accumulators // 2) if device.is_cpu else 4)
+    tile_h = tile_of(shape.height, 14) if device.is_cpu else 1
+    return Knobs(tile_h, tile_w, device.stage_input, device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of any form, with and without a copy of the input."""
+    return {
+        "tile_h": tile_choices(shape.height, 28),
+        "tile_w": tile_choices(shape.width, device.accumulators),
+        "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
+        "group_size": group_sizes(device),
+    }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is this family's block, else decline."""
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
-    _, _, height, width, _ = workload.extents(anchor)[:5]
-    return apply_window(workload, anchor, heuristic(workload, height, width))
+    return None if anchor is None else Shape.of(workload, anchor)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Schedule the sliding window by ``knobs``."""
+    return apply_window(workload, workload.anchor(NAME), knobs)
 
 
 def apply_window(
@@ -99,7 +151,7 @@ def apply_window(
     h, hi = sch.split(h, [None, knobs.tile_h])
     w, wi = sch.split(w, [None, knobs.tile_w])
     sch.reorder(n, k, h, w, hi, wi, lane)
-    item = workload.bind_outer([n, k, h, w])
+    item = workload.bind_outer([n, k, h, w], knobs.group_size)
     sch.compute_at(anchor, hi, preserve_unit_loops=True)
     if pad is not None and texels is None:
         if knobs.stage_input:

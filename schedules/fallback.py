@@ -9,21 +9,39 @@ more than this.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from tvm import s_tir
 from tvm.tirx import IterVar
 
 from .blocks import is_injective, is_reduction, launches_threads
 from .common import Workload
+from .family import Constraint, NoKnobs, no_choice, no_space
 
 logger = logging.getLogger(__name__)
+
+NAME = "fallback"
+CONSTRAINTS: tuple[Constraint, ...] = ()
+Knobs, space, heuristic = NoKnobs, no_space, no_choice
 
 #: Elements that one CPU work-item computes: enough to hide the launch of a work-group.
 CPU_CHUNK = 1024
 
 
-def schedule(workload: Workload) -> s_tir.Schedule:
-    """Schedule each block by itself; never declines."""
+@dataclass(frozen=True)
+class Shape:
+    """How many blocks there are, which is all that can be said of any function."""
+
+    blocks: int
+
+
+def match(workload: Workload) -> Shape:
+    """Never declines."""
+    return Shape(len(workload.blocks))
+
+
+def apply(workload: Workload, knobs: NoKnobs) -> s_tir.Schedule:
+    """Schedule each block by itself."""
     sch = workload.sch
     for block in _inline_producers(workload):
         if launches_threads(sch, block):

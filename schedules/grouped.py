@@ -13,19 +13,24 @@ of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import gcd
 from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from .common import FAMILY, Workload, largest_divisor, tile_of
+from ..target import Device
+from .common import FAMILY, Workload
 from .conv2d import input_lanes, pad_spatial, stage_padded
+from .family import Constraint, Value, knob
+from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 
 NAME = "grouped"
 
 #: Block annotation: how many lanes of a vector read the same input channels.
 SHARED = "tvmflow.shared_lanes"
+#: Block annotation of transposed convolutions: the strides of rows and columns.
+STRIDES = "tvmflow.strides"
 
 #: From an output block, its lane and a group's input channel to the block and lane that is read.
 Channel = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -97,48 +102,114 @@ def compute(
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the knobs depend on; also of transposed convolutions."""
+
+    batch: int
+    #: Blocks of output channels.
+    outputs: int
+    height: int
+    width: int
+    #: Channels of a block.
+    lanes: int
+    #: Input channels of a group, and the taps that are tried for an output.
+    inputs: int
+    taps_h: int
+    taps_w: int
+    _: KW_ONLY
+    #: Lanes of a vector that read the same input channels.
+    shared: int
+    #: Strides of a transposed convolution; 1 for others.
+    stride_h: int
+    stride_w: int
+
+    @classmethod
+    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
+        """Read it off the anchor's loops and annotations."""
+        shared = int(workload.annotation(anchor, SHARED) or 1)
+        strides = (workload.annotation(anchor, STRIDES) or "1,1").split(",")
+        stride_h, stride_w = (int(s) for s in strides)
+        extents = workload.extents(anchor)
+        return cls(*extents, shared=shared, stride_h=stride_h, stride_w=stride_w)
+
+
+@dataclass(frozen=True)
 class Knobs:
     """What a work-item computes, one block of output channels at a time."""
 
-    #: Rows and columns of the map that a work-item keeps in registers.
-    tile_h: int
-    tile_w: int
-    #: Input channels multiplied per iteration of the innermost loop that stays a loop.
-    unroll_i: int
-    #: Whether the loops over the window are unrolled.
-    unroll_window: bool
-    #: Lanes that are multiplied as one vector.
-    lanes: int
+    tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
+    tile_w: int = knob("Columns of the map that it keeps in registers.")
+    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+    unroll_window: bool = knob("Unroll the loops over the window.")
+    group_size: int = knob("Work-items of a work-group, at most.")
 
 
-def heuristic(workload: Workload, loops: list[int], reduction: list[int], shared: int) -> Knobs:
-    """Knobs from the shape and the device; loops as in :func:`conv2d.heuristic`."""
-    tile_w = tile_of(loops[3], workload.target.device.accumulators // 2)
-    window = reduction[1] * reduction[2]
-    unroll_i = largest_divisor(input_lanes(reduction[0], loops[4]), 4)
-    return Knobs(1, tile_w, unroll_i, window <= 4, shared)
+CONSTRAINTS = (
+    Constraint(
+        "tile_h * tile_w vectors must fit twice the device's registers.",
+        lambda k, s, d: k.tile_h * k.tile_w <= 2 * d.accumulators,
+    ),
+    Constraint(
+        "A tile is at most as high and as wide as the map.",
+        lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
+    ),
+    Constraint(
+        "unroll_i must divide the input channels that are taken together.",
+        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
+    ),
+    Constraint(
+        "A window of more than 16 taps is not unrolled.",
+        lambda k, s, d: not k.unroll_window or s.taps_h * s.taps_w <= 16,
+    ),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """A row of the map in registers; small windows are unrolled."""
+    tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
+    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
+    return Knobs(1, tile_w, unroll_i, shape.taps_h * shape.taps_w <= 4, device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles and unrolling around the heuristic's."""
+    return {
+        "tile_h": tuple(sorted({1, min(2, shape.height), min(shape.stride_h, shape.height)})),
+        "tile_w": tile_choices(shape.width, 2 * device.accumulators),
+        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 8),
+        "unroll_window": (True, False),
+        "group_size": group_sizes(device),
+    }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is this family's block, else decline."""
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
-    extents = workload.extents(anchor)
-    shared = int(workload.annotation(anchor, SHARED) or 1)
-    return apply(workload, anchor, heuristic(workload, extents[:5], extents[5:], shared))
+    return None if anchor is None else Shape.of(workload, anchor)
 
 
-def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> s_tir.Schedule:
-    """Tile and vectorise by ``knobs``; also for transposed convolutions."""
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``."""
+    return apply_tiles(workload, workload.anchor(NAME), knobs)
+
+
+def apply_tiles(
+    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
+) -> s_tir.Schedule:
+    """Schedule an anchor of this form; also that of transposed convolutions."""
     sch = workload.sch
+    run_lanes = Shape.of(workload, anchor).shared
     pad = workload.padding()
     inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
     # Lanes that read different channels read them one by one: a copy would be of all channels.
-    shared = knobs.lanes == block
+    shared = run_lanes == block
     texels = workload.stage_texture(anchor, 0, pad) if shared else None
     stage_pad = pad is not None and shared and workload.target.device.stage_input
     if pad is not None and texels is None and not stage_pad:
@@ -149,7 +220,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     h, hi = sch.split(h, [None, knobs.tile_h])
     w, wi = sch.split(w, [None, knobs.tile_w])
     sch.reorder(n, o, h, w, hi, wi, lane)
-    item = workload.bind_outer([n, o, h, w])
+    item = workload.bind_outer([n, o, h, w], knobs.group_size)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
     taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
@@ -158,7 +229,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
         taken = unroll_i = block
     i_block, i_lane = sch.split(i, [None, taken])
     i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
-    runs, run = sch.split(lanes, [None, knobs.lanes])
+    runs, run = sch.split(lanes, [None, run_lanes])
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile, runs, run)
     if texels is not None:
         # A row of texels serves every column of the kernel.
@@ -171,7 +242,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])
-    if knobs.lanes > 1:
+    if run_lanes > 1:
         sch.vectorize(run)
     else:
         sch.unroll(run)
@@ -179,7 +250,7 @@ def apply(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> 
     # The runs of lanes are one vector again: all of them start at zero.
     *spread, outer, inner = workload.loops_below(init, item)
     workload.unroll_all([*spread, outer])
-    if knobs.lanes > 1:
+    if run_lanes > 1:
         sch.vectorize(inner)
     else:
         sch.unroll(inner)

@@ -17,7 +17,7 @@ from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload
 from .conv2d import pad_spatial
-from .depthwise import apply_window, heuristic
+from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
 
 NAME = "pooling"
 
@@ -105,13 +105,18 @@ def compute(
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
-    """Schedule a function whose anchor is this family's block, else decline.
+# The knobs are those of a depthwise convolution: the same sliding window.
 
-    The knobs are those of a depthwise convolution: the same sliding window.
-    """
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
-    _, _, height, width, _ = workload.extents(anchor)[:5]
-    return apply_window(workload, anchor, heuristic(workload, height, width))
+    return None if anchor is None else Shape.of(workload, anchor)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Schedule the sliding window by ``knobs``."""
+    return apply_window(workload, workload.anchor(NAME), knobs)
+
+
+__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]

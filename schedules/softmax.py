@@ -9,12 +9,17 @@ Computes, for each row along the axis::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
 from tvm import s_tir, te, tirx
 
 from .common import FAMILY, ROLE, Workload
+from .family import Constraint, NoKnobs, no_choice, no_space
 
 NAME = "softmax"
+CONSTRAINTS: tuple[Constraint, ...] = ()
+Knobs, space, heuristic = NoKnobs, no_space, no_choice
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -58,15 +63,33 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def schedule(workload: Workload) -> s_tir.Schedule | None:
+@dataclass(frozen=True)
+class Shape:
+    """Number of rows, and the length of one."""
+
+    rows: int
+    length: int
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a softmax that nothing is fused behind."""
+    anchor = workload.anchor(NAME)
+    if anchor is None or workload.after(anchor):
+        return None
+    extents = workload.extents(anchor)
+    length = extents[_axis(workload, anchor)]
+    return Shape(prod(extents) // length, length)
+
+
+def _axis(workload: Workload, anchor: s_tir.schedule.SBlockRV) -> int:
+    return int(workload.annotation(anchor, "tvmflow.axis") or 0)
+
+
+def apply(workload: Workload, knobs: NoKnobs) -> s_tir.Schedule:
     """A work-item a row, with the row's maximum and sum in private memory."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
     sch = workload.sch
-    if workload.after(anchor):
-        return None
-    axis = int(sch.get(anchor).annotations["tvmflow.axis"])
+    axis = _axis(workload, anchor)
     loops = sch.get_loops(anchor)
     rows = [loop for a, loop in enumerate(loops) if a != axis]
     if not rows:

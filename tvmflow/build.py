@@ -6,7 +6,9 @@ TIR is lowered by our own pipeline (:mod:`.tir_pipeline`).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
 from tvm import IRModule, relax, s_tir, tirx
@@ -15,7 +17,7 @@ from . import opencl_source  # noqa: F401 (registers its callback with TVM)
 from .errors import CompileError
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
-from .schedules import schedule_function
+from .schedules import Scheduled, schedule_function
 from .target import TargetSpec
 from .texture.refusal import refusals
 from .tir_pipeline import TIR_PIPELINE
@@ -23,40 +25,53 @@ from .tir_pipeline import TIR_PIPELINE
 
 @dataclass
 class ScheduledModule:
-    """A module whose primary functions are scheduled, and which family did it."""
+    """A module whose primary functions are scheduled, and what was chosen for each."""
 
     mod: IRModule
-    families: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, Scheduled] = field(default_factory=dict)
 
 
-def schedule_module(mod: IRModule, target: TargetSpec) -> ScheduledModule:
-    """Schedule every primary function; equal functions are scheduled once.
+def schedule_module(
+    mod: IRModule, target: TargetSpec, knobs: Mapping[str, Mapping[str, Any]] | None = None
+) -> ScheduledModule:
+    """Schedule every primary function.
+
+    Parameters
+    ----------
+    mod
+        Fused primary functions, with their storage decided.
+    target
+        What they are scheduled for.
+    knobs
+        Knobs of single functions by name, instead of the heuristic's.
 
     Raises
     ------
     CompileError
         If no schedule can be made for a function.
     """
-    families: dict[str, str] = {}
+    choices: dict[str, Scheduled] = {}
+    given = knobs or {}
     functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
     with target.tvm_target:
         for gv, function in mod.functions.items():
             if isinstance(function, tirx.PrimFunc) and wants_schedule(function):
+                name = gv.name_hint
                 try:
-                    schedule, family = schedule_function(function, target)
+                    scheduled = schedule_function(function, target, given.get(name), name)
                 except Exception as error:
                     raise CompileError(
-                        f"The primary function {gv.name_hint} could not be scheduled for "
+                        f"The primary function {name} could not be scheduled for "
                         f"{target.kind}: {str(error).strip().splitlines()[-1]}",
                         remedy="Compile with --target llvm to see whether the model itself "
                         "is sound.",
                     ) from error
-                families[gv.name_hint] = family
-                function = schedule.mod["main"].with_attrs(
+                choices[name] = scheduled
+                function = scheduled.schedule.mod["main"].with_attrs(
                     {"tirx.is_scheduled": True, **dict(function.attrs or {})}
                 )
             functions[gv] = function
-    return ScheduledModule(IRModule(functions, attrs=mod.attrs), families)
+    return ScheduledModule(IRModule(functions, attrs=mod.attrs), choices)
 
 
 def wants_schedule(function: tirx.PrimFunc) -> bool:
@@ -134,7 +149,9 @@ def device_modules(executable: relax.VMExecutable) -> list[tvm.runtime.Module]:
 _KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
 
 
-def kernel_names(executable: relax.VMExecutable, families: dict[str, str]) -> list[dict[str, str]]:
+def kernel_names(
+    executable: relax.VMExecutable, choices: Mapping[str, Scheduled]
+) -> list[dict[str, str]]:
     """Kernels of an executable with the primary function and schedule family of each.
 
     TVM names the kernels of a function ``f_kernel``, ``f_kernel_1`` and so on; on
@@ -144,9 +161,10 @@ def kernel_names(executable: relax.VMExecutable, families: dict[str, str]) -> li
     for module in device_modules(executable):
         names += _KERNEL.findall(module.inspect_source())
     if not names:
-        names = list(families)
+        names = list(choices)
     kernels = []
     for name in names:
         function = re.sub(r"_kernel(_\d+)?$", "", name)
-        kernels.append({"name": name, "function": function, "family": families.get(function, "")})
+        family = choices[function].family if function in choices else ""
+        kernels.append({"name": name, "function": function, "family": family})
     return kernels

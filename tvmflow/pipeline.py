@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from .frontend import ImportedModel
     from .graph.memory import MemoryPlan
+    from .schedules import Scheduled
     from .texture.placement import Placement
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,10 @@ class Compilation:
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     #: Memory scopes of the weights that are no plain buffers.
     weight_scopes: dict[str, str] = field(default_factory=dict)
-    families: dict[str, str] = field(default_factory=dict)
+    #: Knobs of single primary functions, instead of the heuristic's.
+    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: What was chosen for each primary function.
+    schedules: dict[str, Scheduled] = field(default_factory=dict)
     placements: list[Placement] = field(default_factory=list)
     memory: MemoryPlan | None = None
     executable: Any = None
@@ -137,8 +141,10 @@ def schedule(job: Compilation) -> None:
     """A schedule for each primary function."""
     from .build import schedule_module
 
-    scheduled = schedule_module(job.mod, job.target)
-    job.mod, job.families = scheduled.mod, scheduled.families
+    scheduled = schedule_module(job.mod, job.target, job.knobs)
+    job.mod, job.schedules = scheduled.mod, scheduled.choices
+    for name in [name for name in job.knobs if name not in job.schedules]:
+        logger.warning("Knobs were given for %s, which is no primary function here.", name)
 
 
 def lower(job: Compilation) -> None:
@@ -170,7 +176,8 @@ def export(job: Compilation) -> None:
             "device": job.target.device.name,
             "inputs": job.model.inputs,
             "outputs": job.model.outputs,
-            "kernels": kernel_names(job.executable, job.families),
+            "kernels": kernel_names(job.executable, job.schedules),
+            "schedules": {name: choice.report() for name, choice in job.schedules.items()},
             "weight_scopes": job.weight_scopes,
             "placements": [placement.report() for placement in job.placements],
             "memory": job.memory.report(),
@@ -211,6 +218,7 @@ def compile(
     storage: str = "auto",
     storage_overrides: Mapping[str, str] | None = None,
     dtype: str = "fp32",
+    knobs: Mapping[str, Mapping[str, Any]] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
     work_folder: str | os.PathLike[str] | None = None,
@@ -240,6 +248,9 @@ def compile(
     dtype
         Precision in which tensors between primary functions and weights are stored:
         ``fp32``, or ``fp16``, which halves their memory. All arithmetic is fp32.
+    knobs
+        Knobs of schedules by the name of the primary function, as ``tvmflow inspect
+        --schedules`` prints them.  Those that do not fit are warned of and not used.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
@@ -281,6 +292,7 @@ def compile(
             storage=storage,
             overrides=overrides,
             dtype=dtype,
+            knobs=dict(knobs or {}),
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -64,6 +64,11 @@ class Device:
     #: What a texture gains or costs.
     texture: TextureSpeed
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether one work-item is a whole thread's worth of work."""
+        return self.group_size == 1
+
 
 #: The presets of ``--device``.  Image limits are the least that the devices of a class report.
 PRESETS = {

@@ -27,6 +27,7 @@ def files(folder: Path) -> set[str]:
         (("bench",), "tvmflow bench net.so --seconds 30 --kernels"),
         (("verify",), "tvmflow verify net.onnx net.so --inputs in.npz --json"),
         (("inspect",), "tvmflow inspect net.so --check"),
+        (("schedules",), "tvmflow inspect net.so --schedules"),
         (("devices",), "TVMFLOW_OPENCL_DEVICE=1:0 tvmflow bench net.so"),
         (("models", "build"), "tvmflow models build mobilenet_v1 --param width=0.25"),
         (("models", "list"), "tvmflow models list"),

@@ -169,12 +169,14 @@ def test_textures_on_a_target_without_them(cli, network, tmp_path):
 def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, monkeypatch):
     from tvm import s_tir
 
-    def broken(function, target):
+    from tvmflow.schedules import Scheduled
+
+    def broken(function, *_):
         """A schedule with a mistake: a work-item a channel."""
         sch = s_tir.Schedule(function)
         *_, last = sch.get_child_blocks(sch.get_sblock("root"))
         sch.bind(sch.fuse(*sch.get_loops(last)), "blockIdx.x")
-        return sch, "broken"
+        return Scheduled(sch, "broken", {}, {}, "heuristic")
 
     monkeypatch.setattr("tvmflow.build.schedule_function", broken)
     result = cli("compile", network, *OPENCL, "--storage", "texture")

@@ -15,6 +15,8 @@ from tvmflow.models.mobilenet import scaled_channels
 SMALL = {
     "mobilenet_v1": {"width": 0.25, "size": 32, "classes": 10},
     "mobilenet_v2": {"width": 0.35, "size": 32, "classes": 10},
+    "resnet50": {"width": 0.125, "size": 32, "classes": 10},
+    "squeezenet": {"width": 0.25, "size": 32, "classes": 10},
     "facebox_net": {"size": 32, "boxes": 8},
 }
 
@@ -47,7 +49,12 @@ def test_models_are_valid(name):
 @pytest.mark.parametrize(
     ("name", "parameters"),
     # The counts that the papers' reference implementations report.
-    [("mobilenet_v1", 4_231_976), ("mobilenet_v2", 3_504_872)],
+    [
+        ("mobilenet_v1", 4_231_976),
+        ("mobilenet_v2", 3_504_872),
+        ("resnet50", 25_557_032),
+        ("squeezenet", 1_235_496),
+    ],
 )
 def test_parameter_counts(name, parameters):
     assert trained_parameters(models.make(name)) == parameters
@@ -286,7 +293,7 @@ def test_seed_zero_is_fine():
 
 
 def test_unknown_model():
-    with pytest.raises(ValueError, match="there are mobilenet_v1, mobilenet_v2, facebox_net"):
+    with pytest.raises(ValueError, match="there are mobilenet_v1, mobilenet_v2, resnet50"):
         models.make("resnet")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, devices, inspect, models, run, verify
+from . import bench, compile, devices, inspect, models, run, schedules, verify
 from .options import Debug, Quiet, Verbose
 
 _EXAMPLES = """
@@ -62,5 +62,6 @@ app.command("run", epilog=run.EXAMPLES)(run.run_module)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
+app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")

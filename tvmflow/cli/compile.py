@@ -108,6 +108,15 @@ def compile_model(
             autocompletion=lambda: ["fp32", "fp16"],
         ),
     ] = "fp32",
+    knobs: Annotated[
+        Path | None,
+        typer.Option(
+            "--knobs",
+            metavar="FILE",
+            help="JSON object of primary functions' names with their knobs, as inspect --schedules "
+            "prints them, instead of those that the heuristics choose.",
+        ),
+    ] = None,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -132,8 +141,10 @@ def compile_model(
     _refuse_overwriting(model, final)
     from .. import compile as compile_network
     from ..deploy.files import staging
+    from ..knobs import read_knobs_file
     from ..texture.overrides import read_overrides
 
+    given = read_knobs_file(knobs) if knobs else None
     overrides = read_overrides(storage_overrides) if storage_overrides else None
     started = time.perf_counter()
     # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
@@ -148,6 +159,7 @@ def compile_model(
                 storage=storage,
                 storage_overrides=overrides,
                 dtype=dtype,
+                knobs=given,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
                 work_folder=stage,

@@ -10,6 +10,7 @@ import typer
 from .formats import bytes_text, facts, ms_text, print_section, shape_text, table
 from .memory import memory_plan, print_memory, print_placements, write_picture
 from .options import Debug, Json, ModuleFile, Quiet, Verbose
+from .schedules import print_schedules
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def inspect_module(
         Path | None,
         typer.Option("--memory-svg", metavar="OUT.svg", help="Draw that plan over time."),
     ] = None,
+    schedules: Annotated[
+        bool,
+        typer.Option("--schedules", help="List the schedule family and knobs of each function."),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Compare code and weights with their digests.")
     ] = False,
@@ -66,10 +71,12 @@ def inspect_module(
     if as_json:
         print_json(_describe(artifact, check))
         return
-    if not memory_svg or memory or kernels or weights or placements:
+    if not memory_svg or memory or kernels or weights or placements or schedules:
         _print(artifact, kernels, weights)
     if placements:
         print_placements(out_console(), artifact.metadata.get("placements", []))
+    if schedules:
+        print_schedules(out_console(), artifact.metadata.get("schedules", {}))
     if plan is not None and memory:
         print_memory(out_console(), plan)
     if check:

@@ -8,6 +8,7 @@ for it, that goes to a file without a name, which is shown only with ``--debug``
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
 import signal
@@ -179,20 +180,35 @@ def _is_usage_error(error: BaseException) -> bool:
 
 
 @contextmanager
+def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
+    logger = logging.getLogger("tvmflow")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings as errors are printed, with their own word in front."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.text import Text
+
+        err_console().print(Text.assemble(("Warning: ", "bold yellow"), record.getMessage()))
+
+
+@contextmanager
 def _native_log() -> Iterator[IO[bytes] | None]:
     """Keep what C++ code and Python's warnings write away from the terminal."""
-    import logging
-
     if state.verbose:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
-        logger = logging.getLogger("tvmflow")
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG if state.debug else logging.INFO)
-        try:
+        with _log_to(handler, logging.DEBUG if state.debug else logging.INFO):
             yield None
-        finally:
-            logger.removeHandler(handler)
         return
     import tempfile
     import warnings
@@ -205,10 +221,15 @@ def _native_log() -> Iterator[IO[bytes] | None]:
         if sys.stderr.fileno() == 2:
             terminal = os.dup(2)
     if terminal is None:
-        yield None
+        with _log_to(_Warnings(), logging.WARNING):
+            yield None
         return
     stderr = sys.stderr
-    with tempfile.TemporaryFile() as log, os.fdopen(terminal, "w", buffering=1) as visible:
+    with (
+        tempfile.TemporaryFile() as log,
+        os.fdopen(terminal, "w", buffering=1) as visible,
+        _log_to(_Warnings(), logging.WARNING),
+    ):
         stderr.flush()
         os.dup2(log.fileno(), 2)
         sys.stderr = visible

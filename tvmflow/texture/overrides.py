@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
+from ..tables import read_table
 
 #: What a tensor may be asked to be.
 VALUES = ("texture", "buffer")
@@ -24,22 +23,7 @@ def read_overrides(path: Path) -> dict[str, str]:
     CompileError
         If the file cannot be read, or is not of that form.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = _toml(path, text) if path.suffix == ".toml" else _json(text)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise CompileError(
-            f"The storage overrides in {path} could not be read: {reason}.",
-            remedy='Write a JSON object such as {"conv1": "texture"}, or a TOML table in a file '
-            "whose name ends in .toml.",
-        ) from error
-    if not isinstance(content, dict):
-        raise CompileError(
-            f"The storage overrides in {path} should be an object of names and values, but are "
-            f"of type {type(content).__name__}.",
-            remedy=_REMEDY,
-        )
+    content = read_table(path, "The storage overrides", '{"conv1": "texture"}', _REMEDY)
     check_overrides(content)
     return content
 
@@ -112,23 +96,3 @@ def _unknown(name: str, known: list[str], aliases: Mapping[str, str]) -> Compile
         f"{inside}",
         remedy="Compile with -v, which prints the name of every tensor.",
     )
-
-
-def _json(text: str) -> Any:
-    def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the name {twice!r} comes twice")
-        return content
-
-    return json.loads(text, object_pairs_hook=without_repetition)
-
-
-def _toml(path: Path, text: str) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-
-        return tomllib.loads(text)
-    raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")

@@ -1,0 +1,147 @@
+"""What a schedule family is: a template with knobs that a heuristic fills or a tuner searches.
+
+A family is a module of this package with the names that :class:`Family` lists.  It
+recognises primary functions, states their :class:`Shape <Family.match>` (all that its knobs
+depend on), gives knobs for a shape and a device, and applies them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tvm import s_tir
+
+from ..target import Device
+from .common import Workload
+
+logger = logging.getLogger(__name__)
+
+#: What a knob can be set to.
+Value = bool | int | str
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition that knobs must meet, with the sentence that says so."""
+
+    sentence: str
+    #: Of knobs, shape and device.
+    holds: Callable[[Any, Any, Device], bool]
+
+
+class Family(Protocol):
+    """What a module of this package has that is a family."""
+
+    #: Its name in reports and journals.
+    NAME: str
+    #: A frozen dataclass of :func:`knob` fields.
+    Knobs: type[Any]
+    CONSTRAINTS: tuple[Constraint, ...]
+
+    def match(self, workload: Workload) -> Any:
+        """Return the shape of a function that the family serves, else ``None``.
+
+        A shape is a frozen dataclass of numbers, texts and truth values.
+        """
+
+    def heuristic(self, shape: Any, device: Device) -> Any:
+        """Return knobs that meet the constraints and are good without any measurement."""
+
+    def space(self, shape: Any, device: Device) -> dict[str, tuple[Value, ...]]:
+        """Return the values worth trying of each knob; constraints thin out their product."""
+
+    def apply(self, workload: Workload, knobs: Any) -> s_tir.Schedule | None:
+        """Schedule the function of a fresh workload; ``None`` where it turns out not to be fit."""
+
+
+def knob(sentence: str) -> Any:
+    """A field of a family's ``Knobs``, with the sentence that explains it."""
+    return dataclasses.field(metadata={"sentence": sentence})
+
+
+@dataclass(frozen=True)
+class NoKnobs:
+    """Of a family that leaves nothing to choose."""
+
+
+def no_space(shape: Any, device: Device) -> dict[str, tuple[Value, ...]]:
+    """The space of a family without knobs."""
+    return {}
+
+
+def no_choice(shape: Any, device: Device) -> NoKnobs:
+    """The heuristic of a family without knobs."""
+    return NoKnobs()
+
+
+def refusal(family: Family, knobs: Any, shape: Any, device: Device) -> str | None:
+    """The sentence of the first constraint that ``knobs`` violate, or ``None``."""
+    for constraint in family.CONSTRAINTS:
+        if not constraint.holds(knobs, shape, device):
+            return constraint.sentence
+    return None
+
+
+def candidates(family: Family, shape: Any, device: Device) -> Iterator[Any]:
+    """Every choice of knobs in the family's space that meets its constraints."""
+    values = family.space(shape, device)
+    for choice in itertools.product(*values.values()):
+        knobs = family.Knobs(**dict(zip(values, choice, strict=True)))
+        if refusal(family, knobs, shape, device) is None:
+            yield knobs
+
+
+def read_knobs(family: Family, given: Mapping[str, Any]) -> Any:
+    """Make a family's knobs from names and values, as a journal or a file has them.
+
+    Raises
+    ------
+    ValueError
+        If a knob is missing, unknown or of another type, with a sentence that says which.
+    """
+    fields = {f.name: f for f in dataclasses.fields(family.Knobs)}
+    for name in given:
+        if name not in fields:
+            raise ValueError(f"There is no knob {name!r}; there are {', '.join(fields) or 'none'}.")
+    for name, field in fields.items():
+        if name not in given:
+            raise ValueError(f"The knob {name!r} is missing.")
+        kind = {"bool": bool, "int": int, "str": str}[str(field.type)]
+        if type(given[name]) is not kind or (kind is int and given[name] < 1):
+            wanted = {"bool": "true or false", "int": "a positive number", "str": "a text"}
+            raise ValueError(
+                f"The knob {name!r} must be {wanted[str(field.type)]}, not {given[name]!r}."
+            )
+    return family.Knobs(**given)
+
+
+def choose_knobs(
+    family: Family, shape: Any, device: Device, given: Mapping[str, Any] | None, function: str
+) -> tuple[Any, str]:
+    """Knobs for a shape, and where they are from: ``given`` ones if they fit, else the heuristic's.
+
+    Returns
+    -------
+    knobs, source
+        The source is ``given`` or ``heuristic``.
+    """
+    if given is not None:
+        try:
+            knobs = read_knobs(family, given)
+            reason = refusal(family, knobs, shape, device)
+        except ValueError as error:
+            reason = str(error)
+        if reason is None:
+            return knobs, "given"
+        logger.warning(
+            "The knobs given for %s do not fit its schedule family %s: %s The heuristic is used.",
+            function,
+            family.NAME,
+            reason,
+        )
+    return family.heuristic(shape, device), "heuristic"

@@ -1,0 +1,218 @@
+"""Knobs: what the heuristics choose is allowed, what is not allowed is refused, all are right."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import random
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmflow
+from tvmflow.schedules import FAMILIES
+from tvmflow.schedules.conv2d import Shape as ConvShape
+from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
+from tvmflow.schedules.dense import Shape as DenseShape
+from tvmflow.schedules.depthwise import Shape as WindowShape
+from tvmflow.schedules.family import candidates, read_knobs, refusal
+from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.target import PRESETS
+from tvmflow.tolerance import assert_close
+
+BY_NAME = {family.NAME: family for family in FAMILIES}
+
+
+def conv_shapes(rng, lanes):
+    pick = rng.choice
+    kernel = pick([1, 3, 5, 7])
+    return ConvShape(
+        pick([1, 2]), pick([1, 3, 8, 40]), pick([1, 7, 13, 112]), pick([1, 5, 14, 112]), lanes,
+        pick([1, 3, 16, 30, 512]), kernel, kernel,
+        padded=kernel > 1, texture=rng.random() < 0.5,
+    )  # fmt: skip
+
+
+def window_shapes(rng, lanes):
+    pick = rng.choice
+    extents = (pick([1, 2]), pick([1, 5, 60]), pick([1, 7, 30, 112]), pick([1, 7, 31, 112]))
+    padded, texture = rng.random() < 0.5, rng.random() < 0.5
+    return WindowShape(*extents, lanes, pick([2, 3, 5]), 3, padded=padded, texture=texture)
+
+
+def grouped_shapes(rng, lanes):
+    pick = rng.choice
+    extents = (pick([1, 2]), pick([1, 5]), pick([1, 7, 30]), pick([1, 7, 31]))
+    taps, strides = pick([1, 2, 3, 5]), pick([1, 2, 3])
+    inputs = pick([1, 2, 6, 16])
+    shared = pick([1, 2, lanes])
+    return GroupedShape(
+        *extents, lanes, inputs, taps, taps, shared=shared, stride_h=strides, stride_w=strides
+    )
+
+
+def dense_shapes(rng, lanes):
+    pick = rng.choice
+    return DenseShape(pick([PACKED, COLUMNS, ROWS]), pick([1, 3, 64]), pick([1, 10, 63]))
+
+
+SHAPES = {
+    "conv2d": conv_shapes,
+    "depthwise": window_shapes,
+    "pooling": window_shapes,
+    "grouped": grouped_shapes,
+    "conv2d_transpose": grouped_shapes,
+    "dense": dense_shapes,
+}
+
+
+@pytest.mark.parametrize("device", PRESETS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_heuristics_keep_the_constraints(name, device):
+    family, preset, rng = BY_NAME[name], PRESETS[device], random.Random(0)
+    for _ in range(200):
+        shape = SHAPES[name](rng, preset.channel_block)
+        knobs = family.heuristic(shape, preset)
+        assert refusal(family, knobs, shape, preset) is None, (shape, knobs)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_space_has_several_candidates_and_all_are_allowed(name):
+    family, preset, rng = BY_NAME[name], PRESETS["adreno"], random.Random(1)
+    counts = []
+    for _ in range(20):
+        shape = SHAPES[name](rng, preset.channel_block)
+        found = list(candidates(family, shape, preset))
+        assert len(found) == len(set(found)) >= 1
+        counts.append(len(found))
+    assert max(counts) > 20
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.NAME)
+def test_every_knob_is_explained(family):
+    for field in dataclasses.fields(family.Knobs):
+        assert field.metadata["sentence"].endswith(".")
+    assert family.__doc__
+
+
+def network():
+    """A pointwise, a 3x3, a depthwise and a grouped convolution, a transposed one and a pool."""
+    rng = np.random.default_rng(3)
+
+    def weight(name, *shape):
+        scale = 1 / np.sqrt(np.prod(shape[1:]))
+        values = (rng.standard_normal(shape) * scale).astype(np.float32)
+        return numpy_helper.from_array(values, name)
+
+    weights = [
+        weight("w0", 6, 5, 1, 1), weight("w1", 10, 6, 3, 3), weight("w2", 10, 1, 3, 3),
+        weight("w3", 6, 5, 3, 3), weight("w4", 6, 7, 2, 2), weight("w5", 9, 112),
+    ]  # fmt: skip
+    same = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["a", "w1"], ["b"], **same),
+        helper.make_node("Conv", ["b", "w2"], ["c"], group=10, **same),
+        helper.make_node("Conv", ["c", "w3"], ["d"], group=2, **same),
+        helper.make_node("ConvTranspose", ["d", "w4"], ["e"], strides=[2, 2]),
+        helper.make_node("MaxPool", ["e"], ["f"], kernel_shape=[3, 3], strides=[3, 3]),
+        helper.make_node("Flatten", ["f"], ["g"]),
+        helper.make_node("Gemm", ["g", "w5"], ["y"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "knobs",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 5, 6, 6))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 9))],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """The network compiled with the heuristics' knobs: what each function was given."""
+    with tvmflow.compile(network(), target="opencl", device="adreno") as module:
+        return module.metadata["schedules"]
+
+
+def choices(compiled, seed):
+    """Random knobs for every function that has some."""
+    rng = random.Random(seed)
+    shapes = {
+        "dense": DenseShape,
+        "conv2d": ConvShape,
+        "depthwise": WindowShape,
+        "pooling": WindowShape,
+        "grouped": GroupedShape,
+        "conv2d_transpose": GroupedShape,
+    }
+    chosen = {}
+    for name, entry in compiled.items():
+        if not entry["knobs"]:
+            continue
+        family, shape = BY_NAME[entry["family"]], shapes[entry["family"]](**entry["shape"])
+        found = list(candidates(family, shape, PRESETS["adreno"]))
+        chosen[name] = dataclasses.asdict(rng.choice(found))
+    return chosen
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_knobs_are_right(compiled, seed, storage):
+    model = network()
+    with tvmflow.compile(
+        model, target="opencl", device="adreno", storage=storage, knobs=choices(compiled, seed)
+    ) as module:
+        taken = module.metadata["schedules"]
+        assert {entry["source"] for entry in taken.values() if entry["knobs"]} == {"given"}
+        x = np.random.default_rng(seed).standard_normal((1, 5, 6, 6)).astype(np.float32)
+        reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+        assert_close(module(x=x)["y"], reference)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tile_w": 64}, "must fit the device's registers"),
+        ({"unroll_i": 4}, "unroll_i must divide"),
+        ({"group_size": 4096}, "at most what the device accepts"),
+        ({"tile_w": "wide"}, "'tile_w' must be a positive number, not 'wide'"),
+        ({"tile_w": 0}, "'tile_w' must be a positive number, not 0"),
+        ({"tile_d": 1}, "There is no knob 'tile_d'; there are tile_o"),
+        ({"stage_input": 1}, "'stage_input' must be true or false, not 1"),
+    ],
+)
+def test_bad_knobs_are_refused_and_the_heuristic_is_used(compiled, caplog, change, sentence):
+    name = next(n for n, entry in compiled.items() if entry["family"] == "conv2d")
+    knobs = {name: {**compiled[name]["knobs"], **change}}
+    with (
+        caplog.at_level(logging.WARNING, logger="tvmflow"),
+        tvmflow.compile(network(), target="opencl", device="adreno", knobs=knobs) as module,
+    ):
+        assert module.metadata["schedules"] == compiled
+    assert f"The knobs given for {name} do not fit" in caplog.text
+    assert sentence in caplog.text
+    assert "The heuristic is used." in caplog.text
+
+
+def test_a_missing_knob_is_named():
+    with pytest.raises(ValueError, match="The knob 'tile_w' is missing"):
+        read_knobs(BY_NAME["depthwise"], {"tile_h": 1, "stage_input": False, "group_size": 64})
+
+
+def test_knobs_of_no_function_are_mentioned(caplog):
+    with caplog.at_level(logging.WARNING, logger="tvmflow"):
+        tvmflow.compile(network(), target="llvm", knobs={"fused_nothing": {}}).close()
+    assert "fused_nothing, which is no primary function here" in caplog.text
+
+
+def test_schedules_are_independent_of_a_json_round_trip(compiled):
+    assert json.loads(json.dumps(compiled)) == compiled
