@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import s_tir, te, tirx
 
 from ..target import TargetSpec
 from ..texture.scope import is_half, is_texture
@@ -223,3 +223,15 @@ class Workload:
         """Vectorise the last loop and unroll the others."""
         self.unroll_all(loops[:-1])
         self.sch.vectorize(loops[-1])
+
+
+def narrowed(value: tirx.PrimExpr, dtype: str | None) -> tirx.PrimExpr:
+    """A factor or summand in the dtype of its sum; ``None`` leaves it as it is."""
+    return value if dtype is None else tirx.Cast(dtype, value)
+
+
+def widened(result: te.Tensor, dtype: str) -> te.Tensor:
+    """Sums in the dtype of the tensors, converted by an elementwise block behind the anchor."""
+    if result.dtype == dtype:
+        return result
+    return te.compute(result.shape, lambda *i: tirx.Cast(dtype, result(*i)), name="widen")

@@ -17,7 +17,7 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..target import Device
-from .common import FAMILY, LANES, PAD, ROLE, Workload
+from .common import FAMILY, LANES, PAD, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 
@@ -53,11 +53,14 @@ def compute(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     groups: int,
+    sums: str | None = None,
 ) -> te.Tensor:
     """The convolution as TE; shapes as in the module's docstring.
 
     With ``groups > 1`` the output channels of a group must be a multiple of the
     block, so that all lanes of an output vector read the same input channels.
+
+    ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
     outputs, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
     blocked = len(x.shape) == 5
@@ -77,11 +80,11 @@ def compute(
             value = padded[n, tirx.floordiv(channel, block), row, column, lane]
         else:
             value = padded[n, channel, row, column]
-        return te.sum(value * w[oo, i, p, q, o], axis=[i, p, q])
+        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
+        return te.sum(product, axis=[i, p, q])
 
-    return te.compute(
-        (x.shape[0], outputs, out_h, out_w, block), body, name="conv2d", attrs={FAMILY: NAME}
-    )
+    shape = (x.shape[0], outputs, out_h, out_w, block)
+    return widened(te.compute(shape, body, name="conv2d", attrs={FAMILY: NAME}), x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------

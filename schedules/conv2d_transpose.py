@@ -24,7 +24,7 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..target import Device
-from .common import FAMILY, Workload
+from .common import FAMILY, Workload, narrowed, widened
 from .conv2d import input_lanes, pad_spatial
 from .grouped import (
     CONSTRAINTS,
@@ -111,10 +111,12 @@ def compute(
     output_padding: tuple[int, int],
     dilation: tuple[int, int],
     groups: int,
+    sums: str | None = None,
 ) -> te.Tensor:
     """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
 
-    ``w`` has :func:`whole_periods` of taps along each axis.
+    ``w`` has :func:`whole_periods` of taps along each axis; ``sums`` is the dtype of products
+    and sums where it is another than the tensors'.
     """
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
     rows, columns = (
@@ -140,18 +142,20 @@ def compute(
         p, row, row_counts = rows.tap(h, t)
         q, column, column_counts = columns.tap(v, u)
         source, lane = channel(oo, o, i)
-        product = padded[n, source, row + top, column + left, lane] * w[oo, i, p, q, o]
+        value = padded[n, source, row + top, column + left, lane]
+        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
         counts = [c for c in (row_counts, column_counts) if c is not None]
         if counts:
-            product = tirx.if_then_else(tirx.all(*counts), product, tirx.const(0, x.dtype))
+            product = tirx.if_then_else(tirx.all(*counts), product, tirx.const(0, product.dtype))
         return te.sum(product, axis=[i, t, u])
 
-    return te.compute(
+    result = te.compute(
         (x.shape[0], blocks, rows.result, columns.result, block),
         body,
         name=NAME,
         attrs={FAMILY: NAME, SHARED: str(shared), STRIDES: "{},{}".format(*strides)},
     )
+    return widened(result, x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..target import Device
-from .common import FAMILY, ROLE, Workload
+from .common import FAMILY, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 
@@ -39,16 +39,20 @@ ROWS = "dense_rows"
 # -- what it computes ---------------------------------------------------------------------
 
 
-def compute_packed(x: te.Tensor, w: te.Tensor, units: int) -> te.Tensor:
-    """``x[M, K] @ w`` with packed weights ``[ceil(N / c), K, c]``, giving ``[M, N]``."""
+def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None = None) -> te.Tensor:
+    """``x[M, K] @ w`` with packed weights ``[ceil(N / c), K, c]``, giving ``[M, N]``.
+
+    ``sums`` is the dtype of products and sums where it is another than the tensors'.
+    """
     blocks, depth, block = (int(d) for d in w.shape)
     k = te.reduce_axis((0, depth), name="k")
     product = te.compute(
         (x.shape[0], blocks, block),
-        lambda m, nn, n: te.sum(x[m, k] * w[nn, k, n], axis=k),
+        lambda m, nn, n: te.sum(narrowed(x[m, k], sums) * narrowed(w[nn, k, n], sums), axis=k),
         name="dense",
         attrs={FAMILY: PACKED},
     )
+    product = widened(product, x.dtype)
     return te.compute(
         (x.shape[0], units),
         lambda m, n: product[m, tirx.floordiv(n, block), tirx.floormod(n, block)],

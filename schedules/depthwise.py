@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from tvm import s_tir, te
 
 from ..target import Device
-from .common import FAMILY, Workload
+from .common import FAMILY, Workload, narrowed, widened
 from .conv2d import pad_spatial
 from .family import Constraint, Value, knob
 from .tiles import group_sizes, tile_choices, tile_of
@@ -33,24 +33,26 @@ def compute(
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
+    sums: str | None = None,
 ) -> te.Tensor:
-    """The convolution as TE; shapes as in the module's docstring."""
+    """The convolution as TE; shapes as in the module's docstring.
+
+    ``sums`` is the dtype of products and sums where it is another than the tensors'.
+    """
     blocks, kernel_h, kernel_w, block = (int(d) for d in w.shape)
     padded = pad_spatial(x, padding)
     out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
     p = te.reduce_axis((0, kernel_h), name="p")
     q = te.reduce_axis((0, kernel_w), name="q")
-    return te.compute(
-        (x.shape[0], blocks, out_h, out_w, block),
-        lambda n, kk, h, v, k: te.sum(
-            padded[n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k]
-            * w[kk, p, q, k],
-            axis=[p, q],
-        ),
-        name="depthwise",
-        attrs={FAMILY: NAME},
-    )
+
+    def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]
+        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
+        value, weight = padded[n, kk, row, column, k], w[kk, p, q, k]
+        return te.sum(narrowed(value, sums) * narrowed(weight, sums), axis=[p, q])
+
+    shape = (x.shape[0], blocks, out_h, out_w, block)
+    return widened(te.compute(shape, body, name="depthwise", attrs={FAMILY: NAME}), x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from ..target import Device
-from .common import FAMILY, Workload
+from .common import FAMILY, Workload, narrowed, widened
 from .conv2d import input_lanes, pad_spatial, stage_padded
 from .family import Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
@@ -73,8 +73,12 @@ def compute(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     groups: int,
+    sums: str | None = None,
 ) -> te.Tensor:
-    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring."""
+    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
+
+    ``sums`` is the dtype of products and sums where it is another than the tensors'.
+    """
     blocks, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
     padded = pad_spatial(x, padding)
     out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
@@ -88,14 +92,16 @@ def compute(
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         source, lane = channel(oo, o, i)
         value = padded[n, source, row, column, lane]
-        return te.sum(value * w[oo, i, p, q, o], axis=[i, p, q])
+        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
+        return te.sum(product, axis=[i, p, q])
 
-    return te.compute(
+    result = te.compute(
         (x.shape[0], blocks, out_h, out_w, block),
         body,
         name="grouped",
         attrs={FAMILY: NAME, SHARED: str(shared)},
     )
+    return widened(result, x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tvm import s_tir, te, tirx
 
-from .common import FAMILY, Workload
+from .common import FAMILY, Workload, narrowed, widened
 from .conv2d import pad_spatial
 from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
 
@@ -50,8 +50,12 @@ def compute(
     dilation: tuple[int, int],
     ceil_mode: bool,
     count_include_pad: bool,
+    sums: str | None = None,
 ) -> te.Tensor:
-    """Pooling as TE; ``kind`` is ``max`` or ``avg``, ``padding`` is top, left, bottom, right."""
+    """Pooling as TE; ``kind`` is ``max`` or ``avg``, ``padding`` is top, left, bottom, right.
+
+    ``sums`` is the dtype of an average's sum where it is another than the tensor's.
+    """
     extents = [int(x.shape[2]), int(x.shape[3])]
     before, after = padding[:2], padding[2:]
     outs = [
@@ -72,15 +76,13 @@ def compute(
     q = te.reduce_axis((0, window[1]), name="q")
     reduce = te.max if kind == "max" else te.sum
     shape = (x.shape[0], x.shape[1], outs[0], outs[1], x.shape[4])
-    pooled = te.compute(
-        shape,
-        lambda n, kk, h, v, k: reduce(
-            padded[n, kk, h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1], k],
-            axis=[p, q],
-        ),
-        name="pool",
-        attrs={FAMILY: NAME},
-    )
+
+    def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]
+        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
+        return reduce(narrowed(padded[n, kk, row, column, k], sums), axis=[p, q])
+
+    pooled = te.compute(shape, body, name="pool", attrs={FAMILY: NAME})
+    pooled = widened(pooled, x.dtype)
     if kind == "max":
         return pooled
 

@@ -17,6 +17,7 @@ from . import opencl_source  # noqa: F401 (registers its callback with TVM)
 from .errors import CompileError
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
+from .runtime.devices import FP16_EXTENSION
 from .schedules import Scheduled, schedule_function
 from .target import TargetSpec
 from .texture.refusal import refusals
@@ -143,6 +144,15 @@ def device_modules(executable: relax.VMExecutable) -> list[tvm.runtime.Module]:
         if module.kind in ("opencl", "cuda"):
             found.append(module)
     return found
+
+
+def extensions(executable: relax.VMExecutable) -> list[str]:
+    """OpenCL extensions that the kernels need of the device.
+
+    TVM asks for ``cl_khr_fp16`` in the source of kernels that compute with ``half``.
+    """
+    sources = [m.inspect_source() for m in device_modules(executable) if m.kind == "opencl"]
+    return [FP16_EXTENSION] if any(FP16_EXTENSION in source for source in sources) else []
 
 
 #: Definitions (not declarations) of kernels in OpenCL C and CUDA C++.

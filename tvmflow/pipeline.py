@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
 from .errors import TvmflowError
-from .target import TargetSpec, check_dtype, resolve, with_storage
+from .target import TargetSpec, check_accumulate, check_dtype, resolve, with_storage
 from .texture.overrides import check_overrides
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Compilation:
     overrides: Mapping[str, str] = field(default_factory=dict)
     #: Precision in which tensors are stored: ``fp32`` or ``fp16``.
     dtype: str = "fp32"
+    #: Precision of products and sums: ``fp32`` or ``fp16``.
+    accumulate: str = "fp32"
     model: ImportedModel | None = None
     mod: IRModule | None = None
     weights: dict[str, np.ndarray] = field(default_factory=dict)
@@ -63,6 +65,8 @@ class Compilation:
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: What was chosen for each primary function.
     schedules: dict[str, Scheduled] = field(default_factory=dict)
+    #: Lengths of the sums that are taken in 16 bits.
+    half_sums: list[int] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
     memory: MemoryPlan | None = None
     executable: Any = None
@@ -88,7 +92,7 @@ def layout(job: Compilation) -> None:
     """Convolutions and what stands between them to ``NCHW{c}c``."""
     from .texture.layout import apply_layouts
 
-    job.mod = apply_layouts(job.mod, job.target.device)
+    job.mod = apply_layouts(job.mod, job.target.device, job.accumulate)
 
 
 def fuse(job: Compilation) -> None:
@@ -140,7 +144,10 @@ def weights(job: Compilation) -> None:
 def schedule(job: Compilation) -> None:
     """A schedule for each primary function."""
     from .build import schedule_module
+    from .texture.narrow import half_sums
 
+    if job.accumulate == "fp16":
+        job.half_sums = half_sums(job.mod)
     scheduled = schedule_module(job.mod, job.target, job.knobs)
     job.mod, job.schedules = scheduled.mod, scheduled.choices
     for name in [name for name in job.knobs if name not in job.schedules]:
@@ -163,7 +170,7 @@ def build(job: Compilation) -> None:
 
 def export(job: Compilation) -> None:
     """The module file, and the weights beside it when they are large."""
-    from .build import kernel_names
+    from .build import extensions, kernel_names
 
     assert job.model is not None
     assert job.memory is not None
@@ -178,6 +185,8 @@ def export(job: Compilation) -> None:
             "outputs": job.model.outputs,
             "kernels": kernel_names(job.executable, job.schedules),
             "schedules": {name: choice.report() for name, choice in job.schedules.items()},
+            "extensions": extensions(job.executable),
+            "half_sums": job.half_sums,
             "weight_scopes": job.weight_scopes,
             "placements": [placement.report() for placement in job.placements],
             "memory": job.memory.report(),
@@ -218,6 +227,7 @@ def compile(
     storage: str = "auto",
     storage_overrides: Mapping[str, str] | None = None,
     dtype: str = "fp32",
+    accumulate: str = "fp32",
     knobs: Mapping[str, Mapping[str, Any]] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
@@ -247,7 +257,10 @@ def compile(
         that ``tvmflow compile -v`` prints, or those of the ONNX model.
     dtype
         Precision in which tensors between primary functions and weights are stored:
-        ``fp32``, or ``fp16``, which halves their memory. All arithmetic is fp32.
+        ``fp32``, or ``fp16``, which halves their memory.
+    accumulate
+        Precision of products and sums in convolutions, dense layers and average pooling:
+        ``fp32``, or ``fp16`` for tensors that are stored so, on devices with ``cl_khr_fp16``.
     knobs
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
@@ -276,6 +289,7 @@ def compile(
     check_overrides(overrides)
     spec = with_storage(resolve(target, device, host), storage, overrides)
     check_dtype(spec, dtype)
+    check_accumulate(spec, accumulate, dtype, device)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(
@@ -287,11 +301,13 @@ def compile(
             options={
                 "storage": storage,
                 "dtype": dtype,
+                "accumulate": accumulate,
                 **({"storage_overrides": overrides} if overrides else {}),
             },
             storage=storage,
             overrides=overrides,
             dtype=dtype,
+            accumulate=accumulate,
             knobs=dict(knobs or {}),
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)

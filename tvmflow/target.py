@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TARGETS = ("opencl", "cuda", "llvm")
 #: Where tensors between primary functions may be kept.
 STORAGES = ("texture", "buffer", "auto")
-#: Precisions in which they may be stored.
+#: Precisions in which they may be stored, and in which sums may be taken.
 DTYPES = ("fp32", "fp16")
 
 
@@ -63,6 +63,9 @@ class Device:
     image_layers: int
     #: What a texture gains or costs.
     texture: TextureSpeed
+    #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` where devices
+    #: of the class differ, so that only loading a module on one tells.
+    fp16: bool | None
 
     @property
     def is_cpu(self) -> bool:
@@ -74,16 +77,21 @@ class Device:
 PRESETS = {
     # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
     # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
-    "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048, TextureSpeed(0.2, 0.2, 0.05)),
+    "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048, TextureSpeed(0.2, 0.2, 0.05), None),
     # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
     # The L1 cache serves textures only.
-    "adreno": Device("adreno", 4, 16, 64, 256, False, 16384, 2048, TextureSpeed(1.0, 1.0, 3.0)),
+    "adreno": Device(
+        "adreno", 4, 16, 64, 256, False, 16384, 2048, TextureSpeed(1.0, 1.0, 3.0), True
+    ),
     # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
     # Buffers and textures share their cache.
-    "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.9)),
+    "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.9), True),
     # NVIDIA since Volta: scalar lanes, 255 registers a thread.
-    # One L1 cache for both, but a texture read is one of a quarter of the rate.
-    "nvidia": Device("nvidia", 4, 16, 64, 1024, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.5)),
+    # One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
+    # driver has no cl_khr_fp16.
+    "nvidia": Device(
+        "nvidia", 4, 16, 64, 1024, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.5), False
+    ),
 }
 
 
@@ -245,6 +253,36 @@ def check_dtype(spec: TargetSpec, dtype: str) -> None:
         )
 
 
+def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str) -> None:
+    """Check the precision of products and sums; ``device`` is what the user asked for.
+
+    Raises
+    ------
+    TargetError
+        If it is unknown, tensors are stored in another, or the device cannot compute in it.
+    """
+    if accumulate not in DTYPES:
+        raise TargetError(
+            f"The accumulation {accumulate!r} is not known; expected one of {', '.join(DTYPES)}.",
+            remedy="Leave --accumulate out, or choose one of them.",
+        )
+    if accumulate == "fp32":
+        return
+    if dtype != accumulate:
+        raise TargetError(
+            f"Sums in {accumulate} were asked for tensors stored in {dtype}; they are for tensors "
+            f"stored in {accumulate}.",
+            remedy="Add --dtype fp16, or leave --accumulate out.",
+        )
+    if spec.device.fp16 is False:
+        name = _running_name() if device == "auto" else device
+        raise TargetError(
+            f"Sums in {accumulate} were asked for the device {name}, whose OpenCL lacks "
+            "cl_khr_fp16.",
+            remedy="Leave --accumulate fp16 out, or name another device with --device.",
+        )
+
+
 def _without_images(device: Device) -> Device:
     """The device as targets see it that have no images."""
     return replace(device, image_extent=0, image_layers=0)
@@ -277,6 +315,12 @@ def _running_opencl_device() -> Device:
     )
 
 
+def _running_name() -> str:
+    from .runtime.devices import opencl_devices
+
+    return opencl_devices()[0].name
+
+
 def preset_of(info: Any) -> Device:
     """Preset for a running OpenCL device, with its own limits in place of the class's."""
     vendor = f"{info.vendor} {info.name}".lower()
@@ -291,4 +335,4 @@ def preset_of(info: Any) -> Device:
     limits = {"max_group_size": info.max_work_group_size}
     limits["image_extent"] = min(info.image2d_max_width, info.image2d_max_height)
     limits["image_layers"] = info.image_max_array_size
-    return replace(base, **limits)
+    return replace(base, **limits, fp16=info.fp16)

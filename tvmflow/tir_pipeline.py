@@ -13,8 +13,9 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
-from .texture.half import LowerHalfBuffers
+from .texture.half import LowerHalfBuffers, ReadHalfTexels
 from .texture.lowering import NameTexels, TextureFlatten
+from .texture.narrow import NarrowLocals
 from .texture.verify import VerifyTextures
 
 TIR_PIPELINE = "tvmflow"
@@ -47,6 +48,7 @@ def _loops_to_statements() -> list[Pass]:
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
+        ReadHalfTexels,
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),
@@ -98,6 +100,7 @@ def _pipeline():  # type: ignore[no-untyped-def]
     passes = Sequential(
         [
             *_blocks_to_loops(),
+            NarrowLocals,
             TextureFlatten,
             *_loops_to_statements(),
             NameTexels,

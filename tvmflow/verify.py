@@ -15,7 +15,15 @@ import numpy as np
 
 from .deploy.samples import random_inputs
 from .errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
-from .tolerance import NETWORK, STORED_AS_HALF, Comparison, compare, tolerance_for
+from .tolerance import (
+    NETWORK,
+    STORED_AS_HALF,
+    Comparison,
+    Tolerance,
+    compare,
+    summed_in_half,
+    tolerance_for,
+)
 
 if TYPE_CHECKING:
     from .deploy.module import Module
@@ -86,8 +94,7 @@ def verify(
     values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
     reference, name = run_reference(model, values, [info.name for info in module.outputs])
     results = module(values)
-    stored = module.metadata.get("options", {}).get("dtype", "fp32")
-    table = STORED_AS_HALF if stored == "fp16" else NETWORK
+    table = table_for(module.metadata)
     outputs = tuple(
         compare(
             key,
@@ -98,6 +105,14 @@ def verify(
         for key, result in results.items()
     )
     return Report(outputs, name)
+
+
+def table_for(metadata: Mapping[str, Any]) -> dict[str, Tolerance]:
+    """The tolerances of a module, by how it stores tensors and takes sums."""
+    options = metadata.get("options", {})
+    if options.get("accumulate", "fp32") == "fp16":
+        return summed_in_half(metadata["half_sums"])
+    return STORED_AS_HALF if options.get("dtype", "fp32") == "fp16" else NETWORK
 
 
 def run_reference(

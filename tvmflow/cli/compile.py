@@ -103,8 +103,19 @@ def compile_model(
         typer.Option(
             "--dtype",
             metavar="fp32|fp16",
-            help="Precision in which weights and tensors between kernels are stored; arithmetic "
-            "is fp32. OpenCL devices need no cl_khr_fp16 for it.",
+            help="Precision in which weights and tensors between kernels are stored. OpenCL "
+            "devices need no cl_khr_fp16 for it.",
+            autocompletion=lambda: ["fp32", "fp16"],
+        ),
+    ] = "fp32",
+    accumulate: Annotated[
+        str,
+        typer.Option(
+            "--accumulate",
+            metavar="fp32|fp16",
+            help="Precision of products and sums in convolutions, dense layers and average "
+            "pooling. fp16 goes with --dtype fp16, needs a device with cl_khr_fp16, and is less "
+            "exact.",
             autocompletion=lambda: ["fp32", "fp16"],
         ),
     ] = "fp32",
@@ -159,6 +170,7 @@ def compile_model(
                 storage=storage,
                 storage_overrides=overrides,
                 dtype=dtype,
+                accumulate=accumulate,
                 knobs=given,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,

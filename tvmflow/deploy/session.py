@@ -12,6 +12,7 @@ import tvm_ffi
 
 from ..errors import ArtifactError, DeviceError, InputError
 from ..runtime import plugin
+from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..tensors import TensorInfo
 from ..texture.scope import is_half
 from .boundary import NO_DEVICE_REMEDIES, translate
@@ -38,7 +39,7 @@ class Session:
     ArtifactError
         If TVM cannot load the library.
     DeviceError
-        If there is no such device.
+        If there is no such device, or it lacks an extension that the kernels need.
     """
 
     def __init__(self, artifact: Artifact, device_index: int):
@@ -46,6 +47,7 @@ class Session:
         self.target = str(artifact.metadata["target"])
         self.inputs = artifact.inputs
         self.device = _find_device(self.target, device_index, artifact)
+        _check_extensions(artifact, device_index)
         self.on_host = self.target == "llvm"
         self._names = tuple(info.name for info in artifact.outputs)
         self._dtypes = tuple(dtype_from_name(info.dtype) for info in self.inputs)
@@ -213,6 +215,28 @@ def _find_device(target: str, index: int, artifact: Artifact) -> Any:
     raise DeviceError(
         f"{attempt} failed: there is no {target} device on this machine.",
         remedy=NO_DEVICE_REMEDIES.get(target),
+    )
+
+
+def _check_extensions(artifact: Artifact, index: int) -> None:
+    """Say what a device lacks before its compiler does, kernel by kernel."""
+    needed = set(artifact.metadata.get("extensions", ()))
+    if not needed:
+        return
+    device = opencl_devices()[index]
+    missing = ", ".join(sorted(needed - set(device.extensions)))
+    if not missing:
+        return
+    remedy = "Run it on another device; `tvmflow devices` lists them with their extensions."
+    if missing == FP16_EXTENSION:
+        remedy = "Compile the model again in fp32 arithmetic, or run it on a device with fp16 "
+        if artifact.metadata["options"].get("accumulate") == "fp16":
+            remedy = "Compile the model without --accumulate fp16, or run it on a device with fp16 "
+        remedy += "(`tvmflow devices` says which have it)."
+    raise DeviceError(
+        f"Running {artifact.path} failed: its kernels need {missing}, which the OpenCL device "
+        f"{device.name} lacks.",
+        remedy=remedy,
     )
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from . import plugin
 
+#: The OpenCL extension of kernels that compute in half precision.
+FP16_EXTENSION = "cl_khr_fp16"
+
 
 @dataclass(frozen=True)
 class DeviceInfo:

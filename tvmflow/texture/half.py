@@ -2,7 +2,8 @@
 
 OpenCL C reads and writes such memory on every device, also one without
 ``cl_khr_fp16``: ``vload_half`` and ``vstore_half`` convert (section 6.15.7 of the OpenCL
-C specification, "Vector Data Load and Store Functions"). All arithmetic is fp32.
+C specification, "Vector Data Load and Store Functions"). Arithmetic is fp32, but for sums
+in 16 bits (:mod:`.narrow`), whose kernels need ``cl_khr_fp16`` and read such memory as it is.
 Before::
 
     y[T.Ramp(i, 1, 4)] = x[T.Ramp(i, 1, 4)] * T.Broadcast(2.0, 4)
@@ -19,14 +20,19 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx.transform import prim_func_pass
 
-from .scope import HALF_BUFFER
+from .lowering import LOAD, image_of
+from .scope import CHANNELS, HALF_BUFFER, is_half
 
 #: What the names of the macros begin with.
 PREFIX = "tvmflow_half_"
 WIDTHS = (1, 2, 4, 8, 16)
+_EXTERN = Op.get("tirx.call_pure_extern")
+_LOAD_TEXEL = Op.get(LOAD)
+_FLOAT = tvm_ffi.dtype("float16").type_code
 
 
 def is_half_buffer(buffer: Any) -> bool:
@@ -37,8 +43,33 @@ def is_half_buffer(buffer: Any) -> bool:
 @prim_func_pass(opt_level=0, name="tvmflow.LowerHalfBuffers")
 def LowerHalfBuffers(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Replace accesses to 16-bit buffers by conversions; runs on vectors, as the last pass."""
-    callbacks = [(TensorLoad, _load), (tirx.BufferStore, _store)]
+    callbacks = [(TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store)]
     return function.with_body(tvm_ffi.structural_map(function.body, callbacks))
+
+
+@prim_func_pass(opt_level=0, name="tvmflow.ReadHalfTexels")
+def ReadHalfTexels(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
+    """Read what is wanted as half from images of 16 bits as it is, with ``read_imageh``.
+
+    Runs on vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
+    """
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Cast, _read_texel)))
+
+
+def _read_texel(cast: tirx.Cast) -> Any:
+    call = cast.value
+    if not (_is_half(cast.ty) and isinstance(call, Call) and call.op.same_as(_LOAD_TEXEL)):
+        return cast
+    if not is_half(image_of(call.args[0]).scope()):
+        return cast
+    image, *place, _bits, lane = call.args
+    bits = tirx.const(16 * CHANNELS, "int32")
+    return Call(call.op, [image, *place, bits, lane], ret_ty=cast.ty)
+
+
+def _is_half(ty: Any) -> bool:
+    dtype = tvm_ffi.dtype(ty.dtype)
+    return dtype.type_code == _FLOAT and dtype.bits == 16
 
 
 def _load(load: TensorLoad) -> Any:
@@ -48,6 +79,17 @@ def _load(load: TensorLoad) -> Any:
     kind, place, lanes = _place(index)
     name = f"{PREFIX}{kind}{lanes}"
     return tirx.call_pure_extern(load.ty, name, *place, load.source.data)
+
+
+def _read(cast: tirx.Cast) -> Any:
+    """A load whose result is converted back to half: no conversion at all."""
+    value, lanes = cast.value, tvm_ffi.dtype(cast.ty.dtype).lanes
+    if not (_is_half(cast.ty) and isinstance(value, Call) and value.op.same_as(_EXTERN)):
+        return cast
+    name, *arguments = value.args
+    if name.value != f"{PREFIX}load{lanes}":
+        return cast
+    return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
 
 
 def _store(store: tirx.BufferStore) -> Any:
@@ -76,7 +118,11 @@ def macros() -> str:
         suffix = "" if lanes == 1 else str(lanes)
         load = f"vload_half{suffix}(0, (const __global half*)(p) + (i))"
         store = f"vstore_half{suffix}((v), 0, (__global half*)(p) + (i))"
+        read = f"vload{lanes}(0, (const __global half*)(p) + (i))"
+        if lanes == 1:
+            read = "((const __global half*)(p))[i]"
         lines.append(f"#define {PREFIX}load{lanes}(i, p) {load}")
+        lines.append(f"#define {PREFIX}read{lanes}(i, p) {read}")
         lines.append(f"#define {PREFIX}store{lanes}(v, i, p) {store}")
         if lanes == 1:
             continue

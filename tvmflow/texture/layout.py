@@ -32,6 +32,7 @@ from tvm.ir import GenericConst
 from ..graph.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from ..target import Device
 from . import blocked
+from .narrow import may_narrow
 from .rules import RULES, Later
 
 
@@ -60,11 +61,12 @@ class _NamingBuilder(relax.BlockBuilder):
 class LayoutPass(Rewriter):
     """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
 
-    def __init__(self, mod: IRModule, device: Device):
+    def __init__(self, mod: IRModule, device: Device, accumulate: str = "fp32"):
         super().__init__(mod)
         self.bb = _NamingBuilder(mod)
         self.device = device
         self.block = device.channel_block
+        self.accumulate = accumulate
         self.forms: dict[relax.Var, Forms] = {}
         #: Large weights that the graph transposes, by the transposed variable.
         self.transposed: dict[relax.Var, relax.Expr] = {}
@@ -172,12 +174,25 @@ class LayoutPass(Rewriter):
             return None
         return result.expr
 
+    def sums(self, call: relax.Call, length: int, weight: np.ndarray | None = None) -> str | None:
+        """The dtype of a call's products and sums, ``None`` for that of its tensors.
+
+        ``length`` is the number of products in a sum with constant weights, or of the numbers
+        in one without.
+        """
+        if self.accumulate != "fp16" or str(call.ty.dtype) != "float32":
+            return None
+        return "float16" if may_narrow(length, weight) else None
+
     def constant(self, array: np.ndarray) -> relax.Expr:
         """A new constant of the graph."""
         return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-def apply_layouts(mod: IRModule, device: Device) -> IRModule:
-    """Run the pass and drop what it left unused."""
-    mod = LayoutPass(mod, device).run()
+def apply_layouts(mod: IRModule, device: Device, accumulate: str = "fp32") -> IRModule:
+    """Run the pass and drop what it left unused.
+
+    ``accumulate`` is the precision of products and sums, ``fp32`` or ``fp16``.
+    """
+    mod = LayoutPass(mod, device, accumulate).run()
     return relax.transform.DeadCodeElimination(["main"])(mod)

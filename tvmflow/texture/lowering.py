@@ -133,6 +133,11 @@ class _Flatten:
             )
 
 
+def image_of(pointer: Any) -> Any:
+    """The variable behind the pointer that an image access is given."""
+    return pointer.args[0] if isinstance(pointer, Call) else pointer
+
+
 @prim_func_pass(opt_level=0, name="tvmflow.TextureFlatten")
 def TextureFlatten(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Replace loads and stores of texture tensors by image accesses.

@@ -21,7 +21,7 @@ from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx.transform import prim_func_pass
 
-from .lowering import LOAD, STORE, name_of
+from .lowering import LOAD, STORE, image_of, name_of
 from .refusal import refuse
 from .scope import CHANNELS, is_texture
 
@@ -51,7 +51,7 @@ def check(function: tirx.PrimFunc) -> None:
         operator = node.op.name if isinstance(node.op, Op) else None
         if operator not in accessed:
             return
-        accessed[operator].add(_image(node.args[0]))
+        accessed[operator].add(image_of(node.args[0]))
         lanes = tvm_ffi.dtype(node.args[5].ty.dtype).lanes if operator == STORE else CHANNELS
         if lanes != CHANNELS:
             wrong(f"stores {lanes} of the {CHANNELS} channels of a texel of an image")
@@ -66,8 +66,3 @@ def check(function: tirx.PrimFunc) -> None:
     )
     for image in accessed[LOAD] & accessed[STORE]:
         wrong(f"writes and reads the image {image.name}")
-
-
-def _image(pointer: Any) -> Any:
-    """The variable behind the pointer that an access is given."""
-    return pointer.args[0] if isinstance(pointer, Call) else pointer

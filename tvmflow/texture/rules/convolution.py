@@ -27,6 +27,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         "strides": ints(attrs.strides),
         "padding": ints(attrs.padding),
         "dilation": ints(attrs.dilation),
+        "sums": layout.sums(call, int(inputs * weight[0, 0].size), weight),
         "primfunc_attrs": {"op_pattern": OUT_ELEMWISE_FUSABLE},
     }
     if groups > 1 and inputs == 1 and outputs == groups:
@@ -75,6 +76,7 @@ def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None
         conv2d_transpose.whole_periods(kernel[a], strides[a], dilation[a]) for a in range(2)
     )
     packed = blocked.transposed_weight(weight, groups, (rows, columns), block)
+    inputs = weight.shape[0] // groups
     expr = layout.bb.emit_te(
         conv2d_transpose.compute,
         layout.blocked(call.args[0]),
@@ -86,6 +88,7 @@ def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None
         output_padding=ints(attrs.output_padding),
         dilation=dilation,
         groups=groups,
+        sums=layout.sums(call, int(inputs * weight[0, 0].size), weight),
         primfunc_name_hint="conv2d_transpose",
         primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
@@ -97,16 +100,19 @@ def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     attrs = call.attrs
     if attrs.layout != "NCHW" or not is_float(call):
         return None
+    kind = "max" if op_name(call) == "relax.nn.max_pool2d" else "avg"
+    window = ints(attrs.pool_size)
     expr = layout.bb.emit_te(
         pooling.compute,
         layout.blocked(call.args[0]),
-        kind="max" if op_name(call) == "relax.nn.max_pool2d" else "avg",
-        window=ints(attrs.pool_size),
+        kind=kind,
+        window=window,
         strides=ints(attrs.strides),
         padding=ints(attrs.padding),
         dilation=ints(attrs.dilation),
         ceil_mode=bool(attrs.ceil_mode),
         count_include_pad=bool(attrs.count_include_pad),
+        sums=layout.sums(call, window[0] * window[1]) if kind == "avg" else None,
         primfunc_name_hint="pool",
         primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )

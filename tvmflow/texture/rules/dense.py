@@ -34,6 +34,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
             layout.substitute(x),
             packed,
             array.shape[1],
+            sums=layout.sums(call, array.shape[0], array),
             primfunc_name_hint="dense",
             primfunc_attrs=attrs,
         )
