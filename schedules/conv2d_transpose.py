@@ -146,7 +146,7 @@ def compute(
         product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
         counts = [c for c in (row_counts, column_counts) if c is not None]
         if counts:
-            product = tirx.if_then_else(tirx.all(*counts), product, tirx.const(0, product.dtype))
+            product = tirx.if_then_else(tirx.all(*counts), product, tirx.const(0, sums or x.dtype))
         return te.sum(product, axis=[i, t, u])
 
     result = te.compute(
