@@ -64,8 +64,10 @@ def running(**facts):
         ({"vendor": "NVIDIA Corporation", "name": "H100"}, "nvidia"),
     ],
 )
-def test_preset_of_a_running_device_has_its_own_limits(facts, preset):
-    device = preset_of(running(**facts))
+@pytest.mark.parametrize("fp16", [True, False])
+def test_preset_of_a_running_device_has_its_own_limits(facts, preset, fp16):
+    device = preset_of(running(**facts, fp16=fp16))
+    assert device.fp16 is fp16
     assert device.name == preset
     assert (device.max_group_size, device.image_extent, device.image_layers) == (512, 2048, 256)
 

@@ -183,3 +183,24 @@ def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, mo
     result.refused("The primary function", "stores single channels", "Remedy: Compile with")
     assert len(result.stderr.strip().splitlines()) == 2
     assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "adreno"), ["stored in fp32", "Add --dtype fp16"]),
+        (("--device", "nvidia", "--dtype", "fp16"), ["nvidia", "lacks cl_khr_fp16"]),
+    ],
+)
+def test_sums_in_half_where_there_are_none(cli, network, tmp_path, arguments, words):
+    cli("compile", network, *arguments, "--accumulate", "fp16").refused(*words)
+    assert files(tmp_path) == set()
+
+
+def test_sums_in_half_are_an_option_of_the_module(cli, network):
+    result = cli("compile", network, *OPENCL, "--dtype", "fp16", "--accumulate", "fp16")
+    assert result.status == 0, result.stderr
+    described = cli("inspect", "chain.so", "--json").json
+    assert described["options"]["accumulate"] == "fp16"
+    assert described["half_sums"] == [27, 72, 108]
+    assert described["extensions"] == ["cl_khr_fp16"]

@@ -8,9 +8,11 @@ import pytest
 from tvmflow.tolerance import (
     NETWORK,
     OPERATOR,
+    STORED_AS_HALF,
     Tolerance,
     assert_close,
     compare,
+    summed_in_half,
     tolerance_for,
 )
 
@@ -89,3 +91,26 @@ def test_integers_and_booleans_are_exact():
 def test_fp16_differences_do_not_overflow():
     a, b = np.array([60000], np.float16), np.array([-60000], np.float16)
     assert compare("y", a, b).max_abs_error > 119000
+
+
+@pytest.mark.parametrize("length", [9, 64, 576, 4608])
+def test_sums_in_half_err_as_much_as_is_derived(length, rng):
+    factors = rng.standard_normal((2, length, 500)).astype(np.float16)
+    products = factors[0] * factors[1]
+    total = np.zeros(500, np.float16)
+    for row in products:
+        total += row
+    exact = products.astype(np.float64).sum(0)
+    error = np.sqrt(np.mean((total - exact) ** 2)) / np.sqrt(np.mean(exact**2))
+    derived = summed_in_half([length])["float32"].absolute - STORED_AS_HALF["float32"].absolute
+    assert derived / 2 < error < 1.1 * derived
+
+
+def test_errors_of_layers_add_up_as_squares():
+    def extra(*lengths: int) -> float:
+        return summed_in_half(lengths)["float32"].relative - STORED_AS_HALF["float32"].relative
+
+    assert extra() == 0
+    assert extra(300, 400) == pytest.approx(np.hypot(extra(300), extra(400)))
+    assert summed_in_half([9, 27])["float16"] == STORED_AS_HALF["float16"]
+    assert "2 layers" in summed_in_half([9, 27])["float32"].reason
