@@ -64,9 +64,8 @@ def count_reads(function: tirx.PrimFunc, param: tirx.Var) -> int:
         for block in blocks:
             if not any(region.source.same_as(tensor) for region in block.reads):
                 continue
-            written = block.writes[0].source if block.writes else None
-            if _is_inlined(block) and not any(written.same_as(p) for p in function.params):
-                total += reads_of(written)
+            if _is_inlined(block, function):
+                total += reads_of(block.writes[0].source)
             elif block.iter_vars:
                 total += prod(int(v.dom.extent) for v in block.iter_vars)
         return total
@@ -74,10 +73,13 @@ def count_reads(function: tirx.PrimFunc, param: tirx.Var) -> int:
     return reads_of(param)
 
 
-def _is_inlined(block: s_tir.SBlock) -> bool:
-    """Whether schedules compute a block where its result is read: no sums, one result."""
+def _is_inlined(block: s_tir.SBlock, function: tirx.PrimFunc) -> bool:
+    """Whether schedules compute a block where its result is read: one inner tensor, no sums."""
+    if not block.iter_vars or len(block.writes) != 1:
+        return False
+    written = block.writes[0].source
     parallel = all(v.iter_type == tirx.IterVar.DataPar for v in block.iter_vars)
-    return parallel and bool(block.iter_vars) and len(block.writes) == 1
+    return parallel and not any(written.same_as(p) for p in function.params)
 
 
 def prefers_texture(traffic: Traffic, device: Device) -> tuple[bool, str]:
