@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
 from .errors import TvmflowError
-from .target import TargetSpec, check_accumulate, check_dtype, resolve, with_storage
+from .precision import check_accumulate, check_dtype
+from .target import TargetSpec, resolve, with_storage
 from .texture.overrides import check_overrides
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 TARGETS = ("opencl", "cuda", "llvm")
 #: Where tensors between primary functions may be kept.
 STORAGES = ("texture", "buffer", "auto")
-#: Precisions in which they may be stored, and in which sums may be taken.
-DTYPES = ("fp32", "fp16")
 
 
 @dataclass(frozen=True)
@@ -233,56 +231,6 @@ def with_storage(
     return replace(spec, device=replace(spec.device, channel_block=4))
 
 
-def check_dtype(spec: TargetSpec, dtype: str) -> None:
-    """Check the precision in which tensors are to be stored.
-
-    Raises
-    ------
-    TargetError
-        If it is unknown, or the target only computes with what it stores.
-    """
-    if dtype not in DTYPES:
-        raise TargetError(
-            f"The dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}.",
-            remedy="Leave --dtype out, or choose one of them.",
-        )
-    if dtype != "fp32" and spec.kind != "opencl":
-        raise TargetError(
-            f"Storage in {dtype} was asked for the target {spec.kind}; only opencl has it.",
-            remedy="Use --target opencl, or --dtype fp32.",
-        )
-
-
-def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str) -> None:
-    """Check the precision of products and sums; ``device`` is what the user asked for.
-
-    Raises
-    ------
-    TargetError
-        If it is unknown, tensors are stored in another, or the device cannot compute in it.
-    """
-    if accumulate not in DTYPES:
-        raise TargetError(
-            f"The accumulation {accumulate!r} is not known; expected one of {', '.join(DTYPES)}.",
-            remedy="Leave --accumulate out, or choose one of them.",
-        )
-    if accumulate == "fp32":
-        return
-    if dtype != accumulate:
-        raise TargetError(
-            f"Sums in {accumulate} were asked for tensors stored in {dtype}; they are for tensors "
-            f"stored in {accumulate}.",
-            remedy="Add --dtype fp16, or leave --accumulate out.",
-        )
-    if spec.device.fp16 is False:
-        name = _running_name() if device == "auto" else device
-        raise TargetError(
-            f"Sums in {accumulate} were asked for the device {name}, whose OpenCL lacks "
-            "cl_khr_fp16.",
-            remedy="Leave --accumulate fp16 out, or name another device with --device.",
-        )
-
-
 def _without_images(device: Device) -> Device:
     """The device as targets see it that have no images."""
     return replace(device, image_extent=0, image_layers=0)
@@ -313,12 +261,6 @@ def _running_opencl_device() -> Device:
         "python -m pip install 'tvmflow[cpu-opencl]'",
         details="\n".join(filter(None, (reason, tried))),
     )
-
-
-def _running_name() -> str:
-    from .runtime.devices import opencl_devices
-
-    return opencl_devices()[0].name
 
 
 def preset_of(info: Any) -> Device:

@@ -204,3 +204,5 @@ def test_sums_in_half_are_an_option_of_the_module(cli, network):
     assert described["options"]["accumulate"] == "fp16"
     assert described["half_sums"] == [27, 72, 108]
     assert described["extensions"] == ["cl_khr_fp16"]
+    lines = cli("inspect", "chain.so").stdout.splitlines()
+    assert any(line.split() == ["needs", "cl_khr_fp16"] for line in lines)
