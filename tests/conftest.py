@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ from shutil import which
 
 import numpy as np
 import pytest
+from oclgrind import Oclgrind
 
 #: A function that says why the machine lacks something, or `None` when it is there.
 Reason = Callable[[], "str | None"]
@@ -105,6 +106,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that are the same in every run, and others in every test."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(scope="session")
+def under_oclgrind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Oclgrind]]:
+    """Return a function that gives a process under Oclgrind, the same while it lives."""
+    started: list[Oclgrind] = []
+
+    def running() -> Oclgrind:
+        if not started or not started[-1].alive:
+            started.append(Oclgrind(tmp_path_factory.mktemp("oclgrind")))
+        return started[-1]
+
+    yield running
+    for found in started:
+        found.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ A process has one OpenCL library, chosen by environment variables before its fir
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -13,55 +12,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from glob import glob
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 import pytest
+from drivers import DRIVERS, Driver
 
 SCRIPTS = Path(__file__).with_name("scripts")
 NATIVE_TESTS = Path(__file__).parents[1] / "native"
-
-
-@dataclass(frozen=True)
-class Driver:
-    """An OpenCL driver that may be installed."""
-
-    name: str
-    #: Pattern of its library's path, or its soname.
-    library: str
-    environment: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def path(self) -> str | None:
-        """The library, ``None`` when it is not installed."""
-        if "/" in self.library:
-            return next(iter(sorted(glob(self.library))), None)
-        try:
-            ctypes.CDLL(self.library)
-        except OSError:
-            return None
-        return self.library
-
-    def variables(self, path: str) -> dict[str, str]:
-        """Return the environment that selects the driver."""
-        return {
-            "TVMFLOW_OPENCL_LIBRARY": path,
-            "TVMFLOW_OPENCL_DEVICE": "",
-            **dict(self.environment),
-        }
-
-
-_SITE = next((path for path in sys.path if path.endswith("site-packages")), sys.prefix)
-
-DRIVERS = [
-    Driver("pip-pocl", f"{_SITE}/pyopencl/.libs/libpocl-*.so"),
-    Driver("system-pocl", "/usr/lib/*/libpocl.so.2*"),
-    Driver("intel", f"{sys.prefix}/lib/libintelocl.so"),
-    Driver("rusticl", "libRusticlOpenCL.so.1", (("RUSTICL_ENABLE", "llvmpipe"),)),
-    Driver("oclgrind", "/usr/lib*/oclgrind/liboclgrind-rt-icd.so"),
-]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,140 @@
+"""OpenCL drivers that may be installed, and module files run on them.
+
+A process has one OpenCL library, chosen by environment variables before its first use, and
+starts for seconds: a `Runner` is a process with one driver that stays for many modules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An OpenCL driver that may be installed."""
+
+    name: str
+    #: Pattern of its library's path, or its soname.
+    library: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def path(self) -> str | None:
+        """The library, ``None`` when it is not installed."""
+        if "/" in self.library:
+            return next(iter(sorted(glob(self.library))), None)
+        try:
+            ctypes.CDLL(self.library)
+        except OSError:
+            return None
+        return self.library
+
+    def variables(self, path: str) -> dict[str, str]:
+        """Return the environment that selects the driver."""
+        return {
+            "TVMFLOW_OPENCL_LIBRARY": path,
+            "TVMFLOW_OPENCL_DEVICE": "",
+            **dict(self.environment),
+        }
+
+
+_SITE = next((path for path in sys.path if path.endswith("site-packages")), sys.prefix)
+
+DRIVERS = [
+    Driver("pip-pocl", f"{_SITE}/pyopencl/.libs/libpocl-*.so"),
+    Driver("system-pocl", "/usr/lib/*/libpocl.so.2*"),
+    Driver("intel", f"{sys.prefix}/lib/libintelocl.so"),
+    Driver("rusticl", "libRusticlOpenCL.so.1", (("RUSTICL_ENABLE", "llvmpipe"),)),
+    Driver("oclgrind", "/usr/lib*/oclgrind/liboclgrind-rt-icd.so"),
+]
+_INTEL = DRIVERS[2]
+#: Intel's without its own vectoriser across work-items, which takes two thirds of a build.
+INTEL_QUICK = Driver("intel-quick", _INTEL.library, (("CL_CONFIG_CPU_VECTORIZER_MODE", "1"),))
+
+
+def processor_drivers(*, quick: bool) -> list[Driver]:
+    """Return PoCL and Intel's runtime where they are installed.
+
+    The library that ``TVMFLOW_OPENCL_LIBRARY`` names is the only one.
+    """
+    if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
+        return [Driver("chosen", chosen)]
+    pocl = [d for d in (DRIVERS[1], DRIVERS[0]) if d.path][:1]
+    intel = INTEL_QUICK if quick else _INTEL
+    return [*pocl, *([intel] if intel.path else [])]
+
+
+class Runner:
+    """A process that runs module files.
+
+    Parameters
+    ----------
+    env
+        Variables to set for it, beside those of this process.
+    under
+        A command that gets the process's own as its arguments.
+    """
+
+    def __init__(self, env: Mapping[str, str], under: Sequence[str] = ()):
+        # A file, because a pipe that nobody reads fills up.
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [*under, sys.executable, str(Path(__file__).with_name("run_modules.py"))],
+            env={**os.environ, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+        )
+
+    def __call__(
+        self, module: str | os.PathLike[str], feeds: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs of a module, by name.
+
+        Raises
+        ------
+        AssertionError
+            With what the process said, if the module fails or takes the process with it.
+        """
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            pickle.dump((str(module), dict(feeds)), self._process.stdin)
+            self._process.stdin.flush()
+            outputs, error = pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError):
+            status = self._process.wait()
+            raise AssertionError(f"the process ended with {status}:\n{self.said()}") from None
+        assert error is None, error
+        return outputs
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can run another module."""
+        return self._process.poll() is None
+
+    def said(self, start: int = 0) -> str:
+        """Return what was printed from this byte on, by the process or what it runs under."""
+        # Read at a place, so that the process's own place stays at the end.
+        size = os.fstat(self._stderr.fileno()).st_size
+        return os.pread(self._stderr.fileno(), size - start, start).decode(errors="replace")
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._stderr.close()
