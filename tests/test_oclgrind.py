@@ -12,7 +12,8 @@ from oclgrind import Oclgrind
 
 import tvmflow
 from tvmflow.models import build as build_model
-from tvmflow.target import DTYPES, PRESETS, STORAGES
+from tvmflow.precision import PRECISIONS
+from tvmflow.target import PRESETS, STORAGES
 from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]
@@ -45,7 +46,7 @@ def cases():
     for name in NETWORKS:
         for device in PRESETS:
             for storage in STORAGES:
-                for dtype in DTYPES:
+                for dtype in PRECISIONS:
                     case = (name, device, storage, dtype)
                     marks = [] if case in USUAL else [pytest.mark.slow]
                     listed.append(pytest.param(*case, marks=marks, id="-".join(case)))

@@ -13,7 +13,8 @@ from networks import NETWORKS, fire
 
 import tvmflow
 from tvmflow.models import build
-from tvmflow.target import DTYPES, STORAGES
+from tvmflow.precision import PRECISIONS
+from tvmflow.target import STORAGES
 from tvmflow.tolerance import NETWORK, STORED_AS_HALF
 
 #: Networks of the package, at sizes for tests: name, parameters.
@@ -54,7 +55,7 @@ def cases():
     for name in (*MODELS, *NETWORKS):
         for device in ("adreno", "cpu", "mali", "nvidia"):
             for storage in STORAGES:
-                for dtype in DTYPES:
+                for dtype in PRECISIONS:
                     usual = is_usual(name, device, storage, dtype)
                     marks = [] if usual else [pytest.mark.slow]
                     case = (name, device, storage, dtype)
