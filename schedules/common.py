@@ -165,11 +165,14 @@ class Workload:
         # cache_write leaves the anchor writing the private copy and returns the copying block.
         return self.sch.cache_write(anchor, 0, "local")
 
-    def bind_outer(self, loops: Sequence[Loop], group_size: int | None = None) -> Loop:
+    def bind_outer(
+        self, loops: Sequence[Loop], group_size: int | None = None, widest: int | None = None
+    ) -> Loop:
         """Spread ``loops`` over the device; return the innermost loop that is left.
 
         Threads on a CPU, work-groups and work-items on OpenCL and CUDA; a group has at
-        most ``group_size`` items, default the device's.
+        most ``group_size`` items, default the device's, and of them ``widest`` along the
+        innermost loop.
         """
         if not self.target.is_gpu_kernel or self.is_cpu:
             fused = self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
@@ -178,9 +181,10 @@ class Workload:
             else:
                 self.sch.parallel(fused)
             return fused
-        return self._bind_groups(loops, group_size or self.target.device.group_size)
+        left = group_size or self.target.device.group_size
+        return self._bind_groups(loops, left, min(left, widest or left))
 
-    def _bind_groups(self, loops: Sequence[Loop], left: int) -> Loop:
+    def _bind_groups(self, loops: Sequence[Loop], left: int, widest: int) -> Loop:
         """Bind up to three axes to groups and items, the innermost loop fastest.
 
         Axes are split one by one and not as one fused index: a predicate on a
@@ -192,7 +196,7 @@ class Workload:
         groups: list[Loop] = []
         items: list[Loop] = []
         for axis in reversed(axes):
-            size = tile_of(int(self.sch.get(axis).extent), left)
+            size = tile_of(int(self.sch.get(axis).extent), left if items else widest)
             left //= size
             outer, inner = self.sch.split(axis, [None, size])
             groups.insert(0, outer)

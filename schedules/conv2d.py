@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
+from typing import Any
 
 from tvm import s_tir, te, tirx
 
+from ..borders import PRAGMA as BORDERS
 from ..target import Device
 from .common import FAMILY, LANES, PAD, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
-from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
+from .tiles import divisors, group_sizes, group_widths, largest_divisor, tile_choices, tile_of
 
 NAME = "conv2d"
 
@@ -135,6 +137,10 @@ class Knobs:
     tile_w: int = knob("Columns of the map that it keeps in registers.")
     unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
+    split_borders: bool = knob(
+        "Compile the body twice, without tests for work-groups whose inputs are all inside."
+    )
+    group_w: int = knob("Work-items of a work-group along the width, at most.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -154,8 +160,12 @@ CONSTRAINTS = (
         lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
     ),
     Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
+        "split_borders is for inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input),
+    ),
+    Constraint(
+        "group_w is at most group_size, and that at most what the device accepts.",
+        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
     ),
 )
 
@@ -174,7 +184,20 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     tile_h = largest_divisor(shape.height, rest) if shape.is_pointwise else 1
     tile_o = largest_divisor(shape.outputs, max(1, min(2, rest // tile_h)))
     unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
-    return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input, device.group_size)
+    group_w, split = group_form(shape, tile_w, device)
+    size = device.group_size
+    return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input, split, group_w, size)
+
+
+def group_form(shape: Any, tile_w: int, device: Device) -> tuple[int, bool]:
+    """Items of a group along the width, and whether groups inside the picture go without tests.
+
+    A group as wide as the picture is never inside it.  Narrow ones are worth it where at least
+    half of those in a row are (an assumption).
+    """
+    narrow = min(4, device.group_size)
+    split = shape.padded and not device.stage_input and shape.width > 3 * narrow * tile_w
+    return (narrow if split else device.group_size), split
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -186,6 +209,8 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_w": columns,
         "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
         "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
+        "split_borders": (False, True) if shape.padded else (False,),
+        "group_w": group_widths(device),
         "group_size": group_sizes(device),
     }
 
@@ -212,8 +237,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     h, hi = sch.split(h, [None, knobs.tile_h])
     w, wi = sch.split(w, [None, knobs.tile_w])
     sch.reorder(n, o, h, w, oi, hi, wi, lane)
-    item = workload.bind_outer([n, o, h, w], knobs.group_size)
+    item = workload.bind_outer([n, o, h, w], knobs.group_size, knobs.group_w)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
+    if knobs.split_borders:
+        sch.annotate(item, BORDERS, 1)
 
     *tile, i, p, q = workload.loops_below(anchor, item)
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.

@@ -14,11 +14,12 @@ from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te
 
+from ..borders import PRAGMA as BORDERS
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
-from .conv2d import pad_spatial
+from .conv2d import group_form, pad_spatial
 from .family import Constraint, Value, knob
-from .tiles import group_sizes, tile_choices, tile_of
+from .tiles import group_sizes, group_widths, tile_choices, tile_of
 
 NAME = "depthwise"
 
@@ -89,6 +90,10 @@ class Knobs:
     tile_h: int = knob("Rows of the tile, computed one after the other from the same input.")
     tile_w: int = knob("Columns of the tile, all in registers at once.")
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
+    split_borders: bool = knob(
+        "Compile the body twice, without tests for work-groups whose inputs are all inside."
+    )
+    group_w: int = knob("Work-items of a work-group along the width, at most.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -102,8 +107,12 @@ CONSTRAINTS = (
         lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
     ),
     Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
+        "split_borders is for inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input),
+    ),
+    Constraint(
+        "group_w is at most group_size, and that at most what the device accepts.",
+        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
     ),
 )
 
@@ -112,7 +121,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     """Tall tiles read each input row once; on GPUs one row keeps more work-items busy."""
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2) if device.is_cpu else 4)
     tile_h = tile_of(shape.height, 14) if device.is_cpu else 1
-    return Knobs(tile_h, tile_w, device.stage_input, device.group_size)
+    group_w, split = group_form(shape, tile_w, device)
+    return Knobs(tile_h, tile_w, device.stage_input, split, group_w, device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -121,6 +131,8 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_h": tile_choices(shape.height, 28),
         "tile_w": tile_choices(shape.width, device.accumulators),
         "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
+        "split_borders": (False, True) if shape.padded else (False,),
+        "group_w": group_widths(device),
         "group_size": group_sizes(device),
     }
 
@@ -153,8 +165,10 @@ def apply_window(
     h, hi = sch.split(h, [None, knobs.tile_h])
     w, wi = sch.split(w, [None, knobs.tile_w])
     sch.reorder(n, k, h, w, hi, wi, lane)
-    item = workload.bind_outer([n, k, h, w], knobs.group_size)
+    item = workload.bind_outer([n, k, h, w], knobs.group_size, knobs.group_w)
     sch.compute_at(anchor, hi, preserve_unit_loops=True)
+    if knobs.split_borders:
+        sch.annotate(item, BORDERS, 1)
     if pad is not None and texels is None:
         if knobs.stage_input:
             sch.compute_at(pad, item)

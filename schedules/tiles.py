@@ -39,3 +39,9 @@ def group_sizes(device: Device) -> tuple[int, ...]:
     usual = device.group_size
     sizes = {usual} if usual == 1 else {usual // 2, usual, usual * 2, usual * 4}
     return tuple(sorted(size for size in sizes if 0 < size <= device.max_group_size))
+
+
+def group_widths(device: Device) -> tuple[int, ...]:
+    """How many items of a work-group may lie along the innermost axis."""
+    usual = device.group_size
+    return tuple(sorted({min(4, usual), min(16, usual), usual}))

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
+from .borders import SplitBorders
 from .texture.half import LowerHalfBuffers, ReadHalfTexels
 from .texture.lowering import NameTexels, TextureFlatten
 from .texture.narrow import NarrowLocals
@@ -100,6 +101,7 @@ def _pipeline():  # type: ignore[no-untyped-def]
     passes = Sequential(
         [
             *_blocks_to_loops(),
+            SplitBorders,
             NarrowLocals,
             TextureFlatten,
             *_loops_to_statements(),
