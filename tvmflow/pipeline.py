@@ -131,7 +131,7 @@ def weights(job: Compilation) -> None:
     """Constants to parameters, behind the model's large weights."""
     from .graph.weights import lift_weights
     from .texture.scope import is_half
-    from .texture.storage import parameter_scopes
+    from .texture.signatures import parameter_scopes
 
     assert job.model is not None
     job.mod, lifted = lift_weights(job.mod)
