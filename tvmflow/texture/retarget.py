@@ -81,7 +81,9 @@ class Retarget:
                 self._side(binding.var, texture=False)
             blocks.append(type(block)(self.made))
         result = self._side(main.body.body, texture=0 in self.textures)
-        if self.made and not self.made[-1].var.same_as(blocks[-1].bindings[-1].var):
+        if not blocks and self.made:
+            blocks = [relax.DataflowBlock(self.made)]
+        elif len(self.made) > (len(blocks[-1].bindings) if blocks else 0):
             blocks[-1] = type(blocks[-1])(self.made)
         body = relax.SeqExpr(blocks, result)
         rewritten = relax.Function(
