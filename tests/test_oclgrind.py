@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
+from tvmflow.deploy.kept import to_logical
 from tvmflow.models import build as build_model
 from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
@@ -43,16 +45,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "device", "storage", "dtype"), CASES)
-def test_kernels_are_clean(name, device, storage, dtype, tmp_path):
-    model, module = tmp_path / "model.onnx", tmp_path / "model.so"
-    build_model(name, model, **NETWORKS[name])
-    with tvmflow.compile(model, device=device, storage=storage, dtype=dtype) as compiled:
-        compiled.save(module)
-        kernels = len(compiled.metadata["kernels"])
-        shapes = {info.name: info.shape for info in compiled.inputs}
-    rng = np.random.default_rng(3)
-    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+def under_oclgrind(module, feeds, kernels, tmp_path):
+    """Run a module in a process of its own; its outputs by name."""
     np.savez(tmp_path / "in.npz", **feeds)
 
     log = tmp_path / "oclgrind.log"
@@ -68,6 +62,50 @@ def test_kernels_are_clean(name, device, storage, dtype, tmp_path):
     assert log.read_text() == "", log.read_text()[:3000]
     # The counts show that it was Oclgrind that ran the kernels, and all of them.
     assert run.stdout.count("Instructions executed for kernel") >= kernels
+    return dict(np.load(tmp_path / "out.npz"))
+
+
+@pytest.mark.parametrize(("name", "device", "storage", "dtype"), CASES)
+def test_kernels_are_clean(name, device, storage, dtype, tmp_path):
+    model, module = tmp_path / "model.onnx", tmp_path / "model.so"
+    build_model(name, model, **NETWORKS[name])
+    with tvmflow.compile(model, device=device, storage=storage, dtype=dtype) as compiled:
+        compiled.save(module)
+        kernels = len(compiled.metadata["kernels"])
+        shapes = {info.name: info.shape for info in compiled.inputs}
+    rng = np.random.default_rng(3)
+    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    outputs = under_oclgrind(module, feeds, kernels, tmp_path)
     reference = onnxruntime.InferenceSession(model).run(None, feeds)[0]
-    (output,) = np.load(tmp_path / "out.npz").values()
+    (output,) = outputs.values()
     assert_close(output, reference, STORED_AS_HALF if dtype == "fp16" else NETWORK)
+
+
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_kernels_between_blocked_inputs_and_outputs_are_clean(storage, tmp_path):
+    """Both copies, from a buffer to a texture and back, and panels that the host writes."""
+    weight = np.random.default_rng(4).standard_normal((6, 6, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4),
+        helper.make_node("Conv", ["y", "w"], ["z"], pads=[1] * 4),
+        helper.make_node("Add", ["z", "x"], ["s"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "blocked",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 7, 5))],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 6, 7, 5)) for n in "yzs"],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = np.random.default_rng(5).standard_normal((1, 6, 7, 5)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    path = tmp_path / "model.so"
+    for kept in ({"x": "nchw4c", "y": "nchw4c", "z": "texture"}, {"x": "texture", "s": "texture"}):
+        options = {"device": "adreno", "storage": storage, "keep_layout": kept}
+        with tvmflow.compile(model, **options) as compiled:
+            compiled.save(path)
+            kernels, infos = len(compiled.metadata["kernels"]), compiled.outputs
+        outputs = under_oclgrind(path, {"x": x}, kernels, tmp_path)
+        for info, want in zip(infos, expected, strict=True):
+            assert_close(to_logical(info, outputs[info.name]), want)

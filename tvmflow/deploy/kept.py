@@ -38,7 +38,12 @@ def to_logical(info: TensorInfo, array: np.ndarray) -> np.ndarray:
 def all_to_kept(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays by name as the application would have them."""
     known = {info.name: info for info in infos}
-    return {n: to_kept(known[n], a) if n in known else a for n, a in arrays.items()}
+    return {
+        name: to_kept(known[name], array)
+        if name in known and isinstance(array, np.ndarray)
+        else array
+        for name, array in arrays.items()
+    }
 
 
 def all_to_logical(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
