@@ -9,8 +9,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from oclgrind import Oclgrind
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
+from tvmflow.deploy.kept import to_logical
 from tvmflow.models import build as build_model
 from tvmflow.precision import PRECISIONS
 from tvmflow.target import PRESETS, STORAGES
@@ -80,3 +82,31 @@ def test_a_texel_beside_the_picture_is_found(tmp_path):
     with module, pytest.raises(AssertionError, match=r"Oclgrind found:\s+Invalid write"):
         oclgrind(module, feeds)
     oclgrind.close()
+
+
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_kernels_between_blocked_inputs_and_outputs_are_clean(storage, under_oclgrind):
+    """Both copies, from a buffer to a texture and back, and panels that the host writes."""
+    weight = np.random.default_rng(4).standard_normal((6, 6, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4),
+        helper.make_node("Conv", ["y", "w"], ["z"], pads=[1] * 4),
+        helper.make_node("Add", ["z", "x"], ["s"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "blocked",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 7, 5))],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 6, 7, 5)) for n in "yzs"],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = np.random.default_rng(5).standard_normal((1, 6, 7, 5)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    oclgrind = under_oclgrind()
+    for kept in ({"x": "nchw4c", "y": "nchw4c", "z": "texture"}, {"x": "texture", "s": "texture"}):
+        options = {"device": "adreno", "storage": storage, "keep_layout": kept}
+        with tvmflow.compile(model, **options) as module:
+            outputs = oclgrind(module, {"x": x})
+            for info, want in zip(module.outputs, expected, strict=True):
+                assert_close(to_logical(info, outputs[info.name]), want)

@@ -106,10 +106,16 @@ def _split(body: tirx.Stmt, threads: dict[Any, tuple[str, int]]) -> tirx.Stmt:
 def _is_possible(conditions: list[Any], var: Any, extent: int) -> bool:
     """Whether some value of a variable meets all conditions on it alone."""
     on_var = [c for c in conditions if _variables(c) == {var}]
-    return any(
-        all(bool(tirx.stmt_functor.substitute(c, {var: tirx.IntImm("int32", v)})) for c in on_var)
-        for v in range(extent)
-    )
+    analyzer = Analyzer()
+
+    def holds(value: int) -> bool:
+        def replace(used: tirx.Var) -> Any:
+            return tirx.IntImm("int32", value) if used.same_as(var) else used
+
+        placed = (tvm_ffi.structural_map(c, (tirx.Var, replace)) for c in on_var)
+        return all(analyzer.can_prove(condition) for condition in placed)
+
+    return any(holds(value) for value in range(extent))
 
 
 def _variables(expr: Any) -> set[Any]:

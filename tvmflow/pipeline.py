@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from .deploy.module import Module
 from .errors import TvmflowError
 from .precision import check_accumulate, check_dtype
 from .target import TargetSpec, resolve, with_storage
-from .texture.overrides import check_overrides
+from .texture.overrides import check_keep_layout, check_overrides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .frontend import ImportedModel
     from .graph.memory import MemoryPlan
     from .schedules import Scheduled
+    from .texture.keep import Kept
     from .texture.placement import Placement
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,9 @@ class Compilation:
     dtype: str = "fp32"
     #: Precision of products and sums: ``fp32`` or ``fp16``.
     accumulate: str = "fp32"
+    #: Forms of the inputs and outputs that the application has in the blocked layout.
+    keep_layout: Mapping[str, str] = field(default_factory=dict)
+    kept: Kept | None = None
     model: ImportedModel | None = None
     mod: IRModule | None = None
     weights: dict[str, np.ndarray] = field(default_factory=dict)
@@ -91,9 +95,16 @@ def simplify(job: Compilation) -> None:
 
 def layout(job: Compilation) -> None:
     """Convolutions and what stands between them to ``NCHW{c}c``."""
+    from .texture.keep import keep_layouts
     from .texture.layout import apply_layouts
 
-    job.mod = apply_layouts(job.mod, job.target.device, job.accumulate)
+    assert job.model is not None
+    model, half = job.model, job.dtype == "fp16"
+    job.kept, inputs, outputs = keep_layouts(
+        job.keep_layout, model.inputs, model.outputs, job.target.device, half
+    )
+    job.model = replace(model, inputs=inputs, outputs=outputs)
+    job.mod = apply_layouts(job.mod, job.target.device, job.accumulate, job.kept)
 
 
 def fuse(job: Compilation) -> None:
@@ -122,6 +133,7 @@ def storage(job: Compilation) -> None:
         aliases={name: identifier(b) for name, b in job.model.bindings.items()},
         half=job.dtype == "fp16",
         inputs=[info.name for info in job.model.inputs],
+        textures=job.kept.textures if job.kept is not None else ((), ()),
     )
     for line in table(job.placements):
         logger.info("storage   %s", line)
@@ -131,12 +143,13 @@ def weights(job: Compilation) -> None:
     """Constants to parameters, behind the model's large weights."""
     from .graph.weights import lift_weights
     from .texture.scope import is_half
-    from .texture.storage import parameter_scopes
+    from .texture.signatures import parameter_scopes
 
     assert job.model is not None
     job.mod, lifted = lift_weights(job.mod)
     job.weights = {**job.model.weights, **lifted}
-    job.weight_scopes = parameter_scopes(job.mod)
+    scopes = parameter_scopes(job.mod)
+    job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
     for name, scope in job.weight_scopes.items():
         if is_half(scope):
             job.weights[name] = job.weights[name].astype("float16")
@@ -230,6 +243,7 @@ def compile(
     dtype: str = "fp32",
     accumulate: str = "fp32",
     knobs: Mapping[str, Mapping[str, Any]] | None = None,
+    keep_layout: Mapping[str, str] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
     work_folder: str | os.PathLike[str] | None = None,
@@ -265,6 +279,9 @@ def compile(
     knobs
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
+    keep_layout
+        ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
+        application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
@@ -288,7 +305,9 @@ def compile(
     """
     overrides = dict(storage_overrides or {})
     check_overrides(overrides)
-    spec = with_storage(resolve(target, device, host), storage, overrides)
+    kept = dict(keep_layout or {})
+    check_keep_layout(kept)
+    spec = with_storage(resolve(target, device, host), storage, overrides, kept)
     check_dtype(spec, dtype)
     check_accumulate(spec, accumulate, dtype, device)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
@@ -304,12 +323,14 @@ def compile(
                 "dtype": dtype,
                 "accumulate": accumulate,
                 **({"storage_overrides": overrides} if overrides else {}),
+                **({"keep_layout": kept} if kept else {}),
             },
             storage=storage,
             overrides=overrides,
             dtype=dtype,
             accumulate=accumulate,
             knobs=dict(knobs or {}),
+            keep_layout=kept,
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -204,12 +204,15 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
 
 
 def with_storage(
-    spec: TargetSpec, storage: str, overrides: Mapping[str, str] | None = None
+    spec: TargetSpec,
+    storage: str,
+    overrides: Mapping[str, str] | None = None,
+    keep_layout: Mapping[str, str] | None = None,
 ) -> TargetSpec:
     """Check the choice of storage, and make the layout fit it.
 
     Textures hold blocks of four channels; a device that prefers wider blocks has them
-    as long as nobody insists on textures, for all tensors or for one.
+    as long as nobody insists on textures, for all tensors or for one, or on such blocks.
 
     Raises
     ------
@@ -221,12 +224,14 @@ def with_storage(
             f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
             remedy="Leave --storage out, or choose one of them.",
         )
-    if storage != "texture" and "texture" not in (overrides or {}).values():
+    kept = list((keep_layout or {}).values())
+    textures = "texture" in (storage, *(overrides or {}).values(), *kept)
+    if not textures and not kept:
         return spec
-    if spec.kind != "opencl":
+    if textures and spec.kind != "opencl":
         raise TargetError(
             f"The target {spec.kind} has no texture storage; textures are images of OpenCL.",
-            remedy="Use --target opencl, or --storage auto without overrides.",
+            remedy="Use --target opencl, or --storage auto without overrides or kept textures.",
         )
     return replace(spec, device=replace(spec.device, channel_block=4))
 

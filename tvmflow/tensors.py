@@ -20,11 +20,24 @@ class TensorInfo:
         Its extents, outermost first; ``()`` is a scalar.
     dtype
         NumPy's name of the element type, such as ``"float32"`` or ``"bool"``.
+    logical_shape
+        Of a tensor whose blocked layout is kept: the shape in the ONNX model, of which
+        `shape` ``[N, C', H, W, 4]`` is the blocked form.
+    scope, image
+        Of one that is also kept in an image: its memory scope, and its extent in texels.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    logical_shape: tuple[int, ...] | None = None
+    scope: str | None = None
+    image: str | None = None
+
+    @property
+    def layout(self) -> str | None:
+        """``NCHW4c`` of a tensor whose blocked layout is kept, else ``None``."""
+        return None if self.logical_shape is None else f"NCHW{self.shape[-1]}c"
 
     @property
     def elements(self) -> int:

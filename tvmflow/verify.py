@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .deploy.kept import all_to_logical
 from .deploy.samples import random_inputs
 from .errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
 from .tolerance import (
@@ -92,8 +93,9 @@ def verify(
         If an input does not fit.
     """
     values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
-    reference, name = run_reference(model, values, [info.name for info in module.outputs])
-    results = module(values)
+    logical = all_to_logical(module.inputs, values)
+    reference, name = run_reference(model, logical, [info.name for info in module.outputs])
+    results = all_to_logical(module.outputs, dict(module(values).items()))
     table = table_for(module.metadata)
     outputs = tuple(
         compare(

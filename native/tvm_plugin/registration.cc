@@ -1,11 +1,13 @@
 // Registers the runtime with TVM under the names that TVM looks up.
 #include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
 #include <map>
 #include <mutex>
+#include <string>
 
 #include "../opencl/reports.h"
 #include "../opencl/settings.h"
@@ -78,6 +80,19 @@ void AllocateTexture(PackedArgs args, tvm::ffi::Any* result) {
 void FreeTexture(PackedArgs args, tvm::ffi::Any* result) {
   GlobalPool().Recycle(static_cast<opencl::Memory*>(args[3].cast<void*>()));
   *result = static_cast<int64_t>(0);
+}
+
+// The extent of the image behind a tensor, as "32x48" or "32x48x2", with " half" for
+// channels of 16 bits; empty for a buffer of the tensor's dtype, "half" for one of 16 bits.
+std::string DescribeStorage(const tvm::ffi::Tensor& tensor) {
+  const DLTensor* view = tensor.GetDLTensorPtr();
+  if (view->device.device_type != kDLOpenCL || !view->data) return "";
+  const opencl::Memory& memory = *static_cast<const opencl::Memory*>(view->data);
+  if (!memory.is_image) return memory.is_half ? "half" : "";
+  const opencl::ImageShape& image = memory.image;
+  std::string text = std::to_string(image.width) + "x" + std::to_string(image.height);
+  if (image.depth > 1) text += "x" + std::to_string(image.depth);
+  return text + (image.channel_type == opencl::CL_HALF_FLOAT ? " half" : "");
 }
 
 // Open profiles: the device's sessions, innermost last.
@@ -174,6 +189,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](const Module& module, int device_id) {
              return Guard([&] { return Prebuild(module, Devices::Global().Get(device_id)); });
            })
+      .def("tvmflow.opencl.storage",
+           [](const tvm::ffi::Tensor& tensor) { return String(DescribeStorage(tensor)); })
       .def("tvmflow.opencl.failure", [] { return String(Devices::Global().Failure()); })
       .def("tvmflow.opencl.profile_begin",
            [](int device_id) { Guard([&] { Profiles::Global().Begin(device_id); }); })

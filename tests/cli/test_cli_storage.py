@@ -206,3 +206,51 @@ def test_sums_in_half_are_an_option_of_the_module(cli, network):
     assert described["extensions"] == ["cl_khr_fp16"]
     lines = cli("inspect", "chain.so").stdout.splitlines()
     assert any(line.split() == ["needs", "cl_khr_fp16"] for line in lines)
+
+
+def test_kept_layouts_through_all_commands(cli, network, tmp_path):
+    options = ("--keep-layout", "x=texture", "--keep-layout", "y=nchw4c")
+    assert cli("compile", network, *OPENCL, "--storage", "texture", *options).status == 0
+    text = cli("inspect", "chain.so").stdout
+    for word in ("1×1×16×16×4", "1×3×16×16", "NCHW4c", "16×16", "global.texture:p1"):
+        assert word in text
+    inspected = cli("inspect", "chain.so", "--json").json
+    assert inspected["inputs"][0]["logical_shape"] == [1, 3, 16, 16]
+    assert inspected["outputs"][0] == {
+        "name": "y", "dtype": "float32", "shape": [1, 2, 16, 16, 4], "layout": "NCHW4c",
+        "logical_shape": [1, 5, 16, 16], "scope": None, "image": None,
+    }  # fmt: skip
+    assert not [k for k in inspected["kernels"] if "pack" in k["function"]]
+    assert cli("verify", network, "chain.so").status == 0
+    assert cli("bench", "chain.so", "--runs", "2").status == 0
+    # Files have the ONNX model's layout; an input may also be blocked.
+    assert cli("run", "chain.so", "--random-seed", "3", "--outputs", "out.npz").status == 0
+    expected = np.load(tmp_path / "out.npz")["y"]
+    assert expected.shape == (1, 5, 16, 16)
+    plain = np.random.default_rng(1).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    blocked = np.zeros((1, 1, 16, 16, 4), np.float32)
+    blocked[0, 0, :, :, :3] = plain[0].transpose(1, 2, 0)
+    blocked[..., 3] = np.nan
+    results = []
+    for name, x in (("plain", plain), ("blocked", blocked)):
+        np.savez(tmp_path / f"{name}.npz", x=x)
+        given = ("--inputs", f"{name}.npz")
+        assert cli("run", "chain.so", *given, "--outputs", f"{name}_y.npz").status == 0
+        results.append(np.load(tmp_path / f"{name}_y.npz")["y"])
+        assert cli("verify", network, "chain.so", *given).status == 0
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ("xx=texture", "the nearest are x"),
+        ("x=NHWC", "expected one of nchw4c, texture"),
+        ("x", "is not of the form NAME=nchw4c"),
+    ],
+)
+def test_layouts_that_cannot_be_kept_write_nothing(cli, network, tmp_path, kept, message):
+    result = cli("compile", network, *OPENCL, "--keep-layout", kept)
+    assert result.status != 0
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert files(tmp_path) == set()

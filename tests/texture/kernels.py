@@ -12,7 +12,7 @@ from tvm import s_tir, te, tirx
 from tvmflow.target import resolve, with_storage
 from tvmflow.texture.refusal import refusals
 from tvmflow.texture.scope import is_texture
-from tvmflow.texture.storage import with_scopes
+from tvmflow.texture.signatures import with_scopes
 from tvmflow.tir_pipeline import TIR_PIPELINE
 
 #: Changes the schedule of the block ``y``, whose loops it gets.

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from tvmflow.errors import CompileError
 from tvmflow.texture.lowering import STORE, TextureFlatten
 from tvmflow.texture.refusal import refusals, refuse
-from tvmflow.texture.storage import with_scopes
+from tvmflow.texture.signatures import with_scopes
 from tvmflow.texture.verify import VerifyTextures, check
 
 P1 = "global.texture:p1"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .formats import bytes_text
-from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_shapes
+from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_keep_layout, parse_shapes
 from .session import command, err_console, note, note_file, print_json, state
 
 if TYPE_CHECKING:
@@ -128,6 +128,15 @@ def compile_model(
             "prints them, instead of those that the heuristics choose.",
         ),
     ] = None,
+    keep_layout: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep-layout",
+            metavar="NAME=nchw4c|texture",
+            help="An input or output that the application has in blocks of four channels, in a "
+            "buffer or an image; repeatable. The others have the layout of the ONNX model.",
+        ),
+    ] = None,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -148,6 +157,7 @@ def compile_model(
 ) -> None:
     """Compile an ONNX network to a module file."""
     shapes = parse_shapes(shape or [])
+    kept = parse_keep_layout(keep_layout or [])
     final = output or Path(model.with_suffix(".so").name)
     _refuse_overwriting(model, final)
     from .. import compile as compile_network
@@ -172,6 +182,7 @@ def compile_model(
                 dtype=dtype,
                 accumulate=accumulate,
                 knobs=given,
+                keep_layout=kept,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
                 work_folder=stage,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,10 @@ from .schedules import print_schedules
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..deploy.artifact import Artifact
+    from ..tensors import TensorInfo
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -111,6 +115,25 @@ def _weights_text(artifact: Artifact) -> str:
     return f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
 
 
+def _tensors(infos: Sequence[TensorInfo]) -> Table:
+    """Inputs or outputs; with their layouts where the ONNX model's is not theirs."""
+    columns = ["name", "dtype", "shape"]
+    rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.shape)) for i in infos]
+    if any(info.layout for info in infos):
+        columns += ["layout", "logical shape", "image", "scope"]
+        more = [
+            (
+                info.layout or "as in ONNX",
+                shape_text(info.logical_shape or info.shape),
+                (info.image or "").replace("x", "×"),
+                info.scope or "",
+            )
+            for info in infos
+        ]
+        rows = [(*row, *extra) for row, extra in zip(rows, more, strict=True)]
+    return table(columns, rows)
+
+
 def _option(name: str, value: Any) -> str:
     return f"{name} for {len(value)} tensors" if isinstance(value, dict) else f"{name}={value}"
 
@@ -134,8 +157,7 @@ def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
     ]
     print_section(console, str(artifact.path), facts(about))
     for title, infos in (("Inputs", artifact.inputs), ("Outputs", artifact.outputs)):
-        rows = [(info.name, info.dtype, shape_text(info.shape)) for info in infos]
-        print_section(console, title, table(["name", "dtype", "shape"], rows))
+        print_section(console, title, _tensors(infos))
     if with_kernels:
         names = [(str(k["name"]), str(k["function"])) for k in meta["kernels"]]
         print_section(console, "Kernels", table(["kernel", "primary function"], names))

@@ -117,6 +117,25 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_keep_layout(texts: list[str]) -> dict[str, str]:
+    """Read ``NAME=nchw4c`` options.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one is not of that form, or a name comes twice.
+    """
+    kept: dict[str, str] = {}
+    for text in texts:
+        name, equals, form = text.rpartition("=")
+        if not equals or not name or not form:
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=nchw4c or NAME=texture.")
+        if name in kept:
+            raise typer.BadParameter(f"the layout of {name!r} is given twice.")
+        kept[name] = form
+    return kept
+
+
 def parse_parameters(texts: list[str]) -> dict[str, str]:
     """Read ``NAME=VALUE`` options.
 

@@ -47,12 +47,14 @@ def run_module(
     if inputs is None and random_seed is None:
         raise typer.BadParameter("give --inputs IN.npz, or --random-seed N for random inputs.")
     from .. import load
+    from ..deploy.kept import all_to_logical
     from .arrays import choose_inputs, write_outputs
 
     with load(module, device=device_index) as network:
-        results = network(choose_inputs(inputs, random_seed, network.inputs))
+        given = network(choose_inputs(inputs, random_seed, network.inputs))
+        results = all_to_logical(network.outputs, dict(given.items()))
     if outputs is not None:
-        write_outputs(outputs, dict(results.items()))
+        write_outputs(outputs, results)
     summary = [_summary(name, array) for name, array in results.items()]
     if as_json:
         written = str(outputs) if outputs is not None else None

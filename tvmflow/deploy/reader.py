@@ -234,7 +234,17 @@ def sha256_of(file: BinaryIO, size: int) -> bytes:
 
 
 def _tensor_infos(entries: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(e["name"], tuple(e["shape"]), e["dtype"]) for e in entries)
+    return tuple(
+        TensorInfo(
+            e["name"],
+            tuple(e["shape"]),
+            e["dtype"],
+            logical_shape=tuple(e["logical_shape"]) if e.get("logical_shape") else None,
+            scope=e.get("scope"),
+            image=e.get("image"),
+        )
+        for e in entries
+    )
 
 
 def _address(array: np.ndarray) -> int:

@@ -16,6 +16,7 @@ from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..tensors import TensorInfo
 from ..texture.scope import is_half
 from .boundary import NO_DEVICE_REMEDIES, translate
+from .kept import from_image, stored_as, to_image, to_kept
 from .reader import Artifact
 from .values import Outputs, as_array, check_input, is_shareable, writable_alias
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
@@ -93,7 +94,9 @@ class Session:
             if on_device:
                 self.device.sync()
                 return Outputs(self._names, results)
-            return Outputs(self._names, [self._to_host(result) for result in results])
+            arrays = [self._to_host(result) for result in results]
+            outputs = zip(self.artifact.outputs, arrays, strict=True)
+            return Outputs(self._names, [from_image(info, array) for info, array in outputs])
         except Exception as error:
             if (translated := translate(error, self._attempt(), self.target)) is not None:
                 raise translated from error
@@ -114,6 +117,11 @@ class Session:
 
     def _bring(self, index: int, value: Any, reuse: bool) -> Any:
         info = self.inputs[index]
+        if info.layout is not None:
+            return self._bring_kept(index, info, value, reuse)
+        return self._bring_as_is(index, info, value, reuse)
+
+    def _bring_as_is(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
         if isinstance(value, np.ndarray):
             # The common case, without the conversions below.
             if value.shape != info.shape or value.dtype != self._dtypes[index]:
@@ -128,14 +136,29 @@ class Session:
             return self._copy_on_host(index, info, value, reuse)
         return self._buffer(index, info, reuse).copyfrom(value)
 
+    def _bring_kept(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        """A blocked input: a tensor as the kernels read it, or an array that is brought there."""
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+            tensor = _shared(info, value)
+            found, wanted = self._storage_of(tensor), stored_as(info)
+            fits = tuple(tensor.shape) == info.shape and found == wanted
+            if tensor.device == self.device and fits:
+                return self._bring_tensor(index, info, tensor, reuse)
+            if found:
+                raise InputError(
+                    f"The input {info.name!r} is in an image of {found} texels, but the network "
+                    f"takes {f'one of {wanted}' if wanted else 'a buffer'}.",
+                    remedy="`tvmflow inspect` shows image and scope of each input.",
+                )
+            value = tensor.numpy()
+        array = to_kept(info, np.asarray(value))
+        if info.scope is None:
+            return self._bring_as_is(index, info, array, reuse)
+        image = to_image(info, as_array(info, array))
+        return self._buffer(index, info, reuse).copyfrom(image)
+
     def _bring_tensor(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
-        try:
-            tensor: Any = tvm_ffi.from_dlpack(value, require_contiguous=True)
-        except Exception as error:
-            raise InputError(
-                f"The input {info.name!r} cannot be shared through DLPack: {error}.",
-                remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
-            ) from error
+        tensor = _shared(info, value)
         check_input(info, tuple(tensor.shape), str(tensor.dtype))
         if tensor.device == self.device and _is_aligned(value):
             return tensor
@@ -153,7 +176,9 @@ class Session:
         buffer = self._staged[index] if reuse else None
         if buffer is None:
             with self.errors(f"Reserving memory for the input {info.name!r}"):
-                buffer = tvm.runtime.empty(info.shape, info.dtype, self.device)
+                buffer = tvm.runtime.empty(
+                    info.shape, info.dtype, self.device, mem_scope=info.scope
+                )
             if reuse:
                 self._staged[index] = buffer
         return buffer
@@ -181,6 +206,12 @@ class Session:
             return np.from_dlpack(tensor).copy()
         array: np.ndarray = tensor.numpy()
         return array
+
+    def _storage_of(self, tensor: Any) -> str:
+        """The image behind a device tensor, as the plug-in describes it; empty for a buffer."""
+        if self.target != "opencl":
+            return ""
+        return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(tensor))
 
     def _attempt(self) -> str:
         return f"Running {self.artifact.path}"
@@ -238,6 +269,17 @@ def _check_extensions(artifact: Artifact, index: int) -> None:
         f"{device.name} lacks.",
         remedy=remedy,
     )
+
+
+def _shared(info: TensorInfo, value: Any) -> Any:
+    """A tensor of another library, through DLPack."""
+    try:
+        return tvm_ffi.from_dlpack(value, require_contiguous=True)
+    except Exception as error:
+        raise InputError(
+            f"The input {info.name!r} cannot be shared through DLPack: {error}.",
+            remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
+        ) from error
 
 
 def _is_aligned(value: Any) -> bool:

@@ -200,9 +200,17 @@ def _append(
 
 
 def _describe(tensor: TensorInfo | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(tensor, TensorInfo):
-        return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
-    return dict(tensor)
+    if not isinstance(tensor, TensorInfo):
+        return dict(tensor)
+    entry: dict[str, Any] = {
+        "name": tensor.name,
+        "shape": list(tensor.shape),
+        "dtype": tensor.dtype,
+    }
+    if tensor.logical_shape is not None:
+        entry |= {"layout": tensor.layout, "logical_shape": list(tensor.logical_shape)}
+        entry |= {"scope": tensor.scope, "image": tensor.image}
+    return entry
 
 
 def _plain(value: Any) -> Any:

@@ -94,8 +94,16 @@ class _Planner:
         bindings: list[relax.Binding] = []
         for binding in self.bindings:
             tensor = self.tensors.get(binding.var)
-            if tensor is None or tensor.block is None:
+            if tensor is None or (tensor.block is None and tensor.scope is None):
                 bindings.append(binding)
+                continue
+            if tensor.block is None:
+                # A result in an image of its own.
+                own = Block(tensor.kind, tensor.bytes, tensor.extent)
+                storage = relax.Var(f"{tensor.name}_image", relax.ObjectType())
+                bindings.append(relax.VarBinding(storage, _allocate(own)))
+                value = _tensor_in(storage, tensor, binding.var.ty)
+                bindings.append(relax.VarBinding(binding.var, value))
                 continue
             if tensor.block not in storages:
                 value = _allocate(plan.blocks[tensor.block])

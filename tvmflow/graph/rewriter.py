@@ -52,7 +52,7 @@ class Rewriter:
     def run(self) -> IRModule:
         """Rewrite ``main`` and return the new module."""
         main = self.mod["main"]
-        params = [relax.Var(f"{identifier(p.name)}_{i}", p.ty) for i, p in enumerate(main.params)]
+        params = [self.parameter(index, param) for index, param in enumerate(main.params)]
         for old, new in zip(main.params, params, strict=True):
             self.env[old] = new
         self.start(params)
@@ -61,7 +61,7 @@ class Rewriter:
                 for block in main.body.blocks:
                     for binding in block.bindings:
                         self._bind(binding)
-                result = self.bb.emit_output(self.substitute(main.body.body))
+                result = self.bb.emit_output(self.result(main.body.body))
             self.bb.emit_func_output(result)
         rewritten = self.bb.get()
         function = rewritten["main_rewritten"].with_attr("global_symbol", "main")
@@ -74,6 +74,14 @@ class Rewriter:
         return IRModule(functions, attrs=rewritten.attrs)
 
     # -- for subclasses ----------------------------------------------------------------------
+
+    def parameter(self, index: int, old: relax.Var) -> relax.Var:
+        """The new parameter of ``main`` for an old one."""
+        return relax.Var(f"{identifier(old.name)}_{index}", old.ty)
+
+    def result(self, old: relax.Expr) -> relax.Expr:
+        """What ``main`` returns instead of what it returned."""
+        return self.substitute(old)
 
     def start(self, params: list[relax.Var]) -> None:
         """Called once before the first binding."""

@@ -9,8 +9,12 @@ R texel reads of all readers, and speeds relative to a buffer of the same device
 
 The three speeds are facts of the device (:class:`tvmflow.target.TextureSpeed`).
 Register tiles reduce R alike in both, so that they do not change which is larger.
-Conversions do not enter: a primary function can be made for any combination of
-storage, and what only a plain buffer serves is a buffer before costs are asked.
+
+A primary function can be made for any combination of storage, so that nothing is
+converted between them.  Only where one side of a tensor must have a buffer (an input or
+output of the model, say) a texture for the others costs a copy of U texels::
+
+    into a texture:  U  +  U / write          into a buffer:  U / stream  +  U
 """
 
 from __future__ import annotations
@@ -82,14 +86,20 @@ def _is_inlined(block: s_tir.SBlock, function: tirx.PrimFunc) -> bool:
     return parallel and not any(written.same_as(p) for p in function.params)
 
 
-def prefers_texture(traffic: Traffic, device: Device) -> tuple[bool, str]:
+def prefers_texture(traffic: Traffic, device: Device, copy: str = "") -> tuple[bool, str]:
     """Whether a texture costs less, and the two costs in words.
 
-    Equal costs go to the texture on a device that reads textures faster.
+    ``copy`` is ``texture`` or ``buffer``, if a texture means a copy of the tensor into one
+    of them.  Equal costs go to the texture on a device that reads textures faster.
     """
     speed = device.texture
     buffer = traffic.cost(1.0, 1.0, 1.0)
     texture = traffic.cost(speed.write, speed.stream, speed.cached)
+    if copy == "texture":
+        texture += traffic.unique + traffic.unique / speed.write
+    elif copy == "buffer":
+        texture += traffic.unique / speed.stream + traffic.unique
     better = texture < buffer or (texture == buffer and speed.cached > 1)
     order = "<" if texture < buffer else "=" if texture == buffer else ">"
-    return better, f"cost {texture:,.0f} as texture {order} {buffer:,.0f} as buffer"
+    how = "as texture, with its copy," if copy else "as texture"
+    return better, f"cost {texture:,.0f} {how} {order} {buffer:,.0f} as buffer"

@@ -17,7 +17,8 @@ After::
 
 Every variable may exist in two forms, plain and blocked; a form is made when a
 reader first needs it, and kept.  Operators without a rule read the plain form.
-Weights are constants and are rearranged here, at compile time.
+Weights are constants and are rearranged here, at compile time.  Inputs and outputs of
+the model are plain, but for those that are kept in blocks (:mod:`.keep`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tvm.ir import GenericConst
 from ..graph.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from ..target import Device
 from . import blocked
+from .keep import Kept
 from .narrow import may_narrow
 from .rules import RULES, Later
 
@@ -61,8 +63,15 @@ class _NamingBuilder(relax.BlockBuilder):
 class LayoutPass(Rewriter):
     """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
 
-    def __init__(self, mod: IRModule, device: Device, accumulate: str = "fp32"):
+    def __init__(
+        self,
+        mod: IRModule,
+        device: Device,
+        accumulate: str = "fp32",
+        kept: Kept | None = None,
+    ):
         super().__init__(mod)
+        self.kept = kept or Kept()
         self.bb = _NamingBuilder(mod)
         self.device = device
         self.block = device.channel_block
@@ -81,6 +90,42 @@ class LayoutPass(Rewriter):
     def start(self, params: list[relax.Var]) -> None:
         """Remember the parameters: large weights are among them."""
         self.params = params
+        for index in self.kept.inputs:
+            old = self.mod["main"].params[index]
+            self.forms[old] = Forms(None, params[index], shape_of(old))
+            del self.env[old]
+
+    def parameter(self, index: int, old: relax.Var) -> relax.Var:
+        """The same parameter, or its blocked form where that is kept."""
+        new = super().parameter(index, old)
+        if index not in self.kept.inputs:
+            return new
+        shape = blocked.blocked_shape(shape_of(old), self.block)
+        return relax.Var(new.name, relax.TensorType(shape, old.ty.dtype))
+
+    def result(self, old: relax.Expr) -> relax.Expr:
+        """The same result, with the blocked forms of the outputs that are kept."""
+        if not self.kept.outputs:
+            return super().result(old)
+        value = old if isinstance(old, relax.Tuple) else self.definitions.get(old)
+        while isinstance(value, relax.Var):
+            old, value = value, self.definitions.get(value)
+        fields = list(value.fields) if isinstance(value, relax.Tuple) else [old]
+        results = [
+            self._kept_form(field) if index in self.kept.outputs else self.substitute(field)
+            for index, field in enumerate(fields)
+        ]
+        return relax.Tuple(results) if isinstance(value, relax.Tuple) else results[0]
+
+    def _kept_form(self, expr: relax.Expr) -> relax.Expr:
+        """The blocked form of an output, which has all blocks and lanes."""
+        if isinstance(expr, relax.Var):
+            form = self.blocked(expr)
+            if shape_of(form) == blocked.blocked_shape(shape_of(expr), self.block):
+                return form
+        return self.bb.emit_te(
+            blocked.pack, self.substitute(expr), self.block, primfunc_name_hint="pack"
+        )
 
     # -- forms of a variable -------------------------------------------------------------------
 
@@ -158,6 +203,9 @@ class LayoutPass(Rewriter):
         if transposes and self.is_parameter(value.args[0]):
             self.transposed[var] = self.substitute(value.args[0])
         self.definitions[var] = value
+        is_result = var.same_as(self.mod["main"].body.body)
+        if self.kept.outputs and is_result and isinstance(value, relax.Tuple | relax.Var):
+            return None  # see `result`: not all of it is read in the plain form
         rule = RULES.get(op_name(value) or "")
         self.bb.hint = identifier(var.name)
         result = rule(self, value) if rule is not None else None
@@ -189,10 +237,13 @@ class LayoutPass(Rewriter):
         return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-def apply_layouts(mod: IRModule, device: Device, accumulate: str = "fp32") -> IRModule:
+def apply_layouts(
+    mod: IRModule, device: Device, accumulate: str = "fp32", kept: Kept | None = None
+) -> IRModule:
     """Run the pass and drop what it left unused.
 
-    ``accumulate`` is the precision of products and sums, ``fp32`` or ``fp16``.
+    ``accumulate`` is the precision of products and sums, ``fp32`` or ``fp16``; ``kept`` says
+    which inputs and outputs of the model are blocked.
     """
-    mod = LayoutPass(mod, device, accumulate).run()
+    mod = LayoutPass(mod, device, accumulate, kept).run()
     return relax.transform.DeadCodeElimination(["main"])(mod)

@@ -12,6 +12,8 @@ from ..tables import read_table
 
 #: What a tensor may be asked to be.
 VALUES = ("texture", "buffer")
+#: What an input or output of the model may be kept as, see :mod:`.keep`.
+KEPT_FORMS = ("nchw4c", "texture")
 _REMEDY = 'Write names of tensors with "texture" or "buffer" behind them.'
 
 
@@ -43,6 +45,23 @@ def check_overrides(overrides: Mapping[Any, Any]) -> None:
                 f"The storage override of the tensor {name!r} is {storage!r}; expected one of "
                 f"{', '.join(VALUES)}.",
                 remedy=_REMEDY + hint,
+            )
+
+
+def check_keep_layout(kept: Mapping[Any, Any]) -> None:
+    """Refuse forms that do not exist.
+
+    Raises
+    ------
+    CompileError
+        Naming the tensor and what was asked for it.
+    """
+    for name, form in kept.items():
+        if form not in KEPT_FORMS:
+            raise CompileError(
+                f"The layout to keep of {name!r} is {form!r}; expected one of "
+                f"{', '.join(KEPT_FORMS)}.",
+                remedy=f"Write --keep-layout {name}=nchw4c for a buffer, or {name}=texture.",
             )
 
 

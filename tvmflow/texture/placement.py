@@ -9,7 +9,7 @@ from typing import Any
 from .scope import extent_of, is_half, is_texture
 
 #: Causes of a decision.
-ASKED, OVERRIDE, COST, LIMITS, NO_IMAGES, LAYOUT, OBSTACLE = (
+ASKED, OVERRIDE, COST, LIMITS, NO_IMAGES, LAYOUT, OBSTACLE, COPY = (
     "asked",
     "override",
     "cost",
@@ -17,6 +17,7 @@ ASKED, OVERRIDE, COST, LIMITS, NO_IMAGES, LAYOUT, OBSTACLE = (
     "no images",
     "layout",
     "obstacle",
+    "copy",
 )
 
 

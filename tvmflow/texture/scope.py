@@ -145,6 +145,22 @@ def panel_scope(shape: Sequence[int], device: Device, width: int) -> str | None:
     return f"{PREFIX}:p{panels}"
 
 
+def interface_scope(shape: Sequence[int], device: Device, half: bool = False) -> str | None:
+    """The scope of an input or output of the model that is a texture; ``None`` if none fits.
+
+    The fewest panels, of which the last row is full: the image is then as large as the
+    tensor, and for one panel it has the order of a buffer.
+    """
+    _, blocks, _, _, _ = shape
+    panels = 1
+    while blocks % panels == 0:
+        scope = f"{PREFIX}:p{panels}"
+        if extent_of(shape, scope).fits(device):
+            return with_half(scope) if half else scope
+        panels *= 2
+    return None
+
+
 def constant_scope(shape: Sequence[int], device: Device) -> str | None:
     """The scope of a constant; ``None`` if no image of the device holds it.
 
