@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tvm
 from kernels import build, by_channel, by_row, by_texel, opencl_target, pointwise, scheduled
-from tvm import te, tirx
+from tvm import s_tir, te, tirx
 from tvm.ir import Call
 from tvm.script import tirx as T
 
@@ -98,6 +98,21 @@ def test_more_layers_than_the_devices():
     message = refused(function, opencl_target(texture_depth_limit=1))
     assert "an image of 4x3x2 texels, x" in message
     assert "in 1 layers" in message
+
+
+def test_an_image_of_a_functions_own():
+    x = te.placeholder(SHAPE, "float32", name="x")
+    twice = te.compute(SHAPE, lambda *i: x(*i) * 2.0, name="twice")
+    y = te.compute(SHAPE, lambda *i: twice(*i) + 1.0, name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]).with_attr("global_symbol", "two_kernels"))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        *outer, lane = sch.get_loops(block)
+        sch.bind(sch.fuse(*outer), "blockIdx.x")
+        sch.vectorize(lane)
+    sch.set_scope(sch.get_sblock("twice"), 0, P1)
+    function = sch.mod["main"].with_attr("global_symbol", "two_kernels")
+    message = refused(function)
+    assert "two_kernels allocates the image twice" in message
 
 
 # -- the verifier alone: what the passes before it should never let through ------------------------

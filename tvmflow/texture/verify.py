@@ -5,7 +5,8 @@ What is checked of every primary function that touches an image:
 - a store writes a whole texel: four lanes of the image's type;
 - no access to an image is left as an access to memory;
 - no image is both written and read: OpenCL C 1.2 has no such images, and a cached
-  read need not see the write.
+  read need not see the write;
+- no image is allocated inside: all of them are parameters, and planned with the graph.
 
 That an image is within the device's limits is checked where its coordinates are made
 (:mod:`.lowering`).
@@ -61,8 +62,18 @@ def check(function: tirx.PrimFunc) -> None:
         if tirx.is_buffer_var(buffer) and is_texture(buffer.scope()):
             wrong(f"treats the image {buffer.name} as memory")
 
+    def allocate(statement: tirx.AllocBuffer) -> None:
+        if is_texture(statement.buffer.scope()):
+            wrong(f"allocates the image {statement.buffer.name} for itself")
+
     tvm_ffi.structural_walk(
-        function.body, [(Call, call), (TensorLoad, access), (tirx.BufferStore, access)]
+        function.body,
+        [
+            (Call, call),
+            (TensorLoad, access),
+            (tirx.BufferStore, access),
+            (tirx.AllocBuffer, allocate),
+        ],
     )
     for image in accessed[LOAD] & accessed[STORE]:
         wrong(f"writes and reads the image {image.name}")
