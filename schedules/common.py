@@ -113,17 +113,24 @@ class Workload:
 
     # -- transformations -------------------------------------------------------------------
 
-    def stage_texture(self, block: Block, index: int, staged: Block | None) -> Block | None:
+    def stage_texels(self, block: Block, index: int, staged: Block | None) -> Block | None:
         """Copy what a block reads of a texture to private memory, texel by texel.
 
-        ``staged`` is a block that pads the tensor, which then is the copy.  Returns the
-        block to be placed with :meth:`place_staged`; ``None`` if it reads no texture.
+        On a GPU also of a blocked tensor in a buffer, vector by vector: a product reads its
+        lanes one at a time.  ``staged`` is a block that pads the tensor, which then is the
+        copy.  Returns the block to be placed with :meth:`place_staged`, or ``None``.
         """
-        if staged is not None:
-            return staged if self.reads_texture(staged, 0) else None
-        return (
-            self.sch.cache_read(block, index, "local") if self.reads_texture(block, index) else None
-        )
+        reader, read = (block, index) if staged is None else (staged, 0)
+        blocked = len(self.sch.get(reader).reads[read].region) == 5
+        if not self.reads_texture(reader, read) and (self.is_cpu or not blocked):
+            return None
+        return self.sch.cache_read(block, index, "local") if staged is None else staged
+
+    def stage_weights(self, block: Block, index: int) -> Block | None:
+        """The same for weights, whose vectors are read as they are from buffers."""
+        if not self.reads_texture(block, index):
+            return None
+        return self.sch.cache_read(block, index, "local")
 
     def place_staged(self, staged: Block, above: Loop) -> None:
         """Compute a staged copy under a loop, without a loop left of its own.

@@ -229,8 +229,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     block = workload.extents(anchor)[4]
-    texels = workload.stage_texture(anchor, 0, pad)
-    weights = workload.stage_texture(anchor, 1, None)
+    texels = workload.stage_texels(anchor, 0, pad)
+    weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     o, oi = sch.split(o, [None, knobs.tile_o])

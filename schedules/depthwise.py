@@ -157,9 +157,9 @@ def apply_window(
     """Schedule a lane-wise sliding window (also that of pooling) by ``knobs``."""
     sch = workload.sch
     pad = workload.padding()
-    texels = workload.stage_texture(anchor, 0, pad)
+    texels = workload.stage_texels(anchor, 0, pad)
     has_weights = len(sch.get(anchor).reads) > 1
-    weights = workload.stage_texture(anchor, 1, None) if has_weights else None
+    weights = workload.stage_weights(anchor, 1) if has_weights else None
     output = workload.merge_epilogue(anchor)
     n, k, h, w, lane = sch.get_loops(output)
     h, hi = sch.split(h, [None, knobs.tile_h])

@@ -216,11 +216,11 @@ def apply_tiles(
     inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
     # Lanes that read different channels read them one by one: a copy would be of all channels.
     shared = run_lanes == block
-    texels = workload.stage_texture(anchor, 0, pad) if shared else None
+    texels = workload.stage_texels(anchor, 0, pad) if shared else None
     stage_pad = pad is not None and shared and workload.target.device.stage_input
     if pad is not None and texels is None and not stage_pad:
         workload.inline(pad)
-    weights = workload.stage_texture(anchor, 1, None)
+    weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     h, hi = sch.split(h, [None, knobs.tile_h])

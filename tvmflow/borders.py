@@ -46,7 +46,8 @@ def SplitBorders(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.Prim
     threads: dict[Any, tuple[str, int]] = {}
 
     def visit(statement: tirx.AttrStmt) -> None:
-        if statement.attr_key == "thread_extent":
+        # Scans of TVM's own have launches whose extents are computed; none is marked.
+        if statement.attr_key == "thread_extent" and isinstance(statement.value, tirx.IntImm):
             var = statement.node.var
             threads[var] = (str(statement.node.thread_tag), int(statement.value))
         elif statement.attr_key == PRAGMA:
