@@ -17,6 +17,7 @@ from tvm import s_tir, tirx
 from ..target import TargetSpec
 from . import (
     conv2d,
+    conv2d_1x1,
     conv2d_transpose,
     dense,
     depthwise,
@@ -29,6 +30,7 @@ from . import (
 from .blocks import launches_threads
 from .common import Workload
 from .family import Family, choose_knobs
+from .sharing import LOCAL_BYTES, local_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = cast(
     "tuple[Family, ...]",
     (
+        conv2d_1x1,
         conv2d,
         depthwise,
         grouped,
@@ -114,7 +117,7 @@ def _try(
     except s_tir.ScheduleError as error:
         logger.debug("%s: %s failed: %s", name, family.NAME, str(error).splitlines()[-1])
         schedule = None
-    if schedule is not None and _runs_on_device(schedule, target):
+    if schedule is not None and _runs_on_device(schedule, target) and _fits(schedule, name):
         return Scheduled(schedule, family.NAME, asdict(shape), asdict(knobs), source)
     if source == "heuristic":
         return None
@@ -124,6 +127,14 @@ def _try(
         family.NAME,
     )
     return _try(family, function, target, None, name)
+
+
+def _fits(schedule: s_tir.Schedule, name: str) -> bool:
+    """Whether a schedule's local memory is what every OpenCL device has."""
+    used = local_bytes(schedule)
+    if used > LOCAL_BYTES:
+        logger.debug("%s would need %d bytes of local memory, over %d", name, used, LOCAL_BYTES)
+    return used <= LOCAL_BYTES
 
 
 def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:

@@ -13,38 +13,22 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
-from typing import Any
 
 from tvm import s_tir, te, tirx
 
 from ..borders import PRAGMA as BORDERS
 from ..target import Device
-from .common import FAMILY, LANES, PAD, ROLE, Workload, narrowed, widened
+from ..texture.scope import is_half, is_texture
+from .common import FAMILY, Workload, narrowed, widened
 from .family import Constraint, Value, knob
+from .sharing import CONSTANT_BYTES, share, to_constant_memory
 from .tiles import divisors, group_sizes, group_widths, largest_divisor, tile_choices, tile_of
+from .windows import group_form, pad_spatial, stage_padded
 
 NAME = "conv2d"
 
 
 # -- what it computes ---------------------------------------------------------------------
-
-
-def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> te.Tensor:
-    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
-    top, left, bottom, right = padding
-    if not any(padding):
-        return x
-    shape = list(x.shape)
-    height, width = shape[2], shape[3]
-    shape[2], shape[3] = height + top + bottom, width + left + right
-
-    def body(*index: tirx.PrimExpr) -> tirx.PrimExpr:
-        h, w = index[2], index[3]
-        inside = tirx.all(h >= top, h < height + top, w >= left, w < width + left)
-        source = (*index[:2], h - top, w - left, *index[4:])
-        return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
-
-    return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
 
 
 def compute(
@@ -91,6 +75,8 @@ def compute(
 
 # -- its knobs ----------------------------------------------------------------------------
 
+#: Where weights can be read.
+WEIGHTS = ("direct", "local", "constant")
 #: Vector products that may be unrolled in the innermost loop that is left.
 UNROLLED_PRODUCTS = 768
 
@@ -113,6 +99,8 @@ class Shape:
     _: KW_ONLY
     padded: bool
     texture: bool
+    #: How weights are stored: ``texture``, ``buffer``, or ``half`` in a buffer.
+    weights: str
 
     @classmethod
     def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
@@ -120,7 +108,15 @@ class Shape:
         padded = workload.padding()
         reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
         extents = workload.extents(anchor)
-        return cls(*extents, padded=padded is not None, texture=reads)
+        scope = workload.sch.get(anchor).reads[1].source.scope()
+        weights = "texture" if is_texture(scope) else "half" if is_half(scope) else "buffer"
+        return cls(*extents, padded=padded is not None, texture=reads, weights=weights)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights as fp32."""
+        products = self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
+        return 4 * products
 
     @property
     def is_pointwise(self) -> bool:
@@ -139,6 +135,10 @@ class Knobs:
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
     split_borders: bool = knob(
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
+    )
+    weights: str = knob(
+        "Where they are read: direct (as they are stored), local (copied to local memory by the "
+        "whole group) or constant (from constant memory)."
     )
     group_w: int = knob("Work-items of a work-group along the width, at most.")
     group_size: int = knob("Work-items of a work-group, at most.")
@@ -164,6 +164,16 @@ CONSTRAINTS = (
         lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input),
     ),
     Constraint(
+        "weights is direct, local or constant, and on a CPU direct.",
+        lambda k, s, d: k.weights in (("direct",) if d.is_cpu else WEIGHTS),
+    ),
+    Constraint(
+        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
+        lambda k, s, d: (
+            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
+        ),
+    ),
+    Constraint(
         "group_w is at most group_size, and that at most what the device accepts.",
         lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
     ),
@@ -186,18 +196,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
     group_w, split = group_form(shape, tile_w, device)
     size = device.group_size
-    return Knobs(tile_o, tile_h, tile_w, unroll_i, device.stage_input, split, group_w, size)
-
-
-def group_form(shape: Any, tile_w: int, device: Device) -> tuple[int, bool]:
-    """Items of a group along the width, and whether groups inside the picture go without tests.
-
-    A group as wide as the picture is never inside it.  Narrow ones are worth it where at least
-    half of those in a row are (an assumption).
-    """
-    narrow = min(4, device.group_size)
-    split = shape.padded and not device.stage_input and shape.width > 3 * narrow * tile_w
-    return (narrow if split else device.group_size), split
+    stage = device.stage_input
+    return Knobs(tile_o, tile_h, tile_w, unroll_i, stage, split, "direct", group_w, size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -210,6 +210,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
         "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
         "split_borders": (False, True) if shape.padded else (False,),
+        "weights": ("direct",) if device.is_cpu else WEIGHTS,
         "group_w": group_widths(device),
         "group_size": group_sizes(device),
     }
@@ -229,8 +230,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     block = workload.extents(anchor)[4]
+    weight_source = sch.get(anchor).reads[1].source
     texels = workload.stage_texels(anchor, 0, pad)
-    weights = workload.stage_weights(anchor, 1)
+    weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
     output = workload.merge_epilogue(anchor)
     n, o, h, w, lane = sch.get_loops(output)
     o, oi = sch.split(o, [None, knobs.tile_o])
@@ -266,21 +268,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         workload.inline(pad)
     if weights is not None:
         workload.place_staged(weights, i_outer)
+    if knobs.weights == "local":
+        share(workload, anchor, 1, i_block)
     workload.unroll_all([i_inner])
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(anchor, i_block)
     workload.vectorize_last(workload.loops_below(init, item))
     workload.vectorize_last([oi, hi, wi, lane])
+    if knobs.weights == "constant":
+        return to_constant_memory(sch, weight_source)
     return sch
-
-
-def stage_padded(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
-    """Copy a padded input tile to private memory under a loop, in vectors where it has lanes."""
-    workload.sch.compute_at(pad, above)
-    workload.sch.set_scope(pad, 0, "local")
-    loops = workload.loops_below(pad, above)
-    if len(loops) < 3:
-        return
-    extent = int(workload.sch.get(loops[-1]).extent)
-    if extent in LANES and len(workload.sch.get(pad).writes[0].region) == 5:
-        workload.sch.vectorize(loops[-1])

@@ -25,7 +25,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
-from .conv2d import input_lanes, pad_spatial
+from .conv2d import input_lanes
 from .grouped import (
     CONSTRAINTS,
     SHARED,
@@ -37,6 +37,7 @@ from .grouped import (
     space,
 )
 from .tiles import largest_divisor
+from .windows import pad_spatial
 
 NAME = "conv2d_transpose"
 

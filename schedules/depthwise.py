@@ -17,9 +17,9 @@ from tvm import s_tir, te
 from ..borders import PRAGMA as BORDERS
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
-from .conv2d import group_form, pad_spatial
 from .family import Constraint, Value, knob
 from .tiles import group_sizes, group_widths, tile_choices, tile_of
+from .windows import group_form, pad_spatial
 
 NAME = "depthwise"
 

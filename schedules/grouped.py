@@ -21,9 +21,10 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
-from .conv2d import input_lanes, pad_spatial, stage_padded
+from .conv2d import input_lanes
 from .family import Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
+from .windows import pad_spatial, stage_padded
 
 NAME = "grouped"
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload, narrowed, widened
-from .conv2d import pad_spatial
 from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
+from .windows import pad_spatial
 
 NAME = "pooling"
 

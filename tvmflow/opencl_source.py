@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .schedules.sharing import CONSTANT_SUFFIX
 from .texture.half import PREFIX as HALF_PREFIX
 from .texture.half import macros
 
@@ -25,6 +26,8 @@ def _call_by_name(call: tvm.ir.Call) -> tirx.PrimExpr:
 for _name in _FUNCTIONS:
     tirx.op.register_intrin_lowering(f"tirx.{_name}", target="opencl", f=_call_by_name, level=99)
 
+#: A parameter that a schedule wants in constant memory.
+_CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTANT_SUFFIX}\w*)")
 _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
 
 
@@ -82,5 +85,5 @@ def _arguments(source: str, start: int) -> list[str]:
 @tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
-    source = fold_splats(source)
+    source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
     return macros() + source if HALF_PREFIX in source else source

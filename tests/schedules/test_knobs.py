@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import random
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -28,12 +29,20 @@ BY_NAME = {family.NAME: family for family in FAMILIES}
 
 
 def conv_shapes(rng, lanes):
+    return conv_shape(rng, lanes, rng.choice([1, 3, 5, 7]))
+
+
+def pointwise_shapes(rng, lanes):
+    return replace(conv_shape(rng, lanes, 1), padded=False)
+
+
+def conv_shape(rng, lanes, kernel):
     pick = rng.choice
-    kernel = pick([1, 3, 5, 7])
     return ConvShape(
         pick([1, 2]), pick([1, 3, 8, 40]), pick([1, 7, 13, 112]), pick([1, 5, 14, 112]), lanes,
         pick([1, 3, 16, 30, 512]), kernel, kernel,
         padded=kernel > 1, texture=rng.random() < 0.5,
+        weights=pick(["texture", "buffer", "half"]),
     )  # fmt: skip
 
 
@@ -62,6 +71,7 @@ def dense_shapes(rng, lanes):
 
 SHAPES = {
     "conv2d": conv_shapes,
+    "conv2d_1x1": pointwise_shapes,
     "depthwise": window_shapes,
     "pooling": window_shapes,
     "grouped": grouped_shapes,
@@ -148,6 +158,7 @@ def choices(compiled, seed):
     shapes = {
         "dense": DenseShape,
         "conv2d": ConvShape,
+        "conv2d_1x1": ConvShape,
         "depthwise": WindowShape,
         "pooling": WindowShape,
         "grouped": GroupedShape,

@@ -1,0 +1,235 @@
+"""Pointwise convolution: a product of a matrix of weights with the pixels.
+
+Computes, over the blocked layout of :mod:`.conv2d`::
+
+    y[n, o', h, w, o] = sum_i x[n, i // c, h, w, i % c] * w[o', i, 0, 0, o]
+
+Small maps (7×7 pixels) leave a GPU with few work-items, but with long sums.  There the sum
+is split: ``split_i`` items of a work-group sum a part of the input channels each, leave it
+in local memory, and add up the parts, each of them those of some of the outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from ..target import Device
+from . import conv2d
+from .common import Block, Loop, Workload
+from .conv2d import WEIGHTS, Shape, input_lanes
+from .family import Constraint, Value, knob
+from .sharing import CONSTANT_BYTES, LOCAL_BYTES
+from .tiles import divisors, group_sizes, largest_divisor, tile_choices
+
+NAME = "conv2d_1x1"
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes, and how many share its sum."""
+
+    tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
+    tile_h: int = knob("Rows of the map that it keeps in registers.")
+    tile_w: int = knob("Columns of the map that it keeps in registers.")
+    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+    split_i: int = knob("Work-items that sum a part of the input channels each.")
+    weights: str = knob(
+        "Where they are read: direct (as they are stored), local (copied to local memory by the "
+        "whole group) or constant (from constant memory)."
+    )
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+def _blocks(shape: Shape) -> int:
+    """Whole blocks of input channels, which a split sum is made of; 1 where there is a part."""
+    return shape.inputs // shape.lanes if shape.inputs % shape.lanes == 0 else 1
+
+
+def _local_bytes(knobs: Knobs, shape: Shape) -> int:
+    outputs = _group_outputs(knobs, shape) * knobs.tile_o
+    return 4 * knobs.split_i * outputs * knobs.tile_h * knobs.tile_w * shape.lanes
+
+
+def _group_outputs(knobs: Knobs, shape: Shape) -> int:
+    """Tiles of output channels in a work-group whose sums are split."""
+    return largest_divisor(shape.outputs // knobs.tile_o, max(1, knobs.group_size // knobs.split_i))
+
+
+CONSTRAINTS = (
+    Constraint(
+        "tile_o * tile_h * tile_w vectors must fit the device's registers.",
+        lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
+    ),
+    Constraint(
+        "tile_o must divide the output blocks and tile_h the rows: "
+        "a partial tile there is a test in the hot loop.",
+        lambda k, s, d: s.outputs % k.tile_o == 0 and s.height % k.tile_h == 0,
+    ),
+    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
+    Constraint(
+        "unroll_i must divide the input channels that are taken together.",
+        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
+    ),
+    Constraint(
+        "split_i must divide the whole blocks of input channels, and is 1 on a CPU.",
+        lambda k, s, d: k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0),
+    ),
+    Constraint(
+        "A split sum needs tile_w to divide the width, weights as they are stored, and a group of "
+        "at least split_i items.",
+        lambda k, s, d: (
+            k.split_i == 1
+            or (s.width % k.tile_w == 0 and k.weights == "direct" and k.split_i <= k.group_size)
+        ),
+    ),
+    Constraint(
+        "The parts of a split sum must fit 32 KiB of local memory.",
+        lambda k, s, d: k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES,
+    ),
+    Constraint(
+        "weights is direct, local or constant, and on a CPU direct.",
+        lambda k, s, d: k.weights in (("direct",) if d.is_cpu else WEIGHTS),
+    ),
+    Constraint(
+        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
+        lambda k, s, d: (
+            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
+        ),
+    ),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+#: Work-items below which a GPU of a phone has too few to hide its latencies (an assumption:
+#: some ten waves of 64 for each of two to six compute units).
+FEW_ITEMS = 2048
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """The tile of a direct convolution; on GPUs, few items share their sums."""
+    base = conv2d.heuristic(shape, device)
+    knobs = Knobs(
+        base.tile_o, base.tile_h, base.tile_w, base.unroll_i, 1, "direct", base.group_size
+    )
+    tile = base.tile_o * base.tile_h * base.tile_w
+    items = shape.batch * shape.outputs * shape.height * shape.width // tile
+    if device.is_cpu or items >= FEW_ITEMS or _blocks(shape) < 8:
+        return knobs
+    # A tile that divides the map, and parts of at least four blocks.
+    tile_w = largest_divisor(shape.width, base.tile_w)
+    for split in (8, 4, 2):
+        split_up = Knobs(
+            base.tile_o, base.tile_h, tile_w, base.unroll_i, split, "direct", base.group_size
+        )
+        few = items * split < 2 * FEW_ITEMS or split == 2
+        if few and _blocks(shape) >= 4 * split and _fits(split_up, shape, device):
+            return split_up
+    return knobs
+
+
+def _fits(knobs: Knobs, shape: Shape, device: Device) -> bool:
+    return all(constraint.holds(knobs, shape, device) for constraint in CONSTRAINTS)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of every form that fits, deeper unrolling, split sums."""
+    return {
+        "tile_o": divisors(shape.outputs, 4),
+        "tile_h": divisors(shape.height, 8),
+        "tile_w": tile_choices(shape.width, device.accumulators),
+        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
+        "split_i": (1,) if device.is_cpu else (1, 2, 4, 8),
+        "weights": ("direct",) if device.is_cpu else WEIGHTS,
+        "group_size": group_sizes(device),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a pointwise convolution whose input is not padded."""
+    shape = conv2d.match(workload)
+    return shape if shape is not None and shape.is_pointwise and not shape.padded else None
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Tile by ``knobs``, with the sum split where they say so."""
+    if knobs.split_i > 1:
+        return apply_split(workload, knobs)
+    tile = (knobs.tile_o, knobs.tile_h, knobs.tile_w, knobs.unroll_i)
+    form = conv2d.Knobs(*tile, False, False, knobs.weights, knobs.group_size, knobs.group_size)
+    return conv2d.apply(workload, form)
+
+
+def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Schedule a sum that the items of a group split between them."""
+    sch, anchor = workload.sch, workload.anchor(conv2d.NAME)
+    shape = Shape.of(workload, anchor)
+    texels = workload.stage_texels(anchor, 0, None)
+    weights = workload.stage_weights(anchor, 1)
+    output = workload.merge_epilogue(anchor)
+    *_, i, _p, _q = sch.get_loops(anchor)
+    part, _ = sch.split(i, [knobs.split_i, None])
+    partial = sch.rfactor(part, 0)
+    group = _bind_output(workload, output, knobs, _group_outputs(knobs, shape), anchor)
+
+    # Each part is summed in registers and then left where the whole group reads it.
+    sch.set_scope(partial, 0, "shared")
+    left = sch.cache_write(partial, 0, "local")
+    sch.compute_at(left, group, preserve_unit_loops=True)
+    s, n, o, h, w, lane = workload.loops_below(left, group)
+    o, oi = sch.split(o, [None, knobs.tile_o])
+    sch.reorder(s, o, n, oi, h, w, lane)
+    sch.bind(s, "threadIdx.y")
+    sch.bind(o, "threadIdx.x")
+    workload.vectorize_last([n, oi, h, w, lane])
+    sch.compute_at(partial, o, preserve_unit_loops=True)
+    *tile, i, p, q = workload.loops_below(partial, o)
+    i_block, i_lane = sch.split(i, [None, shape.lanes])
+    i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i if texels is None else shape.lanes])
+    sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
+    if texels is not None:
+        workload.place_staged(texels, q)
+    if weights is not None:
+        workload.place_staged(weights, i_outer)
+    workload.unroll_all([i_outer, i_inner])
+    workload.vectorize_last(tile)
+    init = sch.decompose_reduction(partial, i_block)
+    workload.vectorize_last(workload.loops_below(init, o))
+    return sch
+
+
+def _bind_output(
+    workload: Workload, output: Block, knobs: Knobs, outputs: int, total: Block
+) -> Loop:
+    """Give a group its outputs, and its items the sums of parts; return the loop of groups."""
+    sch: Any = workload.sch
+    n, o, h, w, lane = sch.get_loops(output)
+    o, ot, oi = sch.split(o, [None, outputs, knobs.tile_o])
+    h, hi = sch.split(h, [None, knobs.tile_h])
+    w, wi = sch.split(w, [None, knobs.tile_w])
+    sch.reorder(n, o, h, w, ot, oi, hi, wi, lane)
+    rest, item = sch.split(wi, [None, knobs.split_i])
+    sch.reorder(ot, item, oi, hi, rest, lane)
+    sch.bind(sch.fuse(n, o), "blockIdx.z")
+    sch.bind(h, "blockIdx.y")
+    sch.bind(w, "blockIdx.x")
+    sch.bind(ot, "threadIdx.x")
+    sch.bind(item, "threadIdx.y")
+    sch.compute_at(total, rest, preserve_unit_loops=True)
+    part, *spread = workload.loops_below(total, rest)
+    workload.vectorize_last(spread)
+    init = sch.decompose_reduction(total, part)
+    workload.vectorize_last(workload.loops_below(init, rest))
+    workload.unroll_all([part, oi, hi, rest])
+    sch.vectorize(lane)
+    return w

@@ -1,0 +1,88 @@
+"""Memory that more than one work-item reads: local memory of a group, constant memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .common import LANES, Block, Loop, Workload
+
+#: What the name of a parameter ends in that kernels read from constant memory.
+CONSTANT_SUFFIX = "_in_constant_memory"
+#: The least that OpenCL 1.2 guarantees of constant memory and of local memory, in bytes.
+CONSTANT_BYTES = 65536
+LOCAL_BYTES = 32768
+
+
+def share(workload: Workload, reader: Block, index: int, above: Loop) -> None:
+    """Copy what a block reads to local memory, all items of a group together.
+
+    Parameters
+    ----------
+    workload
+        Its loops are bound to threads already.
+    reader, index
+        The block, and which of its ``reads``.
+    above
+        The loop in whose every iteration the copy is made anew.
+    """
+    sch = workload.sch
+    copy = sch.cache_read(reader, index, "shared")
+    sch.compute_at(copy, above)
+    loops = workload.loops_below(copy, above)
+    lane = loops.pop() if int(sch.get(loops[-1]).extent) in LANES and len(loops) > 1 else None
+    items = thread_extents(workload, reader)
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    _, *parts = sch.split(fused, [None, *items.values()])
+    for name, part in zip(items, parts, strict=True):
+        sch.bind(part, name)
+    if lane is not None:
+        sch.vectorize(lane)
+
+
+def thread_extents(workload: Workload, block: Block) -> dict[str, int]:
+    """Work-items of a group along each bound axis, the fastest last."""
+    found = {}
+    for loop in (workload.sch.get(x) for x in workload.sch.get_loops(block)):
+        if loop.thread_binding is not None and loop.thread_binding.thread_tag.startswith("thread"):
+            found[str(loop.thread_binding.thread_tag)] = int(loop.extent)
+    return dict(sorted(found.items(), reverse=True))
+
+
+def local_bytes(schedule: s_tir.Schedule) -> int:
+    """Local memory of a scheduled function, in bytes."""
+    passes = tvm.transform.Sequential(
+        [
+            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.CompactBufferAllocation(),
+        ]
+    )
+    total = 0
+
+    def count(block: s_tir.SBlock) -> None:
+        nonlocal total
+        for buffer in block.alloc_buffers:
+            if buffer.scope() == "shared":
+                total += prod(int(d) for d in buffer.shape) * tvm_ffi.dtype(buffer.dtype).itemsize
+
+    tvm_ffi.structural_walk(passes(schedule.mod)["main"].body, (s_tir.SBlock, count))
+    return total
+
+
+def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule:
+    """The same with a parameter, the tensor ``source``, that kernels read from constant memory."""
+    function = schedule.mod["main"]
+    old = next(param for param in function.params if param.name == source.name)
+    new = tirx.decl_buffer(old.shape, old.dtype, old.name + CONSTANT_SUFFIX, scope=old.scope())
+
+    def replace(var: tirx.Var) -> tirx.Var:
+        return new if var.same_as(old) else var
+
+    body = tvm_ffi.structural_map(function.body, (tirx.Var, replace))
+    params = [new if param.same_as(old) else param for param in function.params]
+    renamed = tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+    return s_tir.Schedule(renamed)

@@ -1,0 +1,51 @@
+"""What all sliding windows have: padding, its copy in private memory, groups beside borders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from ..target import Device
+from .common import LANES, PAD, ROLE, Workload
+
+
+def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> te.Tensor:
+    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
+    top, left, bottom, right = padding
+    if not any(padding):
+        return x
+    shape = list(x.shape)
+    height, width = shape[2], shape[3]
+    shape[2], shape[3] = height + top + bottom, width + left + right
+
+    def body(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+        h, w = index[2], index[3]
+        inside = tirx.all(h >= top, h < height + top, w >= left, w < width + left)
+        source = (*index[:2], h - top, w - left, *index[4:])
+        return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
+
+    return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
+
+
+def group_form(shape: Any, tile_w: int, device: Device) -> tuple[int, bool]:
+    """Items of a group along the width, and whether groups inside the picture go without tests.
+
+    A group as wide as the picture is never inside it.  Narrow ones are worth it where at least
+    half of those in a row are (an assumption).
+    """
+    narrow = min(4, device.group_size)
+    split = shape.padded and not device.stage_input and shape.width > 3 * narrow * tile_w
+    return (narrow if split else device.group_size), split
+
+
+def stage_padded(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object) -> None:
+    """Copy a padded input tile to private memory under a loop, in vectors where it has lanes."""
+    workload.sch.compute_at(pad, above)
+    workload.sch.set_scope(pad, 0, "local")
+    loops = workload.loops_below(pad, above)
+    if len(loops) < 3:
+        return
+    extent = int(workload.sch.get(loops[-1]).extent)
+    if extent in LANES and len(workload.sch.get(pad).writes[0].region) == 5:
+        workload.sch.vectorize(loops[-1])

@@ -1,0 +1,133 @@
+"""Convolutions whose weights or sums go through memory that a work-group shares."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmflow
+from tvmflow.schedules.sharing import CONSTANT_SUFFIX, LOCAL_BYTES, local_bytes
+from tvmflow.tolerance import assert_close
+
+#: Input channels, output channels, window, stride, size.
+LAYERS = {
+    "3x3": (6, 10, 3, 1, 9),
+    "strided": (30, 18, 3, 2, 13),
+    "pointwise": (64, 24, 1, 1, 7),
+    "first": (3, 8, 3, 1, 12),
+}
+
+
+def layer(inputs, outputs, kernel, stride, size):
+    rng = np.random.default_rng(inputs)
+    weight = (rng.standard_normal((outputs, inputs, kernel, kernel)) / inputs).astype(np.float32)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    nodes = [
+        helper.make_node(
+            "Conv", ["x", "w", "b"], ["c"], pads=[kernel // 2] * 4, strides=[stride] * 2
+        ),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, inputs, size, size))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def run(name, storage, change, folder, run_module=None):
+    """Compile a layer with changed knobs, compare it, and return the source of its kernels."""
+    model = layer(*LAYERS[name])
+    options = {"target": "opencl", "device": "adreno", "storage": storage}
+    with tvmflow.compile(model, **options) as module:
+        chosen = module.metadata["schedules"]
+    function = next(n for n, c in chosen.items() if c["family"].startswith("conv2d"))
+    knobs = {function: {**chosen[function]["knobs"], **change}}
+    with tvmflow.compile(model, **options, knobs=knobs, dump_ir=folder) as module:
+        taken = module.metadata["schedules"][function]
+        x = np.random.default_rng(1).standard_normal(module.inputs[0].shape).astype(np.float32)
+        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+        outputs = run_module(module, {"x": x}) if run_module else module(x=x)
+        assert_close(outputs["y"], expected)
+    (source,) = folder.glob("*export.0.opencl")
+    return taken, source.read_text()
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_weights_in_local_memory(name, storage, tmp_path):
+    taken, source = run(name, storage, {"weights": "local"}, tmp_path)
+    assert taken["source"] == "given"
+    assert "__local float" in source
+    assert "barrier(CLK_LOCAL_MEM_FENCE)" in source
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("name", LAYERS)
+def test_weights_in_constant_memory(name, tmp_path):
+    taken, source = run(name, "buffer", {"weights": "constant"}, tmp_path)
+    assert taken["source"] == "given"
+    assert f"__constant float* restrict param_0{CONSTANT_SUFFIX}" in source
+
+
+@pytest.mark.opencl
+def test_textures_are_not_read_from_constant_memory(tmp_path, caplog):
+    taken, source = run("3x3", "texture", {"weights": "constant"}, tmp_path)
+    assert taken["source"] == "heuristic"
+    assert "__constant" not in source
+    assert "Constant memory holds plain fp32 buffers" in caplog.text
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+@pytest.mark.parametrize("split", [2, 4, 8])
+def test_split_sums(split, storage, tmp_path):
+    taken, source = run("pointwise", storage, {"split_i": split}, tmp_path)
+    assert (taken["family"], taken["source"]) == ("conv2d_1x1", "given")
+    assert "barrier(CLK_LOCAL_MEM_FENCE)" in source
+
+
+def test_small_maps_split_their_sums_on_gpus_only():
+    model = layer(*LAYERS["pointwise"])
+    for device, split in (("adreno", True), ("cpu", False)):
+        with tvmflow.compile(model, target="opencl", device=device) as module:
+            (knobs,) = (
+                c["knobs"]
+                for c in module.metadata["schedules"].values()
+                if c["family"] == "conv2d_1x1"
+            )
+        assert (knobs["split_i"] > 1) == split
+
+
+@pytest.mark.oclgrind
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_no_item_overtakes_another(storage, tmp_path, under_oclgrind):
+    oclgrind = under_oclgrind()
+    run("pointwise", storage, {"split_i": 4}, tmp_path, oclgrind)
+    run("3x3", storage, {"weights": "local"}, tmp_path, oclgrind)
+
+
+def test_local_memory_is_counted():
+    from tvm import s_tir
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def copies(x: T.Buffer((64, 32), "float32"), y: T.Buffer((64, 32), "float32")):
+        for i in T.thread_binding(64, thread="blockIdx.x"):
+            for j in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("y"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    y[vi, vj] = x[vi, vj]
+
+    sch = s_tir.Schedule(copies)
+    assert local_bytes(sch) == 0
+    block = sch.get_sblock("y")
+    sch.compute_at(sch.cache_read(block, 0, "shared"), sch.get_loops(block)[0])
+    assert local_bytes(sch) == 32 * 4 <= LOCAL_BYTES
