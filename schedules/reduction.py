@@ -24,17 +24,19 @@ from tvm.tirx import IterVar
 from ..target import Device
 from ..texture.expressions import uses
 from .blocks import decides_by_data, is_injective, is_reduction
-from .common import LANES, Block, Loop, Workload
+from .common import LANES, Block, Workload
 from .family import Constraint, Value, knob
-from .tiles import largest_divisor
 from .trees import (
     Sum,
     Tree,
+    bind_groups,
     first_item,
+    group_loops,
     grow,
     leaves_nobody_idle,
     place_in_group,
     place_in_item,
+    power_of_2,
     reduce_across,
 )
 
@@ -120,15 +122,15 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     lanes = 1
     if not shape.positions and shape.along > 1:
         whole = shape.along == shape.reduced
-        lanes = min(widest, _power(shape.reduced)) if whole else gcd(shape.along, widest)
+        lanes = min(widest, power_of_2(shape.reduced)) if whole else gcd(shape.along, widest)
     elif not shape.positions and device.is_cpu:
         lanes = gcd(shape.across, widest)
     vector = lanes if shape.along > 1 else 1
     tasks = shape.outputs * vector // lanes
     items = 1
     if not device.is_cpu:
-        items = min(device.group_size, _power(shape.reduced // (vector * chunk)))
-        items = min(items, _power(busy // tasks))
+        items = min(device.group_size, power_of_2(shape.reduced // (vector * chunk)))
+        items = min(items, power_of_2(busy // tasks))
         items = items if items >= 16 else 1
     splits = 1
     if not shape.positions and tasks * items < busy:
@@ -137,11 +139,6 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     while not leaves_nobody_idle(shape.reduced, splits, items, vector):
         splits -= 1
     return Knobs(splits, items, lanes)
-
-
-def _power(number: int) -> int:
-    """The largest power of 2 that is at most a number, at least 1."""
-    return 1 << max(0, number.bit_length() - 1)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -282,11 +279,11 @@ def _kernel(workload: Workload, output: Block, tree: Tree, items: int, columns: 
     if items == 1:
         sums = place_in_item(workload, tree, workload.bind_outer(loops))
     else:
-        groups, group = _groups(workload, loops, items)
+        groups, group = group_loops(workload, loops, items)
         first = first_item(workload, output, group, items, ITEM)
         sums = place_in_item(workload, Tree(tree.total), first)
         sums += place_in_group(workload, tree, group, items, ITEM)
-        _bind_groups(workload, groups, group)
+        bind_groups(workload, groups, group)
     if vector:
         sch.vectorize(lane)
     return sums
@@ -300,22 +297,7 @@ def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items
         (sum_,) = place_in_item(workload, Tree(anchor), workload.bind_outer(loops))
         sum_.accumulate(workload)
         return
-    groups, group = _groups(workload, loops, items)
+    groups, group = group_loops(workload, loops, items)
     first_item(workload, output, group, items, ITEM)
     reduce_across(workload, anchor, group, items, ITEM)
-    _bind_groups(workload, groups, group)
-
-
-def _groups(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
-    """Loops over groups, and over the results of a group where few items share each."""
-    sch = workload.sch
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    together = max(1, workload.target.device.group_size // items)
-    outer, inner = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
-    return outer, inner
-
-
-def _bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
-    """Bind them last: what is computed at a bound loop is computed for all of its items."""
-    workload.sch.bind(groups, "blockIdx.x")
-    workload.sch.bind(group, "threadIdx.y")
+    bind_groups(workload, groups, group)

@@ -26,6 +26,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from .common import Block, Loop, Workload
+from .tiles import largest_divisor
 
 #: Partial results that one item combines at each level of the tree.
 RADIX = 8
@@ -51,6 +52,11 @@ class Tree:
     def parts(self) -> list[Block]:
         """All of its blocks."""
         return [b for b in (self.total, self.groups, *self.items, self.lanes) if b is not None]
+
+
+def power_of_2(number: int) -> int:
+    """The largest power of 2 that is at most a number, at least 1."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def radices(items: int) -> list[int]:
@@ -276,3 +282,18 @@ def first_item(workload: Workload, block: Block, above: Loop, items: int, axis: 
     below = workload.loops_below(block, above)
     unit = workload.sch.add_unit_loop(below[0] if below else block)
     return bind_items(workload, [unit], items, axis)
+
+
+def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
+    """Loops over groups, and over the results of a group where few items share each."""
+    sch = workload.sch
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    together = max(1, workload.target.device.group_size // items)
+    outer, inner = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
+    return outer, inner
+
+
+def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
+    """Bind them last: what is computed at a bound loop is computed for all of its items."""
+    workload.sch.bind(groups, "blockIdx.x")
+    workload.sch.bind(group, "threadIdx.y")
