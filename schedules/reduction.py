@@ -273,7 +273,7 @@ def _kernel(workload: Workload, output: Block, tree: Tree, items: int, columns: 
     lane = loops.pop() if vector or workload.writes_texture(output) else None
     if columns > 1 and lane is None:
         outer, lane = sch.split(loops.pop(), [None, columns])
-        loops, vector = [*loops, outer], True
+        loops, vector = [*loops, outer], workload.lanes_of(output) > 0
     if not loops:
         loops = [sch.add_unit_loop(lane if lane is not None else output)]
     if items == 1:

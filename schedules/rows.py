@@ -180,7 +180,7 @@ def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
         sums = [s for tree in reversed(trees) for s in place_in_item(workload, tree, item)]
     else:
         sums = _place_in_group(workload, trees, rows, knobs.group_size)
-    _write(workload, column, lane, knobs.group_size, along)
+    _write(workload, output, column, lane, knobs.group_size, along)
     for sum_ in sums:
         sum_.accumulate(workload)
     return sch
@@ -203,16 +203,16 @@ def _place_in_group(
     return sums
 
 
-def _write(workload: Workload, column: Loop, lane: Loop | None, items: int, along: int) -> None:
+def _write(
+    workload: Workload, output: Block, column: Loop, lane: Loop | None, items: int, along: int
+) -> None:
     """The last pass over a row: vectors, dealt out to the items of a group."""
     sch = workload.sch
     tail = int(sch.get(column).extent) % (items * along)
     step, item, vector = sch.split(column, [None, items, along])
     if items > 1:
         bind_items(workload, [item], items, ITEM)
-    if lane is not None:
-        sch.vectorize(lane)
-    elif along > 1:
-        sch.vectorize(vector)
+    if workload.lanes_of(output):
+        sch.vectorize(vector if lane is None else lane)
     if tail:
         sch.annotate(step, "pragma_loop_partition_hint", 1)
