@@ -188,9 +188,9 @@ def _reductions(workload: Workload) -> list[Block]:
 def _output_lanes(workload: Workload) -> int:
     """Lanes of the blocked layout in what is written, which each work-item then has whole."""
     output = workload.blocks[-1]
-    (*_, last), rank = workload.extents(output) or [1], len(workload.extents(output))
-    blocked = rank == 5 and last == workload.target.device.channel_block
-    return last if blocked or workload.writes_texture(output) else 0
+    shape = [int(extent) for extent in workload.sch.get(output).writes[0].source.shape]
+    blocked = len(shape) == 5 and shape[-1] == workload.target.device.channel_block
+    return shape[-1] if blocked or workload.writes_texture(output) else 0
 
 
 def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
