@@ -72,13 +72,14 @@ def test_every_subset_of_axes(axes):
             assert_close(got, reference, OPERATOR, operator)
 
 
-@pytest.mark.parametrize(("target", "device", "storage", "dtype"), MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [((1, 1280, 7, 7), (2, 3)), ((1, 37, 9, 5), (1, 2, 3)), ((2, 100003), (1,)), ((4, 1), (1,))],
     ids=str,
 )
-def test_mean(shape, axes, target, device, storage, dtype):
+def test_mean(shape, axes, mode):
+    target, device, storage, dtype = mode
     model, x = reduce("ReduceMean", shape, axes), random(shape) + 3
     got, metadata = run(model, x, target=target, device=device, storage=storage, dtype=dtype)
     reference = x.astype(np.float64).mean(axis=axes).astype(np.float32)

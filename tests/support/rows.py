@@ -9,13 +9,13 @@ from tvmflow.pipeline import STAGES, Compilation
 from tvmflow.schedules import Scheduled
 from tvmflow.target import resolve, with_storage
 
-#: Target, device, storage, dtype.
+#: A target, a device, a storage and a dtype.
 MODES = [
-    pytest.param("llvm", "cpu", "buffer", "fp32", id="llvm"),
-    pytest.param("opencl", "cpu", "buffer", "fp32", id="cpu"),
-    pytest.param("opencl", "adreno", "texture", "fp32", id="texture"),
-    pytest.param("opencl", "mali", "buffer", "fp16", id="half-buffer"),
-    pytest.param("opencl", "nvidia", "texture", "fp16", id="half-texture"),
+    pytest.param(("llvm", "cpu", "buffer", "fp32"), id="llvm"),
+    pytest.param(("opencl", "cpu", "buffer", "fp32"), id="cpu"),
+    pytest.param(("opencl", "adreno", "texture", "fp32"), id="texture"),
+    pytest.param(("opencl", "mali", "buffer", "fp16"), id="half-buffer"),
+    pytest.param(("opencl", "nvidia", "texture", "fp16"), id="half-texture"),
 ]
 
 
