@@ -23,13 +23,16 @@ from tvm.tirx import IterVar
 
 from ..target import Device
 from ..texture.expressions import uses
+from . import fallback
 from .blocks import decides_by_data, is_injective, is_reduction
 from .common import LANES, Block, Workload
 from .family import Constraint, Value, knob
 from .trees import (
+    CPU_ITEMS,
     Sum,
     Tree,
     bind_groups,
+    bind_results,
     first_item,
     group_loops,
     grow,
@@ -62,6 +65,8 @@ class Shape:
     #: Neighbours in memory that are summed up, and neighbours that are different results.
     along: int
     across: int
+    #: Whether more than the results is computed behind it, from each of them.
+    broadcast: bool
     #: Whether it is about positions: two values that depend on a comparison.
     positions: bool
 
@@ -111,8 +116,8 @@ CONSTRAINTS = (
 
 #: Elements that make a work-item of a CPU worth its launch, and one of a GPU its barriers.
 CPU_CHUNK, GPU_CHUNK = 32768, 4
-#: Work-items that keep a CPU busy, and a GPU.
-CPU_ITEMS, GPU_ITEMS = 16, 8192
+#: Work-items that keep a GPU busy.
+GPU_ITEMS = 8192
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -174,21 +179,29 @@ def match(workload: Workload) -> Shape | None:
     outputs = prod(extent for extent, kind in pairs if kind == IterVar.DataPar)
     reduced = prod(extent for extent, kind in pairs if kind == IterVar.CommReduce)
     along, across = neighbours(sch.get(anchor), extents)
-    lanes = _output_lanes(workload)
+    lanes = _output_lanes(workload, anchor)
     if lanes:
         outputs, along, across = outputs // lanes, 1, 1
+    written = prod(int(e) for e in sch.get(workload.blocks[-1]).writes[0].source.shape)
+    broadcast = written > prod(e for e, kind in pairs if kind == IterVar.DataPar)
     positions = len(sch.get(anchor).writes) > 1 or decides_by_data(sch.get(anchor))
-    return Shape(outputs, reduced, along=along, across=across, positions=positions)
+    if positions and broadcast:
+        logger.debug("reduction declines: positions are spread again")
+        return None
+    return Shape(
+        outputs, reduced, along=along, across=across, broadcast=broadcast, positions=positions
+    )
 
 
 def _reductions(workload: Workload) -> list[Block]:
     return [b for b in workload.blocks if is_reduction(workload.sch, b)]
 
 
-def _output_lanes(workload: Workload) -> int:
+def _output_lanes(workload: Workload, anchor: Block) -> int:
     """Lanes of the blocked layout in what is written, which each work-item then has whole."""
     output = workload.blocks[-1]
-    shape = [int(extent) for extent in workload.sch.get(output).writes[0].source.shape]
+    # What the sum itself writes: behind it, there may be more.
+    shape = [int(extent) for extent in workload.sch.get(anchor).writes[0].source.shape]
     blocked = len(shape) == 5 and shape[-1] == workload.target.device.channel_block
     return shape[-1] if blocked or workload.writes_texture(output) else 0
 
@@ -237,6 +250,12 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     shape = match(workload)
     assert shape is not None
     anchor = _reductions(workload)[0]
+    if shape.broadcast:
+        # What is made of many elements for each result is a kernel of its own.
+        for block in workload.after(anchor)[:-1]:
+            workload.inline(block)
+        fallback.spread(workload, workload.blocks[-1])
+        workload.blocks = [anchor]
     output = workload.merge_epilogue(anchor)
     if not sch.get_loops(output):
         # TVM's rfactor stumbles over a block without loops.
@@ -256,17 +275,19 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         partial = sch.cache_write(tree.groups, 0, "local")
         sch.set_scope(partial, 0, "global")
         below = Tree(tree.groups, None, tree.items, tree.lanes)
-        sums = _kernel(workload, partial, below, knobs.group_size, columns)
-        sums += _kernel(workload, output, Tree(tree.total), 1, columns)
+        sums = _kernel(workload, partial, below, knobs.group_size, columns, shape.reduced)
+        sums += _kernel(workload, output, Tree(tree.total), 1, columns, knobs.splits)
     else:
-        sums = _kernel(workload, output, tree, knobs.group_size, columns)
+        sums = _kernel(workload, output, tree, knobs.group_size, columns, shape.reduced)
     for sum_ in sums:
         sum_.accumulate(workload)
     return sch
 
 
-def _kernel(workload: Workload, output: Block, tree: Tree, items: int, columns: int) -> list[Sum]:
-    """One kernel, of which ``output`` is the last block."""
+def _kernel(
+    workload: Workload, output: Block, tree: Tree, items: int, columns: int, work: int
+) -> list[Sum]:
+    """One kernel, of which ``output`` is the last block; a result is of ``work`` elements."""
     sch = workload.sch
     loops = list(sch.get_loops(output))
     vector = workload.lanes_of(output) > 0
@@ -277,7 +298,7 @@ def _kernel(workload: Workload, output: Block, tree: Tree, items: int, columns: 
     if not loops:
         loops = [sch.add_unit_loop(lane if lane is not None else output)]
     if items == 1:
-        sums = place_in_item(workload, tree, workload.bind_outer(loops))
+        sums = place_in_item(workload, tree, bind_results(workload, loops, work))
     else:
         groups, group = group_loops(workload, loops, items)
         first = first_item(workload, output, group, items, ITEM)

@@ -25,6 +25,7 @@ from .trees import (
     Tree,
     bind_groups,
     bind_items,
+    bind_results,
     first_item,
     group_loops,
     grow,
@@ -176,7 +177,7 @@ def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
     sch.reorder(*rows, *columns, *([] if lane is None else [lane]))
     column = sch.fuse(*columns) if len(columns) > 1 else columns[0]
     if knobs.group_size == 1:
-        item = workload.bind_outer(rows)
+        item = bind_results(workload, rows, shape.length)
         sums = [s for tree in reversed(trees) for s in place_in_item(workload, tree, item)]
     else:
         sums = _place_in_group(workload, trees, rows, knobs.group_size)

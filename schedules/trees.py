@@ -32,6 +32,8 @@ from .tiles import largest_divisor
 RADIX = 8
 #: Steps that are written out instead of being a loop.
 MOST_UNROLLED = 16
+#: Elements worth a work-item of a CPU, and work-items that keep it busy.
+CPU_WORK, CPU_ITEMS = 2048, 16
 #: The largest number of fp32.
 MOST = 3.4028234663852886e38
 
@@ -224,6 +226,23 @@ class Sum:
         init = sch.decompose_reduction(self.block, self.reduced[0])
         if vector:
             sch.vectorize(sch.get_loops(init)[-1])
+
+
+def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
+    """Spread results, each of ``work`` elements, over the device; return the loop of one.
+
+    A work-item of a CPU takes several short ones: launching it costs as much as
+    :data:`CPU_WORK` elements.
+    """
+    if not workload.is_cpu:
+        return workload.bind_outer(loops)
+    sch = workload.sch
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    results = int(sch.get(fused).extent)
+    several = largest_divisor(results, max(1, min(CPU_WORK // work, results // CPU_ITEMS)))
+    outer, one = sch.split(fused, [None, several])
+    workload.bind_outer([outer])
+    return one
 
 
 def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:

@@ -190,3 +190,18 @@ def test_means_of_half_precision_are_summed_in_single(tmp_path):
     got, _ = run(model, x, target="opencl", device="adreno", dtype="fp16")
     assert got.reshape(()) == 1
     onnx.checker.check_model(model)
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+@pytest.mark.parametrize(("shape", "axis"), [((19, 333), 1), ((2, 5, 30, 31), 1)], ids=str)
+def test_a_mean_that_is_subtracted_is_computed_once(shape, axis, device):
+    """Fusion puts the subtraction behind the mean, where each element would compute it again."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x0"], ["m"], axes=[axis]),
+        helper.make_node("Sub", ["x0", "m"], ["y"]),
+    ]
+    model, x = build(nodes, {"x0": shape}, ["y"]), random(shape) + 2
+    got, metadata = run(model, x, target="opencl", device=device)
+    wide = x.astype(np.float64)
+    assert_close(got, (wide - wide.mean(axis, keepdims=True)).astype(np.float32), OPERATOR)
+    assert [k["family"] for k in metadata["kernels"]] == ["reduction"] * 2
