@@ -127,7 +127,9 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     lanes = 1
     if not shape.positions and shape.along > 1:
         whole = shape.along == shape.reduced
-        lanes = min(widest, power_of_2(shape.reduced)) if whole else gcd(shape.along, widest)
+        # What is left over of a short sum costs more than its vectors gain.
+        few = power_of_2(shape.reduced // 8)
+        lanes = min(widest, few) if whole else gcd(shape.along, widest)
     elif not shape.positions and device.is_cpu:
         lanes = gcd(shape.across, widest)
     vector = lanes if shape.along > 1 else 1

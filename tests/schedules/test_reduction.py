@@ -18,7 +18,13 @@ from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 pytestmark = pytest.mark.opencl
 
 SHAPE = (3, 5, 7, 11)
-SUBSETS = [c for n in range(1, 5) for c in itertools.combinations(range(4), n)]
+#: All of them, the less telling ones only when slow tests are asked for.
+TELLING = [(0,), (1,), (3,), (0, 2), (2, 3), (0, 1, 2, 3)]
+SUBSETS = [
+    pytest.param(c, marks=() if c in TELLING else pytest.mark.slow)
+    for n in range(1, 5)
+    for c in itertools.combinations(range(4), n)
+]
 
 
 def reduce(operator, shape, axes, keepdims=0):
@@ -124,7 +130,9 @@ KNOBS = [
 ]
 
 
-@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceMax"])
+@pytest.mark.parametrize(
+    "operator", [pytest.param("ReduceSum", marks=pytest.mark.slow), "ReduceMax"]
+)
 @pytest.mark.parametrize("knobs", KNOBS, ids=str)
 def test_any_sharing_is_right(operator, knobs):
     """Lengths that nothing divides; a maximum starts from an infinity."""

@@ -15,7 +15,9 @@ MODES = [
     pytest.param(("opencl", "cpu", "buffer", "fp32"), id="cpu"),
     pytest.param(("opencl", "adreno", "texture", "fp32"), id="texture"),
     pytest.param(("opencl", "mali", "buffer", "fp16"), id="half-buffer"),
-    pytest.param(("opencl", "nvidia", "texture", "fp16"), id="half-texture"),
+    pytest.param(
+        ("opencl", "nvidia", "texture", "fp16"), id="half-texture", marks=pytest.mark.slow
+    ),
 ]
 
 
