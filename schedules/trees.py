@@ -237,9 +237,11 @@ def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
     if not workload.is_cpu:
         return workload.bind_outer(loops)
     sch = workload.sch
+    extents = [int(sch.get(loop).extent) for loop in loops]
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    results = int(sch.get(fused).extent)
-    several = largest_divisor(results, max(1, min(CPU_WORK // work, results // CPU_ITEMS)))
+    # Of one axis: bindings to a split of several are beyond TVM's affine analysis.
+    last = next((extent for extent in reversed(extents) if extent > 1), 1)
+    several = largest_divisor(last, max(1, min(CPU_WORK // work, prod(extents) // CPU_ITEMS)))
     outer, one = sch.split(fused, [None, several])
     workload.bind_outer([outer])
     return one
