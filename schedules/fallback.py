@@ -71,6 +71,11 @@ def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
     return workload.blocks
 
 
+def spread(workload: Workload, block: s_tir.schedule.SBlockRV) -> None:
+    """Make a block a kernel of its own."""
+    _spread(workload, block, list(workload.sch.get_loops(block)))
+
+
 def _spread(
     workload: Workload, block: s_tir.schedule.SBlockRV, loops: list[s_tir.schedule.LoopRV]
 ) -> s_tir.schedule.LoopRV:

@@ -1,35 +1,164 @@
-"""Reductions (sum, mean, max, min, product) over any axes, one work-item an output.
+"""Reductions (sum, mean, max, min, product, positions of extremes) over any axes.
 
 Serves any function with exactly one reduction, elementwise producers before it
 and elementwise consumers after it; what it computes comes from the operator.
+
+A reduction with many results has one work-item a result, or a vector of neighbouring
+results.  With few, each is shared: by the lanes of a vector, by the items of a work-group,
+which combine what they have in local memory, and by work-groups, whose partial results a
+second kernel combines.  :mod:`.trees` says how.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from math import prod
+from dataclasses import KW_ONLY, dataclass
+from math import gcd, prod
+from typing import Any
 
-from tvm import s_tir
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
-from .blocks import is_injective, is_reduction
-from .common import LANES, Workload
-from .family import Constraint, NoKnobs, no_choice, no_space
+from ..target import Device
+from ..texture.expressions import uses
+from . import fallback
+from .blocks import decides_by_data, is_injective, is_reduction
+from .common import LANES, Block, Workload
+from .family import Constraint, Value, knob
+from .trees import (
+    CPU_ITEMS,
+    Sum,
+    Tree,
+    bind_groups,
+    bind_results,
+    first_item,
+    group_loops,
+    grow,
+    leaves_nobody_idle,
+    place_in_group,
+    place_in_item,
+    power_of_2,
+    reduce_across,
+)
 
 logger = logging.getLogger(__name__)
 
 NAME = "reduction"
-CONSTRAINTS: tuple[Constraint, ...] = ()
-Knobs, space, heuristic = NoKnobs, no_space, no_choice
+#: The items that share a result are neighbours.
+ITEM = "threadIdx.x"
+
+
+# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Shape:
     """What is computed and what is summed up for it."""
 
+    #: Results, or blocks of them where their channels are lanes.
     outputs: int
+    #: Elements summed up for each.
     reduced: int
+    _: KW_ONLY
+    #: Neighbours in memory that are summed up, and neighbours that are different results.
+    along: int
+    across: int
+    #: Whether more than the results is computed behind it, from each of them.
+    broadcast: bool
+    #: Whether it is about positions: two values that depend on a comparison.
+    positions: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Who shares a result."""
+
+    splits: int = knob("Work-groups that share a result; a second kernel combines theirs.")
+    group_size: int = knob("Work-items of a work-group that share a result, a power of 2.")
+    lanes: int = knob("Elements of a vector, of one result or of neighbouring ones.")
+
+
+def _vector(knobs: Knobs, shape: Shape) -> int:
+    """Lanes along the sum."""
+    return knobs.lanes if shape.along > 1 else 1
+
+
+CONSTRAINTS = (
+    Constraint(
+        "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
+        lambda k, s, d: (
+            k.group_size & (k.group_size - 1) == 0
+            and k.group_size <= (1 if d.is_cpu else d.max_group_size)
+        ),
+    ),
+    Constraint(
+        "lanes is 1 or the width of a vector.", lambda k, s, d: k.lanes == 1 or k.lanes in LANES
+    ),
+    Constraint(
+        "lanes must divide neighbouring results, or neighbours that are summed up and not all.",
+        lambda k, s, d: (
+            s.across % k.lanes == 0
+            if s.along == 1
+            else s.along == s.reduced or s.along % k.lanes == 0
+        ),
+    ),
+    Constraint(
+        "Positions are found without vectors, and by one work-group.",
+        lambda k, s, d: not s.positions or k.lanes == k.splits == 1,
+    ),
+    Constraint(
+        "Every lane of every item of every group must have an element to begin with.",
+        lambda k, s, d: leaves_nobody_idle(s.reduced, k.splits, k.group_size, _vector(k, s)),
+    ),
+)
+
+#: Elements that make a work-item of a CPU worth its launch, and one of a GPU its barriers.
+CPU_CHUNK, GPU_CHUNK = 32768, 4
+#: Work-items that keep a GPU busy.
+GPU_ITEMS = 8192
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """Vectors first, then items, then work-groups, while there is little else to do at once."""
+    chunk, busy = (CPU_CHUNK, CPU_ITEMS) if device.is_cpu else (GPU_CHUNK, GPU_ITEMS)
+    widest = device.channel_block
+    lanes = 1
+    if not shape.positions and shape.along > 1:
+        whole = shape.along == shape.reduced
+        # What is left over of a short sum costs more than its vectors gain.
+        few = power_of_2(shape.reduced // 8)
+        lanes = min(widest, few) if whole else gcd(shape.along, widest)
+    elif not shape.positions and device.is_cpu:
+        lanes = gcd(shape.across, widest)
+    vector = lanes if shape.along > 1 else 1
+    tasks = shape.outputs * vector // lanes
+    items = 1
+    if not device.is_cpu:
+        items = min(device.group_size, power_of_2(shape.reduced // (vector * chunk)))
+        items = min(items, power_of_2(busy // tasks))
+        items = items if items >= 16 else 1
+    splits = 1
+    if not shape.positions and tasks * items < busy:
+        least = chunk if device.is_cpu else 8 * chunk * items * vector
+        splits = max(1, min(busy // (tasks * items), 64, shape.reduced // least))
+    while not leaves_nobody_idle(shape.reduced, splits, items, vector):
+        splits -= 1
+    return Knobs(splits, items, lanes)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """All vectors, and work-groups and numbers of them in steps of two and four."""
+    sizes = (1, 8, 16, 32, 64, 128, 256)
+    return {
+        "splits": (1,) if shape.positions else (1, 2, 4, 8, 16, 32, 64),
+        "group_size": (1,) if device.is_cpu else sizes,
+        "lanes": (1,) if shape.positions else (1, *LANES),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:
@@ -41,51 +170,157 @@ def match(workload: Workload) -> Shape | None:
     ):
         logger.debug("reduction declines: %d reductions", len(reductions))
         return None
-    kinds = [v.iter_type for v in sch.get(reductions[0]).iter_vars]
-    extents = workload.extents(reductions[0])
+    anchor = reductions[0]
+    for block in workload.before(anchor):
+        workload.inline(block)
+    kinds = [v.iter_type for v in sch.get(anchor).iter_vars]
+    extents = workload.extents(anchor)
     if len(kinds) != len(extents):
         return None
     pairs = list(zip(extents, kinds, strict=True))
+    outputs = prod(extent for extent, kind in pairs if kind == IterVar.DataPar)
+    reduced = prod(extent for extent, kind in pairs if kind == IterVar.CommReduce)
+    along, across = neighbours(sch.get(anchor), extents)
+    lanes = _output_lanes(workload, anchor)
+    if lanes:
+        outputs, along, across = outputs // lanes, 1, 1
+    written = prod(int(e) for e in sch.get(workload.blocks[-1]).writes[0].source.shape)
+    broadcast = written > prod(e for e, kind in pairs if kind == IterVar.DataPar)
+    positions = len(sch.get(anchor).writes) > 1 or decides_by_data(sch.get(anchor))
+    if positions and broadcast:
+        logger.debug("reduction declines: positions are spread again")
+        return None
     return Shape(
-        prod(extent for extent, kind in pairs if kind == IterVar.DataPar),
-        prod(extent for extent, kind in pairs if kind == IterVar.CommReduce),
+        outputs, reduced, along=along, across=across, broadcast=broadcast, positions=positions
     )
 
 
-def _reductions(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
+def _reductions(workload: Workload) -> list[Block]:
     return [b for b in workload.blocks if is_reduction(workload.sch, b)]
 
 
-def apply(workload: Workload, knobs: NoKnobs) -> s_tir.Schedule:
-    """Sum up in private memory, in vectors where the output has lanes."""
+def _output_lanes(workload: Workload, anchor: Block) -> int:
+    """Lanes of the blocked layout in what is written, which each work-item then has whole."""
+    output = workload.blocks[-1]
+    # What the sum itself writes: behind it, there may be more.
+    shape = [int(extent) for extent in workload.sch.get(anchor).writes[0].source.shape]
+    blocked = len(shape) == 5 and shape[-1] == workload.target.device.channel_block
+    return shape[-1] if blocked or workload.writes_texture(output) else 0
+
+
+def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
+    """Elements next to each other that are summed up, and that belong to different results."""
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
+    written = [region.source for region in block.writes]
+    kinds = {v.var: (v.iter_type, e) for v, e in zip(block.iter_vars, extents, strict=True)}
+    summed = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
+    # What stays the same during a sum does not count.
+    found = [
+        _run(load.indices, kinds)
+        for load in loads
+        if not any(load.source.same_as(buffer) for buffer in written)
+        and any(uses(index, variable) for index in load.indices for variable in summed)
+    ]
+    alongs, acrosses = {a for a, _ in found}, {c for _, c in found}
+    along = alongs.pop() if len(alongs) == 1 else 1
+    across = acrosses.pop() if len(acrosses) == 1 else 1
+    return along, across
+
+
+def _run(indices: Any, kinds: dict[Any, tuple[int, int]]) -> tuple[int, int]:
+    """The last axes of a tensor that are reduced, or the last one that is not."""
+    along = 1
+    for index in reversed(list(indices)):
+        if isinstance(index, tirx.IntImm):
+            continue
+        lane = isinstance(index, tirx.FloorMod)
+        kind, extent = kinds.get(index.a if lane else index, (None, 1))
+        if kind == IterVar.DataPar and along == 1 and not lane:
+            return 1, extent
+        if kind != IterVar.CommReduce:
+            break
+        along *= int(index.b) if lane else extent
+        if lane:
+            break
+    return along, 1
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Split the reduction by ``knobs`` and give each part its place."""
     sch = workload.sch
+    shape = match(workload)
+    assert shape is not None
     anchor = _reductions(workload)[0]
-    for block in workload.before(anchor):
-        workload.inline(block)
+    if shape.broadcast:
+        # What is made of many elements for each result is a kernel of its own.
+        for block in workload.after(anchor)[:-1]:
+            workload.inline(block)
+        fallback.spread(workload, workload.blocks[-1])
+        workload.blocks = [anchor]
     output = workload.merge_epilogue(anchor)
-    loops = list(sch.get_loops(output))
-    vector = workload.lanes_of(output) > 0
-    lane = loops.pop() if vector or workload.writes_texture(output) else None
-    if not loops:
-        loops = [sch.add_unit_loop(output)]
-    item = workload.bind_outer(loops)
-    sch.compute_at(anchor, item, preserve_unit_loops=True)
-    below = workload.loops_below(anchor, item)
-    kinds = [v.iter_type for v in sch.get(anchor).iter_vars][-len(below) :]
-    spatial = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.DataPar]
-    reduced = [x for x, kind in zip(below, kinds, strict=True) if kind == IterVar.CommReduce]
-    sch.reorder(*reduced, *spatial)
-    if vector:
-        sch.vectorize(lane)
-        # Before it is split: alone, what is left of a reduction reads what it writes.
-        _vectorize_if_wide(workload, anchor, item)
-    init = sch.decompose_reduction(anchor, reduced[0])
-    if vector:
-        _vectorize_if_wide(workload, init, item)
+    if not sch.get_loops(output):
+        # TVM's rfactor stumbles over a block without loops.
+        sch.add_unit_loop(output)
+    if shape.positions:
+        _kernel_of_positions(workload, anchor, output, knobs.group_size)
+        return sch
+    tree = grow(
+        workload,
+        anchor,
+        splits=knobs.splits,
+        items=knobs.group_size,
+        lanes=_vector(knobs, shape),
+    )
+    columns = knobs.lanes if shape.along == 1 else 1
+    if tree.groups is not None:
+        partial = sch.cache_write(tree.groups, 0, "local")
+        sch.set_scope(partial, 0, "global")
+        below = Tree(tree.groups, None, tree.items, tree.lanes)
+        sums = _kernel(workload, partial, below, knobs.group_size, columns, shape.reduced)
+        sums += _kernel(workload, output, Tree(tree.total), 1, columns, knobs.splits)
+    else:
+        sums = _kernel(workload, output, tree, knobs.group_size, columns, shape.reduced)
+    for sum_ in sums:
+        sum_.accumulate(workload)
     return sch
 
 
-def _vectorize_if_wide(workload: Workload, block: s_tir.schedule.SBlockRV, above: object) -> None:
-    last = workload.loops_below(block, above)[-1]
-    if int(workload.sch.get(last).extent) in LANES:
-        workload.sch.vectorize(last)
+def _kernel(
+    workload: Workload, output: Block, tree: Tree, items: int, columns: int, work: int
+) -> list[Sum]:
+    """One kernel, of which ``output`` is the last block; a result is of ``work`` elements."""
+    sch = workload.sch
+    loops = list(sch.get_loops(output))
+    vector = workload.lanes_of(output) > 0
+    lane = loops.pop() if vector or workload.writes_texture(output) else None
+    if columns > 1 and lane is None:
+        outer, lane = sch.split(loops.pop(), [None, columns])
+        loops, vector = [*loops, outer], workload.lanes_of(output) > 0
+    if not loops:
+        loops = [sch.add_unit_loop(lane if lane is not None else output)]
+    if items == 1:
+        sums = place_in_item(workload, tree, bind_results(workload, loops, work))
+    else:
+        groups, group = group_loops(workload, loops, items)
+        first = first_item(workload, output, group, items, ITEM)
+        sums = place_in_item(workload, Tree(tree.total), first)
+        sums += place_in_group(workload, tree, group, items, ITEM)
+        bind_groups(workload, groups, group)
+    if vector:
+        sch.vectorize(lane)
+    return sums
+
+
+def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items: int) -> None:
+    """One kernel that finds positions, an item or a group for each."""
+    sch = workload.sch
+    loops = list(sch.get_loops(output))
+    if items == 1:
+        (sum_,) = place_in_item(workload, Tree(anchor), workload.bind_outer(loops))
+        sum_.accumulate(workload)
+        return
+    groups, group = group_loops(workload, loops, items)
+    first_item(workload, output, group, items, ITEM)
+    reduce_across(workload, anchor, group, items, ITEM)
+    bind_groups(workload, groups, group)

@@ -22,6 +22,8 @@ from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape
 from tvmflow.schedules.family import candidates, read_knobs, refusal
 from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.schedules.reduction import Shape as ReductionShape
+from tvmflow.schedules.rows import Shape as RowShape
 from tvmflow.target import PRESETS
 from tvmflow.tolerance import assert_close
 
@@ -69,6 +71,25 @@ def dense_shapes(rng, lanes):
     return DenseShape(pick([PACKED, COLUMNS, ROWS]), pick([1, 3, 64]), pick([1, 10, 63]))
 
 
+def reduction_shapes(rng, lanes):
+    pick = rng.choice
+    reduced, positions = pick([1, 2, 49, 1000, 100003]), rng.random() < 0.3
+    along = pick([1, 1, reduced])
+    across = 1 if along > 1 else pick([1, 7, 56])
+    return ReductionShape(
+        across * pick([1, 3, 1280]), reduced, along=along, across=across,
+        broadcast=not positions and rng.random() < 0.3, positions=positions,
+    )  # fmt: skip
+
+
+def row_shapes(rng, lanes):
+    pick = rng.choice
+    blocked = rng.random() < 0.3
+    across = 1 if blocked else pick([1, 7, 56])
+    length = pick([1, 2, 49, 1000, 100003])
+    return RowShape(across * pick([1, 3, 64]), length, across=across, blocked=blocked)
+
+
 SHAPES = {
     "conv2d": conv_shapes,
     "conv2d_1x1": pointwise_shapes,
@@ -77,6 +98,9 @@ SHAPES = {
     "grouped": grouped_shapes,
     "conv2d_transpose": grouped_shapes,
     "dense": dense_shapes,
+    "reduction": reduction_shapes,
+    "softmax": row_shapes,
+    "normalization": row_shapes,
 }
 
 

@@ -50,7 +50,10 @@ def _cast(c: NodeContext, x: relax.Expr, kind: str) -> relax.Expr:
 def _normalize(
     c: NodeContext, x: relax.Expr, axes: list[int], epsilon: float
 ) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
-    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse deviation."""
+    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse deviation.
+
+    This is for those who want all three, and for what :func:`_normalized` does not take.
+    """
     mean = c.emit(R.mean(x, axes, keepdims=True))
     centred = c.emit(R.subtract(x, mean))
     squares = c.emit(R.multiply(centred, centred))
@@ -62,6 +65,27 @@ def _normalize(
         )
     )
     return c.emit(R.multiply(centred, inverse)), mean, inverse
+
+
+def _normalized(
+    c: NodeContext, x: relax.Expr, axes: list[int], epsilon: float, centred: bool = True
+) -> relax.Expr:
+    """(x - mean) / sqrt(variance + epsilon), or without the mean x / sqrt(mean square + epsilon).
+
+    One operator with a schedule of its own; scale and bias, which it could take, are left to
+    the elementwise operators behind it.
+    """
+    if dtype_of(x) != "float32":
+        if centred:
+            return _normalize(c, x, axes, epsilon)[0]
+        square = c.emit(R.mean(c.emit(R.multiply(x, x)), axes, keepdims=True))
+        shifted = c.emit(R.add(square, c.constant(epsilon, dtype_of(x))))
+        return c.emit(R.divide(x, c.emit(R.sqrt(shifted))))
+    row = [shape_of(x)[axis] for axis in axes]
+    ones = constant(np.ones(row, np.float32))
+    if not centred:
+        return c.emit(R.nn.rms_norm(x, ones, axes, epsilon))
+    return c.emit(R.nn.layer_norm(x, ones, constant(np.zeros(row, np.float32)), axes, epsilon))
 
 
 def _statistics_dtype(c: NodeContext) -> str:
@@ -84,7 +108,7 @@ def instance_normalization(c: NodeContext) -> relax.Expr:
     """Normalize every channel of every image."""
     rank = len(c.shape())
     x = _cast(c, c.input(), _statistics_dtype(c))
-    normal, _, _ = _normalize(c, x, list(range(2, rank)), c.attribute("epsilon", 1e-5))
+    normal = _normalized(c, x, list(range(2, rank)), c.attribute("epsilon", 1e-5))
     shape = (1, c.shape()[1]) + (1,) * (rank - 2)
     return _affine(c, _cast(c, normal, c.dtype()), shape, 1, 2)
 
@@ -94,26 +118,31 @@ def group_normalization(c: NodeContext) -> relax.Expr:
     """Normalize groups of channels (ONNX has withdrawn the operator's form before opset 21)."""
     shape, groups = c.shape(), c.required("num_groups")
     x = _cast(c, c.input(), _statistics_dtype(c))
-    grouped = (shape[0], groups, shape[1] // groups, *shape[2:])
-    x = c.emit(R.reshape(x, grouped))
-    axes = list(range(2, len(grouped)))
-    normal, _, _ = _normalize(c, x, axes, c.attribute("epsilon", 1e-5))
-    normal = c.emit(R.reshape(_cast(c, normal, c.dtype()), shape))
-    return _affine(c, normal, (1, shape[1]) + (1,) * (len(shape) - 2), 1, 2)
+    members = (groups, shape[1] // groups)
+    x = c.emit(R.reshape(x, (shape[0], *members, *shape[2:])))
+    axes = list(range(2, len(shape) + 1))
+    normal = _cast(c, _normalized(c, x, axes, c.attribute("epsilon", 1e-5)), c.dtype())
+    result = _affine(c, normal, (1, *members) + (1,) * (len(shape) - 2), 1, 2)
+    return R.reshape(c.emit(result), shape)
 
 
 @converts("LayerNormalization")
-def layer_normalization(c: NodeContext) -> list[relax.Expr]:
+def layer_normalization(c: NodeContext) -> list[relax.Expr | None]:
     """Normalize the last axes; also returns the mean and the inverse deviation."""
     shape = c.shape()
     axis = normalized_axis(c.attribute("axis", -1), len(shape))
     x = _cast(c, c.input(), _statistics_dtype(c))
     axes = list(range(axis, len(shape)))
-    normal, mean, inverse = _normalize(c, x, axes, c.attribute("epsilon", 1e-5))
+    epsilon = c.attribute("epsilon", 1e-5)
+    statistics: list[relax.Expr | None] = [None, None]
+    if c.uses_result(1) or c.uses_result(2):
+        normal, *statistics = _normalize(c, x, axes, epsilon)
+    else:
+        normal = _normalized(c, x, axes, epsilon)
     result = R.multiply(_cast(c, normal, c.dtype()), c.input(1))
     if c.has(2):
         result = R.add(c.emit(result), c.input(2))
-    return [result, mean, inverse]
+    return [result, *statistics]
 
 
 @converts("RMSNormalization")
@@ -122,10 +151,9 @@ def rms_normalization(c: NodeContext) -> relax.Expr:
     shape = c.shape()
     axis = normalized_axis(c.attribute("axis", -1), len(shape))
     x = _cast(c, c.input(), _statistics_dtype(c))
-    square = c.emit(R.mean(c.emit(R.multiply(x, x)), list(range(axis, len(shape))), keepdims=True))
-    epsilon = c.constant(c.attribute("epsilon", 1e-5), dtype_of(x))
-    root = c.emit(R.sqrt(c.emit(R.add(square, epsilon))))
-    return R.multiply(_cast(c, c.emit(R.divide(x, root)), c.dtype()), c.input(1))
+    axes = list(range(axis, len(shape)))
+    normal = _normalized(c, x, axes, c.attribute("epsilon", 1e-5), centred=False)
+    return R.multiply(_cast(c, normal, c.dtype()), c.input(1))
 
 
 @converts("MeanVarianceNormalization")

@@ -7,7 +7,7 @@ decline: the operator then reads and writes plain tensors.
 
 from __future__ import annotations
 
-from . import convolution, dense, elementwise, moving
+from . import convolution, dense, elementwise, moving, normalization
 from .result import Later, Result, Rule
 
 RULES: dict[str, Rule] = {
@@ -15,6 +15,7 @@ RULES: dict[str, Rule] = {
     **dense.RULES,
     **elementwise.RULES,
     **moving.RULES,
+    **normalization.RULES,
 }
 
 __all__ = ["RULES", "Later", "Result", "Rule"]

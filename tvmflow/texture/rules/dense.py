@@ -1,4 +1,4 @@
-"""Matrix products and softmax, of plain tensors."""
+"""Matrix products of plain tensors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from ...graph.rewriter import constant_array, op_name, shape_of
-from ...schedules import dense, softmax
+from ...graph.rewriter import constant_array, shape_of
+from ...schedules import dense
 from .. import blocked
 from . import moving
-from .result import OPAQUE, OUT_ELEMWISE_FUSABLE, Result, Rule, is_float
+from .result import OUT_ELEMWISE_FUSABLE, Result, Rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -53,24 +53,6 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return Result(expr, False)
 
 
-def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Softmax and log-softmax of plain tensors, as one function with its own schedule."""
-    if not is_float(call):
-        return None
-    expr = layout.bb.emit_te(
-        softmax.compute,
-        layout.substitute(call.args[0]),
-        int(call.attrs.axis) % len(shape_of(call)),
-        op_name(call) == "relax.nn.log_softmax",
-        primfunc_name_hint="softmax",
-        # Opaque to fusion: the row's statistics belong to this function alone.
-        primfunc_attrs={"op_pattern": OPAQUE},
-    )
-    return Result(expr, False)
-
-
 RULES: dict[str, Rule] = {
     "relax.matmul": matmul_rule,
-    "relax.nn.softmax": softmax_rule,
-    "relax.nn.log_softmax": softmax_rule,
 }

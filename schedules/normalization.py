@@ -1,0 +1,82 @@
+"""Normalisation of rows: of layers, instances, groups; with or without their mean.
+
+Computes, for each row, which is what ``axes`` span, of ``L`` elements::
+
+    t = sum_k x[k]     q = sum_k (x[k] - t / L)^2     y[k] = (x[k] - t / L) / sqrt(q / L + epsilon)
+
+The second pass over the row keeps the variance right where it is small beside the mean.
+RMS normalisation has no mean::
+
+    q = sum_k x[k]^2                                  y[k] = x[k] / sqrt(q / L + epsilon)
+
+Scale and bias are elementwise operators, which are fused behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tvm import s_tir, te, tirx
+
+from . import rows
+from .common import FAMILY, ROLE, Workload
+from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, axes_text, heuristic, space
+
+NAME = "normalization"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) -> te.Tensor:
+    """``x`` normalised over ``axes`` as TE; the shape is that of ``x``."""
+    extents = [d for a, d in enumerate(x.shape) if a not in axes]
+    length = prod(int(x.shape[a]) for a in axes)
+
+    def statistic(name, value):  # type: ignore[no-untyped-def]
+        """Sum over a row of a function of the row's place and an element's."""
+        over = {a: te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in axes}
+
+        def body(*row: tirx.PrimExpr) -> tirx.PrimExpr:
+            places = iter(row)
+            index = [over[a] if a in over else next(places) for a in range(len(x.shape))]
+            return te.sum(value(row if extents else (0,), index), axis=list(over.values()))
+
+        return te.compute(extents or (1,), body, name=name, attrs={ROLE: ROW})
+
+    if centred:
+        total = statistic("total", lambda row, index: x(*index))
+
+    def shifted(row: Sequence[tirx.PrimExpr], index: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
+        return x(*index) - total(*row) * (1.0 / length) if centred else x(*index)
+
+    squares = statistic("squares", lambda row, index: shifted(row, index) * shifted(row, index))
+
+    def normal(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+        row = [i for a, i in enumerate(index) if a not in axes] or [0]
+        variance = squares(*row) * (1.0 / length)
+        return shifted(row, index) * (1.0 / tirx.sqrt(variance + epsilon))
+
+    return te.compute(
+        x.shape, normal, name="normal", attrs={FAMILY: NAME, AXES: axes_text(list(axes))}
+    )
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+# The knobs are those of all functions of rows.
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a normalisation, with an elementwise epilogue."""
+    return rows.match(workload, NAME)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Share the rows by ``knobs``."""
+    return rows.apply(workload, NAME, knobs)
+
+
+__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]

@@ -1,0 +1,219 @@
+"""Functions of whole rows: statistics of each row, then one pass that uses them.
+
+A row is what the anchor's ``axes`` span.  Blocks with the role ``row`` reduce it, each with
+the results of those before it; the anchor reads them and writes the row::
+
+    peak[r] = max_k x[r, k]    total[r] = sum_k exp(x[r, k] - peak[r])    y[r, k] = ...
+
+All of it is one kernel: a work-item or a work-group for each row, with the statistics in
+private or in local memory.  Rows that are neighbours in memory (along channels of a map,
+say) share the lanes of a vector instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from math import gcd, prod
+
+from tvm import s_tir
+
+from ..target import Device
+from .common import LANES, ROLE, Block, Loop, Workload
+from .family import Constraint, Value, knob
+from .trees import (
+    Sum,
+    Tree,
+    bind_groups,
+    bind_items,
+    bind_results,
+    first_item,
+    group_loops,
+    grow,
+    leaves_nobody_idle,
+    place_in_group,
+    place_in_item,
+    power_of_2,
+)
+
+#: The block annotation with the axes of a row, and the role of its statistics.
+AXES = "tvmflow.axes"
+ROW = "row"
+#: The items that share a row are neighbours.
+ITEM = "threadIdx.x"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Number of rows (or blocks of them, where channels are lanes), and the length of one."""
+
+    rows: int
+    length: int
+    _: KW_ONLY
+    #: Rows that are neighbours in memory; 1 where elements of a row are.
+    across: int
+    #: Whether the lanes of the layout are rows.
+    blocked: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Who shares a row."""
+
+    group_size: int = knob("Work-items of a work-group that share a row, a power of 2.")
+    lanes: int = knob("Elements of a vector, of one row or of neighbouring ones.")
+
+
+CONSTRAINTS = (
+    Constraint(
+        "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
+        lambda k, s, d: (
+            k.group_size & (k.group_size - 1) == 0
+            and k.group_size <= (1 if d.is_cpu else d.max_group_size)
+        ),
+    ),
+    Constraint(
+        "lanes is 1 or the width of a vector, and 1 where the layout has lanes.",
+        lambda k, s, d: k.lanes == 1 or (k.lanes in LANES and not s.blocked),
+    ),
+    Constraint(
+        "lanes must divide neighbouring rows.",
+        lambda k, s, d: s.across == 1 or s.across % k.lanes == 0,
+    ),
+    Constraint(
+        "Every lane of every item must have an element to begin with.",
+        lambda k, s, d: leaves_nobody_idle(s.length, 1, k.group_size, _along(k, s)),
+    ),
+)
+
+
+def _along(knobs: Knobs, shape: Shape) -> int:
+    """Lanes along a row."""
+    return 1 if shape.across > 1 or shape.blocked else knobs.lanes
+
+
+#: Elements that make an item of a GPU worth its barriers.
+CHUNK = 4
+#: Work-items that keep a GPU busy.
+ITEMS = 8192
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """Vectors where there are lanes; on GPUs a group a row, while rows are few and long."""
+    if shape.blocked:
+        lanes = 1
+    elif shape.across > 1:
+        lanes = gcd(shape.across, device.channel_block) if device.is_cpu else 1
+    else:
+        lanes = min(device.channel_block, power_of_2(shape.length))
+    if device.is_cpu:
+        return Knobs(1, lanes)
+    along = 1 if shape.across > 1 or shape.blocked else lanes
+    items = min(device.group_size, power_of_2(shape.length // (along * CHUNK)))
+    items = min(items, power_of_2(ITEMS // shape.rows))
+    return Knobs(items if items >= 16 else 1, lanes)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """All vectors and sizes of groups."""
+    return {
+        "group_size": (1,) if device.is_cpu else (1, 8, 16, 32, 64, 128, 256),
+        "lanes": (1,) if shape.blocked else (1, *LANES),
+    }
+
+
+def axes_text(axes: list[int]) -> str:
+    """The annotation's value."""
+    return ",".join(map(str, axes))
+
+
+def match(workload: Workload, family: str) -> Shape | None:
+    """The shape of a function whose anchor is of a family, with an elementwise epilogue."""
+    anchor = workload.anchor(family)
+    if anchor is None:
+        return None
+    extents, axes = workload.extents(anchor), _axes(workload, anchor)
+    after = workload.after(anchor)
+    if any(workload.extents(block) != extents for block in after):
+        return None
+    length = prod(extents[a] for a in axes)
+    rank = len(extents)
+    blocked = rank == 5 and rank - 1 not in axes and workload.lanes_of(anchor) > 0
+    blocked = blocked and extents[-1] == workload.target.device.channel_block
+    lanes = extents[-1] if blocked else 1
+    across = 1 if blocked or rank - 1 in axes else extents[-1]
+    return Shape(prod(extents) // length // lanes, length, across=across, blocked=blocked)
+
+
+def _axes(workload: Workload, anchor: Block) -> list[int]:
+    return [int(a) for a in (workload.annotation(anchor, AXES) or "").split(",") if a]
+
+
+def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
+    """One kernel for the statistics of rows and what is made of them."""
+    sch = workload.sch
+    shape = match(workload, family)
+    assert shape is not None
+    anchor = workload.anchor(family)
+    axes = _axes(workload, anchor)
+    statistics = [b for b in workload.blocks if workload.annotation(b, ROLE) == ROW]
+    for block in [anchor, *workload.after(anchor)][:-1]:
+        workload.inline(block)
+    output = workload.blocks[-1]
+    along = _along(knobs, shape)
+    trees = [
+        grow(workload, block, splits=1, items=knobs.group_size, lanes=along) for block in statistics
+    ]
+    loops = list(sch.get_loops(output))
+    rows = [loop for axis, loop in enumerate(loops) if axis not in axes]
+    columns = [loops[axis] for axis in axes]
+    lane: Loop | None = None
+    if shape.blocked:
+        lane = rows.pop()
+    elif shape.across > 1 and knobs.lanes > 1:
+        outer, lane = sch.split(rows.pop(), [None, knobs.lanes])
+        rows.append(outer)
+    if not rows:
+        rows = [sch.add_unit_loop(loops[0])]
+    sch.reorder(*rows, *columns, *([] if lane is None else [lane]))
+    column = sch.fuse(*columns) if len(columns) > 1 else columns[0]
+    if knobs.group_size == 1:
+        item = bind_results(workload, rows, shape.length)
+        sums = [s for tree in reversed(trees) for s in place_in_item(workload, tree, item)]
+    else:
+        sums = _place_in_group(workload, trees, rows, knobs.group_size)
+    _write(workload, output, column, lane, knobs.group_size, along)
+    for sum_ in sums:
+        sum_.accumulate(workload)
+    return sch
+
+
+def _place_in_group(
+    workload: Workload, trees: list[Tree], rows: list[Loop], items: int
+) -> list[Sum]:
+    """The statistics of a row in local memory, where all items of its group find them."""
+    sch = workload.sch
+    groups, group = group_loops(workload, rows, items)
+    sums = []
+    for tree in reversed(trees):
+        shared = sch.cache_write(tree.total, 0, "local")
+        Sum.at(workload, shared, group, "shared")
+        first = first_item(workload, shared, group, items, ITEM)
+        sums.append(Sum.at(workload, tree.total, first))
+        sums += place_in_group(workload, tree, group, items, ITEM)
+    bind_groups(workload, groups, group)
+    return sums
+
+
+def _write(
+    workload: Workload, output: Block, column: Loop, lane: Loop | None, items: int, along: int
+) -> None:
+    """The last pass over a row: vectors, dealt out to the items of a group."""
+    sch = workload.sch
+    tail = int(sch.get(column).extent) % (items * along)
+    step, item, vector = sch.split(column, [None, items, along])
+    if items > 1:
+        bind_items(workload, [item], items, ITEM)
+    if workload.lanes_of(output):
+        sch.vectorize(vector if lane is None else lane)
+    if tail:
+        sch.annotate(step, "pragma_loop_partition_hint", 1)

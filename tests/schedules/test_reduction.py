@@ -1,0 +1,215 @@
+"""Reductions: every subset of axes, trees and second kernels, ties, infinities, precision."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from operators import build, feeds_for, random, single
+from rows import MODES, schedule_of, scheduled_text
+
+import tvmflow
+from tvmflow.schedules.reduction import Knobs
+from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+
+pytestmark = pytest.mark.opencl
+
+SHAPE = (3, 5, 7, 11)
+#: All of them, the less telling ones only when slow tests are asked for.
+TELLING = [(0,), (1,), (3,), (0, 2), (2, 3), (0, 1, 2, 3)]
+SUBSETS = [
+    pytest.param(c, marks=() if c in TELLING else pytest.mark.slow)
+    for n in range(1, 5)
+    for c in itertools.combinations(range(4), n)
+]
+
+
+def reduce(operator, shape, axes, keepdims=0):
+    """One reduction of operator set 11, with its axes as an attribute."""
+    return single(operator, [shape], opset=11, axes=list(axes), keepdims=keepdims)
+
+
+def extreme(operator, shape, axis, last=0):
+    """A position, whose type is not that of the input."""
+    node = helper.make_node(operator, ["x0"], ["y"], axis=axis, select_last_index=last)
+    return build([node], {"x0": shape}, ["y"], element_type=None)
+
+
+def run(model, x=None, **options):
+    """The module's output, and its report of schedules."""
+    feeds = feeds_for(model) if x is None else {"x0": x}
+    with tvmflow.compile(model, **options) as module:
+        return module(**feeds)["y"], module.metadata
+
+
+NUMPY = {
+    "ReduceSum": np.sum,
+    "ReduceMean": np.mean,
+    "ReduceMax": np.max,
+    "ReduceMin": np.min,
+    "ReduceProd": np.prod,
+    "ReduceL1": lambda x, axis: np.abs(x).sum(axis),
+    "ReduceL2": lambda x, axis: np.sqrt((x * x).sum(axis)),
+    "ReduceLogSumExp": lambda x, axis: np.log(np.exp(x).sum(axis)),
+}
+
+
+@pytest.mark.parametrize("axes", SUBSETS, ids=str)
+def test_every_subset_of_axes(axes):
+    """Several in one network: it is compiled once for each device."""
+    operators = list(NUMPY)
+    nodes = [
+        helper.make_node(o, ["x"], [o.lower()], axes=list(axes), keepdims=i % 2)
+        for i, o in enumerate(operators)
+    ]
+    model = build(nodes, {"x": SHAPE}, [o.lower() for o in operators], opset=11)
+    x = random(SHAPE)
+    for target, device in (("llvm", "cpu"), ("opencl", "adreno")):
+        with tvmflow.compile(model, target=target, device=device) as module:
+            outputs = module(x=x)
+        for i, operator in enumerate(operators):
+            reference = NUMPY[operator](x.astype(np.float64), axis=axes).astype(np.float32)
+            got = outputs[operator.lower()]
+            if i % 2:
+                reference = np.expand_dims(reference, axes)
+            assert_close(got, reference, OPERATOR, operator)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((1, 1280, 7, 7), (2, 3)), ((1, 37, 9, 5), (1, 2, 3)), ((2, 100003), (1,)), ((4, 1), (1,))],
+    ids=str,
+)
+def test_mean(shape, axes, mode):
+    target, device, storage, dtype = mode
+    model, x = reduce("ReduceMean", shape, axes), random(shape) + 3
+    got, metadata = run(model, x, target=target, device=device, storage=storage, dtype=dtype)
+    reference = x.astype(np.float64).mean(axis=axes).astype(np.float32)
+    assert_close(got, reference, STORED_AS_HALF if dtype == "fp16" else OPERATOR)
+    if shape[1] > 1:
+        assert "reduction" in {s["family"] for s in metadata["schedules"].values()}
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno", "mali"])
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_pool_behind_a_convolution_keeps_its_lanes(operator, device):
+    """Blocked: the lanes of the layout are results, and the items of a group share them."""
+    weight = random((22, 3, 1, 1))
+    nodes = [
+        helper.make_node("Conv", ["x0", "w"], ["t"]),
+        helper.make_node(operator, ["t"], ["u"]),
+        helper.make_node("Relu", ["u"], ["y"]),
+    ]
+    model = build(nodes, {"x0": (1, 3, 40, 30)}, ["y"], {"w": weight})
+    x = random((1, 3, 40, 30))
+    mixed = np.einsum("oc,nchw->nohw", weight[:, :, 0, 0].astype(float), x.astype(float))
+    pooled = (np.mean if "Average" in operator else np.max)(mixed, (2, 3), keepdims=True)
+    storages = ("buffer",) if device == "cpu" else ("texture", "buffer")
+    for storage in storages:
+        got, metadata = run(model, x, target="opencl", device=device, storage=storage)
+        assert_close(got, np.maximum(pooled, 0).astype(np.float32), OPERATOR)
+        knobs = [s["knobs"] for s in metadata["schedules"].values() if s["family"] == "reduction"]
+        assert len(knobs) == 1
+        assert (knobs[0]["group_size"] > 1) == (device != "cpu")
+
+
+KNOBS = [
+    Knobs(splits, size, lanes)
+    for splits, size, lanes in [
+        (1, 1, 1),
+        (3, 1, 4),
+        (1, 8, 1),
+        (5, 16, 2),
+        (2, 64, 4),
+        (1, 256, 1),
+    ]
+]
+
+
+@pytest.mark.parametrize(
+    "operator", [pytest.param("ReduceSum", marks=pytest.mark.slow), "ReduceMax"]
+)
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_any_sharing_is_right(operator, knobs):
+    """Lengths that nothing divides; a maximum starts from an infinity."""
+    x = random((3, 1999)) - 100
+    model = reduce(operator, x.shape, [1], keepdims=1)
+    name = "sum" if operator == "ReduceSum" else "max"
+    got, metadata = run(model, x, target="opencl", device="adreno", knobs={name: vars(knobs)})
+    assert metadata["schedules"][name]["source"] == "given"
+    reference = NUMPY[operator](x.astype(np.float64), axis=1)[:, None]
+    assert_close(got, reference.astype(np.float32), OPERATOR)
+    kernels = [k["family"] for k in metadata["kernels"]]
+    assert kernels == ["reduction"] * (2 if knobs.splits > 1 else 1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_extremes_of_infinities(device):
+    x = np.full((3, 300), -np.inf, np.float32)
+    x[1, 77], x[2] = 4, np.inf
+    for operator, sign in (("ReduceMax", 1), ("ReduceMin", -1)):
+        got, _ = run(reduce(operator, x.shape, [1]), sign * x, target="opencl", device=device)
+        assert got.tolist() == [sign * -np.inf, sign * 4, sign * np.inf]
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize(("shape", "axis"), [((3, 999), 1), ((2, 50, 6), 1), ((5, 1), 1)], ids=str)
+def test_positions_of_ties(operator, shape, axis, last, device):
+    """Few values, so that many are equal: the first (or last) position counts."""
+    x = np.random.default_rng(5).integers(0, 4, shape).astype(np.float32)
+    got, metadata = run(extreme(operator, shape, axis, last), x, target="opencl", device=device)
+    find = np.argmax if operator == "ArgMax" else np.argmin
+    reference = find(x, axis)
+    if last:
+        reference = shape[axis] - 1 - find(np.flip(x, axis), axis)
+    assert np.array_equal(got, np.expand_dims(reference, axis))
+    if shape == (3, 999) and device == "adreno":
+        sizes = [s["knobs"].get("group_size") for s in metadata["schedules"].values()]
+        assert 64 in sizes
+
+
+def test_a_long_sum_has_two_kernels_with_a_tree():
+    model = reduce("ReduceMean", (1000, 1000), (0, 1))
+    text = scheduled_text(model, "adreno")
+    assert text.count('thread="blockIdx.x"') == 2
+    assert text.count('scope="shared"') == 2
+    assert "T.vectorized" in text
+    assert schedule_of(model, "adreno").knobs["splits"] > 8
+
+
+def test_a_cpu_has_no_groups():
+    for target in ("opencl", "llvm"):
+        text = scheduled_text(reduce("ReduceSum", (1000, 1000), (0, 1)), "cpu", target)
+        assert "shared" not in text
+        assert "threadIdx" not in text
+        assert "T.vectorized(T.int64(16))" in text
+
+
+def test_means_of_half_precision_are_summed_in_single(tmp_path):
+    """65,600 ones: the sum overflows 16 bits and is beyond their whole numbers."""
+    x = np.ones((1, 1, 164, 400), np.float32)
+    model = single("GlobalAveragePool", [x.shape])
+    got, _ = run(model, x, target="opencl", device="adreno", dtype="fp16")
+    assert got.reshape(()) == 1
+    onnx.checker.check_model(model)
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+@pytest.mark.parametrize(("shape", "axis"), [((19, 333), 1), ((2, 5, 30, 31), 1)], ids=str)
+def test_a_mean_that_is_subtracted_is_computed_once(shape, axis, device):
+    """Fusion puts the subtraction behind the mean, where each element would compute it again."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x0"], ["m"], axes=[axis]),
+        helper.make_node("Sub", ["x0", "m"], ["y"]),
+    ]
+    model, x = build(nodes, {"x0": shape}, ["y"]), random(shape) + 2
+    got, metadata = run(model, x, target="opencl", device=device)
+    wide = x.astype(np.float64)
+    assert_close(got, (wide - wide.mean(axis, keepdims=True)).astype(np.float32), OPERATOR)
+    assert [k["family"] for k in metadata["kernels"]] == ["reduction"] * 2

@@ -1,0 +1,233 @@
+"""Softmax and normalisations: numbers over modes, one kernel each, no races."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from operators import build, feeds_for, random, single
+from rows import MODES, scheduled_text, schedules
+
+import tvmflow
+from tvmflow.schedules.rows import Knobs
+from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+
+pytestmark = pytest.mark.opencl
+
+
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def normal(x, axes, epsilon=1e-5):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+
+def affine(*shape):
+    """Scale and bias of a shape, neither of them neutral."""
+    return {"s": random(shape, seed=3) + 2, "b": random(shape, seed=4)}
+
+
+def check(model, reference, x, families, mode, table=OPERATOR):
+    """Compile for a mode, compare with float64, and look at the families of the kernels."""
+    target, device, storage, dtype = mode
+    with tvmflow.compile(model, target=target, device=device, storage=storage, dtype=dtype) as m:
+        (got,) = m(**{m.inputs[0].name: x}).values()
+        found = [s["family"] for s in m.metadata["schedules"].values()]
+    table = STORED_AS_HALF if dtype == "fp16" else table
+    assert_close(got, reference.astype(np.float32), table)
+    assert [f for f in found if f in ("softmax", "normalization")] == families
+    return found
+
+
+SOFTMAX = [((1, 1000), 1), ((5, 1003), 1), ((2, 21, 9, 8), 1), ((1, 7, 3, 40), -1), ((3, 1), 1)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("shape", "axis"), SOFTMAX, ids=str)
+def test_softmax(shape, axis, mode):
+    x = random(shape, 5)
+    model = single("Softmax", [shape], axis=axis)
+    reference = softmax(x.astype(np.float64), axis)
+    assert check(model, reference, x, ["softmax"], mode) == ["softmax"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_log_softmax_of_large_numbers_with_an_epilogue(device):
+    nodes = [helper.make_node("LogSoftmax", ["x0"], ["t"]), helper.make_node("Abs", ["t"], ["y"])]
+    x = random((3, 777), 1e4)
+    shifted = x.astype(np.float64) - x.max(1, keepdims=True)
+    reference = np.abs(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+    model = build(nodes, {"x0": x.shape}, ["y"])
+    mode = ("opencl", device, "auto", "fp32")
+    assert check(model, reference, x, ["softmax"], mode) == ["softmax"]
+
+
+NORMALS = {
+    "layer": ("LayerNormalization", (7, 197), (197,), (1,), {}),
+    "layer_of_two_axes": ("LayerNormalization", (3, 5, 33), (5, 33), (1, 2), {"axis": 1}),
+    "layer_vector": ("LayerNormalization", (333,), (333,), (0,), {}),
+    "instance": ("InstanceNormalization", (2, 6, 15, 17), (6,), (2, 3), {}),
+    "instance_pixel": ("InstanceNormalization", (1, 6, 1, 1), (6,), (2, 3), {}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", NORMALS)
+def test_normalization_with_its_scale_and_bias(case, mode):
+    """The mean is large beside the deviation: a variance of squares would lose its digits."""
+    operator, shape, parameters, axes, attributes = NORMALS[case]
+    constants = affine(*parameters)
+    half = mode[3] == "fp16"
+    x = random(shape) + (2 if half else 100)
+    wide = (1, -1, 1, 1) if operator.startswith("Instance") else parameters
+    scale, bias = (constants[n].astype(np.float64).reshape(wide) for n in "sb")
+    reference = normal(x.astype(np.float64), axes) * scale + bias
+    model = single(operator, [shape], constants, **attributes)
+    # The mean is rounded to 2^-24 of itself, which is 100 times the deviation.
+    from tvmflow.tolerance import NETWORK
+
+    assert check(model, reference, x, ["normalization"], mode, NETWORK) == ["normalization"]
+
+
+def test_rms_and_groups():
+    x = random((5, 101)) + 1
+    wide = x.astype(np.float64)
+    reference = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5)
+    scale = {"s": random((101,))}
+    model = single("RMSNormalization", [x.shape], scale, opset=23)
+    mode = ("opencl", "adreno", "auto", "fp32")
+    assert check(model, reference * scale["s"], x, ["normalization"], mode) == ["normalization"]
+
+    x = random((2, 12, 5, 7)) + 1
+    constants = affine(12)
+    grouped = normal(x.astype(np.float64).reshape(2, 3, 4, 5, 7), (2, 3, 4)).reshape(x.shape)
+    scale, bias = (constants[n].reshape(1, 12, 1, 1) for n in "sb")
+    model = single("GroupNormalization", [x.shape], constants, opset=21, num_groups=3)
+    # Groups are views of channels; only the result, which the caller gets, is copied.
+    found = check(model, grouped * scale + bias, x, ["normalization"], mode)
+    assert found == ["normalization", "fallback"]
+
+
+def normalized_convolution(channels=22, operator="LeakyRelu"):
+    """A convolution, an instance normalisation in its layout, and a choice behind it."""
+    constants = {"w": random((channels, 5, 1, 1)), **affine(channels)}
+    nodes = [
+        helper.make_node("Conv", ["x0", "w"], ["t"]),
+        helper.make_node("InstanceNormalization", ["t", "s", "b"], ["u"]),
+        helper.make_node(operator, ["u"], ["v"]),
+        helper.make_node("MaxPool", ["v"], ["y"], kernel_shape=[2, 2]),
+    ]
+    return build(nodes, {"x0": (1, 5, 13, 31)}, ["y"], constants)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operator", ["LeakyRelu", "Relu"])
+def test_the_blocked_layout_is_kept(operator, mode):
+    model = normalized_convolution(operator=operator)
+    feeds = feeds_for(model)
+    reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    found = check(model, reference, feeds["x0"], ["normalization"], mode)
+    # A conversion of the input and one of the output, at most.
+    assert found.count("fallback") <= 2
+
+
+@pytest.mark.parametrize(
+    "knobs", [Knobs(1, 1), Knobs(1, 8), Knobs(8, 2), Knobs(32, 4), Knobs(256, 1)], ids=str
+)
+def test_any_sharing_is_right(knobs):
+    x = random((3, 1021))
+    model = single("Softmax", [x.shape], axis=1)
+    options = {"target": "opencl", "device": "adreno", "knobs": {"softmax": vars(knobs)}}
+    with tvmflow.compile(model, **options) as module:
+        assert module.metadata["schedules"]["softmax"]["source"] == "given"
+        assert_close(
+            module(x0=x)["y"], softmax(x.astype(np.float64), 1).astype(np.float32), OPERATOR
+        )
+
+
+def test_a_group_shares_a_long_row():
+    text = scheduled_text(single("Softmax", [(1, 1000)], axis=1), "adreno")
+    assert text.count('thread="blockIdx.x"') == 1
+    # For the maximum and for the sum: what 32 items have, what 8 have, and the result.
+    assert text.count('scope="shared"') == 6
+    assert text.count('thread="threadIdx.x"') > 6
+
+
+def test_a_cpu_computes_a_row_in_vectors():
+    for target in ("opencl", "llvm"):
+        text = scheduled_text(single("Softmax", [(64, 1000)], axis=1), "cpu", target)
+        assert "shared" not in text
+        assert "threadIdx" not in text
+        # Both statistics with their starts, and what is written.
+        assert text.count("T.vectorized") >= 5
+
+
+def test_statistics_that_are_asked_for_are_computed():
+    node = helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y", "m", "d"])
+    model = build([node], {"x0": (4, 30)}, ["y", "m", "d"], affine(30))
+    feeds = feeds_for(model)
+    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with tvmflow.compile(model, target="llvm") as module:
+        outputs = module(**feeds)
+        for info, reference in zip(module.outputs, references, strict=True):
+            assert_close(outputs[info.name], reference, OPERATOR, info.name)
+
+
+def test_families_of_a_network():
+    found = schedules(normalized_convolution(), "mali", storage="texture")
+    (norm,) = [s for s in found.values() if s.family == "normalization"]
+    assert norm.shape["blocked"]
+    assert norm.knobs["group_size"] > 1
+
+
+RUN = """
+import sys
+import numpy as np
+import tvmflow
+outputs = tvmflow.load(sys.argv[1])(**dict(np.load(sys.argv[2])))
+np.savez(sys.argv[3], **outputs)
+"""
+
+
+@pytest.mark.oclgrind
+def test_trees_have_no_races(tmp_path):
+    """A network of everything that shares its work: by vectors, groups and second kernels."""
+    constants = {"w": random((10, 5, 1, 1)), **affine(10)}
+    nodes = [
+        helper.make_node("Conv", ["x0", "w"], ["t"]),
+        helper.make_node("InstanceNormalization", ["t", "s", "b"], ["u"]),
+        helper.make_node("GlobalAveragePool", ["u"], ["p"]),
+        helper.make_node("Softmax", ["x1"], ["q"], axis=1),
+        helper.make_node("LayerNormalization", ["x1", "g"], ["r"]),
+        helper.make_node("ReduceMean", ["x1"], ["m"], axes=[0, 1]),
+        helper.make_node("ReduceMax", ["x1"], ["n"], axes=[0]),
+        helper.make_node("ArgMax", ["x1"], ["a"], axis=1),
+    ]
+    constants["g"] = random((1999,))
+    shapes = {"x0": (1, 5, 17, 19), "x1": (20, 1999)}
+    model = build(nodes, shapes, list("pqrmna"), constants, element_type=None)
+    feeds = feeds_for(model)
+    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    module, log = tmp_path / "m.so", tmp_path / "log"
+    with tvmflow.compile(model, target="opencl", device="adreno", storage="texture") as compiled:
+        compiled.save(module)
+        names = [info.name for info in compiled.outputs]
+        groups = [s["knobs"].get("group_size", 1) for s in compiled.metadata["schedules"].values()]
+        kernels = len(compiled.metadata["kernels"])
+    assert sum(size > 1 for size in groups) >= 6
+    assert kernels > len(groups)
+    np.savez(tmp_path / "in.npz", **feeds)
+    command = ["oclgrind", "--data-races", "--check-api", "--log", str(log), sys.executable]
+    command += ["-c", RUN, str(module), str(tmp_path / "in.npz"), str(tmp_path / "out.npz")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert log.read_text() == "", log.read_text()[:3000]
+    with np.load(tmp_path / "out.npz") as outputs:
+        for name, reference in zip(names, references, strict=True):
+            assert_close(outputs[name], reference, OPERATOR, name)

@@ -1,0 +1,48 @@
+"""What tests of reductions and functions of rows share: modes, and scheduled functions."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from tvmflow.pipeline import STAGES, Compilation
+from tvmflow.schedules import Scheduled
+from tvmflow.target import resolve, with_storage
+
+#: A target, a device, a storage and a dtype.
+MODES = [
+    pytest.param(("llvm", "cpu", "buffer", "fp32"), id="llvm"),
+    pytest.param(("opencl", "cpu", "buffer", "fp32"), id="cpu"),
+    pytest.param(("opencl", "adreno", "texture", "fp32"), id="texture"),
+    pytest.param(("opencl", "mali", "buffer", "fp16"), id="half-buffer"),
+    pytest.param(
+        ("opencl", "nvidia", "texture", "fp16"), id="half-texture", marks=pytest.mark.slow
+    ),
+]
+
+
+def schedules(
+    model: onnx.ModelProto, device: str, target: str = "opencl", storage: str = "auto"
+) -> dict[str, Scheduled]:
+    """The scheduled primary functions of a model, without code for them."""
+    spec = with_storage(resolve(target, device), storage)
+    job = Compilation(model, None, spec, None, 0, {}, storage=storage)
+    for name, stage in STAGES:
+        stage(job)
+        if name == "schedule":
+            break
+    return job.schedules
+
+
+def schedule_of(model: onnx.ModelProto, device: str, target: str = "opencl") -> Scheduled:
+    """The schedule of a model of one primary function."""
+    (only,) = schedules(model, device, target).values()
+    return only
+
+
+def scheduled_text(model: onnx.ModelProto, device: str, target: str = "opencl") -> str:
+    """The scheduled function of a model of one, as text."""
+    return str(schedule_of(model, device, target).schedule.mod["main"])
+
+
+__all__ = ["MODES", "schedule_of", "scheduled_text", "schedules"]
