@@ -25,6 +25,9 @@ from . import (
     pooling,
     reduction,
     softmax,
+    winograd_input,
+    winograd_output,
+    winograd_product,
 )
 from .blocks import launches_threads
 from .common import Workload
@@ -40,6 +43,9 @@ FAMILIES: tuple[Family, ...] = cast(
         depthwise,
         grouped,
         conv2d_transpose,
+        winograd_input,
+        winograd_product,
+        winograd_output,
         pooling,
         dense,
         softmax,
