@@ -27,6 +27,9 @@ from . import (
     pooling,
     reduction,
     softmax,
+    winograd_input,
+    winograd_output,
+    winograd_product,
 )
 from .blocks import launches_threads
 from .common import Workload
@@ -44,6 +47,9 @@ FAMILIES: tuple[Family, ...] = cast(
         depthwise,
         grouped,
         conv2d_transpose,
+        winograd_input,
+        winograd_product,
+        winograd_output,
         pooling,
         dense,
         softmax,

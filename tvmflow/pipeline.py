@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .frontend import ImportedModel
     from .graph.memory import MemoryPlan
     from .schedules import Scheduled
+    from .texture.algorithms import Choice
     from .texture.keep import Kept
     from .texture.placement import Placement
 
@@ -66,6 +67,9 @@ class Compilation:
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     #: Memory scopes of the weights that are no plain buffers.
     weight_scopes: dict[str, str] = field(default_factory=dict)
+    #: Algorithms of single convolutions, instead of the cheapest, and what each one got.
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
     #: Knobs of single primary functions, instead of the heuristic's.
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: What was chosen for each primary function.
@@ -95,6 +99,7 @@ def simplify(job: Compilation) -> None:
 
 def layout(job: Compilation) -> None:
     """Convolutions and what stands between them to ``NCHW{c}c``."""
+    from .graph.rewriter import identifier
     from .texture.keep import keep_layouts
     from .texture.layout import apply_layouts
 
@@ -104,7 +109,17 @@ def layout(job: Compilation) -> None:
         job.keep_layout, model.inputs, model.outputs, job.target.device, half
     )
     job.model = replace(model, inputs=inputs, outputs=outputs)
-    job.mod = apply_layouts(job.mod, job.target.device, job.accumulate, job.kept)
+    job.mod, job.choices = apply_layouts(
+        job.mod,
+        job.target.device,
+        job.accumulate,
+        job.kept,
+        algorithms=job.algorithms,
+        aliases={name: identifier(b) for name, b in model.bindings.items()},
+        half=half,
+    )
+    for choice in job.choices:
+        logger.info("algorithm %s", choice)
 
 
 def fuse(job: Compilation) -> None:
@@ -201,6 +216,7 @@ def export(job: Compilation) -> None:
             "schedules": {name: choice.report() for name, choice in job.schedules.items()},
             "extensions": extensions(job.executable),
             "half_sums": job.half_sums,
+            "algorithms": [choice.report() for choice in job.choices],
             "weight_scopes": job.weight_scopes,
             "placements": [placement.report() for placement in job.placements],
             "memory": job.memory.report(),
@@ -242,6 +258,7 @@ def compile(
     storage_overrides: Mapping[str, str] | None = None,
     dtype: str = "fp32",
     accumulate: str = "fp32",
+    algorithms: Mapping[str, str] | None = None,
     knobs: Mapping[str, Mapping[str, Any]] | None = None,
     keep_layout: Mapping[str, str] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
@@ -276,6 +293,9 @@ def compile(
     accumulate
         Precision of products and sums in convolutions, dense layers and average pooling:
         ``fp32``, or ``fp16`` for tensors that are stored so, on devices with ``cl_khr_fp16``.
+    algorithms
+        ``direct``, ``winograd2`` or ``winograd4`` for single convolutions, by the names of
+        their nodes or of the tensors that these write, instead of what seems cheapest.
     knobs
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
@@ -307,6 +327,11 @@ def compile(
     check_overrides(overrides)
     kept = dict(keep_layout or {})
     check_keep_layout(kept)
+    chosen = dict(algorithms or {})
+    if chosen:
+        from .texture.algorithms import check_algorithms
+
+        check_algorithms(chosen)
     spec = with_storage(resolve(target, device, host), storage, overrides, kept)
     check_dtype(spec, dtype)
     check_accumulate(spec, accumulate, dtype, device)
@@ -324,11 +349,13 @@ def compile(
                 "accumulate": accumulate,
                 **({"storage_overrides": overrides} if overrides else {}),
                 **({"keep_layout": kept} if kept else {}),
+                **({"algorithms": chosen} if chosen else {}),
             },
             storage=storage,
             overrides=overrides,
             dtype=dtype,
             accumulate=accumulate,
+            algorithms=chosen,
             knobs=dict(knobs or {}),
             keep_layout=kept,
         )

@@ -41,6 +41,22 @@ class TextureSpeed:
 
 
 @dataclass(frozen=True)
+class WinogradCost:
+    """What Winograd's convolution costs, in multiply-adds of vectors of the direct schedule.
+
+    :mod:`.texture.algorithms` has the formula.
+    """
+
+    #: A multiply-add of the products: less where they suit the registers better than the direct
+    #: convolution, more where they read more for each.
+    product: float
+    #: A vector of a transformed tile: written, read, and transformed.
+    tile: float
+    #: A vector of the transformed weights.
+    weight: float
+
+
+@dataclass(frozen=True)
 class Device:
     """Facts about a class of devices that schedules depend on."""
 
@@ -64,6 +80,8 @@ class Device:
     #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` where devices
     #: of the class differ, so that only loading a module on one tells.
     fp16: bool | None
+    #: What Winograd's convolution costs.
+    winograd: WinogradCost
 
     @property
     def is_cpu(self) -> bool:
@@ -75,20 +93,36 @@ class Device:
 PRESETS = {
     # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
     # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
-    "cpu": Device("cpu", 16, 28, 1, 4096, True, 8192, 2048, TextureSpeed(0.2, 0.2, 0.05), None),
+    "cpu": Device(
+        *("cpu", 16, 28, 1, 4096, True, 8192, 2048),
+        texture=TextureSpeed(0.2, 0.2, 0.05),
+        fp16=None,
+        winograd=WinogradCost(0.7, 15.0, 9.0),
+    ),
     # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
     # The L1 cache serves textures only.
     "adreno": Device(
-        "adreno", 4, 16, 64, 256, False, 16384, 2048, TextureSpeed(1.0, 1.0, 3.0), True
+        *("adreno", 4, 16, 64, 256, False, 16384, 2048),
+        texture=TextureSpeed(1.0, 1.0, 3.0),
+        fp16=True,
+        winograd=WinogradCost(1.3, 44.0, 20.0),
     ),
     # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
     # Buffers and textures share their cache.
-    "mali": Device("mali", 4, 8, 32, 256, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.9), True),
+    "mali": Device(
+        *("mali", 4, 8, 32, 256, False, 16384, 2048),
+        texture=TextureSpeed(0.8, 1.0, 0.9),
+        fp16=True,
+        winograd=WinogradCost(1.3, 44.0, 20.0),
+    ),
     # NVIDIA since Volta: scalar lanes, 255 registers a thread.
     # One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
     # driver has no cl_khr_fp16.
     "nvidia": Device(
-        "nvidia", 4, 16, 64, 1024, False, 16384, 2048, TextureSpeed(0.8, 1.0, 0.5), False
+        *("nvidia", 4, 16, 64, 1024, False, 16384, 2048),
+        texture=TextureSpeed(0.8, 1.0, 0.5),
+        fp16=False,
+        winograd=WinogradCost(1.3, 44.0, 20.0),
     ),
 }
 

@@ -66,3 +66,27 @@ def test_a_file_that_holds_no_knobs(cli, network, tmp_path, text, message):
     result = cli("compile", network, *COMPILE, "--knobs", "knobs.json")
     result.refused(message, "Remedy")
     assert not (tmp_path / "net.so").exists()
+
+
+def test_algorithms_are_shown_and_can_be_asked_for(cli, network):
+    cli("compile", network, *COMPILE)
+    algorithms = json.loads(cli("inspect", "net.so", "--json").stdout)["algorithms"]
+    name = algorithms[0]["convolution"]
+    Path("one.json").write_text(json.dumps({name: "direct"}))
+    result = cli("compile", network, *COMPILE, "--algorithms", "one.json", "-v")
+    assert f"algorithm {name}  direct  asked for" in result.stderr
+    assert "algorithms for 1 convolutions" in cli("inspect", "net.so").stdout
+    assert "asked for" in cli("inspect", "net.so", "--schedules").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"nothing": "direct"}', "'nothing', which is no convolution"),
+        ('{"nothing": "fast"}', "is 'fast'; expected one of direct, winograd2, winograd4"),
+        ("[]", "The algorithms in one.json should be an object of names and values"),
+    ],
+)
+def test_a_file_of_algorithms_that_cannot_be(cli, network, text, message):
+    Path("one.json").write_text(text)
+    cli("compile", network, *COMPILE, "--algorithms", "one.json").refused(message, "Remedy")

@@ -102,7 +102,9 @@ def test_a_half_texture_and_a_texture_share_nothing():
 def plan_of(model, storage="texture", half=False):
     """Plan only: nothing is built or run."""
     target = with_storage(resolve("opencl", "adreno"), storage)
-    mod = legalize_and_fuse(apply_layouts(simplify(load_model(model).mod), target.device), target)
+    mod = legalize_and_fuse(
+        apply_layouts(simplify(load_model(model).mod), target.device)[0], target
+    )
     mod, _ = place_tensors(mod, target.device, storage, half=half)
     mod, _ = lift_weights(mod)
     return lower_graph(schedule_module(mod, target).mod)[1]

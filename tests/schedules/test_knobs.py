@@ -24,6 +24,9 @@ from tvmflow.schedules.family import candidates, read_knobs, refusal
 from tvmflow.schedules.grouped import Shape as GroupedShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.rows import Shape as RowShape
+from tvmflow.schedules.winograd_input import Shape as InputShape
+from tvmflow.schedules.winograd_output import Shape as OutputShape
+from tvmflow.schedules.winograd_product import Shape as ProductShape
 from tvmflow.target import PRESETS
 from tvmflow.tolerance import assert_close
 
@@ -90,7 +93,29 @@ def row_shapes(rng, lanes):
     return RowShape(across * pick([1, 3, 64]), length, across=across, blocked=blocked)
 
 
+def tile_shapes(rng, lanes):
+    pick = rng.choice
+    extents = (pick([16, 36]), pick([1, 3, 16]), pick([1, 4, 7, 56]), pick([1, 4, 13]), lanes)
+    padded, texture = rng.random() < 0.5, rng.random() < 0.5
+    return InputShape(*extents, padded=padded, texture=texture)
+
+
+def product_shapes(rng, lanes):
+    pick = rng.choice
+    extents = (pick([16, 36]), pick([1, 3, 16]), pick([1, 4, 7, 56]), pick([1, 4, 13]), lanes)
+    return ProductShape(*extents, pick([3, 18, 64]), texture=rng.random() < 0.5)
+
+
+def output_shapes(rng, lanes):
+    pick, outputs = rng.choice, rng.choice([2, 4])
+    height, width = pick([1, 4, 13]) * outputs, pick([1, 4, 13]) * outputs
+    return OutputShape(pick([1, 2]), pick([1, 3, 16]), height, width, lanes, outputs=outputs)
+
+
 SHAPES = {
+    "winograd_input": tile_shapes,
+    "winograd_product": product_shapes,
+    "winograd_output": output_shapes,
     "conv2d": conv_shapes,
     "conv2d_1x1": pointwise_shapes,
     "depthwise": window_shapes,
@@ -123,7 +148,8 @@ def test_a_space_has_several_candidates_and_all_are_allowed(name):
         found = list(candidates(family, shape, preset))
         assert len(found) == len(set(found)) >= 1
         counts.append(len(found))
-    assert max(counts) > 20
+    # Winograd's transforms are sums of neighbours: little but the length of a row to choose.
+    assert max(counts) > (4 if name in ("winograd_input", "winograd_output") else 20)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.NAME)
@@ -134,7 +160,7 @@ def test_every_knob_is_explained(family):
 
 
 def network():
-    """A pointwise, a 3x3, a depthwise and a grouped convolution, a transposed one and a pool."""
+    """A pointwise, two 3x3, a depthwise and a grouped convolution, a transposed one and a pool."""
     rng = np.random.default_rng(3)
 
     def weight(name, *shape):
@@ -145,10 +171,12 @@ def network():
     weights = [
         weight("w0", 6, 5, 1, 1), weight("w1", 10, 6, 3, 3), weight("w2", 10, 1, 3, 3),
         weight("w3", 6, 5, 3, 3), weight("w4", 6, 7, 2, 2), weight("w5", 9, 112),
+        weight("w6", 5, 5, 3, 3),
     ]  # fmt: skip
     same = {"pads": [1, 1, 1, 1]}
     nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["x", "w6"], ["z"], **same),
+        helper.make_node("Conv", ["z", "w0"], ["a"]),
         helper.make_node("Conv", ["a", "w1"], ["b"], **same),
         helper.make_node("Conv", ["b", "w2"], ["c"], group=10, **same),
         helper.make_node("Conv", ["c", "w3"], ["d"], group=2, **same),
@@ -169,10 +197,16 @@ def network():
     return model
 
 
+#: The tensors that are computed otherwise than directly.
+ALGORITHMS = {"z": "winograd4", "b": "direct"}
+
+
 @pytest.fixture(scope="module")
 def compiled():
     """The network compiled with the heuristics' knobs: what each function was given."""
-    with tvmflow.compile(network(), target="opencl", device="adreno") as module:
+    with tvmflow.compile(
+        network(), target="opencl", device="adreno", algorithms=ALGORITHMS
+    ) as module:
         return module.metadata["schedules"]
 
 
@@ -187,6 +221,9 @@ def choices(compiled, seed):
         "pooling": WindowShape,
         "grouped": GroupedShape,
         "conv2d_transpose": GroupedShape,
+        "winograd_input": InputShape,
+        "winograd_product": ProductShape,
+        "winograd_output": OutputShape,
     }
     chosen = {}
     for name, entry in compiled.items():
@@ -204,7 +241,12 @@ def choices(compiled, seed):
 def test_any_knobs_are_right(compiled, seed, storage):
     model = network()
     with tvmflow.compile(
-        model, target="opencl", device="adreno", storage=storage, knobs=choices(compiled, seed)
+        model,
+        target="opencl",
+        device="adreno",
+        storage=storage,
+        algorithms=ALGORITHMS,
+        knobs=choices(compiled, seed),
     ) as module:
         taken = module.metadata["schedules"]
         assert {entry["source"] for entry in taken.values() if entry["knobs"]} == {"given"}
@@ -230,7 +272,9 @@ def test_bad_knobs_are_refused_and_the_heuristic_is_used(compiled, caplog, chang
     knobs = {name: {**compiled[name]["knobs"], **change}}
     with (
         caplog.at_level(logging.WARNING, logger="tvmflow"),
-        tvmflow.compile(network(), target="opencl", device="adreno", knobs=knobs) as module,
+        tvmflow.compile(
+            network(), target="opencl", device="adreno", algorithms=ALGORITHMS, knobs=knobs
+        ) as module,
     ):
         assert module.metadata["schedules"] == compiled
     assert f"The knobs given for {name} do not fit" in caplog.text

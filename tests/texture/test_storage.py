@@ -32,7 +32,7 @@ def place(model, device="adreno", storage="texture", overrides=None, **limits):
     spec = with_storage(resolve("opencl", device), storage, overrides)
     spec = replace(spec, device=replace(spec.device, **limits))
     imported = load_model(model)
-    mod = legalize_and_fuse(apply_layouts(simplify(imported.mod), spec.device), spec)
+    mod = legalize_and_fuse(apply_layouts(simplify(imported.mod), spec.device)[0], spec)
     aliases = {name: identifier(binding) for name, binding in imported.bindings.items()}
     inputs = [info.name for info in imported.inputs]
     mod, placements = place_tensors(
@@ -313,7 +313,7 @@ def test_decisions_are_printed_in_columns():
 
 def names(model):
     spec, imported = resolve("opencl", "adreno"), load_model(model)
-    mod = apply_layouts(simplify(imported.mod), spec.device)
+    mod = apply_layouts(simplify(imported.mod), spec.device)[0]
     mod = legalize_and_fuse(mod, spec, {identifier(n) for n in imported.bindings.values()})
     return [b.var.name for block in mod["main"].body.blocks for b in block.bindings]
 

@@ -137,6 +137,16 @@ def compile_model(
             "buffer or an image; repeatable. The others have the layout of the ONNX model.",
         ),
     ] = None,
+    algorithms: Annotated[
+        Path | None,
+        typer.Option(
+            "--algorithms",
+            metavar="FILE",
+            help="JSON object (or TOML table, in a file *.toml) of convolutions' names with "
+            "direct, winograd2 or winograd4, instead of what seems cheapest. -v prints every "
+            "convolution.",
+        ),
+    ] = None,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -163,10 +173,12 @@ def compile_model(
     from .. import compile as compile_network
     from ..deploy.files import staging
     from ..knobs import read_knobs_file
+    from ..texture.algorithms import read_algorithms
     from ..texture.overrides import read_overrides
 
     given = read_knobs_file(knobs) if knobs else None
     overrides = read_overrides(storage_overrides) if storage_overrides else None
+    chosen = read_algorithms(algorithms) if algorithms else None
     started = time.perf_counter()
     # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
     with staging(final) as stage:
@@ -181,6 +193,7 @@ def compile_model(
                 storage_overrides=overrides,
                 dtype=dtype,
                 accumulate=accumulate,
+                algorithms=chosen,
                 knobs=given,
                 keep_layout=kept,
                 dump_ir=dump_ir,

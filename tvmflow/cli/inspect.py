@@ -11,7 +11,7 @@ import typer
 from .formats import bytes_text, facts, ms_text, print_section, shape_text, table
 from .memory import memory_plan, print_memory, print_placements, write_picture
 from .options import Debug, Json, ModuleFile, Quiet, Verbose
-from .schedules import print_schedules
+from .schedules import print_algorithms, print_schedules
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def inspect_module(
     if placements:
         print_placements(out_console(), artifact.metadata.get("placements", []))
     if schedules:
+        print_algorithms(out_console(), artifact.metadata.get("algorithms", []))
         print_schedules(out_console(), artifact.metadata.get("schedules", {}))
     if plan is not None and memory:
         print_memory(out_console(), plan)
@@ -135,7 +136,9 @@ def _tensors(infos: Sequence[TensorInfo]) -> Table:
 
 
 def _option(name: str, value: Any) -> str:
-    return f"{name} for {len(value)} tensors" if isinstance(value, dict) else f"{name}={value}"
+    if not isinstance(value, dict):
+        return f"{name}={value}"
+    return f"{name} for {len(value)} {'convolutions' if name == 'algorithms' else 'tensors'}"
 
 
 def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +55,14 @@ def _describe(family: Any) -> dict[str, Any]:
         ],
         "constraints": [constraint.sentence for constraint in family.CONSTRAINTS],
     }
+
+
+def print_algorithms(console: Console, choices: Sequence[Mapping[str, Any]]) -> None:
+    """Print how each convolution is computed, and why."""
+    rows = [(c["convolution"], c["algorithm"], c["reason"]) for c in choices]
+    if rows:
+        columns = ["convolution", "algorithm", "why"]
+        print_section(console, "Algorithms", table(columns, rows))
 
 
 def print_schedules(console: Console, schedules: Mapping[str, Mapping[str, Any]]) -> None:

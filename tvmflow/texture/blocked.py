@@ -63,6 +63,14 @@ def transposed_weight(
     return conv_weight(padded, block)
 
 
+def winograd_weight(transformed: np.ndarray, block: int) -> np.ndarray:
+    """``[a, a, O, I]`` to ``[a*a, O', I, c]``, output channels padded with zeros."""
+    a, _, outputs, inputs = transformed.shape
+    padded = pad_axis(transformed.reshape(a * a, outputs, inputs), 1, block)
+    split = padded.reshape(a * a, padded.shape[1] // block, block, inputs)
+    return np.ascontiguousarray(split.transpose(0, 1, 3, 2))
+
+
 def depthwise_weight(weight: np.ndarray, block: int) -> np.ndarray:
     """``[C, 1, KH, KW]`` to ``[C', KH, KW, c]``, channels padded with zeros."""
     padded = pad_axis(weight[:, 0], 0, block)

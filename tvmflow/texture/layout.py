@@ -23,6 +23,8 @@ the model are plain, but for those that are kept in blocks (:mod:`.keep`).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,7 @@ from tvm.ir import GenericConst
 from ..graph.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from ..target import Device
 from . import blocked
+from .algorithms import Choice, Convolution, choose, resolve_algorithms
 from .keep import Kept
 from .narrow import may_narrow
 from .rules import RULES, Later
@@ -69,11 +72,21 @@ class LayoutPass(Rewriter):
         device: Device,
         accumulate: str = "fp32",
         kept: Kept | None = None,
+        *,
+        algorithms: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        half: bool = False,
     ):
         super().__init__(mod)
         self.kept = kept or Kept()
         self.bb = _NamingBuilder(mod)
         self.device = device
+        self.half = half
+        #: Convolutions' names, the algorithms that were asked for by name, and what each got.
+        self.convolutions = _convolutions(mod)
+        names = self.convolutions.values()
+        self.algorithms = resolve_algorithms(algorithms or {}, names, aliases or {})
+        self.choices: list[Choice] = []
         self.block = device.channel_block
         self.accumulate = accumulate
         self.forms: dict[relax.Var, Forms] = {}
@@ -126,6 +139,14 @@ class LayoutPass(Rewriter):
         return self.bb.emit_te(
             blocked.pack, self.substitute(expr), self.block, primfunc_name_hint="pack"
         )
+
+    def algorithm(self, convolution: Convolution, dtype: np.dtype[Any]) -> str:
+        """Choose an algorithm for the convolution that is being rewritten."""
+        asked, half = self.algorithms.get(self.node), self.half or dtype.itemsize == 2
+        sums = self.accumulate == "fp16"
+        choice = choose(self.node, convolution, self.device, asked, half, sums)
+        self.choices.append(choice)
+        return choice.algorithm
 
     # -- forms of a variable -------------------------------------------------------------------
 
@@ -207,7 +228,7 @@ class LayoutPass(Rewriter):
         if self.kept.outputs and is_result and isinstance(value, relax.Tuple | relax.Var):
             return None  # see `result`: not all of it is read in the plain form
         rule = RULES.get(op_name(value) or "")
-        self.bb.hint = identifier(var.name)
+        self.bb.hint, self.node = identifier(var.name), self.convolutions.get(var, "")
         result = rule(self, value) if rule is not None else None
         if result is Later.LATER:
             self.deferred[var] = value
@@ -237,13 +258,37 @@ class LayoutPass(Rewriter):
         return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-def apply_layouts(
-    mod: IRModule, device: Device, accumulate: str = "fp32", kept: Kept | None = None
-) -> IRModule:
-    """Run the pass and drop what it left unused.
+def _convolutions(mod: IRModule) -> dict[relax.Var, str]:
+    """Names of the nodes that are convolutions with constant weights, by their variables.
 
-    ``accumulate`` is the precision of products and sums, ``fp32`` or ``fp16``; ``kept`` says
-    which inputs and outputs of the model are blocked.
+    What a node needs before its result is called ``NODE_1`` and so on: a convolution
+    whose bias is added has the name of the sum.
     """
-    mod = LayoutPass(mod, device, accumulate, kept).run()
-    return relax.transform.DeadCodeElimination(["main"])(mod)
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    found = {
+        binding.var: str(binding.var.name)
+        for binding in bindings
+        if op_name(binding.value) == "relax.nn.conv2d"
+        and constant_array(binding.value.args[1]) is not None
+    }
+    for binding in bindings:
+        if op_name(binding.value) == "relax.add" and binding.value.args[0] in found:
+            part = binding.value.args[0]
+            if re.fullmatch(re.escape(binding.var.name) + r"_\d+", found[part]):
+                found[part] = str(binding.var.name)
+    return found
+
+
+def apply_layouts(
+    mod: IRModule, device: Device, *arguments: Any, **options: Any
+) -> tuple[IRModule, list[Choice]]:
+    """Run the pass and drop what it left unused; the arguments are those of the pass.
+
+    Returns
+    -------
+    mod, choices
+        The new module, and the algorithm of each convolution.
+    """
+    layouts = LayoutPass(mod, device, *arguments, **options)
+    mod = layouts.run()
+    return relax.transform.DeadCodeElimination(["main"])(mod), layouts.choices

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tvm import relax
 
 from ...graph.rewriter import constant_array, op_name, shape_of
-from ...schedules import conv2d, conv2d_transpose, depthwise, grouped, pooling
+from ...schedules import (
+    conv2d,
+    conv2d_transpose,
+    depthwise,
+    grouped,
+    pooling,
+    winograd,
+    winograd_input,
+    winograd_output,
+    winograd_product,
+)
 from .. import blocked
-from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
+from ..algorithms import WINOGRAD, Convolution
+from .result import OPAQUE, OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -23,6 +35,9 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     outputs, inputs = weight.shape[:2]
     groups = int(attrs.groups)
+    algorithm = layout.algorithm(Convolution.of(call), weight.dtype)
+    if algorithm in WINOGRAD:
+        return _winograd(layout, call, weight, WINOGRAD[algorithm])
     options = {
         "strides": ints(attrs.strides),
         "padding": ints(attrs.padding),
@@ -60,6 +75,39 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         **options,
         groups=groups,
         primfunc_name_hint="conv2d",
+    )
+    return Result(expr, True)
+
+
+def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
+    """Three functions; only elementwise operators after the last one are fused with them."""
+    tiles = layout.bb.emit_te(
+        winograd_input.compute,
+        layout.blocked(call.args[0]),
+        outputs=outputs,
+        padding=ints(call.attrs.padding),
+        primfunc_name_hint=winograd_input.NAME,
+        name_hint=f"{layout.bb.hint}_tiles",
+        primfunc_attrs={"op_pattern": OPAQUE},
+    )
+    transformed = winograd.transformed_weight(weight, outputs)
+    products = layout.bb.emit_te(
+        winograd_product.compute,
+        tiles,
+        layout.constant(blocked.winograd_weight(transformed, layout.block)),
+        primfunc_name_hint=winograd_product.NAME,
+        name_hint=f"{layout.bb.hint}_products",
+        primfunc_attrs={"op_pattern": OPAQUE},
+    )
+    height, width = shape_of(call)[2:]
+    expr = layout.bb.emit_te(
+        winograd_output.compute,
+        products,
+        outputs=outputs,
+        height=height,
+        width=width,
+        primfunc_name_hint=winograd_output.NAME,
+        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)
 
