@@ -17,9 +17,9 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, ROLE, Workload
-from .conv2d import pad_spatial
 from .family import Constraint, Value, knob
 from .tiles import group_sizes, tile_choices, tile_of
+from .windows import pad_spatial
 from .winograd import TAPS, by_parity, matrices, row_of, tiles
 
 NAME = "winograd_input"
