@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -54,23 +55,31 @@ def thread_extents(workload: Workload, block: Block) -> dict[str, int]:
 
 def local_bytes(schedule: s_tir.Schedule) -> int:
     """Local memory of a scheduled function, in bytes."""
+    if not _shared(schedule.mod["main"]):
+        return 0
+    # What is copied under a loop has its size only after it was made as small as its use.
+    transform = s_tir.transform
     passes = tvm.transform.Sequential(
         [
-            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-            s_tir.transform.ConvertBlocksToOpaque(),
-            s_tir.transform.CompactBufferAllocation(),
+            transform.CanonicalizeLoop(),
+            transform.LowerCrossThreadReduction(),
+            transform.LowerInitBlock(),
+            transform.PlanAndUpdateBufferAllocationLocation(),
+            transform.ConvertBlocksToOpaque(),
+            transform.CompactBufferAllocation(),
         ]
     )
-    total = 0
+    return sum(
+        prod(int(d) for d in buffer.shape) * tvm_ffi.dtype(buffer.dtype).itemsize
+        for buffer in _shared(passes(schedule.mod)["main"])
+    )
 
-    def count(block: s_tir.SBlock) -> None:
-        nonlocal total
-        for buffer in block.alloc_buffers:
-            if buffer.scope() == "shared":
-                total += prod(int(d) for d in buffer.shape) * tvm_ffi.dtype(buffer.dtype).itemsize
 
-    tvm_ffi.structural_walk(passes(schedule.mod)["main"].body, (s_tir.SBlock, count))
-    return total
+def _shared(function: tirx.PrimFunc) -> list[Any]:
+    """Buffers in local memory."""
+    blocks: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, blocks.append))
+    return [b for block in blocks for b in block.alloc_buffers if b.scope() == "shared"]
 
 
 def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule:
