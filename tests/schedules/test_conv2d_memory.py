@@ -47,7 +47,10 @@ def run(name, storage, change, folder, run_module=None):
     with tvmflow.compile(model, **options) as module:
         chosen = module.metadata["schedules"]
     function = next(n for n, c in chosen.items() if c["family"].startswith("conv2d"))
-    knobs = {function: {**chosen[function]["knobs"], **change}}
+    knobs = chosen[function]["knobs"]
+    if "split_i" in knobs:
+        knobs = {**knobs, "split_i": 1}
+    knobs = {function: {**knobs, **change}}
     with tvmflow.compile(model, **options, knobs=knobs, dump_ir=folder) as module:
         taken = module.metadata["schedules"][function]
         x = np.random.default_rng(1).standard_normal(module.inputs[0].shape).astype(np.float32)
