@@ -19,6 +19,7 @@ from tvm.relax import backend, transform
 
 from ..target import TargetSpec
 from .names import restore_names
+from .scans import replace_scans
 
 
 def legalize_and_fuse(
@@ -40,6 +41,8 @@ def legalize_and_fuse(
         transform.RewriteDataflowReshape(),
         transform.DeadCodeElimination(["main"]),
     ]
+    if target.kind == "opencl":
+        mod = replace_scans(mod)
     with target.tvm_target:
         mod = tvm.transform.Sequential(legalize)(mod)
         mod = restore_names(mod, transform.FuseOps()(mod), model_names)
