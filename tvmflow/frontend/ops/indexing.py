@@ -33,9 +33,12 @@ def _indices(c: NodeContext, index: int, extents: np.ndarray) -> relax.Expr:
     indices = c.input(index)
     if c.dtype(index) != "int64":
         indices = c.emit(R.astype(indices, "int64"))
-    negative = c.emit(R.less(indices, constant(np.array(0, np.int64))))
-    wrapped = c.emit(R.add(indices, constant(extents.astype(np.int64))))
-    return c.emit(R.where(negative, wrapped, indices))
+    # The sign as a mask adds the extent to negative indices. Booleans are no vectors in TVM's
+    # OpenCL code; and with 63 bits LLVM makes "x < 0" of it, whose AVX-512 code takes a hundred
+    # times as long on some virtual machines.
+    sign = c.emit(R.right_shift(indices, constant(np.array(62, np.int64))))
+    added = c.emit(R.bitwise_and(sign, constant(extents.astype(np.int64))))
+    return c.emit(R.add(indices, added))
 
 
 def _extent(c: NodeContext, axis: int) -> np.ndarray:
