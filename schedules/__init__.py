@@ -23,10 +23,12 @@ from . import (
     depthwise,
     fallback,
     grouped,
+    moving,
     normalization,
     pooling,
     reduction,
     softmax,
+    transpose,
     winograd_input,
     winograd_output,
     winograd_product,
@@ -55,6 +57,8 @@ FAMILIES: tuple[Family, ...] = cast(
         softmax,
         normalization,
         reduction,
+        transpose,
+        moving,
         fallback,
     ),
 )
@@ -118,6 +122,9 @@ def _try(
     workload = Workload.of(function, target)
     shape = family.match(workload)
     if shape is None:
+        if workload.anchor(family.NAME) is not None:
+            # The reason is the family's to log; nothing falls through without a line.
+            logger.debug("%s: %s declines, although its block is there", name, family.NAME)
         return None
     knobs, source = choose_knobs(family, shape, target.device, given, name)
     try:

@@ -8,6 +8,7 @@ it, because names do not survive fusion unchanged.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from .blocks import (
     is_injective,
 )
 from .tiles import tile_of
+
+logger = logging.getLogger(__name__)
 
 #: Block annotations that mark a family's anchor and the padding of its input.
 FAMILY = "tvmflow.family"
@@ -64,6 +67,8 @@ class Workload:
     def anchor(self, family: str) -> Block | None:
         """The one block that ``family`` marked, or ``None``."""
         found = [b for b in self.blocks if self.annotation(b, FAMILY) == family]
+        if len(found) > 1:
+            logger.debug("%s declines: %d blocks are its anchor", family, len(found))
         return found[0] if len(found) == 1 else None
 
     def padding(self) -> Block | None:

@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from math import prod
 
 from tvm import s_tir
 from tvm.tirx import IterVar
 
+from ..target import Device
+from .access import nest_of
 from .blocks import is_injective, is_reduction, launches_threads
-from .common import Workload
-from .family import Constraint, NoKnobs, no_choice, no_space
+from .common import LANES, Workload
+from .family import Constraint, Value, knob
+from .spread import CPU_ELEMENTS, CPU_GROUPS, widest_vector
+from .spread import spread as spread_nest
+from .tiles import group_sizes
 
 logger = logging.getLogger(__name__)
 
 NAME = "fallback"
-CONSTRAINTS: tuple[Constraint, ...] = ()
-Knobs, space, heuristic = NoKnobs, no_space, no_choice
 
-#: Elements that one CPU work-item computes: enough to hide the launch of a work-group.
+#: Outputs of a reduction that one CPU work-item computes.
 CPU_CHUNK = 1024
 
 
@@ -35,16 +39,50 @@ class Shape:
     blocks: int
 
 
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes of each data-parallel block."""
+
+    elements: int = knob("Elements that a work-item computes, at most; a GPU's one vector.")
+    vector: int = knob("Lanes of a vector of neighbouring elements, at most.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+CONSTRAINTS = (
+    Constraint(
+        "vector is 1 or the width of a vector type.", lambda k, s, d: k.vector in (1, *LANES)
+    ),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """As for a function of one block: see :mod:`.spread`."""
+    elements = CPU_ELEMENTS if device.is_cpu else device.channel_block
+    return Knobs(elements, max(LANES), device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Work-items and vectors of several sizes."""
+    elements = (256, 1024, 4096, 16384) if device.is_cpu else (1, 4, 8, 16)
+    return {"elements": elements, "vector": (1, *LANES), "group_size": group_sizes(device)}
+
+
 def match(workload: Workload) -> Shape:
     """Never declines."""
     return Shape(len(workload.blocks))
 
 
-def apply(workload: Workload, knobs: NoKnobs) -> s_tir.Schedule:
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule each block by itself."""
     sch = workload.sch
     for block in _inline_producers(workload):
         if launches_threads(sch, block):
+            continue
+        if is_injective(sch, block) and _spread_elements(workload, block, knobs):
             continue
         loops = list(sch.get_loops(block))
         if is_reduction(sch, block) and workload.writes_converted(block):
@@ -73,7 +111,25 @@ def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
 
 def spread(workload: Workload, block: s_tir.schedule.SBlockRV) -> None:
     """Make a block a kernel of its own."""
-    _spread(workload, block, list(workload.sch.get_loops(block)))
+    knobs = heuristic(Shape(1), workload.target.device)
+    if not (is_injective(workload.sch, block) and _spread_elements(workload, block, knobs)):
+        _spread(workload, block, list(workload.sch.get_loops(block)))
+
+
+def _spread_elements(workload: Workload, block: s_tir.schedule.SBlockRV, knobs: Knobs) -> bool:
+    """Spread a data-parallel block; ``False`` if its loops do not map one to one to its axes."""
+    nest = nest_of(workload, block)
+    if nest is None or not nest.loops:
+        return False
+    vector = widest_vector(workload, block, nest)
+    if not workload.writes_texture(block):
+        while vector > knobs.vector:
+            vector //= 2
+    items = max(1, knobs.elements // vector)
+    if workload.is_cpu:
+        items = max(1, min(items, prod(nest.extents) // vector // CPU_GROUPS))
+    spread_nest(workload, block, nest, vector, items, knobs.group_size)
+    return True
 
 
 def _spread(

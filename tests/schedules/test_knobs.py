@@ -20,10 +20,13 @@ from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape
+from tvmflow.schedules.fallback import Shape as FallbackShape
 from tvmflow.schedules.family import candidates, read_knobs, refusal
 from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.schedules.moving import Shape as MovingShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.rows import Shape as RowShape
+from tvmflow.schedules.transpose import Shape as TransposeShape
 from tvmflow.schedules.winograd_input import Shape as InputShape
 from tvmflow.schedules.winograd_output import Shape as OutputShape
 from tvmflow.schedules.winograd_product import Shape as ProductShape
@@ -112,7 +115,27 @@ def output_shapes(rng, lanes):
     return OutputShape(pick([1, 2]), pick([1, 3, 16]), height, width, lanes, outputs=outputs)
 
 
+def moving_shapes(rng, lanes):
+    inner, texels = rng.choice([1, 4, 7, 97, 196, 4096]), rng.random() < 0.3
+    wide = [v for v in (1, 2, 4, 8, 16) if v <= lanes and inner % v == 0]
+    inner, widest = (4, rng.choice([1, 4])) if texels else (inner, max(wide))
+    return MovingShape(rng.choice([1, 3, 64, 5000]), inner, widest, texels=texels)
+
+
+def transpose_shapes(rng, lanes):
+    pick = rng.choice
+    reads, writes = pick([(False, False), (True, False), (False, True)])
+    rows, columns = pick([4, 7, 64, 97, 1001]), pick([4, 30, 128, 1000])
+    return TransposeShape(
+        pick([1, 2, 12]), 4 if reads else rows, 4 if writes else columns,
+        reads_texels=reads, writes_texels=writes,
+    )  # fmt: skip
+
+
 SHAPES = {
+    "moving": moving_shapes,
+    "transpose": transpose_shapes,
+    "fallback": lambda rng, lanes: FallbackShape(rng.choice([1, 2, 9])),
     "winograd_input": tile_shapes,
     "winograd_product": product_shapes,
     "winograd_output": output_shapes,
@@ -214,6 +237,9 @@ def choices(compiled, seed):
     """Random knobs for every function that has some."""
     rng = random.Random(seed)
     shapes = {
+        "moving": MovingShape,
+        "transpose": TransposeShape,
+        "fallback": FallbackShape,
         "dense": DenseShape,
         "conv2d": ConvShape,
         "conv2d_1x1": ConvShape,

@@ -1,0 +1,147 @@
+"""Layers that move or combine elements one by one: concat, slices, padding, gather, resizes.
+
+Serves any function that is one data-parallel block once producers are computed where they are
+read; what it computes comes from the operator, or from :mod:`..texture.moves` for tensors in
+blocks of channels.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import KW_ONLY, dataclass
+from math import prod
+
+from tvm import s_tir
+
+from ..target import Device
+from .access import Nest, nest_of
+from .blocks import is_injective
+from .common import FAMILY, LANES, Workload
+from .family import Constraint, Value, knob
+from .spread import items_for, spread, widest_vector
+from .tiles import group_sizes
+
+logger = logging.getLogger(__name__)
+
+NAME = "moving"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The result's elements, and how they can be computed together."""
+
+    #: Elements outside the innermost loop, and along it.
+    outer: int
+    inner: int
+    #: The widest vector of neighbours; 1 where each is computed by itself.
+    lanes: int
+    _: KW_ONLY
+    #: Whether whole texels are written.
+    texels: bool
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of the result, if they are as wide as can be."""
+        return self.outer * self.inner // self.lanes
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes."""
+
+    vector: int = knob("Neighbouring elements that are computed and stored as one vector.")
+    items: int = knob(
+        "Vectors that a work-item computes: neighbours on a CPU, else far from each other."
+    )
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+CONSTRAINTS = (
+    Constraint(
+        "A vector's lanes must divide the neighbours that can be computed together.",
+        lambda k, s, d: s.lanes % k.vector == 0 and k.vector in (1, *LANES),
+    ),
+    Constraint(
+        "A texel is written by one work-item, as one vector where it can be.",
+        lambda k, s, d: not s.texels or k.vector == s.lanes,
+    ),
+    Constraint(
+        "items are at most the vectors of the result.",
+        lambda k, s, d: k.items <= max(1, s.outer * s.inner // k.vector),
+    ),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """The widest vectors; on a CPU enough of them to hide the launch of a work-group."""
+    return Knobs(shape.lanes, items_for(shape.vectors, shape.lanes, device), device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Narrower vectors, and work-items of several sizes."""
+    items = (16, 64, 256, 1024, 4096, 16384) if device.is_cpu else (1, 2, 4, 8)
+    usual = heuristic(shape, device).items
+    return {
+        "vector": tuple(v for v in (1, *LANES) if v <= shape.lanes),
+        "items": tuple(sorted({*items, usual})),
+        "group_size": group_sizes(device),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function that becomes one data-parallel block."""
+    # On a copy, because whoever applies knobs does the same again.
+    copy = Workload.of(workload.sch.mod["main"], workload.target)
+    found = one_block(copy, NAME)
+    if found is None:
+        return None
+    block, nest = found
+    *outer, inner = nest.extents
+    texels = copy.writes_texture(block)
+    return Shape(prod(outer), inner, widest_vector(copy, block, nest), texels=texels)
+
+
+def one_block(
+    workload: Workload, name: str, digits: bool = False
+) -> tuple[s_tir.schedule.SBlockRV, Nest] | None:
+    """Inline producers; return the block that is left and its loops, or log why not.
+
+    ``name`` is the family that asks, ``digits`` as in :func:`.access.nest_of`.
+    """
+    sch = workload.sch
+    for block in workload.blocks:
+        if not is_injective(sch, block):
+            logger.debug("%s declines: %s is not data parallel", name, sch.get(block).name_hint)
+            return None
+        if (family := workload.annotation(block, FAMILY)) is not None:
+            logger.debug("%s declines: %s declined before", name, family)
+            return None
+    *producers, last = workload.blocks
+    try:
+        for block in producers:
+            workload.inline(block)
+    except s_tir.ScheduleError as error:
+        logger.debug("%s declines: %s", name, str(error).strip().splitlines()[-1])
+        return None
+    nest = nest_of(workload, last, digits)
+    if nest is None or not nest.loops:
+        logger.debug("%s declines: no loop for each axis, or no loops", name)
+        return None
+    return last, nest
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+    """Spread the one block by ``knobs``."""
+    found = one_block(workload, NAME)
+    if found is None:
+        return None
+    block, nest = found
+    spread(workload, block, nest, knobs.vector, knobs.items, knobs.group_size)
+    return workload.sch

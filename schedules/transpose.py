@@ -1,0 +1,256 @@
+"""Transpositions: what is read along another axis than it is written along.
+
+Transposed tensors, and conversions between the plain layout and blocks of channels.  With the
+axis ``a``, whose neighbours are neighbours of what is read, and the last axis ``b``::
+
+    y[..., a, ..., b] = x[..., b, ..., a]
+
+A work-item reads a tile of ``rows x columns`` in vectors along ``a``, turns it in registers and
+writes it in vectors along ``b``: every cache line is read and written whole by neighbouring
+work-items.  On GPUs their groups are squares for the same reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import KW_ONLY, dataclass
+from math import prod
+
+from tvm import s_tir, tirx
+
+from ..target import Device
+from ..texture.scope import is_texture
+from .access import Nest
+from .common import LANES, Workload
+from .family import Constraint, Value, knob
+from .moving import one_block
+from .spread import CPU_ELEMENTS, CPU_GROUPS
+from .tiles import divisors, group_sizes, largest_divisor, tile_of
+
+logger = logging.getLogger(__name__)
+
+NAME = "transpose"
+
+#: Registers of a CPU that a tile is turned in: 8 vectors of 8 lanes become 8 others.
+CPU_TILE = 8
+#: On a GPU: four vectors of four lanes.
+GPU_TILE = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents along what is read, along what is written, and of all other axes."""
+
+    outer: int
+    rows: int
+    columns: int
+    _: KW_ONLY
+    #: Whether what is read, or written, is a texture: then its texels are read or written whole.
+    reads_texels: bool
+    writes_texels: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The tile of a work-item, and how many of them it turns."""
+
+    rows: int = knob("Elements along the axis that is read, which a tile holds.")
+    columns: int = knob("Elements along the axis that is written, which a tile holds.")
+    tiles: int = knob("Tiles that a work-item turns one after the other, about.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+CONSTRAINTS = (
+    Constraint(
+        "rows and columns must divide the axes: tests would keep vectors from being moved whole.",
+        lambda k, s, d: s.rows % k.rows == 0 and s.columns % k.columns == 0,
+    ),
+    Constraint(
+        "A tile has at most 256 elements, which must fit the device's registers.",
+        lambda k, s, d: k.rows * k.columns <= 256,
+    ),
+    Constraint(
+        "Texels are read and written whole.",
+        lambda k, s, d: (
+            (not s.reads_texels or k.rows == s.rows)
+            and (not s.writes_texels or k.columns == s.columns)
+        ),
+    ),
+    Constraint("tiles are several on a CPU only.", lambda k, s, d: d.is_cpu or k.tiles == 1),
+    Constraint(
+        "group_size is at most what the device accepts.",
+        lambda k, s, d: k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def tile_along(extent: int, device: Device) -> int:
+    """A vector's width where that divides; else on a CPU any divisor of about its size.
+
+    On a GPU single elements remain: neighbouring work-items then move neighbours.
+    """
+    wanted = CPU_TILE if device.is_cpu else GPU_TILE
+    for lanes in (wanted, wanted // 2):
+        if extent % lanes == 0:
+            return lanes
+    return largest_divisor(extent, 2 * wanted) if device.is_cpu else 1
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """Square tiles; on a CPU as many as hide the launch of a work-group."""
+    rows = shape.rows if shape.reads_texels else tile_along(shape.rows, device)
+    columns = shape.columns if shape.writes_texels else tile_along(shape.columns, device)
+    tiles = 1
+    if device.is_cpu:
+        count = shape.outer * (shape.rows // rows) * (shape.columns // columns)
+        tiles = max(1, min(CPU_ELEMENTS // (rows * columns), count // CPU_GROUPS))
+    return Knobs(rows, columns, tiles, device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of all forms."""
+    return {
+        "rows": divisors(shape.rows, 16),
+        "columns": divisors(shape.columns, 16),
+        "tiles": (1, 4, 16, 64, 256) if device.is_cpu else (1,),
+        "group_size": group_sizes(device),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function with one block, one of whose reads is turned."""
+    copy = Workload.of(workload.sch.mod["main"], workload.target)
+    found = one_block(copy, NAME, digits=True)
+    if found is None:
+        return None
+    _, nest = found
+    turned = _turned(nest)
+    if turned is None:
+        logger.debug("transpose declines: nothing is read along another axis than written")
+        return None
+    access, axis = turned
+    rows, columns = nest.extents[axis], nest.extents[-1]
+    shape = Shape(
+        prod(nest.extents) // (rows * columns),
+        rows,
+        columns,
+        reads_texels=is_texture(nest.tensors[access].scope()),
+        writes_texels=is_texture(nest.tensors[0].scope()),
+    )
+    knobs = heuristic(shape, workload.target.device)
+    least = 2 if workload.is_cpu else 1
+    if knobs.rows < least or knobs.columns < least or knobs.rows * knobs.columns < 4:
+        logger.debug("transpose declines: no tile divides %d x %d", rows, columns)
+        return None
+    return shape
+
+
+def _turned(nest: Nest) -> tuple[int, int] | None:
+    """The access whose neighbours lie along another axis than the result's, and that axis."""
+    last = len(nest.extents) - 1
+    if nest.accesses[0][last] != 1:
+        return None
+    for access in range(1, len(nest.accesses)):
+        steps, tensor = nest.accesses[access], nest.tensors[access]
+        if steps[last] in (0, 1, None) or 1 not in steps[:last] or not nest.inside[access]:
+            continue
+        if sum(other.same_as(tensor) for other in nest.tensors) > 1:
+            continue
+        axis = max(range(last), key=lambda a: (steps[a] == 1) * nest.extents[a])
+        return access, axis
+    return None
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+    """Turn tiles in registers by ``knobs``."""
+    found = one_block(workload, NAME, digits=True)
+    turned = None if found is None else _turned(found[1])
+    if found is None or turned is None:
+        return None
+    sch, (block, nest), (access, axis) = workload.sch, found, turned
+    tensor = nest.tensors[access]
+    index = next(i for i, r in enumerate(sch.get(block).reads) if r.source.same_as(tensor))
+    *others, b = nest.loops
+    a = others.pop(axis)
+    a, row = sch.split(a, [None, knobs.rows])
+    b, column = sch.split(b, [None, knobs.columns])
+    sch.reorder(*others, a, b, row, column)
+    if workload.is_cpu:
+        above = _stretch(workload, [*others, a, b], knobs.tiles)
+    else:
+        above = _bind_squares(workload, others, a, b, knobs.group_size)
+    staged = sch.reindex(block, ("read", index))
+    sch.set_scope(staged, 0, "local")
+    # In the order of what is read, so that it can be stored in the vectors that are read.
+    count = len(nest.extents)
+    order = [i for i in range(count) if i != axis] + [axis]
+    index_map = tirx.IndexMap.from_func(
+        lambda *v: [v[i] for i in order],
+        ndim=count,
+        index_dtype=str(sch.get(block).iter_vars[0].var.ty.dtype),
+    )
+    sch.transform_layout(staged, ("write", 0), index_map)
+    sch.compute_at(staged, above, preserve_unit_loops=True)
+    loops = workload.loops_below(staged, above)
+    read_row, read_column = _tile_loops(loops, axis, count)
+    sch.reorder(read_column, read_row)
+    sch.unroll(read_column)
+    sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
+    sch.unroll(row)
+    if knobs.columns in LANES and _is_plain(workload, nest):
+        sch.vectorize(column)
+    else:
+        sch.unroll(column)
+    return sch
+
+
+def _tile_loops(loops: list[object], axis: int, count: int) -> tuple[object, object]:
+    """The loops over rows and columns of a copy, which has a loop for each axis."""
+    loops = loops[-count:]
+    return loops[axis], loops[-1]
+
+
+def _is_plain(workload: Workload, nest: Nest) -> bool:
+    """Whether the last loop's lanes can be one vector."""
+    return not nest.tested[-1] and str(nest.tensors[0].dtype) != "bool"
+
+
+def _bind_squares(
+    workload: Workload, others: list[object], a: object, b: object, group_size: int
+) -> object:
+    """Bind tiles to work-items, in groups that are about as high as wide; return the innermost.
+
+    Groups divide the axes: the extents of what a work-item copies are then plain numbers.
+    """
+    sch = workload.sch
+    edge = 1 << (group_size.bit_length() - 1) // 2
+    counts = [int(sch.get(loop).extent) for loop in (a, b)]
+    width = tile_of(counts[1], group_size // min(counts[0], edge))
+    height = tile_of(counts[0], group_size // width)
+    a, row = sch.split(a, [None, height])
+    b, column = sch.split(b, [None, width])
+    outer = [sch.fuse(*others)] if len(others) > 1 else others
+    sch.reorder(*outer, a, b, row, column)
+    for loop, dimension in zip((b, a, *outer), "xyz", strict=False):
+        sch.bind(loop, f"blockIdx.{dimension}")
+    sch.bind(row, "threadIdx.y")
+    sch.bind(column, "threadIdx.x")
+    return column
+
+
+def _stretch(workload: Workload, loops: list[object], tiles: int) -> object:
+    """Bind all loops but those over about ``tiles`` tiles; return the innermost loop."""
+    sch = workload.sch
+    inner: list[object] = []
+    for at in reversed(range(len(loops))):
+        few = largest_divisor(int(sch.get(loops[at]).extent), tiles)
+        tiles //= few
+        if few > 1:
+            loops[at], part = sch.split(loops[at], [None, few])
+            inner.insert(0, part)
+    sch.reorder(*loops, *inner)
+    bound = workload.bind_outer(loops)
+    return inner[-1] if inner else bound

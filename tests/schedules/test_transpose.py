@@ -1,0 +1,129 @@
+"""Transpositions: tiles that are turned in registers, for any knobs, and when they decline."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import numpy as np
+import pytest
+import tvm
+from operators import check, single
+from tvm import te, tirx
+
+from tvmflow.schedules import schedule_function, transpose
+from tvmflow.schedules.common import Workload
+from tvmflow.schedules.family import candidates
+from tvmflow.target import PRESETS, resolve, with_storage
+from tvmflow.texture.scope import interface_scope
+from tvmflow.texture.signatures import with_scopes
+from tvmflow.tir_pipeline import TIR_PIPELINE
+from tvmflow.tolerance import OPERATOR, assert_close
+
+
+def spec_of(device):
+    return with_storage(resolve("opencl", device), "buffer")
+
+
+def turned(shape, axes, add=0.0):
+    """A permutation of a tensor, with something added."""
+    x = te.placeholder(shape, "float32", name="x")
+    back = np.argsort(axes)
+    result = [shape[a] for a in axes]
+    y = te.compute(result, lambda *i: x(*(i[int(a)] for a in back)) + add, name="y")
+    return te.create_prim_func([x, y])
+
+
+def built(function, spec):
+    named = function.with_attrs({"global_symbol": "turned", "tirx.is_scheduled": True})
+    with spec.tvm_target:
+        return tvm.compile(
+            tvm.IRModule({"turned": named}), target=spec.tvm_target, tir_pipeline=TIR_PIPELINE
+        )
+
+
+def source(function, device):
+    spec = spec_of(device)
+    scheduled = schedule_function(function, spec)
+    text = built(scheduled.schedule.mod["main"], spec).mod.imports[0].inspect_source()
+    return scheduled, text[text.rindex("__kernel") :]
+
+
+@pytest.mark.parametrize(("device", "tile"), [("cpu", 8), ("adreno", 4), ("mali", 4)])
+def test_a_tile_is_read_and_written_in_vectors(device, tile):
+    scheduled, text = source(turned((64, 96), (1, 0)), device)
+    assert scheduled.family == "transpose"
+    assert (scheduled.knobs["rows"], scheduled.knobs["columns"]) == (tile, tile)
+    assert len(re.findall(rf"vload{tile}\(0, x_ptr", text)) == tile
+    assert len(re.findall(rf"vstore{tile}\(.*y_ptr", text)) == tile
+    # No element is read from or written to the tensors by itself.
+    assert not re.search(r"[xy]_ptr\[", text)
+
+
+def test_groups_of_a_gpu_are_squares():
+    """8 x 8 work-items with tiles of 4 x 4: lines of 32 elements on both sides."""
+    scheduled, _ = source(turned((128, 256), (1, 0)), "adreno")
+    sch = scheduled.schedule
+    threads = {
+        str(found.thread_binding.thread_tag): int(found.extent)
+        for found in map(sch.get, sch.get_loops(sch.get_sblock("y")))
+        if found.thread_binding is not None
+    }
+    assert (threads["threadIdx.x"], threads["threadIdx.y"]) == (8, 8)
+
+
+def test_channels_of_a_texture_are_read_once():
+    """An image of blocks of four channels to plain channels: one read for four elements."""
+    x = te.placeholder((1, 3, 10, 7, 4), "float32", name="x")
+    y = te.compute((1, 12, 10, 7), lambda n, k, h, w: x[n, k // 4, h, w, k % 4], name="y")
+    scope = interface_scope((1, 3, 10, 7, 4), PRESETS["adreno"])
+    function = with_scopes(te.create_prim_func([x, y]), [scope, None])
+    found = schedule_function(function, spec_of("adreno"))
+    assert found.family == "transpose"
+    text = built(found.schedule.mod["main"], spec_of("adreno")).mod.imports[0].inspect_source()
+    text = text[text.rindex("__kernel") :]
+    assert text.count("READ_IMAGEF") + text.count("read_imagef") == 1
+    assert len(re.findall(r"y_ptr\[.*\] = ", text)) == 4
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+@pytest.mark.parametrize("shape", [(24, 30), (7, 143), (17, 64)])
+def test_all_knobs_are_right(device, shape):
+    spec = spec_of(device)
+    x = np.random.default_rng(1).standard_normal((2, *shape)).astype(np.float32)
+    function = turned(x.shape, (0, 2, 1), add=0.5)
+    found = transpose.match(Workload.of(function, spec))
+    if found is None:
+        return
+    chosen = list(candidates(transpose, found, spec.device))
+    for knobs in chosen[:: max(1, len(chosen) // 8)]:
+        schedule = transpose.apply(Workload.of(function, spec), knobs)
+        y = tvm.runtime.empty((2, shape[1], shape[0]), "float32", tvm.opencl())
+        built(schedule.mod["main"], spec)["turned"](tvm.runtime.tensor(x, tvm.opencl()), y)
+        assert_close(y.numpy(), x.transpose(0, 2, 1) + np.float32(0.5), OPERATOR, str(knobs))
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("perm", [(3, 1, 2, 0), (1, 3, 0, 2), (2, 3, 0, 1)])
+@pytest.mark.parametrize("device", ["cpu", "nvidia"])
+def test_permutations(device, perm):
+    assert check(single("Transpose", [(4, 6, 5, 8)], perm=list(perm)), "opencl", device) == [
+        "transpose"
+    ]
+
+
+def test_axes_without_a_tile_are_left_to_others(caplog):
+    with caplog.at_level(logging.DEBUG, logger="tvmflow"):
+        assert schedule_function(turned((101, 103), (1, 0)), spec_of("cpu")).family == "moving"
+    assert "transpose declines: no tile divides 103 x 101" in caplog.text
+
+
+def test_a_guarded_read_is_not_copied():
+    """Channels beyond the last are not there to be read, whatever is made of them later."""
+    x = te.placeholder((3, 64), "float32", name="x")
+    y = te.compute(
+        (64, 4), lambda i, k: tirx.if_then_else(k < 3, x[k, i], tirx.const(0.0)), name="y"
+    )
+    function = te.create_prim_func([x, y])
+    assert schedule_function(function, spec_of("adreno")).family == "moving"
