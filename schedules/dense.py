@@ -6,6 +6,8 @@ Three forms, chosen by who owns the weights:
 
     x[M, K]   w[N', K, c]      y[m, n] = sum_k x[m, k] * w[n // c, k, n % c]
 
+(with any leading axes; so are products of two computed matrices on a CPU, the right one packed first)
+
 *columns* (weights too large to rearrange, as ONNX MatMul has them)::
 
     x[M, K]   w[K, N]          y[m, n] = sum_k x[m, k] * w[k, n]
@@ -25,6 +27,7 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..target import Device
+from .batches import batch_of, leading
 from .common import FAMILY, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
@@ -40,24 +43,45 @@ ROWS = "dense_rows"
 
 
 def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None = None) -> te.Tensor:
-    """``x[M, K] @ w`` with packed weights ``[ceil(N / c), K, c]``, giving ``[M, N]``.
+    """``x[.., M, K] @ w`` with packed weights ``[.., ceil(N / c), K, c]``, giving ``[.., M, N]``.
 
     ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
-    blocks, depth, block = (int(d) for d in w.shape)
+    lead, rows = leading(x, w, 3), int(x.shape[-2])
+    blocks, depth, block = (int(d) for d in w.shape[-3:])
     k = te.reduce_axis((0, depth), name="k")
-    product = te.compute(
-        (x.shape[0], blocks, block),
-        lambda m, nn, n: te.sum(narrowed(x[m, k], sums) * narrowed(w[nn, k, n], sums), axis=k),
-        name="dense",
-        attrs={FAMILY: PACKED},
-    )
+
+    def body(*index):  # type: ignore[no-untyped-def]
+        *batch, m, nn, n = index
+        left, right = x(*batch_of(x, 2, batch), m, k), w(*batch_of(w, 3, batch), nn, k, n)
+        return te.sum(narrowed(left, sums) * narrowed(right, sums), axis=k)
+
+    shape = (*lead, rows, blocks, block)
+    product = te.compute(shape, body, name="dense", attrs={FAMILY: PACKED})
     product = widened(product, x.dtype)
-    return te.compute(
-        (x.shape[0], units),
-        lambda m, n: product[m, tirx.floordiv(n, block), tirx.floormod(n, block)],
-        name="unpack",
-    )
+
+    def unpack(*index):  # type: ignore[no-untyped-def]
+        *rest, n = index
+        return product(*rest, tirx.floordiv(n, block), tirx.floormod(n, block))
+
+    return te.compute((*lead, rows, units), unpack, name="unpack")
+
+
+def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
+    """``w[.., K, N]`` as panels ``[.., ceil(N / lanes), K, lanes]``, padded with zeros."""
+    *lead, depth, units = (int(d) for d in w.shape)
+
+    def body(*index):  # type: ignore[no-untyped-def]
+        *batch, nn, k, n = index
+        column = nn * lanes + n
+        value = w(*batch, k, column)
+        return (
+            value
+            if units % lanes == 0
+            else tirx.if_then_else(column < units, value, tirx.const(0, w.dtype))
+        )
+
+    return te.compute((*lead, -(-units // lanes), depth, lanes), body, name="pack_columns")
 
 
 def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
@@ -164,7 +188,8 @@ def match(workload: Workload) -> Shape | None:
     for form in (PACKED, COLUMNS, ROWS):
         anchor = workload.anchor(form)
         if anchor is not None:
-            return Shape(form, *workload.extents(anchor)[:2])
+            *_, rows, columns, _, _ = workload.extents(anchor)
+            return Shape(form, rows, columns)
     return None
 
 
@@ -181,13 +206,13 @@ def apply_packed(
 ) -> s_tir.Schedule:
     """Schedule the packed form (or columns): a vector of columns for each weight read."""
     sch = workload.sch
-    block = workload.extents(anchor)[2]
+    block = workload.extents(anchor)[-2]
     output = workload.merge_epilogue(anchor)
-    m, n = sch.get_loops(output)
+    *batch, m, n = sch.get_loops(output)
     m, mi = sch.split(m, [None, knobs.tile_m])
     n, ni = sch.split(n, [None, knobs.tile_n * block])
-    sch.reorder(m, n, mi, ni)
-    item = workload.bind_outer([m, n], knobs.group_size)
+    sch.reorder(*batch, m, n, mi, ni)
+    item = workload.bind_outer([*batch, m, n], knobs.group_size)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
