@@ -62,6 +62,11 @@ def calls_scalar_function(block: s_tir.SBlock) -> bool:
     return any(getattr(call.op, "name", None) in _SCALAR_FUNCTIONS for call in found)
 
 
+def is_vector(block: s_tir.SBlock) -> bool:
+    """Whether a block without textures may be computed in vectors."""
+    return not (decides_by_data(block) or calls_scalar_function(block))
+
+
 _SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 

@@ -28,6 +28,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .batches import batch_of, leading
+from .blocks import is_vector
 from .common import FAMILY, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
@@ -209,10 +210,19 @@ def apply_packed(
     block = workload.extents(anchor)[-2]
     output = workload.merge_epilogue(anchor)
     *batch, m, n = sch.get_loops(output)
+    whole = int(sch.get(n).extent) % block == 0 and is_vector(sch.get(output))
+    # Only constants may index the sums, or they are no registers: what the results are picked
+    # from one by one is a copy.
+    picked = None if whole else sch.cache_write(anchor, 0, "local")
     m, mi = sch.split(m, [None, knobs.tile_m])
-    n, ni = sch.split(n, [None, knobs.tile_n * block])
-    sch.reorder(*batch, m, n, mi, ni)
+    n, ni, lane = sch.split(n, [None, knobs.tile_n, block])
+    sch.reorder(*batch, m, n, mi, ni, lane)
     item = workload.bind_outer([*batch, m, n], knobs.group_size)
+    if picked is not None:
+        sch.compute_at(picked, item, preserve_unit_loops=True)
+        workload.vectorize_last(workload.loops_below(picked, item))
+    else:
+        workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])

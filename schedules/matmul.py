@@ -23,7 +23,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .batches import batch_of, leading
-from .blocks import calls_scalar_function, decides_by_data
+from .blocks import is_vector
 from .common import FAMILY, ROLE, Block, Loop, Workload
 from .family import Constraint, Value, knob
 from .tiles import divisors, largest_divisor
@@ -184,7 +184,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch.bind(ng, "threadIdx.x")
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
-    if columns % LANES == 0 and _is_vector(sch.get(output)):
+    if columns % LANES == 0 and is_vector(sch.get(output)):
         below = workload.loops_below(output, ng)
         sch.vectorize(sch.split(below[-1], [None, LANES])[-1])
     for block in (left, right):
@@ -194,10 +194,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     init = sch.decompose_reduction(anchor, ko)
     workload.vectorize_last(workload.loops_below(init, ng))
     return sch
-
-
-def _is_vector(block: s_tir.SBlock) -> bool:
-    return not (decides_by_data(block) or calls_scalar_function(block))
 
 
 def _staged(workload: Workload, role: str) -> Block:
