@@ -28,16 +28,19 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .batches import batch_of, leading
-from .blocks import is_vector
+from .blocks import drop_test, is_vector
 from .common import FAMILY, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
-from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
+from .tiles import divisors, group_sizes, largest_divisor, tile_of
 
 NAME = "dense"
 
 PACKED = "dense_packed"
 COLUMNS = "dense_columns"
 ROWS = "dense_rows"
+
+#: Rows that a register tile has at most.
+ROW_TILE = 8
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -50,14 +53,16 @@ def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None =
     """
     lead, rows = leading(x, w, 3), int(x.shape[-2])
     blocks, depth, block = (int(d) for d in w.shape[-3:])
+    whole = whole_tiles(rows)
     k = te.reduce_axis((0, depth), name="k")
 
     def body(*index):  # type: ignore[no-untyped-def]
         *batch, m, nn, n = index
-        left, right = x(*batch_of(x, 2, batch), m, k), w(*batch_of(w, 3, batch), nn, k, n)
+        row = m if whole == rows else tirx.min(m, rows - 1)
+        left, right = x(*batch_of(x, 2, batch), row, k), w(*batch_of(w, 3, batch), nn, k, n)
         return te.sum(narrowed(left, sums) * narrowed(right, sums), axis=k)
 
-    shape = (*lead, rows, blocks, block)
+    shape = (*lead, whole, blocks, block)
     product = te.compute(shape, body, name="dense", attrs={FAMILY: PACKED})
     product = widened(product, x.dtype)
 
@@ -68,9 +73,25 @@ def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None =
     return te.compute((*lead, rows, units), unpack, name="unpack")
 
 
+def whole_tiles(rows: int) -> int:
+    """Rows that are multiplied: a last, partly empty tile repeats the last row.
+
+    So no test for rows stands in the hot loop.
+    """
+    return -(-rows // (tile := tile_of(rows, ROW_TILE))) * tile
+
+
+def whole_panels(units: int, lanes: int) -> int:
+    """Vectors of columns, with a few empty ones where a register tile would else be narrow."""
+    blocks = -(-units // lanes)
+    multiple = 4 if blocks >= 16 else 2 if blocks >= 8 else 1
+    return -(-blocks // multiple) * multiple
+
+
 def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
-    """``w[.., K, N]`` as panels ``[.., ceil(N / lanes), K, lanes]``, padded with zeros."""
+    """``w[.., K, N]`` as panels ``[.., N', K, lanes]``, padded with zeros."""
     *lead, depth, units = (int(d) for d in w.shape)
+    panels = whole_panels(units, lanes)
 
     def body(*index):  # type: ignore[no-untyped-def]
         *batch, nn, k, n = index
@@ -78,11 +99,11 @@ def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
         value = w(*batch, k, column)
         return (
             value
-            if units % lanes == 0
+            if units == panels * lanes
             else tirx.if_then_else(column < units, value, tirx.const(0, w.dtype))
         )
 
-    return te.compute((*lead, -(-units // lanes), depth, lanes), body, name="pack_columns")
+    return te.compute((*lead, panels, depth, lanes), body, name="pack_columns")
 
 
 def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
@@ -150,7 +171,7 @@ CONSTRAINTS = (
         "tile_m * tile_n vectors must fit the device's registers.",
         lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
     ),
-    Constraint("tile_m is at most the number of rows.", lambda k, s, d: k.tile_m <= s.rows),
+    Constraint("tile_m must divide the rows.", lambda k, s, d: s.rows % k.tile_m == 0),
     Constraint("tile_n must divide the columns.", lambda k, s, d: s.columns % k.tile_n == 0),
     Constraint(
         "group_size is at most what the device accepts.",
@@ -162,7 +183,7 @@ CONSTRAINTS = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """As many accumulators as the device has, rows of ``x`` before columns."""
     budget = device.accumulators
-    tile_m = tile_of(shape.rows, min(8, budget))
+    tile_m = largest_divisor(shape.rows, min(ROW_TILE, budget))
     if not device.is_cpu:
         return Knobs(tile_m, 1, device.group_size)
     # Columns are read across rows of the weights: a wide tile makes each read a long run of
@@ -175,7 +196,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Every register tile that fits."""
     return {
-        "tile_m": tile_choices(shape.rows, device.accumulators),
+        "tile_m": divisors(shape.rows, device.accumulators),
         "tile_n": divisors(shape.columns, device.accumulators),
         "group_size": group_sizes(device),
     }
@@ -219,11 +240,16 @@ def apply_packed(
     sch.reorder(*batch, m, n, mi, ni, lane)
     item = workload.bind_outer([*batch, m, n], knobs.group_size)
     if picked is not None:
+        # A scope of its own: TVM would give it the memory of the sums.
+        sch.set_scope(picked, 0, "local.picked")
         sch.compute_at(picked, item, preserve_unit_loops=True)
+        drop_test(sch, picked)
         workload.vectorize_last(workload.loops_below(picked, item))
     else:
         workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
+    # Rows and columns beyond the last are there: only what is stored is tested.
+    drop_test(sch, anchor)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
     sch.reorder(k, k_inner, *tile)

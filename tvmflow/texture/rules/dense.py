@@ -43,7 +43,11 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     flat = shape[-2] < FEW_ROWS or array is None
     left = layout.plain_as(x, (prod(shape[:-1]), shape_of(x)[-1])) if flat else layout.substitute(x)
     if array is not None:
-        packed = layout.constant(blocked.dense_weight(array, layout.block))
+        weights = blocked.dense_weight(array, layout.block)
+        if layout.device.is_cpu:
+            panels = dense.whole_panels(array.shape[1], layout.block)
+            weights = blocked.pad_axis(weights, 0, panels)
+        packed = layout.constant(weights)
         sums = layout.sums(call, array.shape[0], array)
         expr = _emit(layout, dense.compute_packed, left, packed, array.shape[1], sums=sums)
     elif rows is None:
