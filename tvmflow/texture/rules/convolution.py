@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
 from ...graph.rewriter import constant_array, op_name, shape_of
 from ...schedules import conv2d, conv2d_transpose, depthwise, grouped, pooling
 from .. import blocked
+from .quantized import quantized
 from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
+
+
+def _unchanged(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return compute
 
 
 def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -23,6 +29,11 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     outputs, inputs = weight.shape[:2]
     groups = int(attrs.groups)
+    padded = any(ints(attrs.padding))
+    integers = quantized(layout, x, weight, (1, 2, 3), staged=not padded)
+    around = _unchanged
+    if integers is not None:
+        x, weight, around = integers.source, integers.weight, integers.integers.around
     options = {
         "strides": ints(attrs.strides),
         "padding": ints(attrs.padding),
@@ -32,7 +43,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     }
     if groups > 1 and inputs == 1 and outputs == groups:
         expr = layout.bb.emit_te(
-            depthwise.compute,
+            around(depthwise.compute),
             layout.blocked(x),
             layout.constant(blocked.depthwise_weight(weight, block)),
             **options,
@@ -42,7 +53,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     packed = layout.constant(blocked.conv_weight(weight, block))
     if groups > 1 and (outputs // groups) % block:
         expr = layout.bb.emit_te(
-            grouped.compute,
+            around(grouped.compute),
             layout.blocked(x),
             packed,
             outputs,
@@ -54,7 +65,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     # A few channels would leave most lanes empty: such an input is read in its plain layout.
     read_plain = inputs <= block // 4 and not layout.is_blocked(x)
     expr = layout.bb.emit_te(
-        conv2d.compute,
+        around(conv2d.compute),
         layout.substitute(x) if read_plain else layout.blocked(x),
         packed,
         **options,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
@@ -12,6 +13,7 @@ from ...graph.rewriter import constant_array, op_name, shape_of
 from ...schedules import dense, matmul, softmax
 from .. import blocked
 from . import moving
+from .quantized import quantized
 from .result import INJECTIVE, OPAQUE, OUT_ELEMWISE_FUSABLE, Result, Rule, is_float
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     x, weight = call.args
     if len(shape_of(call)) == 4 and (mixed := moving.mix_rule(layout, call)) is not None:
         return mixed
-    if str(call.ty.dtype) != "float32" or min(len(shape_of(x)), len(shape_of(weight))) < 2:
+    if (
+        str(call.ty.dtype) not in ("float32", "int32")
+        or min(len(shape_of(x)), len(shape_of(weight))) < 2
+    ):
         return None
     if len(shape_of(weight)) > 2:
         return _computed(layout, call)
@@ -39,6 +44,11 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     shape = shape_of(call)
     if array is None and rows is None and not _stays(layout, call):
         return _computed(layout, call)
+    compute: Callable[..., Any] = dense.compute_packed
+    integers = None if array is None else quantized(layout, x, array, (0,), staged=False)
+    if integers is not None:
+        x, array = integers.source, integers.weight
+        compute = integers.integers.around(compute)
     # Few rows: those of all matrices of the batch are one matrix.
     flat = shape[-2] < FEW_ROWS or array is None
     left = layout.plain_as(x, (prod(shape[:-1]), shape_of(x)[-1])) if flat else layout.substitute(x)
@@ -49,7 +59,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
             weights = blocked.pad_axis(weights, 0, panels)
         packed = layout.constant(weights)
         sums = layout.sums(call, array.shape[0], array)
-        expr = _emit(layout, dense.compute_packed, left, packed, array.shape[1], sums=sums)
+        expr = _emit(layout, compute, left, packed, array.shape[1], sums=sums)
     elif rows is None:
         expr = _emit(layout, dense.compute_columns, left, layout.substitute(weight), layout.block)
     else:
