@@ -11,10 +11,13 @@ from tvm import relax
 
 from .context import NodeContext, Refusal, constant
 from .convolution import convolve
-from .quantization import limit
 from .registry import converts
 
 R = relax.op
+
+#: Added to a number below 2^22 in magnitude and subtracted again, rounds it to even: above
+#: 2^23, fp32 has integers only.
+ROUNDER = 1.5 * 2**23
 
 
 def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax.Expr:
@@ -97,5 +100,11 @@ def requantize(
     ratio = left.reshape(()) * right / result.reshape(())
     scale = constant(ratio.astype(np.float32).reshape(shaped(ratio.size, shape, axis)))
     value = c.emit(R.multiply(c.emit(R.astype(total, "float32")), scale))
-    value = c.emit(R.add(c.emit(R.round(value)), constant(points.reshape(()))))
-    return R.astype(limit(c, value, c.result.dtype), c.result.dtype)
+    limits, zero_point = np.iinfo(c.result.dtype), float(points.reshape(()))
+    low, high = (constant(np.float32(v - zero_point)) for v in (limits.min, limits.max))
+    value = c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
+    # TVM rounds number by number, which would keep whole kernels from vectors.
+    rounder = constant(np.float32(ROUNDER))
+    value = c.emit(R.subtract(c.emit(R.add(value, rounder)), rounder))
+    value = c.emit(R.add(value, constant(np.float32(zero_point))))
+    return R.astype(value, c.result.dtype)
