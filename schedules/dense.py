@@ -6,7 +6,8 @@ Three forms, chosen by who owns the weights:
 
     x[M, K]   w[N', K, c]      y[m, n] = sum_k x[m, k] * w[n // c, k, n % c]
 
-(with any leading axes; so are products of two computed matrices on a CPU, the right one packed first)
+(with any leading axes; so are products of two computed matrices on a CPU, the right one
+packed first)
 
 *columns* (weights too large to rearrange, as ONNX MatMul has them)::
 

@@ -38,6 +38,8 @@ MOST_ROWS = 4
 RADIX = 8
 #: Fewer items than this do not pay for the barriers.
 LEAST_ITEMS = 16
+#: Steps that the heuristic writes out: as many texels or vectors are on their way from memory.
+UNROLL = 4
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -61,6 +63,7 @@ class Knobs:
 
     items: int = knob("Work-items that share the sum over K.")
     columns: int = knob("Vectors of columns of a work-group, each with items of its own.")
+    unroll: int = knob("Steps over K of which an item has the reads under way at once.")
 
 
 CONSTRAINTS = (
@@ -82,14 +85,19 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     """A group of the usual size for each column; neighbouring columns where they lie together."""
     items = next(n for n in (64, 32, 16) if shape.depth % n == 0)
     if shape.form != COLUMNS:
-        return Knobs(items, 1)
+        return Knobs(items, 1, UNROLL)
     items = LEAST_ITEMS
-    return Knobs(items, largest_divisor(shape.columns, min(16, device.max_group_size // items)))
+    columns = largest_divisor(shape.columns, min(16, device.max_group_size // items))
+    return Knobs(items, columns, UNROLL)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Groups of all sizes."""
-    return {"items": (16, 32, 64, 128, 256), "columns": divisors(shape.columns, 64)}
+    return {
+        "items": (16, 32, 64, 128, 256),
+        "columns": divisors(shape.columns, 64),
+        "unroll": (1, 2, 4, 8),
+    }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
@@ -127,59 +135,52 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     _, high, _ = sch.split(k, [None, knobs.items // RADIX, RADIX])
     by_eight = sch.rfactor(high, 0)
     by_item = sch.rfactor(sch.get_loops(by_eight)[-1], 0)
-    texels = workload.stage_texture(by_item, 1, None)
-    shared = sch.cache_write(by_item, 0, "local")
+    texels = workload.stage_weights(by_item, 1)
+    # What several items read is copied to local memory when it is complete: barriers stand
+    # behind copies, and not between the additions.
+    shared, eights = (sch.cache_write(block, 0, "local") for block in (by_item, by_eight))
 
     m, n = sch.get_loops(output)
     group, vector, ni = sch.split(n, [None, knobs.columns, width])
     sch.reorder(group, vector, m, ni)
+    items: list[Loop] = []
     only = sch.add_unit_loop(m)
     _, first = sch.split(only, [None, knobs.items])
     for block in (last, total) if form == ROWS else (total,):
         sch.compute_at(block, first, preserve_unit_loops=True)
-    for block in (by_eight, shared):
-        sch.set_scope(block, 0, "shared")
-        sch.compute_at(block, group, preserve_unit_loops=True)
-    item = _copied(workload, shared, group, axes)
-    sch.compute_at(by_item, item, preserve_unit_loops=True)
+    for sums, copy in ((by_eight, eights), (by_item, shared)):
+        sch.set_scope(copy, 0, "shared")
+        sch.compute_at(copy, group, preserve_unit_loops=True)
+        items.append(_bind_copy(workload, copy, group, axes, knobs.items))
+        sch.compute_at(sums, items[-1], preserve_unit_loops=True)
     # Bound last: what is computed at a bound loop is computed for all of its items.
     sch.bind(group, "blockIdx.x")
     sch.bind(vector, axes[1])
     sch.bind(first, axes[0])
     # Only now that all have their places may sums be split from what they begin with.
-    _by_eights(workload, by_eight, group, knobs.items, axes)
     for block in (last, total) if form == ROWS else (total,):
-        _sum(workload, block, first, 1)
-    _sum(workload, by_item, item, 4, texels)
+        _sum(workload, block, first, RADIX)
+    _sum(workload, by_eight, items[0], RADIX)
+    _sum(workload, by_item, items[1], knobs.unroll, texels)
     return sch
 
 
-def _copied(workload: Workload, block: Block, group: Loop, axes: tuple[str, str]) -> Loop:
-    """Bind the loops of the block that puts an item's sum into local memory; the item's loop."""
+def _bind_copy(
+    workload: Workload, block: Block, group: Loop, axes: tuple[str, str], items: int
+) -> Loop:
+    """Bind the loops of a block that puts sums into local memory; the loop of one item."""
     sch = workload.sch
-    low, high, m, vector, lane = workload.loops_below(block, group)
-    sch.reorder(vector, high, low, m, lane)
+    *digits, m, vector, lane = workload.loops_below(block, group)
+    # The digits of an item, the last one first.
+    digits.reverse()
+    sch.reorder(vector, *digits, m, lane)
     sch.bind(vector, axes[1])
-    item = sch.fuse(high, low)
+    item = sch.fuse(*digits) if len(digits) > 1 else digits[0]
+    if int(sch.get(item).extent) != items:
+        _, item = sch.split(item, [None, items])
     sch.bind(item, axes[0])
     workload.vectorize_last([m, lane])
     return item
-
-
-def _by_eights(
-    workload: Workload, block: Block, group: Loop, items: int, axes: tuple[str, str]
-) -> None:
-    """Have the first items of a group add up eight partial sums each."""
-    sch = workload.sch
-    (high, m, vector, lane), (low,) = _kinds(workload, block, group)
-    sch.reorder(vector, high, low, m, lane)
-    sch.bind(vector, axes[1])
-    _, item = sch.split(high, [None, items])
-    sch.bind(item, axes[0])
-    workload.unroll_all([low])
-    workload.vectorize_last([m, lane])
-    init = sch.decompose_reduction(block, low)
-    workload.vectorize_last(workload.loops_below(init, item))
 
 
 def _kinds(workload: Workload, block: Block, above: Loop) -> tuple[list[Loop], list[Loop]]:

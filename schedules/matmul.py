@@ -135,7 +135,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     tile_m = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
     most = min(device.max_group_size, max(device.group_size, 16))
     group_n = largest_divisor(vectors // tile_n, max(1, round(most**0.5)))
-    group_m = largest_divisor(shape.rows // tile_m, max(1, most // group_n))
+    group_m = largest_divisor(shape.rows // tile_m, min(16, max(1, most // group_n)))
     return Knobs(tile_m, tile_n, group_m, group_n, largest_divisor(shape.depth, 16))
 
 

@@ -20,7 +20,10 @@ from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape
 from tvmflow.schedules.family import candidates, read_knobs, refusal
+from tvmflow.schedules.gemv import Shape as GemvShape
 from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.schedules.matmul import Shape as MatmulShape
+from tvmflow.schedules.matmul import padded
 from tvmflow.target import PRESETS
 from tvmflow.tolerance import assert_close
 
@@ -60,6 +63,18 @@ def dense_shapes(rng, lanes):
     return DenseShape(pick([PACKED, COLUMNS, ROWS]), pick([1, 3, 64]), pick([1, 10, 63]))
 
 
+def matmul_shapes(rng, lanes):
+    pick = rng.choice
+    extents = [padded(pick([1, 7, 40, 197, 512, 1001])) for _ in range(2)]
+    return MatmulShape(pick([1, 12]), *extents, pick([8, 16, 64, 200, 3072]))
+
+
+def gemv_shapes(rng, lanes):
+    pick = rng.choice
+    form = pick([PACKED, COLUMNS, ROWS])
+    return GemvShape(form, pick([1, 4]), pick([1, 10, 63, 256]), pick([16, 96, 1024]))
+
+
 SHAPES = {
     "conv2d": conv_shapes,
     "depthwise": window_shapes,
@@ -67,6 +82,8 @@ SHAPES = {
     "grouped": grouped_shapes,
     "conv2d_transpose": grouped_shapes,
     "dense": dense_shapes,
+    "gemv": gemv_shapes,
+    "matmul": matmul_shapes,
 }
 
 
@@ -147,6 +164,8 @@ def choices(compiled, seed):
     rng = random.Random(seed)
     shapes = {
         "dense": DenseShape,
+        "gemv": GemvShape,
+        "matmul": MatmulShape,
         "conv2d": ConvShape,
         "depthwise": WindowShape,
         "pooling": WindowShape,
