@@ -15,10 +15,6 @@ from .registry import converts
 
 R = relax.op
 
-#: Added to a number below 2^22 in magnitude and subtracted again, rounds it to even: above
-#: 2^23, fp32 has integers only.
-ROUNDER = 1.5 * 2**23
-
 
 def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax.Expr:
     """An operand without its zero point, in int32.
@@ -103,8 +99,8 @@ def requantize(
     limits, zero_point = np.iinfo(c.result.dtype), float(points.reshape(()))
     low, high = (constant(np.float32(v - zero_point)) for v in (limits.min, limits.max))
     value = c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
-    # TVM rounds number by number, which would keep whole kernels from vectors.
-    rounder = constant(np.float32(ROUNDER))
-    value = c.emit(R.subtract(c.emit(R.add(value, rounder)), rounder))
+    # Not R.round, which TVM computes number by number and which would keep whole kernels from
+    # vectors.  Halves go up instead of to even: within one unit of the result.
+    value = c.emit(R.floor(c.emit(R.add(value, constant(np.float32(0.5))))))
     value = c.emit(R.add(value, constant(np.float32(zero_point))))
     return R.astype(value, c.result.dtype)
