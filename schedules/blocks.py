@@ -62,6 +62,37 @@ def calls_scalar_function(block: s_tir.SBlock) -> bool:
     return any(getattr(call.op, "name", None) in _SCALAR_FUNCTIONS for call in found)
 
 
+def gathers_bytes(block: s_tir.SBlock) -> bool:
+    """Whether lanes of a vector are 8-bit numbers from different places.
+
+    TVM's OpenCL code puts them together as bytes of one number, which it then stores as a vector.
+    """
+    lane = block.iter_vars[-1].var if block.iter_vars else None
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
+    return any(
+        str(load.source.dtype) in ("int8", "uint8")
+        and any(uses(index, lane) for index in load.indices)
+        and not load.indices[-1].same_as(lane)
+        for load in loads
+    )
+
+
+def is_vector(block: s_tir.SBlock) -> bool:
+    """Whether a block without textures may be computed in vectors."""
+    return not (decides_by_data(block) or calls_scalar_function(block))
+
+
+def drop_test(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Let a block run for all of its loops, where that is known to do no harm."""
+    at = sch.get_loops(block)[-1]
+    loop = sch.get(at)
+    realize = loop.body
+    whole = s_tir.SBlockRealize(realize.iter_values, True, realize.block)
+    changed = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
+    sch.state.replace(sch.get_sref(at), changed, {})
+
+
 _SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 

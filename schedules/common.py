@@ -20,6 +20,7 @@ from ..texture.scope import is_half, is_texture
 from .blocks import (
     calls_scalar_function,
     decides_by_data,
+    gathers_bytes,
     gathers_channels,
     is_injective,
 )
@@ -98,7 +99,7 @@ class Workload:
         found = self.sch.get(block)
         if len(loops) < 2 or decides_by_data(found) or calls_scalar_function(found):
             return 0
-        if gathers_channels(found):
+        if gathers_channels(found) or gathers_bytes(found):
             return 0
         extent = int(self.sch.get(loops[-1]).extent)
         return extent if extent in LANES else 0

@@ -6,6 +6,9 @@ Three forms, chosen by who owns the weights:
 
     x[M, K]   w[N', K, c]      y[m, n] = sum_k x[m, k] * w[n // c, k, n % c]
 
+(with any leading axes; so are products of two computed matrices on a CPU, the right one
+packed first)
+
 *columns* (weights too large to rearrange, as ONNX MatMul has them)::
 
     x[M, K]   w[K, N]          y[m, n] = sum_k x[m, k] * w[k, n]
@@ -25,9 +28,11 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..target import Device
+from .batches import batch_of, leading
+from .blocks import drop_test, is_vector
 from .common import FAMILY, ROLE, Workload, narrowed, widened
 from .family import Constraint, Value, knob
-from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
+from .tiles import divisors, group_sizes, largest_divisor
 
 NAME = "dense"
 
@@ -35,29 +40,74 @@ PACKED = "dense_packed"
 COLUMNS = "dense_columns"
 ROWS = "dense_rows"
 
+#: Rows that a register tile has at most: 6 rows of 4 vectors, with the 4 that are read, are 28 of
+#: the 32 registers of AVX-512.
+ROW_TILE = 6
+
 
 # -- what it computes ---------------------------------------------------------------------
 
 
 def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None = None) -> te.Tensor:
-    """``x[M, K] @ w`` with packed weights ``[ceil(N / c), K, c]``, giving ``[M, N]``.
+    """``x[.., M, K] @ w`` with packed weights ``[.., ceil(N / c), K, c]``, giving ``[.., M, N]``.
 
     ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
-    blocks, depth, block = (int(d) for d in w.shape)
+    lead, rows = leading(x, w, 3), int(x.shape[-2])
+    blocks, depth, block = (int(d) for d in w.shape[-3:])
+    whole = whole_tiles(rows)
     k = te.reduce_axis((0, depth), name="k")
-    product = te.compute(
-        (x.shape[0], blocks, block),
-        lambda m, nn, n: te.sum(narrowed(x[m, k], sums) * narrowed(w[nn, k, n], sums), axis=k),
-        name="dense",
-        attrs={FAMILY: PACKED},
-    )
+
+    def body(*index):  # type: ignore[no-untyped-def]
+        *batch, m, nn, n = index
+        row = m if whole == rows else tirx.min(m, rows - 1)
+        left, right = x(*batch_of(x, 2, batch), row, k), w(*batch_of(w, 3, batch), nn, k, n)
+        return te.sum(narrowed(left, sums) * narrowed(right, sums), axis=k)
+
+    shape = (*lead, whole, blocks, block)
+    product = te.compute(shape, body, name="dense", attrs={FAMILY: PACKED})
     product = widened(product, x.dtype)
-    return te.compute(
-        (x.shape[0], units),
-        lambda m, n: product[m, tirx.floordiv(n, block), tirx.floormod(n, block)],
-        name="unpack",
-    )
+
+    def unpack(*index):  # type: ignore[no-untyped-def]
+        *rest, n = index
+        return product(*rest, tirx.floordiv(n, block), tirx.floormod(n, block))
+
+    return te.compute((*lead, rows, units), unpack, name="unpack")
+
+
+def whole_tiles(rows: int) -> int:
+    """Rows that are multiplied: a last, partly empty tile repeats the last row.
+
+    So no test for rows stands in the hot loop.  Of two tiles the wider one reads less: each of
+    its products with four vectors takes ``1 / 4 + 1 / tile`` reads.
+    """
+    tiles = range(1, min(rows, ROW_TILE) + 1)
+    return min((-(-rows // t) * t * (1.25 + 1 / t), -(-rows // t) * t) for t in tiles)[1]
+
+
+def whole_panels(units: int, lanes: int) -> int:
+    """Vectors of columns, with a few empty ones where a register tile would else be narrow."""
+    blocks = -(-units // lanes)
+    multiple = 4 if blocks >= 16 else 2 if blocks >= 8 else 1
+    return -(-blocks // multiple) * multiple
+
+
+def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
+    """``w[.., K, N]`` as panels ``[.., N', K, lanes]``, padded with zeros."""
+    *lead, depth, units = (int(d) for d in w.shape)
+    panels = whole_panels(units, lanes)
+
+    def body(*index):  # type: ignore[no-untyped-def]
+        *batch, nn, k, n = index
+        column = nn * lanes + n
+        value = w(*batch, k, column)
+        return (
+            value
+            if units == panels * lanes
+            else tirx.if_then_else(column < units, value, tirx.const(0, w.dtype))
+        )
+
+    return te.compute((*lead, panels, depth, lanes), body, name="pack_columns")
 
 
 def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
@@ -125,7 +175,7 @@ CONSTRAINTS = (
         "tile_m * tile_n vectors must fit the device's registers.",
         lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
     ),
-    Constraint("tile_m is at most the number of rows.", lambda k, s, d: k.tile_m <= s.rows),
+    Constraint("tile_m must divide the rows.", lambda k, s, d: s.rows % k.tile_m == 0),
     Constraint("tile_n must divide the columns.", lambda k, s, d: s.columns % k.tile_n == 0),
     Constraint(
         "group_size is at most what the device accepts.",
@@ -137,7 +187,7 @@ CONSTRAINTS = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """As many accumulators as the device has, rows of ``x`` before columns."""
     budget = device.accumulators
-    tile_m = tile_of(shape.rows, min(8, budget))
+    tile_m = largest_divisor(shape.rows, min(ROW_TILE, budget))
     if not device.is_cpu:
         return Knobs(tile_m, 1, device.group_size)
     # Columns are read across rows of the weights: a wide tile makes each read a long run of
@@ -150,7 +200,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Every register tile that fits."""
     return {
-        "tile_m": tile_choices(shape.rows, device.accumulators),
+        "tile_m": divisors(shape.rows, device.accumulators),
         "tile_n": divisors(shape.columns, device.accumulators),
         "group_size": group_sizes(device),
     }
@@ -164,7 +214,8 @@ def match(workload: Workload) -> Shape | None:
     for form in (PACKED, COLUMNS, ROWS):
         anchor = workload.anchor(form)
         if anchor is not None:
-            return Shape(form, *workload.extents(anchor)[:2])
+            *_, rows, columns, _, _ = workload.extents(anchor)
+            return Shape(form, rows, columns)
     return None
 
 
@@ -181,14 +232,28 @@ def apply_packed(
 ) -> s_tir.Schedule:
     """Schedule the packed form (or columns): a vector of columns for each weight read."""
     sch = workload.sch
-    block = workload.extents(anchor)[2]
+    block = workload.extents(anchor)[-2]
     output = workload.merge_epilogue(anchor)
-    m, n = sch.get_loops(output)
+    *batch, m, n = sch.get_loops(output)
+    whole = int(sch.get(n).extent) % block == 0 and is_vector(sch.get(output))
+    # Only constants may index the sums, or they are no registers: what the results are picked
+    # from one by one is a copy.
+    picked = None if whole else sch.cache_write(anchor, 0, "local")
     m, mi = sch.split(m, [None, knobs.tile_m])
-    n, ni = sch.split(n, [None, knobs.tile_n * block])
-    sch.reorder(m, n, mi, ni)
-    item = workload.bind_outer([m, n], knobs.group_size)
+    n, ni, lane = sch.split(n, [None, knobs.tile_n, block])
+    sch.reorder(*batch, m, n, mi, ni, lane)
+    item = workload.bind_outer([*batch, m, n], knobs.group_size)
+    if picked is not None:
+        # A scope of its own: TVM would give it the memory of the sums.
+        sch.set_scope(picked, 0, "local.picked")
+        sch.compute_at(picked, item, preserve_unit_loops=True)
+        drop_test(sch, picked)
+        workload.vectorize_last(workload.loops_below(picked, item))
+    else:
+        workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
+    # Rows and columns beyond the last are there: only what is stored is tested.
+    drop_test(sch, anchor)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
     sch.reorder(k, k_inner, *tile)

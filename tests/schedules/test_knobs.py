@@ -22,7 +22,10 @@ from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape
 from tvmflow.schedules.fallback import Shape as FallbackShape
 from tvmflow.schedules.family import candidates, read_knobs, refusal
+from tvmflow.schedules.gemv import Shape as GemvShape
 from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.schedules.matmul import Shape as MatmulShape
+from tvmflow.schedules.matmul import padded
 from tvmflow.schedules.moving import Shape as MovingShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.rows import Shape as RowShape
@@ -132,6 +135,18 @@ def transpose_shapes(rng, lanes):
     )  # fmt: skip
 
 
+def matmul_shapes(rng, lanes):
+    pick = rng.choice
+    extents = [padded(pick([1, 7, 40, 197, 512, 1001])) for _ in range(2)]
+    return MatmulShape(pick([1, 12]), *extents, pick([8, 16, 64, 200, 3072]))
+
+
+def gemv_shapes(rng, lanes):
+    pick = rng.choice
+    form = pick([PACKED, COLUMNS, ROWS])
+    return GemvShape(form, pick([1, 4]), pick([1, 10, 63, 256]), pick([16, 96, 1024]))
+
+
 SHAPES = {
     "moving": moving_shapes,
     "transpose": transpose_shapes,
@@ -149,6 +164,8 @@ SHAPES = {
     "reduction": reduction_shapes,
     "softmax": row_shapes,
     "normalization": row_shapes,
+    "gemv": gemv_shapes,
+    "matmul": matmul_shapes,
 }
 
 
@@ -241,6 +258,8 @@ def choices(compiled, seed):
         "transpose": TransposeShape,
         "fallback": FallbackShape,
         "dense": DenseShape,
+        "gemv": GemvShape,
+        "matmul": MatmulShape,
         "conv2d": ConvShape,
         "conv2d_1x1": ConvShape,
         "depthwise": WindowShape,

@@ -125,7 +125,8 @@ DENSE = {
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 @pytest.mark.parametrize("case", DENSE)
 def test_dense(case, target, device):
-    assert "dense" in check(DENSE[case](), target, device)
+    computed = case == "product_of_two_inputs" and device != "cpu"
+    assert ("matmul" if computed else "dense") in check(DENSE[case](), target, device)
 
 
 SOFTMAX = {

@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - each registers its converters
     padding,
     pooling,
     quantization,
+    quantized,
     reduction,
     resize,
     shaping,

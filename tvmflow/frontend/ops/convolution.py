@@ -18,16 +18,20 @@ _CONV_TRANSPOSE = {1: R.nn.conv1d_transpose, 2: R.nn.conv2d_transpose, 3: R.nn.c
 @converts("Conv")
 def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
-    shape, weight = c.shape(0), c.shape(1)
-    rank = _spatial_rank(shape)
-    groups = c.attribute("group", 1)
+    result = convolve(c, c.input(0), c.input(1), c.shape(1))
+    return _with_bias(c, result, len(c.shape()) - 2)
+
+
+def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: tuple[int, ...]) -> relax.Expr:
+    """The node's convolution, of its operands or what was made of them."""
+    shape = c.shape(0)
+    rank, groups = _spatial_rank(shape), c.attribute("group", 1)
     _check_channels(shape[1], weight[1] * groups)
     windows = read_windows(c.attribute, weight[2:], shape[2:])
-    result = _CONV[rank](
-        c.input(0), c.input(1), strides=windows.strides, padding=windows.pads,
+    return _CONV[rank](
+        x, w, strides=windows.strides, padding=windows.pads,
         dilation=windows.dilations, groups=groups,
     )  # fmt: skip
-    return _with_bias(c, result, rank)
 
 
 def _spatial_rank(shape: tuple[int, ...]) -> int:

@@ -60,22 +60,6 @@ def _gemm_weight(c: NodeContext, alpha: float) -> tuple[relax.Expr, bool]:
     return c.constant(np.ascontiguousarray(values)), taken
 
 
-@converts("MatMulInteger")
-def matmul_integer(c: NodeContext) -> relax.Expr:
-    """Product of 8-bit matrices without their zero points, in int32."""
-    operands = []
-    for index in (0, 1):
-        value = c.emit(R.astype(c.input(index), "int32"))
-        if c.has(2 + index):
-            zero = c.emit(R.astype(c.input(2 + index), "int32"))
-            shape = c.shape(2 + index)
-            if index == 0 and len(shape) == 1 and shape[0] != 1:  # one for each row
-                zero = c.emit(R.reshape(zero, (*shape, 1)))
-            value = c.emit(R.subtract(value, zero))
-        operands.append(value)
-    return R.matmul(*operands)
-
-
 @converts("Einsum")
 def einsum(c: NodeContext) -> relax.Expr:
     """Einstein summation."""

@@ -26,10 +26,11 @@ def quantize(c: NodeContext) -> relax.Expr:
     value = c.emit(R.round(c.emit(R.divide(x, scale))))
     if zero is not None:
         value = c.emit(R.add(value, zero))
-    return R.astype(_limit(c, value, target), target)
+    return R.astype(limit(c, value, target), target)
 
 
-def _limit(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
+def limit(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
+    """The value within the limits of an integer type."""
     limits = np.iinfo(target)
     low, high = (constant(np.array(v, np.float32)) for v in (limits.min, limits.max))
     return c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
@@ -94,6 +95,6 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     lowest = c.emit(R.minimum(c.emit(R.min(x)), zero))
     scale = c.emit(R.divide(c.emit(R.subtract(highest, lowest)), c.constant(255)))
     point = c.emit(R.round(c.emit(R.divide(c.emit(R.negative(lowest)), scale))))
-    point = _limit(c, point, "uint8")
+    point = limit(c, point, "uint8")
     value = c.emit(R.add(c.emit(R.round(c.emit(R.divide(x, scale)))), point))
-    return [R.astype(_limit(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
+    return [R.astype(limit(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]

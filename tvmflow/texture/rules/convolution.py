@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -21,10 +22,15 @@ from ...schedules import (
 )
 from .. import blocked
 from ..algorithms import WINOGRAD, Convolution
+from .quantized import quantized
 from .result import OPAQUE, OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
+
+
+def _unchanged(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return compute
 
 
 def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -35,9 +41,15 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     outputs, inputs = weight.shape[:2]
     groups = int(attrs.groups)
-    algorithm = layout.algorithm(Convolution.of(call), weight.dtype)
-    if algorithm in WINOGRAD:
-        return _winograd(layout, call, weight, WINOGRAD[algorithm])
+    padded = any(ints(attrs.padding))
+    integers = quantized(layout, x, weight, (1, 2, 3), staged=not padded)
+    around = _unchanged
+    if integers is not None:
+        x, weight, around = integers.source, integers.weight, integers.integers.around
+    else:
+        algorithm = layout.algorithm(Convolution.of(call), weight.dtype)
+        if algorithm in WINOGRAD:
+            return _winograd(layout, call, weight, WINOGRAD[algorithm])
     options = {
         "strides": ints(attrs.strides),
         "padding": ints(attrs.padding),
@@ -47,7 +59,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     }
     if groups > 1 and inputs == 1 and outputs == groups:
         expr = layout.bb.emit_te(
-            depthwise.compute,
+            around(depthwise.compute),
             layout.blocked(x),
             layout.constant(blocked.depthwise_weight(weight, block)),
             **options,
@@ -57,7 +69,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     packed = layout.constant(blocked.conv_weight(weight, block))
     if groups > 1 and (outputs // groups) % block:
         expr = layout.bb.emit_te(
-            grouped.compute,
+            around(grouped.compute),
             layout.blocked(x),
             packed,
             outputs,
@@ -69,7 +81,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     # A few channels would leave most lanes empty: such an input is read in its plain layout.
     read_plain = inputs <= block // 4 and not layout.is_blocked(x)
     expr = layout.bb.emit_te(
-        conv2d.compute,
+        around(conv2d.compute),
         layout.substitute(x) if read_plain else layout.blocked(x),
         packed,
         **options,

@@ -27,8 +27,13 @@ def unary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 def cast_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Casts between floating-point types; vectors of others are not what a texel holds."""
-    return unary_rule(layout, call) if is_float(call) and is_float(call.args[0]) else None
+    """Casts between floating-point types, and the integers of quantized networks."""
+    both = (call, call.args[0])
+    return unary_rule(layout, call) if all(_has_vectors(expr) for expr in both) else None
+
+
+def _has_vectors(expr: relax.Expr) -> bool:
+    return is_float(expr) or str(expr.ty.dtype) in ("int8", "uint8", "int32")
 
 
 def binary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:

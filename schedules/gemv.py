@@ -1,0 +1,213 @@
+"""Products of one or few rows with a matrix on GPUs: each weight is read once, side by side.
+
+What it computes is :mod:`.dense`'s, in any of its forms.  There, a work-item sums up a whole
+column, which leaves a GPU with too few of them, and neighbours far apart in packed weights or
+rows.  Here the ``items`` of a work-group share the sum over K, with K cut into their vectors::
+
+    k = step * items + item
+    by_item[item]     = sum over steps       registers, then local memory
+    by_eight[i]       = sum over 8 of them   local memory, behind a barrier
+    y                 = sum over the rest
+
+so that neighbours read neighbouring vectors (packed weights, and rows).  Weights in columns lie
+side by side along N: there, a group has ``columns`` vectors of them, and ``items`` rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tvm import s_tir
+from tvm.tirx import IterVar
+
+from ..target import Device
+from . import dense
+from .common import LANES, ROLE, Block, Loop, Workload
+from .dense import COLUMNS, PACKED, ROWS
+from .family import Constraint, Value, knob
+from .tiles import divisors, largest_divisor
+
+logger = logging.getLogger(__name__)
+
+NAME = "gemv"
+
+#: Rows of ``x`` for which the weights are still read once: those of a register tile.
+MOST_ROWS = 4
+#: Partial sums that one item adds up.
+RADIX = 8
+#: Fewer items than this do not pay for the barriers.
+LEAST_ITEMS = 16
+#: Steps that the heuristic writes out: as many texels or vectors are on their way from memory.
+UNROLL = 4
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the knobs depend on."""
+
+    form: str
+    rows: int
+    #: Vectors of columns, or single columns in the rows form.
+    columns: int
+    #: Products that are shared among items: vectors of them in the rows form.
+    depth: int
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How a work-group shares the weights."""
+
+    items: int = knob("Work-items that share the sum over K.")
+    columns: int = knob("Vectors of columns of a work-group, each with items of its own.")
+    unroll: int = knob("Steps over K of which an item has the reads under way at once.")
+
+
+CONSTRAINTS = (
+    Constraint(
+        "items must divide the depth and be a power of 2, at least 16.",
+        lambda k, s, d: s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256),
+    ),
+    Constraint(
+        "columns must divide those of the matrix.", lambda k, s, d: s.columns % k.columns == 0
+    ),
+    Constraint(
+        "items * columns is at most what the device accepts.",
+        lambda k, s, d: k.items * k.columns <= d.max_group_size,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """A group of the usual size for each column; neighbouring columns where they lie together."""
+    items = next(n for n in (64, 32, 16) if shape.depth % n == 0)
+    if shape.form != COLUMNS:
+        return Knobs(items, 1, UNROLL)
+    items = LEAST_ITEMS
+    columns = largest_divisor(shape.columns, min(16, device.max_group_size // items))
+    return Knobs(items, columns, UNROLL)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Groups of all sizes."""
+    return {
+        "items": (16, 32, 64, 128, 256),
+        "columns": divisors(shape.columns, 64),
+        "unroll": (1, 2, 4, 8),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a dense function of few rows, on a GPU, whose depth can be shared."""
+    found = dense.match(workload)
+    if found is None or workload.is_cpu or found.rows > MOST_ROWS:
+        return None
+    anchor = workload.anchor(found.form)
+    *rest, depth = workload.extents(anchor)
+    if len(rest) != 3:
+        return None
+    if depth % LEAST_ITEMS:
+        logger.debug("gemv declines: a sum of %d cannot be shared", depth)
+        return None
+    return Shape(found.form, found.rows, found.columns, depth)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Split the sum into a tree and give each level its loops."""
+    sch = workload.sch
+    form = next(f for f in (PACKED, COLUMNS, ROWS) if workload.anchor(f) is not None)
+    total = last = workload.anchor(form)
+    if form == ROWS:
+        after = workload.after(total)
+        last = next(b for b in after if workload.annotation(b, ROLE) == "combine")
+        sch.set_scope(total, 0, "local")
+    *_, lane, k = sch.get_loops(total)
+    width = 1 if form == ROWS else int(sch.get(lane).extent)
+    output = workload.merge_epilogue(last)
+    # What lies side by side in memory is for neighbouring items.
+    axes = ("threadIdx.y", "threadIdx.x") if form == COLUMNS else ("threadIdx.x", "threadIdx.y")
+    _, high, _ = sch.split(k, [None, knobs.items // RADIX, RADIX])
+    by_eight = sch.rfactor(high, 0)
+    by_item = sch.rfactor(sch.get_loops(by_eight)[-1], 0)
+    texels = workload.stage_weights(by_item, 1)
+    # What several items read is copied to local memory when it is complete: barriers stand
+    # behind copies, and not between the additions.
+    shared, eights = (sch.cache_write(block, 0, "local") for block in (by_item, by_eight))
+
+    m, n = sch.get_loops(output)
+    group, vector, ni = sch.split(n, [None, knobs.columns, width])
+    sch.reorder(group, vector, m, ni)
+    items: list[Loop] = []
+    only = sch.add_unit_loop(m)
+    _, first = sch.split(only, [None, knobs.items])
+    for block in (last, total) if form == ROWS else (total,):
+        sch.compute_at(block, first, preserve_unit_loops=True)
+    for sums, copy in ((by_eight, eights), (by_item, shared)):
+        sch.set_scope(copy, 0, "shared")
+        sch.compute_at(copy, group, preserve_unit_loops=True)
+        items.append(_bind_copy(workload, copy, group, axes, knobs.items))
+        sch.compute_at(sums, items[-1], preserve_unit_loops=True)
+    # Bound last: what is computed at a bound loop is computed for all of its items.
+    sch.bind(group, "blockIdx.x")
+    sch.bind(vector, axes[1])
+    sch.bind(first, axes[0])
+    # Only now that all have their places may sums be split from what they begin with.
+    for block in (last, total) if form == ROWS else (total,):
+        _sum(workload, block, first, RADIX)
+    _sum(workload, by_eight, items[0], RADIX)
+    _sum(workload, by_item, items[1], knobs.unroll, texels)
+    return sch
+
+
+def _bind_copy(
+    workload: Workload, block: Block, group: Loop, axes: tuple[str, str], items: int
+) -> Loop:
+    """Bind the loops of a block that puts sums into local memory; the loop of one item."""
+    sch = workload.sch
+    *digits, m, vector, lane = workload.loops_below(block, group)
+    # The digits of an item, the last one first.
+    digits.reverse()
+    sch.reorder(vector, *digits, m, lane)
+    sch.bind(vector, axes[1])
+    item = sch.fuse(*digits) if len(digits) > 1 else digits[0]
+    if int(sch.get(item).extent) != items:
+        _, item = sch.split(item, [None, items])
+    sch.bind(item, axes[0])
+    workload.vectorize_last([m, lane])
+    return item
+
+
+def _kinds(workload: Workload, block: Block, above: Loop) -> tuple[list[Loop], list[Loop]]:
+    """Loops of a block below another, over results and over what is summed up."""
+    loops = workload.loops_below(block, above)
+    kinds = [v.iter_type for v in workload.sch.get(block).iter_vars]
+    pairs = list(zip(loops, kinds, strict=True))
+    return (
+        [loop for loop, kind in pairs if kind == IterVar.DataPar],
+        [loop for loop, kind in pairs if kind == IterVar.CommReduce],
+    )
+
+
+def _sum(
+    workload: Workload, block: Block, above: Loop, unroll: int, texels: Block | None = None
+) -> None:
+    """Sum up in registers, in vectors; ``texels`` is a copy of weights that are a texture."""
+    sch = workload.sch
+    spatial, (k,) = _kinds(workload, block, above)
+    k, inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), unroll)])
+    sch.reorder(k, inner, *spatial)
+    workload.unroll_all([inner])
+    if texels is not None:
+        workload.place_staged(texels, inner)
+    vector = int(sch.get(spatial[-1]).extent) in LANES
+    if vector:
+        workload.vectorize_last(spatial)
+    init = sch.decompose_reduction(block, k)
+    if vector:
+        workload.vectorize_last(workload.loops_below(init, above))

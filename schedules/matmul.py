@@ -1,0 +1,212 @@
+"""Products of two computed matrices, of any batch, staged in local memory.
+
+Before padding::
+
+    x[.., M, K]   w[.., K, N]      y[.., m, n] = sum_k x[.., m, k] * w[.., k, n]
+
+Rows, columns and depth are padded to whole tiles (:func:`padded`), so that no test stands in
+the hot loop: the blocks that pad are the copies that a work-group makes of its tiles::
+
+    left[.., M', K']   right[.., K', N']    product[.., M', N']    y = product[.., :M, :N]
+
+A work-group multiplies a tile of rows with a tile of columns, in steps over K; of its items
+each keeps ``tile_m`` rows of ``tile_n`` vectors in registers.  This is for GPUs: a CPU has the
+right operand packed first and multiplies as :mod:`.dense` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tvm import s_tir, te, tirx
+
+from ..target import Device
+from .batches import batch_of, leading
+from .blocks import is_vector
+from .common import FAMILY, ROLE, Block, Loop, Workload
+from .family import Constraint, Value, knob
+from .tiles import divisors, largest_divisor
+
+NAME = "matmul"
+LEFT, RIGHT = "matmul_left", "matmul_right"
+
+#: Lanes of the vectors of columns.
+LANES = 4
+#: To multiples of these rows and columns are padded: small matrices to fewer.
+UNITS = (4, 8, 16, 32)
+#: To multiples of this is the depth padded.
+DEPTH = 8
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def padded(extent: int) -> int:
+    """Rows or columns as whole tiles: the unit is at most an eighth of them, or 4."""
+    unit = max(u for u in UNITS if u == UNITS[0] or 8 * u <= extent)
+    return -(-extent // unit) * unit
+
+
+def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """``x[.., M, K] @ w[.., K, N]``, with NumPy's broadcasting of the leading axes."""
+    rows, depth, columns = (int(d) for d in (*x.shape[-2:], w.shape[-1]))
+    lead = leading(x, w)
+    high, wide, deep = padded(rows), padded(columns), -(-depth // DEPTH) * DEPTH
+
+    def pad(t: te.Tensor, extents: tuple[int, int], role: str) -> te.Tensor:
+        def body(*index):  # type: ignore[no-untyped-def]
+            *batch, i, j = index
+            value = t(*batch_of(t, 2, batch), i, j)
+            pairs = zip((i, j), t.shape[-2:], extents, strict=True)
+            tests = [at < own for at, own, full in pairs if int(own) < full]
+            zero = tirx.const(0, t.dtype)
+            return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value
+
+        return te.compute((*lead, *extents), body, name=role, attrs={ROLE: role})
+
+    left, right = pad(x, (high, deep), LEFT), pad(w, (deep, wide), RIGHT)
+    k = te.reduce_axis((0, deep), name="k")
+
+    def product(*index):  # type: ignore[no-untyped-def]
+        *batch, m, n = index
+        return te.sum(left(*batch, m, k) * right(*batch, k, n), axis=k)
+
+    full = te.compute((*lead, high, wide), product, name="matmul", attrs={FAMILY: NAME})
+    return te.compute((*lead, rows, columns), full, name="crop")
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the knobs depend on: extents after padding."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The tile of a work-item, and that of a work-group in work-items."""
+
+    tile_m: int = knob("Rows that a work-item keeps in registers.")
+    tile_n: int = knob("Vectors of columns that it keeps in registers.")
+    group_m: int = knob("Work-items of a work-group along the rows.")
+    group_n: int = knob("Work-items of a work-group along the columns.")
+    tile_k: int = knob("Depth of the tiles that a work-group copies to local memory at once.")
+
+
+#: Bytes of local memory that every device of the presets has.
+LOCAL_BYTES = 32768
+
+CONSTRAINTS = (
+    Constraint(
+        "tile_m * tile_n vectors must fit the device's registers.",
+        lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
+    ),
+    Constraint(
+        "tile_m * group_m must divide the padded rows, and tile_n * group_n vectors the columns.",
+        lambda k, s, d: (
+            s.rows % (k.tile_m * k.group_m) == 0 and s.columns % (LANES * k.tile_n * k.group_n) == 0
+        ),
+    ),
+    Constraint("tile_k must divide the padded depth.", lambda k, s, d: s.depth % k.tile_k == 0),
+    Constraint(
+        "group_m * group_n is at most what the device accepts.",
+        lambda k, s, d: k.group_m * k.group_n <= d.max_group_size,
+    ),
+    Constraint(
+        "The tiles of both operands must fit local memory of 32 KiB.",
+        lambda k, s, d: (
+            4 * k.tile_k * (k.tile_m * k.group_m + LANES * k.tile_n * k.group_n) <= LOCAL_BYTES
+        ),
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """Square tiles of a work-item, and groups that are as square as the matrix lets them be."""
+    vectors = shape.columns // LANES
+    tile_n = largest_divisor(vectors, 2 if device.accumulators >= 16 else 1)
+    tile_m = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
+    most = min(device.max_group_size, max(device.group_size, 16))
+    group_n = largest_divisor(vectors // tile_n, max(1, round(most**0.5)))
+    group_m = largest_divisor(shape.rows // tile_m, min(16, max(1, most // group_n)))
+    return Knobs(tile_m, tile_n, group_m, group_n, largest_divisor(shape.depth, 16))
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles that fit, and work-groups of up to 16 items along each axis."""
+    vectors = shape.columns // LANES
+    return {
+        "tile_m": divisors(shape.rows, 8),
+        "tile_n": divisors(vectors, 4),
+        "group_m": divisors(shape.rows, 16),
+        "group_n": divisors(vectors, 16),
+        "tile_k": tuple(k for k in (8, 16, 32) if shape.depth % k == 0),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is this family's block."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    *batch, rows, columns, depth = workload.extents(anchor)
+    return Shape(prod(batch), rows, columns, depth)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Place both tiles and the results under the loops of the anchor."""
+    sch, anchor = workload.sch, workload.anchor(NAME)
+    left, right = _staged(workload, LEFT), _staged(workload, RIGHT)
+    for block in workload.before(anchor):
+        if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
+            workload.inline(block)
+    output = workload.merge_epilogue(anchor)
+    *batch, m, n, k = sch.get_loops(anchor)
+    mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
+    no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
+    ko, ki = sch.split(k, [None, knobs.tile_k])
+    sch.reorder(*batch, mo, no, mg, ng, ko, ki, mi, ni, lane)
+    if batch:
+        sch.bind(sch.fuse(*batch) if len(batch) > 1 else batch[0], "blockIdx.z")
+    sch.bind(mo, "blockIdx.y")
+    sch.bind(no, "blockIdx.x")
+    sch.bind(mg, "threadIdx.y")
+    sch.bind(ng, "threadIdx.x")
+    columns = int(sch.get(sch.get_loops(output)[-1]).extent)
+    sch.reverse_compute_at(output, ng)
+    if columns % LANES == 0 and is_vector(sch.get(output)):
+        below = workload.loops_below(output, ng)
+        sch.vectorize(sch.split(below[-1], [None, LANES])[-1])
+    for block in (left, right):
+        _copy(workload, block, ko, knobs)
+    workload.unroll_all([ki, mi, ni])
+    sch.vectorize(lane)
+    init = sch.decompose_reduction(anchor, ko)
+    workload.vectorize_last(workload.loops_below(init, ng))
+    return sch
+
+
+def _staged(workload: Workload, role: str) -> Block:
+    return next(b for b in workload.blocks if workload.annotation(b, ROLE) == role)
+
+
+def _copy(workload: Workload, block: Block, above: Loop, knobs: Knobs) -> None:
+    """Have all items of a group copy a tile together, side by side."""
+    sch = workload.sch
+    # Before it is placed: only then does it cover what the items of the group read together.
+    sch.set_scope(block, 0, "shared")
+    sch.compute_at(block, above)
+    fused = sch.fuse(*workload.loops_below(block, above)[-2:])
+    _, y, x = sch.split(fused, [None, knobs.group_m, knobs.group_n])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")

@@ -1,0 +1,182 @@
+"""Quantized operators against ONNX Runtime: 8-bit tensors, sums in fp32 or int32, rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmflow
+from tvmflow.schedules.integers import EXACT_LIMIT, narrowest, sums_of
+
+TARGETS = [
+    pytest.param("llvm", "cpu", "buffer", id="llvm"),
+    pytest.param("opencl", "cpu", "buffer", id="cpu", marks=pytest.mark.opencl),
+    pytest.param("opencl", "adreno", "texture", id="adreno", marks=pytest.mark.opencl),
+    pytest.param("opencl", "mali", "auto", id="mali", marks=pytest.mark.opencl),
+]
+TYPES = {
+    "float32": TensorProto.FLOAT,
+    "uint8": TensorProto.UINT8,
+    "int8": TensorProto.INT8,
+}
+
+
+def integers(dtype, shape, seed=1):
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def model_of(nodes, shape, dtype, constants, opset=17):
+    graph = helper.make_graph(
+        nodes,
+        "quantized",
+        [helper.make_tensor_value_info("x", TYPES[dtype], shape)],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+def qlinear_conv(shape, outputs, kernel=3, groups=1, x="uint8", w="int8", zero=0, **attributes):
+    """With a bias, and a scale for each output channel unless the weights have a zero point."""
+    weight = integers(w, (outputs, shape[1] // groups, kernel, kernel), seed=2)
+    count = () if zero else (outputs,)
+    scales = np.random.default_rng(3).uniform(0.01, 0.02, count).astype(np.float32)
+    fan = np.sqrt(weight[0].size)
+    constants = {
+        "xs": np.float32(0.02), "xz": np.array(113 if x == "uint8" else -9, x), "w": weight,
+        "ws": scales, "wz": np.full(count, zero, w), "ys": np.float32(0.015 * 70 * fan * 0.02),
+        "yz": np.array(119 if x == "uint8" else 5, x),
+        "b": integers("int16", outputs, seed=4).astype(np.int32) // 8,
+    }  # fmt: skip
+    attributes.setdefault("pads", [kernel // 2] * 4)
+    node = helper.make_node("QLinearConv", ["x", *constants], ["y"], group=groups, **attributes)
+    return model_of([node], shape, x, constants)
+
+
+def conv_integer(shape, outputs, zero=None, groups=1):
+    constants = {"w": integers("uint8", (outputs, shape[1] // groups, 3, 3), 2)}
+    constants["xz"] = np.array(100, np.uint8)
+    if zero is not None:
+        constants["wz"] = np.array(zero, np.uint8)
+    node = helper.make_node("ConvInteger", ["x", *constants], ["y"], pads=[1] * 4, group=groups)
+    return model_of([node], shape, "uint8", constants, opset=10)
+
+
+def qlinear_matmul(shape, units, *, columns):
+    count = (units,) if columns else ()
+    constants = {
+        "xs": np.float32(0.03), "xz": np.uint8(131), "w": integers("int8", (shape[-1], units), 2),
+        "ws": np.random.default_rng(3).uniform(0.01, 0.03, count).astype(np.float32),
+        "wz": np.zeros(count, np.int8), "ys": np.float32(0.03 * 0.02 * 80 * np.sqrt(shape[-1])),
+        "yz": np.uint8(128),
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["x", *constants], ["y"])
+    return model_of([node], shape, "uint8", constants)
+
+
+def matmul_integer(shape, units):
+    constants = {"w": integers("uint8", (shape[-1], units), 2)}
+    constants |= {"xz": np.uint8(7), "wz": np.uint8(3)}
+    node = helper.make_node("MatMulInteger", ["x", *constants], ["y"])
+    return model_of([node], shape, "uint8", constants)
+
+
+def surrounded(shape, outputs, groups=1):
+    """Quantize, dequantize, convolve in real numbers, quantize and dequantize."""
+    constants = {
+        "s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0),
+        "w": integers("int8", (outputs, shape[1] // groups, 3, 3), 2),
+        "ys": np.float32(0.05), "yz": np.uint8(100),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        helper.make_node("Conv", ["d", "wd"], ["c"], pads=[1] * 4, group=groups),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["rq"]),
+        helper.make_node("DequantizeLinear", ["rq", "ys", "yz"], ["y"]),
+    ]
+    return model_of(nodes, shape, "float32", constants)
+
+
+#: Each with the family that computes it.
+CASES = {
+    "conv": (lambda: qlinear_conv((1, 7, 9, 11), 13), "conv2d"),
+    "conv_pointwise_batch": (lambda: qlinear_conv((2, 20, 8, 8), 17, 1), "conv2d"),
+    "conv_int8": (lambda: qlinear_conv((1, 18, 9, 9), 31, x="int8", strides=[2, 2]), "conv2d"),
+    "conv_zero_point": (lambda: qlinear_conv((1, 5, 7, 7), 9, w="uint8", zero=120), "conv2d"),
+    "conv_first": (lambda: qlinear_conv((1, 3, 15, 15), 9), "conv2d"),
+    "conv_depthwise": (lambda: qlinear_conv((1, 18, 9, 9), 18, groups=18), "depthwise"),
+    "conv_grouped": (lambda: qlinear_conv((1, 18, 9, 9), 12, groups=2), "grouped"),
+    "integer": (lambda: conv_integer((1, 9, 8, 8), 7), "conv2d"),
+    "integer_large_sums": (lambda: conv_integer((1, 99, 5, 5), 7, 17), "conv2d"),
+    "integer_depthwise": (lambda: conv_integer((1, 6, 6, 6), 6, groups=6), "depthwise"),
+    "matmul": (lambda: qlinear_matmul((5, 37), 13, columns=False), "dense"),
+    "matmul_columns": (lambda: qlinear_matmul((2, 9, 65), 33, columns=True), "dense"),
+    "matmul_integer": (lambda: matmul_integer((7, 1001), 13), "dense"),
+    "qdq": (lambda: surrounded((1, 7, 9, 9), 13), "conv2d"),
+    "qdq_depthwise": (lambda: surrounded((1, 9, 9, 9), 9, groups=9), "depthwise"),
+}
+
+
+@pytest.mark.parametrize(("target", "device", "storage"), TARGETS)
+@pytest.mark.parametrize("case", CASES)
+def test_quantized_operator(case, target, device, storage):
+    build, family = CASES[case]
+    model = build()
+    value = model.graph.input[0]
+    shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+    dtype = next(n for n, t in TYPES.items() if t == value.type.tensor_type.elem_type)
+    if dtype == "float32":
+        x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    else:
+        x = integers(dtype, shape, seed=5)
+    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert len(np.unique(reference)) > 20
+    with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
+        output = module(x=x)["y"]
+        assert family in [kernel["family"] for kernel in module.metadata["kernels"]]
+    assert output.dtype == reference.dtype
+    errors = np.abs(output.astype(np.float64) - reference.astype(np.float64))
+    # Sums in int32 are exact.  Scales are multiplied in another order: a number between two
+    # steps may be rounded to the other one.
+    step = {"int32": 0.0, "float32": 0.0501}.get(reference.dtype.name, 1.0)
+    assert errors.max() <= step
+    assert (errors > step / 2).mean() < 0.01
+
+
+def test_sums_are_in_fp32_only_where_they_are_exact():
+    weight = np.full((1, 1), EXACT_LIMIT // 255, np.int64)
+    assert sums_of(weight, (1,), 255) == "float32"
+    assert sums_of(weight + 1, (1,), 255) == "int32"
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(127, "int8"), (255, "int16"), (99999, "int32")])
+def test_weights_are_stored_in_the_narrowest_type(largest, dtype):
+    assert narrowest(np.array([-3, largest], np.int32)).dtype == dtype
+
+
+@pytest.mark.opencl
+def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
+    """Also between two convolutions, which share the blocked layout."""
+    first = qlinear_conv((1, 8, 6, 6), 8)
+    nodes = [*first.graph.node, *qlinear_conv((1, 8, 6, 6), 8).graph.node]
+    nodes[0].output[0], nodes[1].input[0] = "between", "between"
+    constants = {t.name: numpy_helper.to_array(t) for t in first.graph.initializer}
+    model = model_of(nodes, (1, 8, 6, 6), "uint8", constants)
+    with tvmflow.compile(model, target="opencl", device="adreno", dump_ir=tmp_path) as module:
+        kernels = [kernel["family"] for kernel in module.metadata["kernels"]]
+    # Both convolutions are one function; pack and unpack are beside them.
+    assert sorted(kernels) == ["conv2d", "fallback", "fallback"]
+    (path,) = tmp_path.glob("*_build.*.opencl")
+    convolutions = [line for line in path.read_text().splitlines() if "void fused_conv2d" in line]
+    assert convolutions
+    for line in convolutions:
+        assert line.count("uchar*") == 2
+        assert line.count("__global char*") == 1
