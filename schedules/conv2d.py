@@ -187,17 +187,34 @@ def input_lanes(inputs: int, block: int) -> int:
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """Wide tiles, then more rows or output blocks while registers are free."""
+    tile_o, tile_h, tile_w = (_cpu_tile if device.is_cpu else _gpu_tile)(shape, device)
+    # Unrolling pays where little else is: in narrow maps, and where registers are few.
+    deep = 4 if not device.is_cpu or shape.width <= 7 else 1
+    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), deep)
+    group_w, split = group_form(shape, tile_w, device)
+    stage, size = device.stage_input, device.group_size
+    return Knobs(tile_o, tile_h, tile_w, unroll_i, stage, split, "direct", group_w, size)
+
+
+def _cpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
+    """Two blocks by some seven columns: half the registers, so that none of the rest spills.
+
+    More accumulators need fewer loads for each product, but what a compiler adds to them
+    does not fit any more; see the sweep in ``docs/performance.md``.
+    """
+    tile_o = largest_divisor(shape.outputs, 2)
+    tile_w = tile_of(shape.width, 8 if tile_o > 1 else device.accumulators // 2)
+    rest = max(1, (16 if tile_o > 1 else device.accumulators) // (tile_o * tile_w))
+    return tile_o, largest_divisor(shape.height, rest) if shape.is_pointwise else 1, tile_w
+
+
+def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
     rest = max(1, device.accumulators // tile_w)
     # Narrow maps leave registers free: use them for more rows of a pointwise convolution, which
     # share its weights, else for more output blocks, which share its inputs.
     tile_h = largest_divisor(shape.height, rest) if shape.is_pointwise else 1
-    tile_o = largest_divisor(shape.outputs, max(1, min(2, rest // tile_h)))
-    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
-    group_w, split = group_form(shape, tile_w, device)
-    size = device.group_size
-    stage = device.stage_input
-    return Knobs(tile_o, tile_h, tile_w, unroll_i, stage, split, "direct", group_w, size)
+    return largest_divisor(shape.outputs, max(1, min(2, rest // tile_h))), tile_h, tile_w
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
