@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from tvm import s_tir, tirx
+from tvm.error import InternalError
 
 from ..target import TargetSpec
 from . import (
@@ -133,7 +134,7 @@ def _try(
     knobs, source = choose_knobs(family, shape, target.device, given, name)
     try:
         schedule = family.apply(workload, knobs)
-    except s_tir.ScheduleError as error:
+    except (s_tir.ScheduleError, InternalError) as error:
         logger.debug("%s: %s failed: %s", name, family.NAME, str(error).splitlines()[-1])
         schedule = None
     if schedule is not None and _runs_on_device(schedule, target) and _fits(schedule, name):

@@ -160,8 +160,8 @@ CONSTRAINTS = (
         lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
     ),
     Constraint(
-        "split_borders is for inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input),
+        "split_borders is for GPUs, and inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
     ),
     Constraint(
         "weights is direct, local or constant, and on a CPU direct.",
@@ -226,7 +226,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_w": columns,
         "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
         "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
-        "split_borders": (False, True) if shape.padded else (False,),
+        "split_borders": (False, True) if shape.padded and not device.is_cpu else (False,),
         "weights": ("direct",) if device.is_cpu else WEIGHTS,
         "group_w": group_widths(device),
         "group_size": group_sizes(device),

@@ -107,8 +107,8 @@ CONSTRAINTS = (
         lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
     ),
     Constraint(
-        "split_borders is for inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input),
+        "split_borders is for GPUs, and inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
     ),
     Constraint(
         "group_w is at most group_size, and that at most what the device accepts.",
@@ -131,7 +131,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_h": tile_choices(shape.height, 28),
         "tile_w": tile_choices(shape.width, device.accumulators),
         "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
-        "split_borders": (False, True) if shape.padded else (False,),
+        "split_borders": (False, True) if shape.padded and not device.is_cpu else (False,),
         "group_w": group_widths(device),
         "group_size": group_sizes(device),
     }

@@ -15,7 +15,7 @@ from tvm.sym import Analyzer, detect_linear_equation
 
 from ..target import Device
 from .access import Nest
-from .blocks import calls_scalar_function, decides_by_data, gathers_channels
+from .blocks import calls_scalar_function, decides_by_data, gathers_bytes, gathers_channels
 from .common import LANES, Workload
 from .tiles import largest_divisor, tile_of
 
@@ -39,6 +39,8 @@ def widest_vector(workload: Workload, block: s_tir.schedule.SBlockRV, nest: Nest
     """
     found = workload.sch.get(block)
     if decides_by_data(found) or calls_scalar_function(found) or gathers_channels(found):
+        return 1
+    if gathers_bytes(found):
         return 1
     extent = nest.extents[-1]
     if workload.writes_texture(block) or not nest.moves_vectors:

@@ -67,5 +67,5 @@ def test_equal_names_do_not_matter_and_families_are_reported():
     y = te.compute((4, 5), lambda i, j: x[i, j] + 1, name="y")
     function = te.create_prim_func([x, y]).with_attr("global_symbol", "plus")
     scheduled = schedule_module(IRModule({"plus": function}), resolve("llvm"))
-    assert {n: c.family for n, c in scheduled.choices.items()} == {"plus": "fallback"}
+    assert {n: c.family for n, c in scheduled.choices.items()} == {"plus": "moving"}
     assert scheduled.mod["plus"].attrs["tirx.is_scheduled"]

@@ -11,75 +11,27 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .compilation import Compilation
 from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
 from .deploy.module import Module
-from .errors import TvmflowError
+from .dump import dump, dumping
+from .errors import CompileError
 from .precision import check_accumulate, check_dtype
-from .target import TargetSpec, resolve, with_storage
+from .target import resolve, with_storage
 from .texture.overrides import check_keep_layout, check_overrides
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
-    from tvm import IRModule
-
-    from .frontend import ImportedModel
-    from .graph.memory import MemoryPlan
-    from .schedules import Scheduled
-    from .texture.algorithms import Choice
-    from .texture.keep import Kept
-    from .texture.placement import Placement
 
 logger = logging.getLogger(__name__)
 
 #: Called before each stage with its name, its index and the number of stages.
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass
-class Compilation:
-    """What the stages pass on: the model, the target, and the IR as it stands."""
-
-    source: Any
-    shapes: Mapping[str, tuple[int, ...]] | None
-    target: TargetSpec
-    output: Path
-    embed_limit_bytes: int
-    options: dict[str, Any]
-    #: Where tensors between primary functions are kept: see :data:`.target.STORAGES`.
-    storage: str = "buffer"
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    #: Precision in which tensors are stored: ``fp32`` or ``fp16``.
-    dtype: str = "fp32"
-    #: Precision of products and sums: ``fp32`` or ``fp16``.
-    accumulate: str = "fp32"
-    #: Forms of the inputs and outputs that the application has in the blocked layout.
-    keep_layout: Mapping[str, str] = field(default_factory=dict)
-    kept: Kept | None = None
-    model: ImportedModel | None = None
-    mod: IRModule | None = None
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
-    #: Memory scopes of the weights that are no plain buffers.
-    weight_scopes: dict[str, str] = field(default_factory=dict)
-    #: Algorithms of single convolutions, instead of the cheapest, and what each one got.
-    algorithms: Mapping[str, str] = field(default_factory=dict)
-    choices: list[Choice] = field(default_factory=list)
-    #: Knobs of single primary functions, instead of the heuristic's.
-    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: What was chosen for each primary function.
-    schedules: dict[str, Scheduled] = field(default_factory=dict)
-    #: Lengths of the sums that are taken in 16 bits.
-    half_sums: list[int] = field(default_factory=list)
-    placements: list[Placement] = field(default_factory=list)
-    memory: MemoryPlan | None = None
-    executable: Any = None
-    stage_ms: dict[str, float] = field(default_factory=dict)
 
 
 def import_model(job: Compilation) -> None:
@@ -177,6 +129,7 @@ def schedule(job: Compilation) -> None:
 
     if job.accumulate == "fp16":
         job.half_sums = half_sums(job.mod)
+    job.unscheduled = job.mod
     scheduled = schedule_module(job.mod, job.target, job.knobs)
     job.mod, job.schedules = scheduled.mod, scheduled.choices
     for name in [name for name in job.knobs if name not in job.schedules]:
@@ -194,7 +147,21 @@ def build(job: Compilation) -> None:
     """Machine code and kernel source."""
     from .build import build_executable
 
-    job.executable = build_executable(job.mod, job.target)
+    try:
+        job.executable = build_executable(job.mod, job.target)
+    except CompileError as error:
+        if not job.knobs:
+            raise
+        # Knobs may meet all constraints and still lead to code that TVM cannot generate.
+        logger.warning(
+            "No code could be generated with the knobs given. The heuristics are used for all "
+            "functions. (%s)",
+            error.message,
+        )
+        job.knobs, job.mod = {}, job.unscheduled
+        schedule(job)
+        lower(job)
+        job.executable = build_executable(job.mod, job.target)
 
 
 def export(job: Compilation) -> None:
@@ -372,7 +339,7 @@ def run_stages(
 ) -> None:
     """Run the pipeline on ``job``, with its instruments."""
     if dump_ir is not None:
-        with _dumping(dump_ir):
+        with dumping(dump_ir):
             dump_ir.mkdir(parents=True, exist_ok=True)
     for index, (name, stage) in enumerate(STAGES):
         if progress is not None:
@@ -382,32 +349,5 @@ def run_stages(
         job.stage_ms[name] = (time.perf_counter() - started) * 1e3
         logger.info("%-9s %8.1f ms", name, job.stage_ms[name])
         if dump_ir is not None:
-            with _dumping(dump_ir):
-                _dump(job, dump_ir / f"{index}_{name}")
-
-
-@contextmanager
-def _dumping(folder: Path) -> Iterator[None]:
-    """Turn what the system says into an error that a user can act on."""
-    try:
-        yield
-    except OSError as error:
-        raise TvmflowError(
-            f"Writing the IR to the folder {folder} failed: {error.strerror or error}.",
-            remedy="Name a folder that can be written with --dump-ir.",
-        ) from error
-
-
-def _dump(job: Compilation, stem: Path) -> None:
-    """Write the IR as it stands, and the kernels' source once there is one."""
-    if job.executable is None:
-        assert job.mod is not None
-        stem.with_suffix(".py").write_text(job.mod.script(show_meta=False))
-        return
-    from .build import device_modules
-
-    stem.with_suffix(".vm.txt").write_text(job.executable.as_text())
-    for number, module in enumerate(device_modules(job.executable)):
-        source = module.inspect_source()
-        if source:
-            stem.with_suffix(f".{number}.{module.kind}").write_text(source)
+            with dumping(dump_ir):
+                dump(job, dump_ir / f"{index}_{name}")

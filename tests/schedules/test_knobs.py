@@ -7,6 +7,7 @@ import json
 import logging
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import onnx
@@ -241,16 +242,20 @@ def network():
 ALGORITHMS = {"z": "winograd4", "b": "direct"}
 
 
-@pytest.fixture(scope="module")
-def compiled():
+@cache
+def schedules(device):
     """The network compiled with the heuristics' knobs: what each function was given."""
-    with tvmflow.compile(
-        network(), target="opencl", device="adreno", algorithms=ALGORITHMS
-    ) as module:
+    options = {"target": "opencl", "device": device, "algorithms": ALGORITHMS}
+    with tvmflow.compile(network(), **options) as module:
         return module.metadata["schedules"]
 
 
-def choices(compiled, seed):
+@pytest.fixture
+def compiled():
+    return schedules("adreno")
+
+
+def choices(device, seed):
     """Random knobs for every function that has some."""
     rng = random.Random(seed)
     shapes = {
@@ -271,27 +276,29 @@ def choices(compiled, seed):
         "winograd_output": OutputShape,
     }
     chosen = {}
-    for name, entry in compiled.items():
+    for name, entry in schedules(device).items():
         if not entry["knobs"]:
             continue
         family, shape = BY_NAME[entry["family"]], shapes[entry["family"]](**entry["shape"])
-        found = list(candidates(family, shape, PRESETS["adreno"]))
+        found = list(candidates(family, shape, PRESETS[device]))
         chosen[name] = dataclasses.asdict(rng.choice(found))
     return chosen
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("storage", ["texture", "buffer"])
-@pytest.mark.parametrize("seed", range(6))
-def test_any_knobs_are_right(compiled, seed, storage):
+@pytest.mark.parametrize(
+    ("device", "storage"), [("adreno", "texture"), ("adreno", "buffer"), ("cpu", "buffer")]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_any_knobs_are_right(seed, device, storage):
     model = network()
     with tvmflow.compile(
         model,
         target="opencl",
-        device="adreno",
+        device=device,
         storage=storage,
         algorithms=ALGORITHMS,
-        knobs=choices(compiled, seed),
+        knobs=choices(device, seed),
     ) as module:
         taken = module.metadata["schedules"]
         assert {entry["source"] for entry in taken.values() if entry["knobs"]} == {"given"}

@@ -173,7 +173,7 @@ def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
     with tvmflow.compile(model, target="opencl", device="adreno", dump_ir=tmp_path) as module:
         kernels = [kernel["family"] for kernel in module.metadata["kernels"]]
     # Both convolutions are one function; pack and unpack are beside them.
-    assert sorted(kernels) == ["conv2d", "fallback", "fallback"]
+    assert sorted(kernels) == ["conv2d", "moving", "moving"]
     (path,) = tmp_path.glob("*_build.*.opencl")
     convolutions = [line for line in path.read_text().splitlines() if "void fused_conv2d" in line]
     assert convolutions

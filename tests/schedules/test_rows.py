@@ -111,7 +111,7 @@ def test_rms_and_groups():
     model = single("GroupNormalization", [x.shape], constants, opset=21, num_groups=3)
     # Groups are views of channels; only the result, which the caller gets, is copied.
     found = check(model, grouped * scale + bias, x, ["normalization"], mode)
-    assert found == ["normalization", "fallback"]
+    assert found == ["normalization", "moving"]
 
 
 def normalized_convolution(channels=22, operator="LeakyRelu"):
@@ -134,7 +134,7 @@ def test_the_blocked_layout_is_kept(operator, mode):
     reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     found = check(model, reference, feeds["x0"], ["normalization"], mode)
     # A conversion of the input and one of the output, at most.
-    assert found.count("fallback") <= 2
+    assert found.count("moving") <= 2
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
 from tvmflow.target import PRESETS
@@ -17,10 +17,12 @@ SHAPE = (1, 2, 5, 7, 4)
 
 
 def network(*outputs: str) -> onnx.ModelProto:
-    """Five axes with texels of their own; the sum ``c`` is a function with TVM's schedule."""
+    """Five axes with texels of their own; ``c`` is written by a function with TVM's schedule."""
+    shape = (1, 2, 1, 7, 4)
+    updates = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("CumSum", ["r", "axis"], ["c"]),
+        helper.make_node("ScatterElements", ["r", "rows", "updates"], ["c"], axis=2),
         helper.make_node("Sigmoid", ["c"], ["s"]),
         helper.make_node("ReduceMax", ["x", "axis"], ["m"]),
         helper.make_node("Mul", ["s", "m"], ["y"]),
@@ -32,7 +34,11 @@ def network(*outputs: str) -> onnx.ModelProto:
         "network",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-        [helper.make_tensor("axis", TensorProto.INT64, [1], [3])],
+        [
+            helper.make_tensor("axis", TensorProto.INT64, [1], [3]),
+            numpy_helper.from_array(np.full(shape, 3, np.int64), "rows"),
+            numpy_helper.from_array(updates, "updates"),
+        ],
     )
     opsets = [helper.make_opsetid("", 18)]
     return onnx.shape_inference.infer_shapes(

@@ -75,7 +75,8 @@ def _normalized(
     One operator with a schedule of its own; scale and bias, which it could take, are left to
     the elementwise operators behind it.
     """
-    if dtype_of(x) != "float32":
+    # TVM cannot legalize a norm without a mean over all axes.
+    if dtype_of(x) != "float32" or (not centred and len(axes) == len(shape_of(x))):
         if centred:
             return _normalize(c, x, axes, epsilon)[0]
         square = c.emit(R.mean(c.emit(R.multiply(x, x)), axes, keepdims=True))

@@ -1,0 +1,286 @@
+"""Whole networks on this machine's CPU: this project beside other engines, in one run.
+
+Engines take turns, each with as many threads as there are cores; one that is not installed,
+or that cannot read the network, is left out with the reason.  Every engine's result is
+compared with ONNX Runtime's.  Writes a table, a chart and JSON.
+
+    python -m pip install 'tvmflow[peers]'
+    python benchmarks/peers.py [--networks mobilenet_v2,squeezenet,resnet50] [--stock]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from chart import bars
+from common import RESULTS, in_turn, opencl_device, report, summary, write_json
+
+import tvmflow
+from tvmflow.models import build as build_model
+
+NETWORKS = "mobilenet_v2,squeezenet,resnet50"
+THREADS = len(os.sched_getaffinity(0))
+
+#: Runs one inference and returns the output.
+Runner = Callable[[], np.ndarray]
+
+
+class UnavailableError(Exception):
+    """An engine that cannot take part, with the reason."""
+
+
+def ours(target: str) -> Callable[[Path, np.ndarray], Runner]:
+    """Return what starts tvmflow with one of its targets, without tuning."""
+
+    def start(path: Path, feed: np.ndarray) -> Runner:
+        module = tvmflow.compile(path, target=target)
+        return lambda: module(feed)[0]
+
+    return start
+
+
+def onnxruntime(path: Path, feed: np.ndarray) -> Runner:
+    """ONNX Runtime's CPU provider."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, {"input": feed})[0]
+
+
+def openvino(path: Path, feed: np.ndarray) -> Runner:
+    """OpenVINO's CPU plug-in, in fp32 as the others."""
+    import openvino
+
+    hints = {
+        "INFERENCE_NUM_THREADS": THREADS,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = openvino.Core().compile_model(str(path), "CPU", hints)
+    request = compiled.create_infer_request()
+    return lambda: np.array(request.infer([feed])[0])
+
+
+def mnn(backend: str) -> Callable[[Path, np.ndarray], Runner]:
+    """MNN with a backend, from its own format."""
+
+    def start(path: Path, feed: np.ndarray) -> Runner:
+        import MNN
+
+        converted = path.with_suffix(".mnn")
+        if not converted.exists():
+            command = [str(Path(sys.executable).with_name("mnnconvert")), "-f", "ONNX"]
+            command += ["--modelFile", str(path), "--MNNModel", str(converted), "--bizCode", "x"]
+            subprocess.run(command, check=True, capture_output=True)
+        # Of a GPU backend they are flags: its longest search, in buffers.
+        mode = 66 if backend == "OPENCL" else THREADS
+        options = {"backend": backend, "numThread": mode, "precision": "high"}
+        interpreter = MNN.Interpreter(str(converted))
+        session = interpreter.createSession(options)
+        if backend == "OPENCL":
+            # A backend that this build lacks is replaced by the CPU's without an error.
+            plain = interpreter.createSession({"backend": "CPU", "numThread": THREADS})
+            kinds = [interpreter.getSessionInfo(each, 2) for each in (session, plain)]
+            if kinds[0] == kinds[1]:
+                raise UnavailableError("this build of MNN has no OpenCL backend")
+        tensor = interpreter.getSessionInput(session)
+        kind = MNN.Tensor_DimensionType_Caffe
+        given = MNN.Tensor(feed.shape, MNN.Halide_Type_Float, feed, kind)
+        output = interpreter.getSessionOutput(session)
+        shape = output.getShape()
+
+        host = MNN.Tensor(shape, MNN.Halide_Type_Float, np.zeros(shape, np.float32), kind)
+
+        def run() -> np.ndarray:
+            tensor.copyFrom(given)
+            interpreter.runSession(session)
+            output.copyToHostTensor(host)
+            return np.array(host.getData(), np.float32).reshape(shape)
+
+        return run
+
+    return start
+
+
+def ncnn(path: Path, feed: np.ndarray) -> Runner:
+    """The ncnn library, from its own format, which pnnx writes."""
+    import importlib.util
+
+    import ncnn
+
+    found = importlib.util.find_spec("pnnx")
+    if found is None or found.origin is None:
+        raise UnavailableError("pnnx, which converts to its format, is not installed")
+    # The program of the package: its Python part would import PyTorch.
+    program = Path(found.origin).parent / "pnnx"
+    stem = path.with_suffix("")
+    parameters = stem.with_name(f"{stem.name}.ncnn.param")
+    if not parameters.exists():
+        program.chmod(0o755)
+        shape = ",".join(str(d) for d in feed.shape)
+        command = [str(program), str(path), f"inputshape=[{shape}]", "fp16=0"]
+        subprocess.run(command, check=True, capture_output=True, cwd=path.parent)
+    net = ncnn.Net()
+    net.opt.num_threads = THREADS
+    net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_fp16_packed = False
+    net.opt.use_bf16_storage = False
+    net.load_param(str(parameters))
+    net.load_model(str(parameters.with_suffix(".bin")))
+
+    def run() -> np.ndarray:
+        extractor = net.create_extractor()
+        extractor.input("in0", ncnn.Mat(feed[0]))
+        return np.array(extractor.extract("out0")[1]).reshape(1, -1)
+
+    return run
+
+
+def litert(path: Path, feed: np.ndarray) -> Runner:
+    """LiteRT reads TensorFlow Lite files only: ``NAME.tflite`` beside the benchmark's results."""
+    converted = RESULTS / f"{path.stem}.tflite"
+    if not converted.exists():
+        raise UnavailableError(
+            f"pip has no converter from ONNX without TensorFlow; {converted} is none"
+        )
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(converted), num_threads=THREADS)
+    interpreter.allocate_tensors()
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    channels_last = tuple(given["shape"]) != feed.shape
+    values = np.ascontiguousarray(feed.transpose(0, 2, 3, 1)) if channels_last else feed
+
+    def run() -> np.ndarray:
+        interpreter.set_tensor(given["index"], values)
+        interpreter.invoke()
+        return interpreter.get_tensor(result["index"])
+
+    return run
+
+
+def stock_tvm(target: str) -> Callable[[Path, np.ndarray], Runner]:
+    """Stock TVM: ``relax.build`` with its default pipeline."""
+
+    def start(path: Path, feed: np.ndarray) -> Runner:
+        import onnx
+        import tvm
+        from tvm import relax
+        from tvm.relax.frontend.onnx import from_onnx
+
+        mod = relax.transform.DecomposeOpsForInference()(
+            from_onnx(onnx.load(path), keep_params_in_input=False)
+        )
+        executable = relax.build(mod, target=tvm.target.Target(target, host="llvm"))
+        device = tvm.device("cpu" if target == "llvm" else target, 0)
+        machine = relax.VirtualMachine(executable, device)
+        return lambda: machine["main"](tvm.runtime.tensor(feed, device)).numpy()
+
+    return start
+
+
+ENGINES: dict[str, Callable[[Path, np.ndarray], Runner]] = {
+    "tvmflow opencl": ours("opencl"),
+    "tvmflow llvm": ours("llvm"),
+    "ONNX Runtime": onnxruntime,
+    "OpenVINO": openvino,
+    "ncnn": ncnn,
+    "MNN": mnn("CPU"),
+    "MNN OpenCL": mnn("OPENCL"),
+    "LiteRT": litert,
+}
+#: They take seconds a call, so that they are asked for.
+STOCK = {"stock TVM opencl": stock_tvm("opencl"), "stock TVM llvm": stock_tvm("llvm")}
+
+
+def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]:
+    """Latencies of one network through every engine that takes it."""
+    path = folder / f"{name}.onnx"
+    build_model(name, path)
+    feed = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    reference = onnxruntime(path, feed)()
+    runners: dict[str, Runner] = {}
+    errors: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    for engine, start in {**ENGINES, **(STOCK if stock else {})}.items():
+        try:
+            run = start(path, feed)
+            result = run().reshape(reference.shape)
+        except (ImportError, UnavailableError) as error:
+            missing[engine] = str(error)
+            continue
+        except Exception as error:  # noqa: BLE001 (another engine's failure is a result)
+            missing[engine] = f"{type(error).__name__}: {str(error).splitlines()[-1][:200]}"
+            continue
+        errors[engine] = float(np.abs(result - reference).max() / np.abs(reference).max())
+        if errors[engine] > 1e-2:
+            missing[engine] = f"its result is wrong by {errors[engine]:.1e}"
+            continue
+        runners[engine] = run
+    times = in_turn(runners, rounds=rounds)
+    # Once more with each engine by itself, as an application calls it.
+    alone = {
+        engine: in_turn({engine: run}, rounds=rounds)[engine] for engine, run in runners.items()
+    }
+    return {
+        "network": name,
+        "in_turn": {engine: summary(values) for engine, values in times.items()},
+        "alone": {engine: summary(values) for engine, values in alone.items()},
+        "max_relative_error": errors,
+        "left_out": missing,
+    }
+
+
+def main() -> None:
+    """Measure every network, and write table, chart and JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", default=NETWORKS)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--stock", action="store_true", help="stock TVM, too: seconds a call")
+    options = parser.parse_args()
+    device = opencl_device()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.networks.split(","):
+            result = measure(name, Path(folder), options.rounds, options.stock)
+            results.append(result)
+            base = result["in_turn"]["ONNX Runtime"]["median_ms"]
+            base_alone = result["alone"]["ONNX Runtime"]["median_ms"]
+            report(
+                f"{name} 1x3x224x224 fp32, {THREADS} threads",
+                ("", "ms in turn", "of ONNX Runtime", "ms alone", "of ONNX Runtime", "error"),
+                [
+                    (
+                        engine,
+                        times["median_ms"],
+                        f"{times['median_ms'] / base:.2f}",
+                        result["alone"][engine]["median_ms"],
+                        f"{result['alone'][engine]['median_ms'] / base_alone:.2f}",
+                        f"{result['max_relative_error'][engine]:.0e}",
+                    )
+                    for engine, times in result["in_turn"].items()
+                ],
+            )
+            for engine, reason in result["left_out"].items():
+                print(f"left out: {engine}: {reason}")
+    chart = {
+        result["network"]: {e: t["median_ms"] for e, t in result["alone"].items()}
+        for result in results
+    }
+    picture = RESULTS / "peers.svg"
+    picture.write_text(bars("Latency, ms (each engine by itself, medians)", chart))
+    print(f"written: {picture}")
+    print(f"written: {write_json('peers', {'device': device, 'networks': results})}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What the stages of a compilation pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .target import TargetSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from tvm import IRModule
+
+    from .frontend import ImportedModel
+    from .graph.memory import MemoryPlan
+    from .schedules import Scheduled
+    from .texture.algorithms import Choice
+    from .texture.keep import Kept
+    from .texture.placement import Placement
+
+
+@dataclass
+class Compilation:
+    """What the stages pass on: the model, the target, and the IR as it stands."""
+
+    source: Any
+    shapes: Mapping[str, tuple[int, ...]] | None
+    target: TargetSpec
+    output: Path
+    embed_limit_bytes: int
+    options: dict[str, Any]
+    #: Where tensors between primary functions are kept: see :data:`.target.STORAGES`.
+    storage: str = "buffer"
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    #: Precision in which tensors are stored: ``fp32`` or ``fp16``.
+    dtype: str = "fp32"
+    #: Precision of products and sums: ``fp32`` or ``fp16``.
+    accumulate: str = "fp32"
+    #: Forms of the inputs and outputs that the application has in the blocked layout.
+    keep_layout: Mapping[str, str] = field(default_factory=dict)
+    kept: Kept | None = None
+    model: ImportedModel | None = None
+    mod: IRModule | None = None
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Memory scopes of the weights that are no plain buffers.
+    weight_scopes: dict[str, str] = field(default_factory=dict)
+    #: Algorithms of single convolutions, instead of the cheapest, and what each one got.
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    #: Knobs of single primary functions, instead of the heuristic's.
+    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: The module before it was scheduled, to begin again without knobs.
+    unscheduled: IRModule | None = None
+    #: What was chosen for each primary function.
+    schedules: dict[str, Scheduled] = field(default_factory=dict)
+    #: Lengths of the sums that are taken in 16 bits.
+    half_sums: list[int] = field(default_factory=list)
+    placements: list[Placement] = field(default_factory=list)
+    memory: MemoryPlan | None = None
+    executable: Any = None
+    stage_ms: dict[str, float] = field(default_factory=dict)
