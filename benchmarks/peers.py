@@ -149,9 +149,7 @@ def litert(path: Path, feed: np.ndarray) -> Runner:
     """LiteRT reads TensorFlow Lite files only: ``NAME.tflite`` beside the benchmark's results."""
     converted = RESULTS / f"{path.stem}.tflite"
     if not converted.exists():
-        raise UnavailableError(
-            f"pip has no converter from ONNX without TensorFlow; {converted} is none"
-        )
+        raise UnavailableError("nothing from pip converts ONNX to it without TensorFlow")
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(str(converted), num_threads=THREADS)
