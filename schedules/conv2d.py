@@ -144,7 +144,8 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
+#: Of register tiles; also those of pointwise convolutions.
+TILE_CONSTRAINTS = (
     Constraint(
         "tile_o * tile_h * tile_w vectors must fit the device's registers.",
         lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
@@ -159,10 +160,9 @@ CONSTRAINTS = (
         "unroll_i must divide the input channels that are taken together.",
         lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
     ),
-    Constraint(
-        "split_borders is for GPUs, and inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
-    ),
+)
+#: Of where weights are read.
+WEIGHT_CONSTRAINTS = (
     Constraint(
         "weights is direct, local or constant, and on a CPU direct.",
         lambda k, s, d: k.weights in (("direct",) if d.is_cpu else WEIGHTS),
@@ -173,6 +173,14 @@ CONSTRAINTS = (
             k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
         ),
     ),
+)
+CONSTRAINTS = (
+    *TILE_CONSTRAINTS,
+    Constraint(
+        "split_borders is for GPUs, and inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
+    ),
+    *WEIGHT_CONSTRAINTS,
     Constraint(
         "group_w is at most group_size, and that at most what the device accepts.",
         lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,

@@ -19,9 +19,9 @@ from tvm import s_tir
 from ..target import Device
 from . import conv2d
 from .common import Block, Loop, Workload
-from .conv2d import WEIGHTS, Shape, input_lanes
-from .family import Constraint, Value, knob
-from .sharing import CONSTANT_BYTES, LOCAL_BYTES
+from .conv2d import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape, input_lanes
+from .family import GROUP_FITS, Constraint, Value, knob
+from .sharing import LOCAL_BYTES
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices
 
 NAME = "conv2d_1x1"
@@ -62,20 +62,7 @@ def _group_outputs(knobs: Knobs, shape: Shape) -> int:
 
 
 CONSTRAINTS = (
-    Constraint(
-        "tile_o * tile_h * tile_w vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
-    ),
-    Constraint(
-        "tile_o must divide the output blocks and tile_h the rows: "
-        "a partial tile there is a test in the hot loop.",
-        lambda k, s, d: s.outputs % k.tile_o == 0 and s.height % k.tile_h == 0,
-    ),
-    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    Constraint(
-        "unroll_i must divide the input channels that are taken together.",
-        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
-    ),
+    *TILE_CONSTRAINTS,
     Constraint(
         "split_i must divide the whole blocks of input channels, and is 1 on a CPU.",
         lambda k, s, d: k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0),
@@ -92,20 +79,8 @@ CONSTRAINTS = (
         "The parts of a split sum must fit 32 KiB of local memory.",
         lambda k, s, d: k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES,
     ),
-    Constraint(
-        "weights is direct, local or constant, and on a CPU direct.",
-        lambda k, s, d: k.weights in (("direct",) if d.is_cpu else WEIGHTS),
-    ),
-    Constraint(
-        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
-        lambda k, s, d: (
-            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
-        ),
-    ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    *WEIGHT_CONSTRAINTS,
+    GROUP_FITS,
 )
 
 #: Work-items below which a GPU of a phone has too few to hide its latencies (an assumption:

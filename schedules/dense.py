@@ -31,7 +31,7 @@ from ..target import Device
 from .batches import batch_of, leading
 from .blocks import drop_test, is_vector
 from .common import FAMILY, ROLE, Workload, narrowed, widened
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor
 
 NAME = "dense"
@@ -177,10 +177,7 @@ CONSTRAINTS = (
     ),
     Constraint("tile_m must divide the rows.", lambda k, s, d: s.rows % k.tile_m == 0),
     Constraint("tile_n must divide the columns.", lambda k, s, d: s.columns % k.tile_n == 0),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

@@ -19,7 +19,7 @@ from ..target import Device
 from .access import nest_of
 from .blocks import is_injective, is_reduction, launches_threads
 from .common import LANES, Workload
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .spread import CPU_ELEMENTS, CPU_GROUPS, widest_vector
 from .spread import spread as spread_nest
 from .tiles import group_sizes
@@ -52,10 +52,7 @@ CONSTRAINTS = (
     Constraint(
         "vector is 1 or the width of a vector type.", lambda k, s, d: k.vector in (1, *LANES)
     ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

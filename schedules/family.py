@@ -34,6 +34,13 @@ class Constraint:
     holds: Callable[[Any, Any, Device], bool]
 
 
+#: Of every family whose knobs have a ``group_size``.
+GROUP_FITS = Constraint(
+    "group_size is at most what the device accepts.",
+    lambda k, s, d: k.group_size <= d.max_group_size,
+)
+
+
 class Family(Protocol):
     """What a module of this package has that is a family."""
 

@@ -22,7 +22,7 @@ from tvm import s_tir, te, tirx
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
 from .conv2d import input_lanes
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 from .windows import pad_spatial, stage_padded
 
@@ -168,10 +168,7 @@ CONSTRAINTS = (
         "A window of more than 16 taps is not unrolled.",
         lambda k, s, d: not k.unroll_window or s.taps_h * s.taps_w <= 16,
     ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

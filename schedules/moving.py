@@ -17,7 +17,7 @@ from ..target import Device
 from .access import Nest, nest_of
 from .blocks import is_injective
 from .common import FAMILY, LANES, Workload
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .spread import items_for, spread, widest_vector
 from .tiles import group_sizes
 
@@ -69,10 +69,7 @@ CONSTRAINTS = (
         "items are at most the vectors of the result.",
         lambda k, s, d: k.items <= max(1, s.outer * s.inner // k.vector),
     ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

@@ -22,7 +22,7 @@ from ..target import Device
 from ..texture.scope import is_texture
 from .access import Nest
 from .common import LANES, Workload
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .moving import one_block
 from .spread import CPU_ELEMENTS, CPU_GROUPS
 from .tiles import divisors, group_sizes, largest_divisor, tile_of
@@ -77,10 +77,7 @@ CONSTRAINTS = (
         ),
     ),
     Constraint("tiles are several on a CPU only.", lambda k, s, d: d.is_cpu or k.tiles == 1),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

@@ -17,7 +17,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, ROLE, Workload
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import group_sizes, tile_choices, tile_of
 from .windows import pad_spatial
 from .winograd import TAPS, by_parity, matrices, row_of, tiles
@@ -98,10 +98,7 @@ CONSTRAINTS = (
         "bounds are tested once.",
         lambda k, s, d: k.stage_input or not (s.padded and (s.texture or d.is_cpu)),
     ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

@@ -18,7 +18,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, ROLE, Workload
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import group_sizes, tile_choices, tile_of
 from .winograd import TAPS, by_pairs, matrices, row_of, tiles
 
@@ -93,10 +93,7 @@ CONSTRAINTS = (
         "tile_w is at most the tiles in a row.",
         lambda k, s, d: k.tile_w <= s.width // s.outputs,
     ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 

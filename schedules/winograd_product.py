@@ -17,7 +17,7 @@ from tvm import s_tir, te, tirx
 from ..target import Device
 from .common import FAMILY, Workload
 from .conv2d import input_lanes
-from .family import Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 
 NAME = "winograd_product"
@@ -88,10 +88,7 @@ CONSTRAINTS = (
         "unroll_i must divide the input channels that are taken together.",
         lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
     ),
-    Constraint(
-        "group_size is at most what the device accepts.",
-        lambda k, s, d: k.group_size <= d.max_group_size,
-    ),
+    GROUP_FITS,
 )
 
 
