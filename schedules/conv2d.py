@@ -22,8 +22,8 @@ from ..texture.scope import is_half, is_texture
 from .common import FAMILY, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .sharing import CONSTANT_BYTES, share, to_constant_memory
-from .tiles import divisors, group_sizes, group_widths, largest_divisor, tile_choices, tile_of
-from .windows import group_form, pad_spatial, stage_padded
+from .tiles import divisors, largest_divisor, tile_choices, tile_of
+from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, stage_padded, window_space
 
 NAME = "conv2d"
 
@@ -176,15 +176,8 @@ WEIGHT_CONSTRAINTS = (
 )
 CONSTRAINTS = (
     *TILE_CONSTRAINTS,
-    Constraint(
-        "split_borders is for GPUs, and inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
-    ),
     *WEIGHT_CONSTRAINTS,
-    Constraint(
-        "group_w is at most group_size, and that at most what the device accepts.",
-        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
-    ),
+    *WINDOW_CONSTRAINTS,
 )
 
 
@@ -233,11 +226,8 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_h": rows,
         "tile_w": columns,
         "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
-        "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
-        "split_borders": (False, True) if shape.padded and not device.is_cpu else (False,),
         "weights": ("direct",) if device.is_cpu else WEIGHTS,
-        "group_w": group_widths(device),
-        "group_size": group_sizes(device),
+        **window_space(shape, device),
     }
 
 

@@ -20,7 +20,7 @@ from ..target import Device
 from . import conv2d
 from .common import Block, Loop, Workload
 from .conv2d import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape, input_lanes
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Constraint, Value, knob, violated
 from .sharing import LOCAL_BYTES
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices
 
@@ -105,13 +105,13 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
             base.tile_o, base.tile_h, tile_w, base.unroll_i, split, "direct", base.group_size
         )
         few = items * split < 2 * FEW_ITEMS or split == 2
-        if few and _blocks(shape) >= 4 * split and _fits(split_up, shape, device):
+        if (
+            few
+            and _blocks(shape) >= 4 * split
+            and violated(CONSTRAINTS, split_up, shape, device) is None
+        ):
             return split_up
     return knobs
-
-
-def _fits(knobs: Knobs, shape: Shape, device: Device) -> bool:
-    return all(constraint.holds(knobs, shape, device) for constraint in CONSTRAINTS)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

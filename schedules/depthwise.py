@@ -18,8 +18,8 @@ from ..borders import PRAGMA as BORDERS
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
 from .family import Constraint, Value, knob
-from .tiles import group_sizes, group_widths, tile_choices, tile_of
-from .windows import group_form, pad_spatial
+from .tiles import tile_choices, tile_of
+from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, window_space
 
 NAME = "depthwise"
 
@@ -106,14 +106,7 @@ CONSTRAINTS = (
         "A tile is at most as high and as wide as the map.",
         lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
     ),
-    Constraint(
-        "split_borders is for GPUs, and inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
-    ),
-    Constraint(
-        "group_w is at most group_size, and that at most what the device accepts.",
-        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
-    ),
+    *WINDOW_CONSTRAINTS,
 )
 
 
@@ -130,10 +123,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {
         "tile_h": tile_choices(shape.height, 28),
         "tile_w": tile_choices(shape.width, device.accumulators),
-        "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
-        "split_borders": (False, True) if shape.padded and not device.is_cpu else (False,),
-        "group_w": group_widths(device),
-        "group_size": group_sizes(device),
+        **window_space(shape, device),
     }
 
 

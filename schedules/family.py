@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,10 +88,15 @@ def no_choice(shape: Any, device: Device) -> NoKnobs:
 
 def refusal(family: Family, knobs: Any, shape: Any, device: Device) -> str | None:
     """The sentence of the first constraint that ``knobs`` violate, or ``None``."""
-    for constraint in family.CONSTRAINTS:
-        if not constraint.holds(knobs, shape, device):
-            return constraint.sentence
-    return None
+    return violated(family.CONSTRAINTS, knobs, shape, device)
+
+
+def violated(
+    constraints: Iterable[Constraint], knobs: Any, shape: Any, device: Device
+) -> str | None:
+    """The same, of constraints by themselves."""
+    failing = (c.sentence for c in constraints if not c.holds(knobs, shape, device))
+    return next(failing, None)
 
 
 def candidates(family: Family, shape: Any, device: Device) -> Iterator[Any]:

@@ -8,6 +8,8 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import LANES, PAD, ROLE, Workload
+from .family import Constraint, Value
+from .tiles import group_sizes, group_widths
 
 
 def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> te.Tensor:
@@ -26,6 +28,29 @@ def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float =
         return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
 
     return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
+
+
+#: Of families with the knobs ``stage_input``, ``split_borders``, ``group_w`` and ``group_size``.
+WINDOW_CONSTRAINTS = (
+    Constraint(
+        "split_borders is for GPUs, and inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
+    ),
+    Constraint(
+        "group_w is at most group_size, and that at most what the device accepts.",
+        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
+    ),
+)
+
+
+def window_space(shape: Any, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Values of these knobs that are worth trying."""
+    return {
+        "stage_input": (True, False) if shape.padded and not shape.texture else (False,),
+        "split_borders": (False, True) if shape.padded and not device.is_cpu else (False,),
+        "group_w": group_widths(device),
+        "group_size": group_sizes(device),
+    }
 
 
 def group_form(shape: Any, tile_w: int, device: Device) -> tuple[int, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ def read_table(path: Path, what: str, example: str, remedy: str) -> dict[str, An
             remedy=remedy,
         )
     return content
+
+
+def check_values(content: Mapping[Any, Any], values: Sequence[str], what: str, remedy: str) -> None:
+    """Refuse what is none of ``values``; ``what`` is said of each name, behind "The".
+
+    Raises
+    ------
+    CompileError
+        Naming the first one and what was asked for it.
+    """
+    for name, value in content.items():
+        if value not in values:
+            hint = " Quote names with dots in TOML." if isinstance(value, dict) else ""
+            raise CompileError(
+                f"The {what} {name!r} is {value!r}; expected one of {', '.join(values)}.",
+                remedy=remedy + hint,
+            )
 
 
 def _json(text: str) -> Any:

@@ -26,7 +26,7 @@ from tvm import relax
 from ..errors import CompileError
 from ..graph.rewriter import identifier, shape_of
 from ..schedules.winograd import TAPS, tiles
-from ..tables import read_table
+from ..tables import check_values, read_table
 from ..target import Device
 from .blocked import blocks_of
 
@@ -201,14 +201,7 @@ def check_algorithms(algorithms: Mapping[Any, Any]) -> None:
     CompileError
         Naming the convolution and what was asked for it.
     """
-    for name, algorithm in algorithms.items():
-        if algorithm not in ALGORITHMS:
-            hint = " Quote names with dots in TOML." if isinstance(algorithm, dict) else ""
-            raise CompileError(
-                f"The algorithm of the convolution {name!r} is {algorithm!r}; expected one of "
-                f"{', '.join(ALGORITHMS)}.",
-                remedy=_REMEDY + hint,
-            )
+    check_values(algorithms, ALGORITHMS, "algorithm of the convolution", _REMEDY)
 
 
 def resolve_algorithms(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
-from ..tables import read_table
+from ..tables import check_values, read_table
 
 #: What a tensor may be asked to be.
 VALUES = ("texture", "buffer")
@@ -38,14 +38,7 @@ def check_overrides(overrides: Mapping[Any, Any]) -> None:
     CompileError
         Naming the tensor and what was asked for it.
     """
-    for name, storage in overrides.items():
-        if storage not in VALUES:
-            hint = " Quote names with dots in TOML." if isinstance(storage, dict) else ""
-            raise CompileError(
-                f"The storage override of the tensor {name!r} is {storage!r}; expected one of "
-                f"{', '.join(VALUES)}.",
-                remedy=_REMEDY + hint,
-            )
+    check_values(overrides, VALUES, "storage override of the tensor", _REMEDY)
 
 
 def check_keep_layout(kept: Mapping[Any, Any]) -> None:
