@@ -14,6 +14,7 @@ from shutil import which
 
 import numpy as np
 import pytest
+from cuda_host import missing as no_cuda_host
 from oclgrind import Oclgrind
 
 #: A function that says why the machine lacks something, or `None` when it is there.
@@ -78,6 +79,7 @@ def _no_module(name: str) -> Reason:
 NEEDS: dict[str, Reason] = {
     "opencl": _no_opencl,
     "cuda": _no_cuda,
+    "cuda_host": no_cuda_host,
     "nvcc": _no_command("nvcc"),
     "oclgrind": _no_command("oclgrind"),
     "onnxruntime": _no_module("onnxruntime"),

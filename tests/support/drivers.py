@@ -84,13 +84,15 @@ class Runner:
         Variables to set for it, beside those of this process.
     under
         A command that gets the process's own as its arguments.
+    hook
+        A module of this folder that prepares the process (``install``) and runs modules (``run``).
     """
 
-    def __init__(self, env: Mapping[str, str], under: Sequence[str] = ()):
+    def __init__(self, env: Mapping[str, str], under: Sequence[str] = (), hook: str = ""):
         # A file, because a pipe that nobody reads fills up.
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [*under, sys.executable, str(Path(__file__).with_name("run_modules.py"))],
+            [*under, sys.executable, str(Path(__file__).with_name("run_modules.py")), hook],
             env={**os.environ, **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

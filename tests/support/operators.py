@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 import numpy as np
 import onnx
 import onnxruntime
+from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
@@ -113,14 +115,17 @@ def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def check(model: onnx.ModelProto, target: str, device: str) -> list[str]:
-    """Compile, run and compare with ONNX Runtime; return the families of the kernels."""
+    """Compile, run and compare with ONNX Runtime; return the families of the kernels.
+
+    CUDA modules run on the host.
+    """
     feeds = feeds_for(model)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     references = session.run(None, feeds)
-    with tvmflow.compile(model, target=target, device=device) as module:
-        outputs = module(**feeds)
+    with closing(tvmflow.compile(model, target=target, device=device)) as module:
+        outputs = cuda_host()(module, feeds) if target == "cuda" else module(**feeds)
         for info, reference in zip(module.outputs, references, strict=True):
             assert_close(outputs[info.name], reference, OPERATOR, info.name)
         return [kernel["family"] for kernel in module.metadata["kernels"]]

@@ -1,0 +1,161 @@
+// A device of TVM's kind "cuda" that is the host's memory, with CUDA graphs. Kernels come from
+// `cuda_host.py`; allocations are as large as asked for, so that a sanitizer sees their ends.
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/runtime/device_api.h>
+#include <tvm/runtime/memory/memory_manager.h>
+#include <tvm/support/io.h>
+
+// vm.h wants it of a header that TVM's wheel does not ship.
+namespace tvm::support {
+template <typename T>
+struct Serializer;
+}
+
+#include <tvm/runtime/vm/vm.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <new>
+#include <vector>
+
+namespace {
+
+using tvm::ffi::Any;
+using tvm::ffi::AnyView;
+using tvm::ffi::PackedArgs;
+using Work = std::function<void()>;
+
+// What a graph replays; null while none is captured.
+std::vector<Work>* captured = nullptr;
+
+void RefuseInCapture(const char* what) {
+  if (captured) throw tvm::ffi::Error("CUDAError", std::string(what) + " in a captured graph", "");
+}
+
+void* Allocate(size_t bytes) {
+  RefuseInCapture("memory is allocated");
+  void* data = nullptr;
+  if (posix_memalign(&data, 256, bytes)) throw std::bad_alloc();
+  std::memset(data, 0xFF, bytes);  // NaN, in case that it is read before it is written.
+  return data;
+}
+
+class HostCuda final : public tvm::runtime::DeviceAPI {
+ public:
+  void SetDevice(DLDevice) final {}
+  void GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, Any* result) final {
+    if (kind == tvm::runtime::kExist) *result = static_cast<int64_t>(dev.device_id == 0);
+    if (kind == tvm::runtime::kDeviceName) *result = tvm::ffi::String("CUDA on the host");
+    if (kind == tvm::runtime::kComputeVersion) *result = tvm::ffi::String("9.0");
+  }
+  void* AllocDataSpace(DLDevice, size_t bytes, size_t, DLDataType) final { return Allocate(bytes); }
+  void FreeDataSpace(DLDevice, void* data) final { std::free(data); }
+  void StreamSync(DLDevice, TVMStreamHandle) final { RefuseInCapture("the host waits"); }
+
+ protected:
+  void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset,
+                      size_t bytes, DLDevice from_device, DLDevice to_device, DLDataType,
+                      TVMStreamHandle) final {
+    const Work copy = [=] {
+      std::memmove(static_cast<char*>(to) + to_offset, static_cast<const char*>(from) + from_offset,
+                   bytes);
+    };
+    if (from_device.device_type != kDLCUDA || to_device.device_type != kDLCUDA)
+      RefuseInCapture("the host copies");
+    captured ? captured->push_back(copy) : copy();
+  }
+};
+
+// TVM's own keeps what is freed, and rounds sizes up.
+class Exact final : public tvm::runtime::memory::Allocator {
+ public:
+  using Buffer = tvm::runtime::memory::Buffer;
+  using Allocator::Allocator;
+  Buffer Alloc(DLDevice dev, size_t bytes, size_t, DLDataType) final {
+    return {Allocate(bytes), bytes, dev, type()};
+  }
+  void Free(const Buffer& buffer) final { std::free(buffer.data); }
+  size_t UsedMemory() const final { return 0; }
+};
+
+// As TVM's extension for CUDA graphs: storage is made once, and so is a graph, by a run that
+// warms up and one that is captured; then the graph is replayed, with its addresses.
+struct Graph {
+  std::vector<Work> work;
+  Any results;
+};
+std::map<std::pair<void*, int64_t>, Graph> graphs;
+std::map<std::pair<void*, int64_t>, Any> storages;
+
+Any Invoke(tvm::runtime::vm::VirtualMachine* machine, const Any& function,
+           const std::vector<AnyView>& arguments) {
+  Any result;
+  machine->InvokeClosurePacked(function.cast<tvm::ffi::ObjectRef>(),
+                               PackedArgs(arguments.data(), arguments.size()), &result);
+  return result;
+}
+
+void RunOrCapture(PackedArgs args, Any* result) {
+  auto* machine = tvm::runtime::vm::VirtualMachine::GetContextPtr(args[0]);
+  const auto key = std::pair<void*, int64_t>(machine, args[3].cast<int64_t>());
+  auto found = graphs.find(key);
+  if (found == graphs.end()) {
+    const auto fixed = args[2].cast<tvm::ffi::Array<Any>>();
+    const std::vector<AnyView> arguments(fixed.begin(), fixed.end());
+    Invoke(machine, args[1], arguments);
+    Graph graph;
+    captured = &graph.work;
+    try {
+      graph.results = Invoke(machine, args[1], arguments);
+    } catch (...) {
+      captured = nullptr;
+      throw;
+    }
+    captured = nullptr;
+    found = graphs.emplace(key, std::move(graph)).first;
+  } else {
+    for (const Work& work : found->second.work) work();
+  }
+  *result = found->second.results;
+}
+
+void GetCachedStorage(PackedArgs args, Any* result) {
+  auto* machine = tvm::runtime::vm::VirtualMachine::GetContextPtr(args[0]);
+  const auto key = std::pair<void*, int64_t>(machine, args[2].cast<int64_t>());
+  auto found = storages.find(key);
+  if (found == storages.end()) found = storages.emplace(key, Invoke(machine, args[1], {})).first;
+  *result = found->second;
+}
+
+}  // namespace
+
+extern "C" void cuda_host_submit(const Work* launch) {
+  captured ? captured->push_back(*launch) : (*launch)();
+}
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  tvm::ffi::reflection::GlobalDef()
+      .def_packed("device_api.cuda",
+                  [](PackedArgs, Any* result) {
+                    static tvm::runtime::DeviceAPI* device = new HostCuda();
+                    *result = static_cast<void*>(device);
+                  })
+      .def_packed("DeviceAllocator.cuda",
+                  [](PackedArgs args, Any* result) {
+                    tvm::runtime::memory::Allocator* allocator = new Exact(
+                        static_cast<tvm::runtime::memory::AllocatorType>(args[1].cast<int>()));
+                    *result = static_cast<void*>(allocator);
+                  })
+      .def_packed("vm.builtin.cuda_graph.run_or_capture", RunOrCapture)
+      .def_packed("vm.builtin.cuda_graph.get_cached_alloc", GetCachedStorage)
+      // How many pieces of work the graphs of this process replay.
+      .def("tvmflow.tests.captured", [] {
+        int64_t count = 0;
+        for (const auto& [key, graph] : graphs) count += static_cast<int64_t>(graph.work.size());
+        return count;
+      });
+}

@@ -1,0 +1,123 @@
+"""What the tests of CUDA kernels on the host find: kernels that were broken on purpose."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import numpy as np
+import pytest
+import tvm_ffi
+from cuda_host import cuda_host
+from operators import check, feeds_for, single
+from tvm_ffi.registry import remove_global_func
+
+import tvmflow
+from tvmflow.tolerance import STORED_AS_HALF, assert_close
+
+pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
+
+POSTPROCESS = "tvm_callback_cuda_postproc"
+
+
+def matmul():
+    """A product that copies both operands to shared memory."""
+    return single("MatMul", [(2, 20, 33), (2, 33, 18)])
+
+
+def run(model):
+    with closing(tvmflow.compile(model, target="cuda")) as module:
+        return cuda_host()(module, feeds_for(model))["y"]
+
+
+@pytest.fixture
+def edit():
+    """Return a function by which the source of the next modules is edited."""
+
+    def use(pattern, replacement, count=0):
+        def replace(source, _target):
+            edited, changes = re.subn(pattern, replacement, source, count=count)
+            assert changes, f"the source has no {pattern}"
+            return edited
+
+        tvm_ffi.register_global_func(POSTPROCESS, replace, override=True)
+
+    yield use
+    remove_global_func(POSTPROCESS)
+
+
+def test_right_kernels_pass():
+    assert check(matmul(), "cuda", "nvidia") == ["matmul"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "found"),
+    [
+        pytest.param(r"__syncthreads\(\);", "", "depends on the order of threads", id="no_barrier"),
+        pytest.param(
+            r"__syncthreads\(\);",
+            "if (threadIdx.x) __syncthreads();",
+            "end without a barrier",
+            id="barrier_for_some",
+        ),
+        pytest.param(
+            r"(__shared__ .*)\[200\];",
+            r"\1[100];",
+            "out of bounds|buffer-overflow",
+            id="beyond_shared_memory",
+        ),
+        pytest.param(r"< 33\)", "< 34)", "heap-buffer-overflow", id="beyond_a_tensor"),
+        pytest.param(
+            r"\(float4\*\)\((matmul_right_shared_ptr)",
+            r"(float4*)(1 + \1",
+            "misaligned address",
+            id="misaligned_vector",
+        ),
+    ],
+)
+def test_a_broken_kernel_is_found(pattern, replacement, found, edit):
+    edit(pattern, replacement)
+    with pytest.raises(AssertionError, match=found):
+        run(matmul())
+
+
+def test_values_that_nobody_wrote_are_not_numbers(edit):
+    edit(r"matmul_left_shared_ptr[^;]* = condval;", "")
+    assert np.isnan(run(matmul())).all()
+
+
+# -- what TVM writes for tensor cores and asynchronous copies ----------------------------------
+
+#: Instead of the kernel's body; all threads do the same.
+TENSOR_CORES = """
+  extern __shared__ __align__(64) uchar dynamic[];
+  __shared__ alignas(64) half left[256];
+  __shared__ alignas(64) half right[256];
+  __shared__ alignas(64) float product[256];
+  for (int i = 0; i < 256; ++i) {
+    left[i] = __float2half_rn(x0_0_0_ptr[i]);
+    right[i] = ((half)x1_1_1_ptr[i]);
+  }
+  __syncthreads();
+  nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> a[1];
+  nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, half, nvcuda::wmma::LAYOUT> b[1];
+  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> c[1];
+  nvcuda::wmma::load_matrix_sync(a[0], (&(left[0])), 16);
+  nvcuda::wmma::load_matrix_sync(b[0], (&(right[0])), 16);
+  nvcuda::wmma::fill_fragment(c[0], 0x0p+0f);
+  nvcuda::wmma::mma_sync(c[0], a[0], b[0], c[0]);
+  nvcuda::wmma::store_matrix_sync((&(product[0])), c[0], 16, nvcuda::wmma::mem_row_major);
+  __syncthreads();
+  for (int i = 0; i < 256; ++i) crop_ptr[i] = product[i];
+}
+"""
+BODY = r"(__global__ void [^;{]*\{)\n(?s:.*)"
+
+
+@pytest.mark.parametrize("layout", ["row_major", "col_major"])
+def test_tensor_cores(layout, edit):
+    edit(BODY, r"\1" + TENSOR_CORES.replace("LAYOUT", layout))
+    model = single("MatMul", [(16, 16), (16, 16)])
+    left, right = feeds_for(model).values()
+    right = right.T if layout == "col_major" else right
+    assert_close(run(model), left @ right, STORED_AS_HALF, layout)
