@@ -88,9 +88,8 @@ def test_values_that_nobody_wrote_are_not_numbers(edit):
 
 # -- what TVM writes for tensor cores and asynchronous copies ----------------------------------
 
-#: Instead of the kernel's body; all threads do the same.
-TENSOR_CORES = """
-  extern __shared__ __align__(64) uchar dynamic[];
+#: Instead of the kernel; all threads do the same.
+TENSOR_CORES = r"""\1
   __shared__ alignas(64) half left[256];
   __shared__ alignas(64) half right[256];
   __shared__ alignas(64) float product[256];
@@ -111,13 +110,73 @@ TENSOR_CORES = """
   for (int i = 0; i < 256; ++i) crop_ptr[i] = product[i];
 }
 """
-BODY = r"(__global__ void [^;{]*\{)\n(?s:.*)"
+#: As TVM writes them, with and without a predicate; every fourth copy is not done.
+COPIES = r"""
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0() {
+  asm volatile("cp.async.wait_group LEFT;" :  :  : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_commit_group_async_commit_group() {
+  asm volatile("cp.async.commit_group;" :  : );
+}
+__forceinline__ __device__ void ptx_cp_async_legacy_cg_16_4_4(
+    void* dst, int dst_off, void* src, int src_off) {
+  uint8_t* dst_p = (uint8_t*)dst + dst_off * 4;
+  uint8_t* src_p = (uint8_t*)src + src_off * 4;
+  unsigned int dst_addr = __cvta_generic_to_shared(dst_p);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], %2;"
+    :: "r"(dst_addr), "l"(src_p), "n"(16));
+}
+__forceinline__ __device__ void ptx_cp_async_legacy_pred_cg_16_4_4(
+    void* dst, int dst_off, void* src, int src_off, int predicate) {
+  uint8_t* dst_p = (uint8_t*)dst + dst_off * 4;
+  uint8_t* src_p = (uint8_t*)src + src_off * 4;
+  unsigned int dst_addr = __cvta_generic_to_shared(dst_p);
+  __asm__ __volatile__(
+    "{\\n"
+    " .reg .pred p;\\n"
+    " setp.eq.u32 p, %3, 1;\\n"
+    " @p cp.async.cg.shared.global [%0], [%1], %2;\\n"
+    " @!p st.shared.v4.u32 [%0], {%4, %4, %4, %4};\\n"
+    "}\\n"
+    :: "r"(dst_addr), "l"(src_p), "n"(16), "r"(predicate), "r"(0)
+  );
+}
+\1
+  extern __shared__ __align__(64) float dynamic_ptr[];
+  __shared__ alignas(64) float copied[256];
+  if (threadIdx.x + threadIdx.y == 0) {
+    for (int i = 0; i < 32; ++i) ptx_cp_async_legacy_cg_16_4_4(copied, i * 4, x0_0_0_ptr, i * 4);
+    tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
+    for (int i = 32; i < 64; ++i)
+      ptx_cp_async_legacy_pred_cg_16_4_4(copied, i * 4, x0_0_0_ptr, i * 4, i % 4 != 3);
+    tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
+    tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0();
+  }
+  __syncthreads();
+  for (int i = 0; i < 256; ++i) crop_ptr[i] = copied[i];
+}
+"""
+KERNEL = r"(extern \"C\" __global__ void [^;{]*\{)\n(?s:.*)"
 
 
 @pytest.mark.parametrize("layout", ["row_major", "col_major"])
 def test_tensor_cores(layout, edit):
-    edit(BODY, r"\1" + TENSOR_CORES.replace("LAYOUT", layout))
+    edit(KERNEL, TENSOR_CORES.replace("LAYOUT", layout))
     model = single("MatMul", [(16, 16), (16, 16)])
     left, right = feeds_for(model).values()
     right = right.T if layout == "col_major" else right
     assert_close(run(model), left @ right, STORED_AS_HALF, layout)
+
+
+def test_asynchronous_copies(edit):
+    edit(KERNEL, COPIES.replace("LEFT", "0"))
+    model = single("MatMul", [(16, 16), (16, 16)])
+    expected = feeds_for(model)["x0"].copy()
+    expected.reshape(64, 4)[35::4] = 0
+    assert np.array_equal(run(model), expected)
+
+
+def test_an_asynchronous_copy_that_nobody_waits_for(edit):
+    edit(KERNEL, COPIES.replace("LEFT", "1"))
+    with pytest.raises(AssertionError, match="nobody has waited for"):
+        run(single("MatMul", [(16, 16), (16, 16)]))

@@ -15,12 +15,15 @@ struct Serializer;
 
 #include <tvm/runtime/vm/vm.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <new>
 #include <vector>
+
+#include "cuda_threads.h"
 
 namespace {
 
@@ -133,8 +136,20 @@ void GetCachedStorage(PackedArgs args, Any* result) {
 
 }  // namespace
 
-extern "C" void cuda_host_submit(const Work* launch) {
-  captured ? captured->push_back(*launch) : (*launch)();
+int cuda_host::Launch(const char* name, Call call, int arguments, const int* tags, int tags_count,
+                      bool cooperates, const TVMFFIAny* values, int count) {
+  if (count != arguments + tags_count) {
+    TVMFFIErrorSetRaisedFromCStr("ValueError", "a kernel was called with other arguments");
+    return -1;
+  }
+  std::array<size_t, 7> extents = {1, 1, 1, 1, 1, 1, 0};
+  for (int i = 0; i < tags_count; ++i)
+    extents[tags[i]] = static_cast<size_t>(values[arguments + i].v_int64);
+  const Work launch = [=, given = std::vector<TVMFFIAny>(values, values + arguments)] {
+    RunGrid(name, extents.data(), cooperates, [&] { call(given.data()); });
+  };
+  captured ? captured->push_back(launch) : launch();
+  return 0;
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

@@ -47,8 +47,35 @@ _INCLUDE = re.compile(r"^\s*#\s*include <(?:cuda|mma|sm_61|math_constants).*>$",
 _KERNEL = re.compile(r"__global__ void(?: __launch_bounds__\([^)]*\))? (\w+)\([^;{]*\) \{")
 _STATIC = re.compile(r"__shared__ (alignas\(\d+\) )?([\w:]+) (\w+)\[(\d+)\];")
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w:]+) (\w+)\[\];")
+_ADDRESS = re.compile(r"unsigned int (\w+) = __cvta_generic_to_shared\(")
+_ASM = re.compile(
+    r"(?:asm|__asm__) (?:volatile|__volatile__)\s*\("
+    r'(?P<text>(?:\s*"(?:[^"\\]|\\.)*")+)(?P<operands>[^;]*)\);'
+)
+_OPERAND = re.compile(r'"\w"\(([^()]*)\)')
+#: PTX by which TVM copies to shared memory while a block computes, and the same on the host.
+_PTX = {
+    r"cp\.async\.commit_group;": "CommitGroup()",
+    r"cp\.async\.wait_group (\d+);": "WaitGroup({0})",
+    r"cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], %2;": "CopyAsync({0}, {1}, {2}, false)",
+    r"{ \.reg \.pred p; setp\.eq\.u32 p, %3, 1; @p cp\.async\.c[ag]\.shared\.global"
+    r" \[%0\], \[%1\], %2; @!p st\.shared[.\w]* \[%0\], {[%4, ]*}; }": (
+        "CopyAsync({0}, {1}, {2}, ({3}) != 1)"
+    ),
+}
 #: What makes threads of a kernel wait for each other.
-_COOPERATES = re.compile(r"__syncthreads|__syncwarp|__shfl|cuda_host::|nvcuda::")
+_COOPERATES = re.compile(r"__sync|__shfl|ptx_")
+
+
+def _of_ptx(found: re.Match[str]) -> str:
+    """The call that does what inline assembly does."""
+    pieces = re.findall(r'"((?:[^"\\]|\\.)*)"', found["text"])
+    text = " ".join("".join(pieces).replace("\\n", " ").split())
+    for pattern, call in _PTX.items():
+        if matched := re.fullmatch(pattern, text):
+            operands = matched.groups() or _OPERAND.findall(found["operands"])
+            return f"cuda_host::{call.format(*operands)};"
+    raise NotImplementedError(f"cuda_host.py has no call for the PTX: {text}")
 
 
 def translate(source: str, tags: Mapping[str, list[int]]) -> str:
@@ -63,10 +90,11 @@ def translate(source: str, tags: Mapping[str, list[int]]) -> str:
     """
     source = _INCLUDE.sub("", source)
     source = _STATIC.sub(
-        r"\1static \2 \3[\4]; static cuda_host::RegisterShared \3_shared(\3, sizeof(\3));", source
+        r"\1static \2 \3[\4]; static cuda_host::Shared \3_shared(\3, sizeof(\3));", source
     )
     source = _DYNAMIC.sub(r"\1* \2 = static_cast<\1*>(cuda_host::DynamicShared());", source)
-    if left := re.search(r"__shared__[^;]*|\b(?:asm|__asm__)\b[\s\w]*\([^;]*", source):
+    source = _ASM.sub(_of_ptx, _ADDRESS.sub(r"void* \1 = (", source))
+    if left := re.search(r"__shared__[^;]*", source):
         raise NotImplementedError(f"cuda_host.py cannot translate: {left.group()}")
     starts = list(_KERNEL.finditer(source))
     ends = [found.start() for found in starts[1:]] + [len(source)]
@@ -75,7 +103,10 @@ def translate(source: str, tags: Mapping[str, list[int]]) -> str:
         name, body = found.group(1), source[found.start() : end]
         cooperates = "true" if _COOPERATES.search(body) else "false"
         entries.append(f"CUDA_HOST_KERNEL({', '.join([name, cooperates, *map(str, tags[name])])})")
-    return "\n".join(['#include "cuda_host.h"', source, *entries, ""])
+    header = '#include "cuda_host.h"\n'
+    if "nvcuda::" in source:
+        header += '#include "cuda_tensor_cores.h"\n'
+    return "\n".join([header, source, *entries, ""])
 
 
 class _Bytes:
@@ -133,7 +164,7 @@ def _compile(source: str, *options: str) -> Path:
         f"-isystem{Path(tvm_ffi.__file__).parent / 'include'}",
     ]
     command = [*_COMPILER, "-x", "c++", "-", "-shared", "-fPIC"]
-    command += ["-std=c++20", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-w", *options]
+    command += ["-fno-strict-aliasing", "-fno-omit-frame-pointer", "-w", *options]
     headers = b"".join(header.read_bytes() for header in _HEADERS)
     key = hashlib.sha256(repr(command).encode() + headers + source.encode()).hexdigest()
     library = Path(os.environ["TVMFLOW_CACHE_DIR"]) / f"cuda_host_{key[:32]}.so"
@@ -161,11 +192,14 @@ def install() -> None:
     """Make the host's memory this process's CUDA device."""
     import tvm_ffi
 
-    ctypes.CDLL(str(_compile((_FOLDER / "cuda_device.cc").read_text(), "-O1")), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(
+        str(_compile((_FOLDER / "cuda_device.cc").read_text(), "-O2", "-std=c++20")),
+        ctypes.RTLD_GLOBAL,
+    )
 
     @tvm_ffi.register_global_func("ffi.Module.load_from_bytes.cuda", override=True)
     def load(data: bytes) -> tvm_ffi.Module:
-        library = _compile(translate(*parse(bytes(data))), "-O1", *_SANITIZERS)
+        library = _compile(translate(*parse(bytes(data))), "-O0", "-std=c++17", *_SANITIZERS)
         return tvm_ffi.load_module(str(library))
 
 

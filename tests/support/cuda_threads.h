@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,21 +19,16 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_types.h"
+#include "cuda_host.h"
+
+extern "C" {
+uint3 threadIdx, blockIdx, blockDim, gridDim;
+}
 
 namespace cuda_host {
 
 constexpr size_t kWarp = 32;
 constexpr size_t kStackBytes = 256 << 10;
-
-// Ends the process: what is wrong with a kernel may not become an exception between fibers.
-template <typename... A>
-[[noreturn]] inline void Fail(const char* format, A... arguments) {
-  std::fputs("CUDA on the host: ", stderr);
-  std::fprintf(stderr, format, arguments...);
-  std::fputc('\n', stderr);
-  std::abort();
-}
 
 enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
@@ -40,7 +36,8 @@ enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 struct Copy {
   void* to;
   const void* from;
-  size_t bytes, used;  // The rest is filled with zeros.
+  size_t bytes;
+  bool zeros;
 };
 
 struct Thread {
@@ -49,81 +46,116 @@ struct Thread {
   State state;
   int line;                              // Of the barrier at which it waits.
   int barriers;                          // Of the whole block, met so far.
-  alignas(16) unsigned char posted[64];  // What it shows to its warp.
+  alignas(16) unsigned char posted[16];  // What it shows to its warp.
   std::vector<Copy> copies;
   std::deque<std::vector<Copy>> groups;
 };
 
-struct Shared {
-  void* data;
-  size_t bytes;
-};
-
 struct Grid {
   const char* name = "";
+  const std::function<void()>* body = nullptr;
+  size_t count = 0;  // Of threads in a block.
   std::vector<std::unique_ptr<Thread>> threads;
   char* stacks = nullptr;
-  size_t stacks_count = 0;
-  Thread* current = nullptr;
-  size_t current_number = 0, count = 0;
+  size_t current = 0;
   ucontext_t scheduler;
-  const std::function<void()>* body = nullptr;
   std::unique_ptr<char[]> dynamic;
   size_t dynamic_bytes = 0;
-  std::vector<Shared> shared;
+  std::vector<std::pair<void*, size_t>> shared;
+
+  Thread& self() { return *threads[current]; }
 };
 
 inline Grid grid;
 
-}  // namespace cuda_host
+void Fail(const char* what) {
+  std::fprintf(stderr, "CUDA on the host: %s: %s\n", grid.name, what);
+  std::abort();
+}
 
-inline uint3 threadIdx, blockIdx, blockDim, gridDim;
+// Static shared memory of a library's kernels.
+Shared::Shared(void* data, size_t bytes) {
+  grid.shared.emplace_back(data, bytes);
+  std::memset(data, 0xFF, bytes);
+}
 
-namespace cuda_host {
+void* DynamicShared() { return grid.dynamic.get(); }
 
-// Static shared memory: a block must not find what the one before it left there.
-struct RegisterShared {
-  RegisterShared(void* data, size_t bytes) {
-    grid.shared.push_back({data, bytes});
-    std::memset(data, 0xFF, bytes);
-  }
-};
+size_t Lane() { return grid.current % kWarp; }
 
+// A block must not find what the one before it left: all bits set is a NaN in any precision.
 inline void ForgetShared() {
-  // All bits set is a NaN in every precision.
-  for (const Shared& shared : grid.shared) std::memset(shared.data, 0xFF, shared.bytes);
+  for (const auto& [data, bytes] : grid.shared) std::memset(data, 0xFF, bytes);
   if (grid.dynamic) std::memset(grid.dynamic.get(), 0xFF, grid.dynamic_bytes);
 }
 
-inline void* DynamicShared() { return grid.dynamic.get(); }
+inline void Suspend(State state, int line) {
+  Thread& self = grid.self();
+  self.state = state;
+  self.line = line;
+  swapcontext(&self.context, &grid.scheduler);
+}
 
-inline void Wait(State state, int line) {
-  Thread* self = grid.current;
-  self->state = state;
-  self->line = line;
-  self->barriers += state == State::kAtBlockBarrier;
-  swapcontext(&self->context, &grid.scheduler);
+void WaitForBlock(int line) {
+  ++grid.self().barriers;
+  Suspend(State::kAtBlockBarrier, line);
+}
+
+void WaitForWarp(int line) { Suspend(State::kAtWarpBarrier, line); }
+
+void Exchange(void* value, size_t bytes, size_t lane, int line) {
+  const size_t first = grid.current / kWarp * kWarp;
+  if (bytes > sizeof(Thread::posted)) Fail("a value that lanes exchange is too large");
+  std::memcpy(grid.self().posted, value, bytes);
+  WaitForWarp(line);
+  if (lane < kWarp && first + lane < grid.count)
+    std::memcpy(value, grid.threads[first + lane]->posted, bytes);
+  WaitForWarp(line);
+}
+
+void CopyAsync(void* to, const void* from, size_t bytes, bool zeros) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes ||
+      (!zeros && reinterpret_cast<uintptr_t>(from) % bytes))
+    Fail("an asynchronous copy is not aligned");
+  grid.self().copies.push_back({to, from, bytes, zeros});
+}
+
+void CommitGroup() { grid.self().groups.push_back(std::move(grid.self().copies)); }
+
+// Completes all groups but the `left` newest.
+void WaitGroup(size_t left) {
+  for (auto& groups = grid.self().groups; groups.size() > left; groups.pop_front()) {
+    for (const Copy& copy : groups.front())
+      copy.zeros ? std::memset(copy.to, 0, copy.bytes)
+                 : std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+}
+
+void MultiplyAccumulate(int m, int n, int k, const float* left, const float* right, float* sums) {
+  for (int row = 0; row < m; ++row)
+    for (int i = 0; i < k; ++i)
+      for (int column = 0; column < n; ++column)
+        sums[row * n + column] += left[row * k + i] * right[i * n + column];
 }
 
 inline void RunThread() {
   (*grid.body)();
-  Thread* self = grid.current;
-  if (!self->copies.empty() || !self->groups.empty())
-    Fail("%s: a thread ended with asynchronous copies that nobody waited for", grid.name);
-  self->state = State::kDone;
-  swapcontext(&self->context, &grid.scheduler);
+  Thread& self = grid.self();
+  bool copies = !self.copies.empty();
+  for (const auto& group : self.groups) copies |= !group.empty();
+  if (copies) Fail("a thread ends with asynchronous copies that nobody has waited for");
+  self.groups.clear();
+  Suspend(State::kDone, 0);
 }
 
 inline std::vector<size_t> Order(size_t count) {
   static std::mt19937 random(20);
-  const char* wanted = std::getenv("CUDA_HOST_ORDER");
+  const char* variable = std::getenv("CUDA_HOST_ORDER");
+  const std::string_view wanted = variable ? variable : "forward";
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
-  if (wanted && std::string_view(wanted) == "reverse") {
-    std::reverse(order.begin(), order.end());
-  } else if (wanted && std::string_view(wanted) == "shuffle") {
-    std::shuffle(order.begin(), order.end(), random);
-  }
+  if (wanted == "reverse") std::reverse(order.begin(), order.end());
+  if (wanted == "shuffle") std::shuffle(order.begin(), order.end(), random);
   return order;
 }
 
@@ -132,16 +164,14 @@ inline uint3 Position(size_t number, uint3 extent) {
   return {n % extent.x, n / extent.x % extent.y, n / extent.x / extent.y};
 }
 
-// Lets go all threads in [begin, end) that wait, if all that live wait there.
+// Lets go the threads in [begin, end), if all that live wait at the same place.
 inline bool Release(size_t begin, size_t end, State state) {
   int line = 0;
   for (size_t i = begin; i < end; ++i) {
     const Thread& thread = *grid.threads[i];
     if (thread.state == State::kDone) continue;
     if (thread.state != state) return false;
-    if (line && line != thread.line)
-      Fail("%s: threads wait at different barriers, in lines %d and %d of its source", grid.name,
-           line, thread.line);
+    if (line && line != thread.line) Fail("threads wait at different barriers");
     line = thread.line;
   }
   if (!line) return false;
@@ -150,7 +180,11 @@ inline bool Release(size_t begin, size_t end, State state) {
   return true;
 }
 
-inline void RunBlockOfFibers() {
+inline void StartFibers() {
+  if (!grid.stacks)
+    grid.stacks = static_cast<char*>(mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  while (grid.threads.size() < grid.count) grid.threads.push_back(std::make_unique<Thread>());
   for (size_t i = 0; i < grid.count; ++i) {
     Thread& thread = *grid.threads[i];
     thread.state = State::kReady;
@@ -162,27 +196,29 @@ inline void RunBlockOfFibers() {
     thread.context.uc_link = nullptr;
     makecontext(&thread.context, RunThread, 0);
   }
-  while (true) {
-    bool waits = false;
+}
+
+inline void RunBlockOfFibers() {
+  StartFibers();
+  for (bool alive = true; alive;) {
+    alive = false;
     for (size_t i : Order(grid.count)) {
       Thread& thread = *grid.threads[i];
       if (thread.state == State::kReady) {
         threadIdx = thread.index;
-        grid.current = &thread;
-        grid.current_number = i;
+        grid.current = i;
         swapcontext(&grid.scheduler, &thread.context);
       }
-      waits |= thread.state != State::kDone;
+      alive |= thread.state != State::kDone;
     }
-    if (!waits) break;
     bool released = Release(0, grid.count, State::kAtBlockBarrier);
     for (size_t warp = 0; warp < grid.count; warp += kWarp)
       released |= Release(warp, std::min(warp + kWarp, grid.count), State::kAtWarpBarrier);
-    if (!released) Fail("%s: some threads wait at a barrier that others do not reach", grid.name);
+    if (alive && !released) Fail("some threads wait at a barrier that others do not reach");
   }
   for (size_t i = 1; i < grid.count; ++i)
     if (grid.threads[i]->barriers != grid.threads[0]->barriers)
-      Fail("%s: some threads end without a barrier that others wait at", grid.name);
+      Fail("some threads end without a barrier that others wait at");
 }
 
 // Runs `body` for every thread of every block. Kernels without barriers need no fibers.
@@ -194,20 +230,10 @@ inline void RunGrid(const char* name, const size_t* extents, bool cooperates,
   grid.name = name;
   grid.body = &body;
   grid.count = extents[3] * extents[4] * extents[5];
-  if (grid.count > 1024 || extents[5] > 64)
-    Fail("%s: a block of %zu x %zu x %zu threads is too large", name, extents[3], extents[4],
-         extents[5]);
-  if (extents[1] > 65535 || extents[2] > 65535)
-    Fail("%s: a grid of %zu x %zu x %zu blocks is too large", name, extents[0], extents[1],
-         extents[2]);
+  if (grid.count > 1024 || extents[5] > 64) Fail("a block has too many threads");
+  if (extents[1] > 65535 || extents[2] > 65535) Fail("a grid has too many blocks");
   grid.dynamic_bytes = extents[6];
   grid.dynamic.reset(extents[6] ? new char[extents[6]] : nullptr);
-  if (cooperates && grid.stacks_count < grid.count) {
-    grid.stacks_count = grid.count;
-    grid.stacks = static_cast<char*>(mmap(nullptr, grid.count * kStackBytes, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    while (grid.threads.size() < grid.count) grid.threads.push_back(std::make_unique<Thread>());
-  }
   for (size_t block : Order(extents[0] * extents[1] * extents[2])) {
     blockIdx = Position(block, gridDim);
     ForgetShared();
@@ -222,39 +248,4 @@ inline void RunGrid(const char* name, const size_t* extents, bool cooperates,
   }
 }
 
-// What lane `lane` of the calling thread's warp posts at the same place.
-template <typename T>
-T Exchange(T value, size_t lane, int line) {
-  static_assert(sizeof(T) <= sizeof(Thread::posted));
-  const size_t first = grid.current_number / kWarp * kWarp;
-  std::memcpy(grid.current->posted, &value, sizeof(T));
-  Wait(State::kAtWarpBarrier, line);
-  if (first + lane < grid.count && lane < kWarp)
-    std::memcpy(&value, grid.threads[first + lane]->posted, sizeof(T));
-  Wait(State::kAtWarpBarrier, line);
-  return value;
-}
-
-inline size_t Lane() { return grid.current_number % kWarp; }
-
-// Within segments of `width` lanes; a lane outside of the segment leaves the value as it is.
-template <typename T>
-T ShuffleTo(T value, size_t lane, int width, int line) {
-  const size_t segment = Lane() / width;
-  return Exchange(value, lane / width == segment ? lane : Lane(), line);
-}
-
 }  // namespace cuda_host
-
-#define __syncthreads() cuda_host::Wait(cuda_host::State::kAtBlockBarrier, __LINE__)
-#define __syncwarp(...) cuda_host::Wait(cuda_host::State::kAtWarpBarrier, __LINE__)
-#define __activemask() 0xFFFFFFFFu
-#define __shfl_sync(mask, value, lane, width)                                                      \
-  cuda_host::ShuffleTo(value, cuda_host::Lane() / (width) * (width) + (lane) % (width), width,     \
-                       __LINE__)
-#define __shfl_down_sync(mask, value, delta, width)                                                \
-  cuda_host::ShuffleTo(value, cuda_host::Lane() + (delta), width, __LINE__)
-#define __shfl_up_sync(mask, value, delta, width)                                                  \
-  cuda_host::ShuffleTo(value, cuda_host::Lane() - (delta), width, __LINE__)
-#define __shfl_xor_sync(mask, value, lanes, width)                                                 \
-  cuda_host::ShuffleTo(value, cuda_host::Lane() ^ (lanes), width, __LINE__)

@@ -1,7 +1,6 @@
 // CUDA's types and mathematical functions as far as TVM uses them.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -19,9 +18,9 @@
 #define __CUDACC_VER_MINOR__ 0
 
 #define CUDA_HOST_VECTORS(name, T, bytes)                                                          \
-  struct alignas(std::min<size_t>(2 * bytes, 16)) name##2 { T x, y; };                             \
+  struct alignas(2 * bytes < 16 ? 2 * bytes : 16) name##2 { T x, y; };                             \
   struct name##3 { T x, y, z; };                                                                   \
-  struct alignas(std::min<size_t>(4 * bytes, 16)) name##4 { T x, y, z, w; };                       \
+  struct alignas(4 * bytes < 16 ? 4 * bytes : 16) name##4 { T x, y, z, w; };                       \
   inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                       \
   inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                               \
   inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
