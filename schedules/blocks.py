@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
@@ -10,7 +11,7 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
-from ..texture.expressions import uses
+from ..texture.expressions import conjuncts, uses
 from ..texture.scope import is_texture
 
 
@@ -83,12 +84,19 @@ def is_vector(block: s_tir.SBlock) -> bool:
     return not (decides_by_data(block) or calls_scalar_function(block))
 
 
-def drop_test(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Let a block run for all of its loops, where that is known to do no harm."""
+def drop_test(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: Sequence[s_tir.schedule.LoopRV]
+) -> None:
+    """Let a block run for all of its ``tile``, where that is known to do no harm.
+
+    What is asked of the work-item stays: beyond the last one there is nothing to read.
+    """
     at = sch.get_loops(block)[-1]
     loop = sch.get(at)
-    realize = loop.body
-    whole = s_tir.SBlockRealize(realize.iter_values, True, realize.block)
+    realize, inner = loop.body, [sch.get(axis).loop_var for axis in tile]
+    kept = [t for t in conjuncts(realize.predicate) if not any(uses(t, var) for var in inner)]
+    test = tirx.all(*kept) if kept else True
+    whole = s_tir.SBlockRealize(realize.iter_values, test, realize.block)
     changed = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
     sch.state.replace(sch.get_sref(at), changed, {})
 

@@ -244,13 +244,13 @@ def apply_packed(
         # A scope of its own: TVM would give it the memory of the sums.
         sch.set_scope(picked, 0, "local.picked")
         sch.compute_at(picked, item, preserve_unit_loops=True)
-        drop_test(sch, picked)
+        drop_test(sch, picked, workload.loops_below(picked, item))
         workload.vectorize_last(workload.loops_below(picked, item))
     else:
         workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     # Rows and columns beyond the last are there: only what is stored is tested.
-    drop_test(sch, anchor)
+    drop_test(sch, anchor, workload.loops_below(anchor, item))
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
     sch.reorder(k, k_inner, *tile)

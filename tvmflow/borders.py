@@ -30,6 +30,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx.transform import prim_func_pass
 
+from .texture.expressions import conjuncts
+
 #: What a schedule annotates a loop with, and what becomes of it when blocks are lowered.
 PRAGMA = "pragma_tvmflow_borders"
 
@@ -88,7 +90,7 @@ def _split(body: tirx.Stmt, threads: dict[Any, tuple[str, int]]) -> tirx.Stmt:
             analyzer.bind(var, ir.Range.from_min_extent(0, extent))
     conditions = []
     for choice in choices:
-        for test in _conjuncts(choice.args[0]):
+        for test in conjuncts(choice.args[0]):
             least = _least(test, inner, analyzer)
             if least is None:
                 return body
@@ -145,12 +147,6 @@ def _reads(expr: Any) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
     return bool(found)
-
-
-def _conjuncts(test: Any) -> list[Any]:
-    if isinstance(test, tirx.And):
-        return [*_conjuncts(test.a), *_conjuncts(test.b)]
-    return [test]
 
 
 def _least(test: Any, inner: dict[Any, IntervalSet], analyzer: Analyzer) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -75,7 +76,8 @@ def _of_ptx(found: re.Match[str]) -> str:
         if matched := re.fullmatch(pattern, text):
             operands = matched.groups() or _OPERAND.findall(found["operands"])
             return f"cuda_host::{call.format(*operands)};"
-    raise NotImplementedError(f"cuda_host.py has no call for the PTX: {text}")
+    # TVM's headers may hold some that no kernel runs.
+    return f"cuda_host::Fail({json.dumps(f'the host has nothing for the PTX: {text}')});"
 
 
 def translate(source: str, tags: Mapping[str, list[int]]) -> str:

@@ -114,7 +114,7 @@ def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return feeds
 
 
-def check(model: onnx.ModelProto, target: str, device: str) -> list[str]:
+def check(model: onnx.ModelProto, target: str, device: str, **options: object) -> list[str]:
     """Compile, run and compare with ONNX Runtime; return the families of the kernels.
 
     CUDA modules run on the host.
@@ -124,7 +124,7 @@ def check(model: onnx.ModelProto, target: str, device: str) -> list[str]:
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     references = session.run(None, feeds)
-    with closing(tvmflow.compile(model, target=target, device=device)) as module:
+    with closing(tvmflow.compile(model, target=target, device=device, **options)) as module:
         outputs = cuda_host()(module, feeds) if target == "cuda" else module(**feeds)
         for info, reference in zip(module.outputs, references, strict=True):
             assert_close(outputs[info.name], reference, OPERATOR, info.name)

@@ -41,7 +41,7 @@ def legalize_and_fuse(
         transform.RewriteDataflowReshape(),
         transform.DeadCodeElimination(["main"]),
     ]
-    if target.kind == "opencl":
+    if target.is_gpu_kernel:
         mod = replace_scans(mod)
     with target.tvm_target:
         mod = tvm.transform.Sequential(legalize)(mod)

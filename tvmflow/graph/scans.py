@@ -1,8 +1,8 @@
-"""Running sums for OpenCL, in steps of doubling distance.
+"""Running sums for OpenCL and CUDA, in steps of doubling distance.
 
-TVM's kernel counts on 32 threads that run in step, which OpenCL does not promise; sums of more
-than 16 elements are wrong where they do not.  Here each step is a kernel of its own, right on
-any device::
+TVM's kernel counts on 32 threads that run in step, which OpenCL does not promise, nor CUDA since
+compute capability 7.0; sums of more than 16 elements are wrong where they do not.  Here each step
+is a kernel of its own, right on any device::
 
     y1[i] = x[i] + x[i - 1]        y2[i] = y1[i] + y1[i - 2]        y3[i] = y2[i] + y2[i - 4]
 """

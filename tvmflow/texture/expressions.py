@@ -18,3 +18,10 @@ def uses(expr: Any, var: Any) -> bool:
 
     tvm_ffi.structural_walk(expr, (tirx.Var, visit))
     return bool(found)
+
+
+def conjuncts(test: Any) -> list[Any]:
+    """The conditions that must all hold."""
+    if isinstance(test, tirx.And):
+        return [*conjuncts(test.a), *conjuncts(test.b)]
+    return [test]

@@ -1,0 +1,164 @@
+"""Every family's CUDA kernels against ONNX Runtime, and small networks; no GPU is needed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from cuda_host import cuda_host
+from networks import NETWORKS
+from onnx import TensorProto, helper
+from operators import build, check, conv, feeds_for, random, single
+
+import tvmflow
+from tvmflow.models import build as build_model
+from tvmflow.schedules import FAMILIES
+from tvmflow.tolerance import NETWORK, assert_close
+
+pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
+
+
+def gemm(rows, inputs, outputs):
+    """A dense layer with a bias."""
+    constants = {"w": random((outputs, inputs), inputs**-0.5), "b": random((outputs,))}
+    return single("Gemm", [(rows, inputs)], constants, transB=1)
+
+
+def transposed_convolution():
+    weight = {"w": random((6, 5, 3, 3))}
+    options = {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}
+    return single("ConvTranspose", [(1, 6, 7, 7)], weight, **options)
+
+
+def layer_norm(rows, length):
+    constants = {"s": random((length,), seed=3) + 2, "b": random((length,), seed=4)}
+    return single("LayerNormalization", [(rows, length)], constants, opset=17)
+
+
+def arg_max():
+    node = helper.make_node("ArgMax", ["x0"], ["y"], axis=1)
+    return build([node], {"x0": (3, 777)}, ["y"], element_type=None)
+
+
+def scatter():
+    """Loops that TVM wrote itself."""
+    updates = {"i": np.array([[0, 1], [2, 6]]), "u": random((2, 3))}
+    return single("ScatterND", [(4, 7, 3)], updates, opset=18, reduction="add")
+
+
+def quantized():
+    """Bytes all the way, and sums that need 32 bits."""
+    rng = np.random.default_rng(2)
+    constants = {
+        "xz": np.uint8(7),
+        "w": rng.integers(0, 256, (301, 33)).astype(np.uint8),
+        "wz": np.uint8(3),
+    }
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.UINT8),
+        helper.make_node("MatMulInteger", ["b", "w", "xz", "wz"], ["y"]),
+    ]
+    return build(nodes, {"x": (5, 301)}, ["y"], constants, element_type=None)
+
+
+#: Channels, rows and columns that are no whole vectors, tiles or work-groups; what each needs of
+#: the families.
+CASES = {
+    "conv": (partial(conv, (2, 31, 9, 5), 18), {"conv2d"}),
+    "conv_first": (partial(conv, (1, 3, 33, 29), 20, (7, 7), stride=2, pad=3), {"conv2d"}),
+    "conv_dilated": (partial(conv, (1, 9, 13, 17), 20, dilation=2, pad=2), {"conv2d"}),
+    "conv_residual": (partial(conv, (1, 18, 9, 9), 18, residual=True), {"conv2d"}),
+    "pointwise": (partial(conv, (1, 24, 13, 11), 37, (1, 1), pad=0), {"conv2d_1x1"}),
+    "pointwise_split": (partial(conv, (1, 515, 5, 7), 130, (1, 1), pad=0), {"conv2d_1x1"}),
+    "pointwise_strided": (
+        partial(conv, (1, 24, 13, 13), 20, (1, 1), pad=0, stride=2), {"conv2d_1x1"}
+    ),
+    "depthwise": (partial(conv, (1, 18, 14, 13), 18, (5, 5), pad=2, groups=18), {"depthwise"}),
+    "depthwise_strided": (partial(conv, (2, 7, 9, 9), 7, groups=7, stride=2), {"depthwise"}),
+    "grouped": (partial(conv, (1, 6, 9, 9), 10, groups=2), {"grouped"}),
+    "transposed": (transposed_convolution, {"conv2d_transpose"}),
+    "max_pool": (
+        partial(single, "MaxPool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2],
+                ceil_mode=1),
+        {"pooling"},
+    ),
+    "average_pool": (
+        partial(single, "AveragePool", [(2, 7, 9, 11)], kernel_shape=[3, 3], pads=[1] * 4),
+        {"pooling"},
+    ),
+    "gemv": (partial(gemm, 1, 1024, 126), {"gemv"}),
+    "gemv_3_rows": (partial(gemm, 3, 256, 37), {"gemv"}),
+    # The last work-group has items beyond the last column.
+    "dense": (partial(gemm, 17, 33, 1001), {"dense"}),
+    "matmul": (partial(single, "MatMul", [(3, 65, 70), (3, 70, 37)]), {"matmul"}),
+    "quantized": (quantized, {"dense"}),
+    "softmax": (partial(single, "Softmax", [(5, 1003)], axis=1), {"softmax"}),
+    "softmax_channels": (partial(single, "Softmax", [(1, 7, 5, 9)], axis=1), {"softmax"}),
+    "layer_norm": (partial(layer_norm, 7, 197), {"normalization"}),
+    "mean_of_maps": (partial(single, "GlobalAveragePool", [(1, 7, 19, 19)]), {"reduction"}),
+    "mean_of_all": (
+        partial(single, "ReduceMean", [(300, 301)], opset=11, keepdims=0), {"reduction"}
+    ),
+    "arg_max": (arg_max, {"reduction"}),
+    "turned": (partial(single, "Transpose", [(2, 24, 40)], perm=[0, 2, 1]), {"transpose"}),
+    "moved": (partial(single, "Concat", [(1, 3, 5, 5), (1, 5, 5, 5)], axis=1), {"moving"}),
+    "running_sum": (
+        partial(single, "CumSum", [(3, 41)], {"axis": np.array(1, np.int64)}), {"moving"}
+    ),
+    "scatter": (scatter, {"fallback"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operator(case):
+    model, families = CASES[case]
+    assert families <= set(check(model(), "cuda", "nvidia"))
+
+
+@pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
+def test_winograd(algorithm):
+    model = conv((1, 18, 13, 9), 30)
+    assert set(check(model, "cuda", "nvidia", algorithms={"y0": algorithm})) >= WINOGRAD
+
+
+WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}
+
+
+def test_every_family_is_there():
+    covered = WINOGRAD.union(*(families for _, families in CASES.values()))
+    assert covered == {family.NAME for family in FAMILIES}
+
+
+def mobilenet(folder, builder="mobilenet_v2", **parameters):
+    build_model(builder, folder / "model.onnx", size=32, **parameters)
+    return onnx.load(folder / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mobilenet_v2",
+        "bottlenecks",
+        "channel_shuffle",
+        "inception",
+        "squeeze_and_excite",
+        "u_net",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in NETWORKS
+            if name.startswith("channels_")
+        ),
+    ],
+)
+def test_network(name, tmp_path):
+    model = NETWORKS[name]() if name in NETWORKS else mobilenet(tmp_path, width=0.35)
+    feeds = feeds_for(model)
+    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with closing(tvmflow.compile(model, target="cuda")) as module:
+        outputs = cuda_host()(module, feeds)
+        for info, reference in zip(module.outputs, references, strict=True):
+            assert_close(outputs[info.name], reference, NETWORK, info.name)
