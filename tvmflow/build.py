@@ -15,6 +15,7 @@ from tvm import IRModule, relax, s_tir, tirx
 
 from . import opencl_source  # noqa: F401 (registers its callback with TVM)
 from .errors import CompileError
+from .graph.cuda_graph import capture, stage_boundary
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
 from .runtime.devices import FP16_EXTENSION
@@ -86,15 +87,26 @@ def wants_schedule(function: tirx.PrimFunc) -> bool:
     return isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
 
 
-def lower_graph(mod: IRModule) -> tuple[IRModule, MemoryPlan]:
-    """Graph-level passes between fusion and the virtual machine: memory plan and calls."""
+def lower_graph(mod: IRModule, *, cuda_graph: bool = False) -> tuple[IRModule, MemoryPlan]:
+    """Graph-level passes between fusion and the virtual machine: memory plan and calls.
+
+    With ``cuda_graph``, the calls become one CUDA graph.
+
+    Raises
+    ------
+    CompileError
+        If a function cannot be part of a CUDA graph.
+    """
     transform = relax.transform
     calls = [
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
     ]
-    mod, plan = plan_memory(tvm.transform.Sequential(calls)(mod))
+    mod = tvm.transform.Sequential(calls)(mod)
+    mod, plan = plan_memory(stage_boundary(mod) if cuda_graph else mod)
+    if cuda_graph:
+        mod = capture(mod)
     lower = tvm.transform.Sequential(
         [
             transform.LowerAllocTensor(),

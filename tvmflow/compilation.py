@@ -41,6 +41,8 @@ class Compilation:
     #: Forms of the inputs and outputs that the application has in the blocked layout.
     keep_layout: Mapping[str, str] = field(default_factory=dict)
     kept: Kept | None = None
+    #: Whether all kernels are launched at once.
+    cuda_graph: bool = False
     model: ImportedModel | None = None
     mod: IRModule | None = None
     weights: dict[str, np.ndarray] = field(default_factory=dict)

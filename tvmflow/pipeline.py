@@ -22,7 +22,7 @@ from .deploy.module import Module
 from .dump import dump, dumping
 from .errors import CompileError
 from .precision import check_accumulate, check_dtype
-from .target import resolve, with_storage
+from .target import check_cuda_graph, resolve, with_storage
 from .texture.overrides import check_keep_layout, check_overrides
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def lower(job: Compilation) -> None:
     """The memory plan, and calls of the virtual machine."""
     from .build import lower_graph
 
-    job.mod, job.memory = lower_graph(job.mod)
+    job.mod, job.memory = lower_graph(job.mod, cuda_graph=job.cuda_graph)
 
 
 def build(job: Compilation) -> None:
@@ -228,6 +228,7 @@ def compile(
     algorithms: Mapping[str, str] | None = None,
     knobs: Mapping[str, Mapping[str, Any]] | None = None,
     keep_layout: Mapping[str, str] | None = None,
+    cuda_graph: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
     work_folder: str | os.PathLike[str] | None = None,
@@ -269,6 +270,8 @@ def compile(
     keep_layout
         ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
         application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
+    cuda_graph
+        Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
@@ -302,6 +305,8 @@ def compile(
     spec = with_storage(resolve(target, device, host), storage, overrides, kept)
     check_dtype(spec, dtype)
     check_accumulate(spec, accumulate, dtype, device)
+    if cuda_graph:
+        check_cuda_graph(spec)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(
@@ -317,6 +322,7 @@ def compile(
                 **({"storage_overrides": overrides} if overrides else {}),
                 **({"keep_layout": kept} if kept else {}),
                 **({"algorithms": chosen} if chosen else {}),
+                **({"cuda_graph": True} if cuda_graph else {}),
             },
             storage=storage,
             overrides=overrides,
@@ -325,6 +331,7 @@ def compile(
             algorithms=chosen,
             knobs=dict(knobs or {}),
             keep_layout=kept,
+            cuda_graph=cuda_graph,
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

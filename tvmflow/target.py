@@ -237,6 +237,21 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     return TargetSpec("opencl", PRESETS[device], host)
 
 
+def check_cuda_graph(spec: TargetSpec) -> None:
+    """Check that kernels can be launched as a CUDA graph.
+
+    Raises
+    ------
+    TargetError
+        If the target is not CUDA.
+    """
+    if spec.kind != "cuda":
+        raise TargetError(
+            f"A CUDA graph was asked for the target {spec.kind}; only cuda has them.",
+            remedy="Use --target cuda, or leave --cuda-graph out.",
+        )
+
+
 def with_storage(
     spec: TargetSpec,
     storage: str,

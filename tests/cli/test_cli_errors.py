@@ -81,6 +81,11 @@ def test_compile_with_a_wrong_option(cli, model, tmp_path, option, value, words)
     assert files(tmp_path) == set()
 
 
+def test_a_cuda_graph_for_another_target(cli, model, tmp_path):
+    cli("compile", model, *LLVM, "--cuda-graph").refused("CUDA graph", "llvm", "--target cuda")
+    assert files(tmp_path) == set()
+
+
 def test_compile_never_overwrites_the_model(cli, model, tmp_path):
     content = model.read_bytes()
     cli("compile", model, *LLVM, "-o", model).refused("is the model itself")

@@ -91,8 +91,21 @@ struct Graph {
   std::vector<Work> work;
   Any results;
 };
-std::map<std::pair<void*, int64_t>, Graph> graphs;
-std::map<std::pair<void*, int64_t>, Any> storages;
+
+class Graphs : public tvm::runtime::vm::VMExtensionNode {
+ public:
+  std::map<int64_t, Graph> graphs;
+  std::map<int64_t, Any> storages;
+  static constexpr const bool _type_mutable = true;
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("tvmflow.tests.Graphs", Graphs,
+                                    tvm::runtime::vm::VMExtensionNode);
+};
+
+class GraphsRef : public tvm::runtime::vm::VMExtension {
+ public:
+  TVM_FFI_DEFINE_OBJECT_REF_METHODS_NULLABLE(GraphsRef, tvm::runtime::vm::VMExtension, Graphs);
+  static GraphsRef Create() { return GraphsRef(tvm::ffi::make_object<Graphs>()); }
+};
 
 Any Invoke(tvm::runtime::vm::VirtualMachine* machine, const Any& function,
            const std::vector<AnyView>& arguments) {
@@ -104,8 +117,8 @@ Any Invoke(tvm::runtime::vm::VirtualMachine* machine, const Any& function,
 
 void RunOrCapture(PackedArgs args, Any* result) {
   auto* machine = tvm::runtime::vm::VirtualMachine::GetContextPtr(args[0]);
-  const auto key = std::pair<void*, int64_t>(machine, args[3].cast<int64_t>());
-  auto found = graphs.find(key);
+  auto& graphs = machine->GetOrCreateExtension<GraphsRef>()->graphs;
+  auto found = graphs.find(args[3].cast<int64_t>());
   if (found == graphs.end()) {
     const auto fixed = args[2].cast<tvm::ffi::Array<Any>>();
     const std::vector<AnyView> arguments(fixed.begin(), fixed.end());
@@ -119,7 +132,7 @@ void RunOrCapture(PackedArgs args, Any* result) {
       throw;
     }
     captured = nullptr;
-    found = graphs.emplace(key, std::move(graph)).first;
+    found = graphs.emplace(args[3].cast<int64_t>(), std::move(graph)).first;
   } else {
     for (const Work& work : found->second.work) work();
   }
@@ -128,9 +141,10 @@ void RunOrCapture(PackedArgs args, Any* result) {
 
 void GetCachedStorage(PackedArgs args, Any* result) {
   auto* machine = tvm::runtime::vm::VirtualMachine::GetContextPtr(args[0]);
-  const auto key = std::pair<void*, int64_t>(machine, args[2].cast<int64_t>());
-  auto found = storages.find(key);
-  if (found == storages.end()) found = storages.emplace(key, Invoke(machine, args[1], {})).first;
+  auto& storages = machine->GetOrCreateExtension<GraphsRef>()->storages;
+  auto found = storages.find(args[2].cast<int64_t>());
+  if (found == storages.end())
+    found = storages.emplace(args[2].cast<int64_t>(), Invoke(machine, args[1], {})).first;
   *result = found->second;
 }
 
@@ -166,11 +180,5 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                     *result = static_cast<void*>(allocator);
                   })
       .def_packed("vm.builtin.cuda_graph.run_or_capture", RunOrCapture)
-      .def_packed("vm.builtin.cuda_graph.get_cached_alloc", GetCachedStorage)
-      // How many pieces of work the graphs of this process replay.
-      .def("tvmflow.tests.captured", [] {
-        int64_t count = 0;
-        for (const auto& [key, graph] : graphs) count += static_cast<int64_t>(graph.work.size());
-        return count;
-      });
+      .def_packed("vm.builtin.cuda_graph.get_cached_alloc", GetCachedStorage);
 }

@@ -206,10 +206,13 @@ def install() -> None:
 
 
 def run(module: tvmflow.Module, feeds: Mapping[str, np.ndarray]) -> tvmflow.Outputs:
-    """Run a module in all orders of threads, and twice in the first, as a graph is."""
+    """Run a module in all orders of threads, with other inputs in between."""
     first: tvmflow.Outputs | None = None
-    for order in (*ORDERS, ORDERS[0]):
+    for order in ORDERS:
         os.environ["CUDA_HOST_ORDER"] = order
+        if module.metadata["options"].get("cuda_graph"):
+            # A graph keeps addresses: results of another run must not be seen in this one.
+            module({name: np.roll(value, 1) for name, value in feeds.items()})
         outputs = module(feeds)
         first = first or outputs
         for info in module.outputs:

@@ -147,6 +147,14 @@ def compile_model(
             "convolution.",
         ),
     ] = None,
+    cuda_graph: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-graph",
+            help="Launch all kernels at once, as a CUDA graph that the first run captures. For "
+            "the target cuda.",
+        ),
+    ] = False,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -196,6 +204,7 @@ def compile_model(
                 algorithms=chosen,
                 knobs=given,
                 keep_layout=kept,
+                cuda_graph=cuda_graph,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
                 work_folder=stage,
