@@ -1,0 +1,242 @@
+"""CUDA beside PyTorch (cuDNN, cuBLAS, torch.compile): layers of each family, and networks.
+
+Two steps, because the machine with the GPU may lack a compiler and TVM's own.  The first needs
+no GPU; the second, no `nvcc`: modules, and their kernels as machine code, are read from DIR.
+
+    python benchmarks/torch_cuda.py --compile-only DIR [--arch sm_90] [--only REGEX]
+    python benchmarks/torch_cuda.py --modules DIR [--rounds 20]
+
+The second ends with status 0 and one sentence where PyTorch or the GPU is missing.  Layers are
+compared by the time of their kernels, networks by the latency of a call, in turn; fp32 is without
+TF32.  ``--target llvm`` goes the same way on the CPU, to try the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from common import in_turn, report, summary, write_json
+from cuda_code import use_machine_code
+
+import tvmflow
+from tvmflow.tolerance import NETWORK, STORED_AS_HALF, compare, tolerance_for
+
+#: Elements of the copy that others are measured by.
+COPIED = 1 << 26
+
+
+class Peers:
+    """One case in both: the runs, and whether their results agree."""
+
+    def __init__(self, folder: Path, entry: dict[str, str], device: str):
+        import torch
+        from onnx_torch import OnnxModule
+
+        self.device = device
+        self.module = tvmflow.load(folder / f"{entry['name']}-{entry['dtype']}.so").open()
+        half = entry["dtype"] == "fp16"
+        rng = np.random.default_rng(1)
+        self.feeds = [
+            torch.from_numpy(rng.standard_normal(info.shape).astype(np.float32)).to(device)
+            for info in self.module.inputs
+        ]
+        dtype = torch.float16 if half else torch.float32
+        self.net = OnnxModule(onnx.load(folder / f"{entry['name']}.onnx")).to(device, dtype).eval()
+        self.own = [feed.to(dtype) for feed in self.feeds]
+        if half and device == "cuda" and self.own[0].ndim == 4:
+            # The layout that cuDNN's tensor cores want.
+            self.net = self.net.to(memory_format=torch.channels_last)
+            self.own = [x.to(memory_format=torch.channels_last) for x in self.own]
+        table = STORED_AS_HALF if half else NETWORK
+        reference = self.eager().float().cpu().numpy()
+        got = self.module.run([feed.cpu().numpy() for feed in self.feeds])[0]
+        self.error = compare("y", got, reference, tolerance_for("float32", table))
+
+    def ours(self) -> Any:
+        """One call of the module, results on the device."""
+        return self.module.run(self.feeds, output="dlpack")
+
+    def eager(self) -> Any:
+        """One call of PyTorch."""
+        import torch
+
+        with torch.inference_mode():
+            result = self.net(*self.own)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            return result
+
+    def compiled(self) -> Callable[[], Any]:
+        """`torch.compile` with its longest search."""
+        import torch
+
+        fast = torch.compile(self.net, mode="max-autotune")
+
+        def run() -> Any:
+            with torch.inference_mode():
+                result = fast(*self.own)
+                if self.device == "cuda":
+                    torch.cuda.synchronize()
+                return result
+
+        return run
+
+
+def kernel_us(run: Callable[[], Any], device: str) -> float:
+    """The time of a call's kernels, of whichever library; copies are none."""
+    from torch.profiler import ProfilerActivity, profile
+
+    if device != "cuda":
+        return in_turn({"run": run}, rounds=1, warmup=0)["run"][0] * 1e3
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        run()
+    total = 0.0
+    for event in profiled.key_averages():
+        if not event.key.startswith(("Memcpy", "Memset")):
+            # Its name until PyTorch 2.4 is the second.
+            total += getattr(event, "self_device_time_total", None) or getattr(
+                event, "self_cuda_time_total", 0.0
+            )
+    return total
+
+
+def copy_gbytes(device: str, rounds: int) -> float:
+    """GB/s of a kernel that reads and writes a large array."""
+    import torch
+
+    source = torch.ones(COPIED if device == "cuda" else COPIED >> 4, device=device)
+    target = torch.empty_like(source)
+    times = [kernel_us(lambda: torch.neg(source, out=target), device) for _ in range(rounds)]
+    return 8 * source.numel() / statistics.median(times) / 1e3
+
+
+def measure_layer(peers: Peers, entry: dict[str, str], rounds: int, copy: float) -> dict[str, Any]:
+    """Kernels' times in turn; of GEMV also the share of the copy's bandwidth."""
+    runs = {"ours": peers.ours, "torch": peers.eager}
+    for run in runs.values():
+        for _ in range(3):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(kernel_us(run, peers.device))
+    ours, torch_us = (statistics.median(times[name]) for name in runs)
+    found = {**entry, "us": round(ours, 2), "torch_us": round(torch_us, 2)}
+    found["of_torch"] = round(torch_us / ours, 3)
+    if entry["family"] == "gemv":
+        weights = sum(buffer.numel() * buffer.element_size() for buffer in peers.net.buffers())
+        found["of_copy"] = round(weights / ours / 1e3 / copy, 3)
+    return found
+
+
+def measure_network(peers: Peers, entry: dict[str, str], rounds: int) -> dict[str, Any]:
+    """Latencies of calls, in turn."""
+    runs = {"ours": peers.ours, "eager": peers.eager}
+    found: dict[str, Any] = dict(entry)
+    try:
+        runs["compile"] = peers.compiled()
+        runs["compile"]()
+    except Exception as error:  # noqa: BLE001 (whatever it lacks, the others are measured)
+        found["compile_failed"] = str(error).strip().splitlines()[0]
+        runs.pop("compile", None)
+    found |= {name: summary(times) for name, times in in_turn(runs, rounds=rounds).items()}
+    return found
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Both steps' comparison, as tables and JSON."""
+    import torch
+
+    manifest = json.loads((folder / "modules.json").read_text())
+    use_machine_code(folder)
+    device = "cuda" if manifest["target"] == "cuda" else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    copy = copy_gbytes(device, rounds)
+    rows, networks = [], []
+    for entry in manifest["entries"]:
+        peers = Peers(folder, entry, device)
+        if not peers.error.passed:
+            found = {**entry, "wrong": f"{peers.error.max_rel_error:.2g} of the largest value"}
+        elif entry["family"]:
+            found = measure_layer(peers, entry, rounds, copy)
+        else:
+            found = measure_network(peers, entry, rounds)
+        (rows if entry["family"] else networks).append(found)
+        peers.module.close()
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    title = f"Layers on {name}: kernels' times; a copy {copy:.0f} GB/s"
+    columns = ("layer", "dtype", "family", "us", "torch_us", "of_torch", "of_copy")
+    report(title, columns, [_cells(row, columns) for row in rows])
+    columns = ("network", "dtype", "ours", "eager", "compile", "compile / ours")
+    report(f"Networks on {name}: ms a call", columns, [_latencies(row) for row in networks])
+    return {"gpu": name, "torch": torch.__version__, "copy_gbytes": round(copy, 1),
+            "arch": manifest["arch"], "layers": rows, "networks": networks}  # fmt: skip
+
+
+def _cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[Any]:
+    wrong = [f"wrong by {row['wrong']}"] if "wrong" in row else []
+    cells = [row.get(column, "") for column in columns[1 + len(wrong) :]]
+    return [row["name"], *cells[:2], *wrong, *cells[2:]]
+
+
+def _latencies(row: dict[str, Any]) -> list[Any]:
+    names = ("ours", "eager", "compile")
+    medians = [row[name]["median_ms"] if name in row else "" for name in names]
+    if "wrong" in row:
+        medians[0] = f"wrong by {row['wrong']}"
+    ratio = round(medians[2] / medians[0], 3) if "ours" in row and "compile" in row else ""
+    return [row["name"], row["dtype"], *medians, ratio]
+
+
+def missing(target: str) -> str | None:
+    """What the second step lacks here."""
+    if not find_spec("torch"):
+        return "PyTorch is not installed"
+    import torch
+
+    if target == "cuda" and not torch.cuda.is_available():
+        return "PyTorch finds no NVIDIA GPU"
+    return None
+
+
+def main() -> None:
+    """One of the two steps."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    step = parser.add_mutually_exclusive_group(required=True)
+    step.add_argument("--compile-only", type=Path, metavar="DIR")
+    step.add_argument("--modules", type=Path, metavar="DIR")
+    parser.add_argument("--target", default="cuda", choices=["cuda", "llvm"])
+    parser.add_argument("--arch", default="sm_90", help="of the GPU's machine code")
+    parser.add_argument("--only", default="", metavar="REGEX", help="names of cases to compile")
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    if options.compile_only:
+        # Only here: the other step may have to do with TVM's runtime alone.
+        from torch_cases import compile_modules
+
+        compile_modules(options.compile_only, options.target, options.arch, options.only)
+        return
+    if reason := missing(options.target):
+        print(f"{reason}: nothing measured")
+        sys.exit(0)
+    if not (options.modules / "modules.json").exists():
+        parser.error(f"{options.modules} has no modules; make them with --compile-only")
+    results = measure(options.modules, options.rounds)
+    # What the CPU does is a trial of the script.
+    if options.target == "cuda":
+        print(f"written: {write_json('torch_cuda', results)}")
+
+
+if __name__ == "__main__":
+    main()
