@@ -23,6 +23,8 @@ from . import (
     dense,
     depthwise,
     fallback,
+    gemm_simt,
+    gemm_tensor,
     gemv,
     grouped,
     matmul,
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = cast(
     "tuple[Family, ...]",
     (
+        gemm_tensor,
+        gemm_simt,
         conv2d_1x1,
         conv2d,
         depthwise,

@@ -22,7 +22,7 @@ from .deploy.module import Module
 from .dump import dump, dumping
 from .errors import CompileError
 from .precision import check_accumulate, check_dtype
-from .target import check_cuda_graph, resolve, with_storage
+from .target import check_cuda_graph, resolve, with_dtype, with_storage
 from .texture.overrides import check_keep_layout, check_overrides
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ def storage(job: Compilation) -> None:
     )
     for line in table(job.placements):
         logger.info("storage   %s", line)
+    if job.target.kind == "cuda":
+        from .texture.typed_half import type_halves
+
+        job.mod = type_halves(job.mod)
 
 
 def weights(job: Compilation) -> None:
@@ -262,8 +266,9 @@ def compile(
         Precision of products and sums in convolutions, dense layers and average pooling:
         ``fp32``, or ``fp16`` for tensors that are stored so, on devices with ``cl_khr_fp16``.
     algorithms
-        ``direct``, ``winograd2`` or ``winograd4`` for single convolutions, by the names of
-        their nodes or of the tensors that these write, instead of what seems cheapest.
+        ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single
+        convolutions, by the names of their nodes or of the tensors that these write, instead of
+        what seems cheapest.
     knobs
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
@@ -307,6 +312,7 @@ def compile(
     check_accumulate(spec, accumulate, dtype, device)
     if cuda_graph:
         check_cuda_graph(spec)
+    spec = with_dtype(spec, dtype)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(

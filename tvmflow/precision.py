@@ -22,10 +22,11 @@ def check_dtype(spec: TargetSpec, dtype: str) -> None:
             f"The dtype {dtype!r} is not known; expected one of {', '.join(PRECISIONS)}.",
             remedy="Leave --dtype out, or choose one of them.",
         )
-    if dtype != "fp32" and spec.kind != "opencl":
+    if dtype != "fp32" and spec.kind == "llvm":
         raise TargetError(
-            f"Storage in {dtype} was asked for the target {spec.kind}; only opencl has it.",
-            remedy="Use --target opencl, or --dtype fp32.",
+            f"Storage in {dtype} was asked for the target {spec.kind}; only opencl and cuda have "
+            "it.",
+            remedy="Use --target opencl or cuda, or --dtype fp32.",
         )
 
 
@@ -50,6 +51,11 @@ def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str)
             f"Sums in {accumulate} were asked for tensors stored in {dtype}; they are for tensors "
             f"stored in {accumulate}.",
             remedy="Add --dtype fp16, or leave --accumulate out.",
+        )
+    if spec.kind != "opencl":
+        raise TargetError(
+            f"Sums in {accumulate} were asked for the target {spec.kind}; only opencl has them.",
+            remedy="Leave --accumulate fp16 out, or use --target opencl.",
         )
     if spec.device.fp16 is False:
         name = _running_name() if device == "auto" else device

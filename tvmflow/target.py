@@ -57,6 +57,20 @@ class WinogradCost:
 
 
 @dataclass(frozen=True)
+class Multiprocessors:
+    """What CUDA tells of a GPU, and OpenCL does not."""
+
+    #: How many there are.
+    count: int
+    #: Shared memory that one work-group may have.
+    shared_bytes: int
+    #: Whether products of 16×16 halves are one instruction.
+    tensor_cores: bool
+    #: Whether memory is copied to shared memory while the group computes (``cp.async``).
+    async_copies: bool
+
+
+@dataclass(frozen=True)
 class Device:
     """Facts about a class of devices that schedules depend on."""
 
@@ -82,6 +96,8 @@ class Device:
     fp16: bool | None
     #: What Winograd's convolution costs.
     winograd: WinogradCost
+    #: Known for the target ``cuda`` only.
+    multiprocessors: Multiprocessors | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -230,8 +246,10 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target cuda compiles for NVIDIA GPUs, but {device!r} was asked for.",
                 remedy="Use --device nvidia, or --target opencl.",
             )
-        arch = _cuda_arch()
-        return TargetSpec("cuda", _without_images(PRESETS["nvidia"]), host, arch)
+        arch, count = _cuda_gpu()
+        preset = _without_images(PRESETS["nvidia"])
+        gpu = replace(preset, multiprocessors=_multiprocessors(arch, count))
+        return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
         return TargetSpec("opencl", _running_opencl_device(), host)
     return TargetSpec("opencl", PRESETS[device], host)
@@ -290,16 +308,39 @@ def _without_images(device: Device) -> Device:
     return replace(device, image_extent=0, image_layers=0)
 
 
-def _cuda_arch() -> str:
-    """Architecture of the first GPU, or the oldest one that is still common."""
+def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
+    """The target as it is for tensors that are stored in ``dtype``, ``fp32`` or ``fp16``.
+
+    On CUDA a block of channels is one access of 16 bytes: four in fp32, eight in fp16.
+    """
+    device = spec.device
+    if dtype != "fp16" or spec.kind != "cuda":
+        return spec
+    block, accumulators = 2 * device.channel_block, device.accumulators // 2
+    narrow = replace(device, channel_block=block, accumulators=accumulators)
+    return replace(spec, device=narrow)
+
+
+def _cuda_gpu() -> tuple[str, int]:
+    """Architecture and multiprocessors of the first GPU, or those of an A100."""
     import tvm
 
     from .runtime.devices import exists
 
     gpu = tvm.cuda(0)
     if not exists(gpu):
-        return "sm_80"
-    return "sm_" + str(gpu.compute_version).replace(".", "")
+        return "sm_80", 108
+    return "sm_" + str(gpu.compute_version).replace(".", ""), int(gpu.multi_processor_count)
+
+
+def _multiprocessors(arch: str, count: int) -> Multiprocessors:
+    """What an architecture has, by the CUDA C++ Programming Guide's table of capabilities.
+
+    Of shared memory, the least that GPUs have which run its code: 99 KiB since 8.0.
+    """
+    version = int(arch.removeprefix("sm_"))
+    kib = 99 if version >= 80 else 64 if version >= 75 else 96 if version >= 70 else 48
+    return Multiprocessors(count, kib * 1024, version >= 70, version >= 80)
 
 
 def _running_opencl_device() -> Device:

@@ -14,6 +14,7 @@ from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
 from .borders import SplitBorders
+from .cuda_passes import RewriteStorage, SplitVectors
 from .texture.half import LowerHalfBuffers, ReadHalfTexels
 from .texture.lowering import NameTexels, TextureFlatten
 from .texture.narrow import NarrowLocals
@@ -37,6 +38,7 @@ def _blocks_to_loops() -> list[Pass]:
         transform.LowerMatchBuffer(),
         tirx.transform.StmtSimplify(),
         transform.AnnotateIrregularLoop(),
+        transform.InjectSoftwarePipeline(),
         transform.LowerOpaqueBlock(),
     ]
 
@@ -52,7 +54,7 @@ def _loops_to_statements() -> list[Pass]:
         ReadHalfTexels,
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
-        tirx.transform.StorageRewrite(),
+        RewriteStorage,
         s_tir.transform.HoistIfThenElse(),
         tirx.transform.UnrollLoop(),
         s_tir.transform.RenormalizeSplitPattern(),
@@ -73,7 +75,9 @@ def _host_and_device() -> list[Pass]:
         transform.ThreadSync("shared"),
         transform.ThreadSync("shared.dyn"),
         transform.ThreadSync("warp"),
+        transform.InferFragment(),
         transform.LowerThreadAllreduce(),
+        transform.InjectPTXAsyncCopy(),
         transform.MergeSharedMemoryAllocations(),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
@@ -103,6 +107,7 @@ def _pipeline():  # type: ignore[no-untyped-def]
             *_blocks_to_loops(),
             SplitBorders,
             NarrowLocals,
+            SplitVectors,
             TextureFlatten,
             *_loops_to_statements(),
             NameTexels,

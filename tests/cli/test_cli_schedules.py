@@ -83,7 +83,7 @@ def test_algorithms_are_shown_and_can_be_asked_for(cli, network):
     ("text", "message"),
     [
         ('{"nothing": "direct"}', "'nothing', which is no convolution"),
-        ('{"nothing": "fast"}', "is 'fast'; expected one of direct, winograd2, winograd4"),
+        ('{"nothing": "fast"}', "is 'fast'; expected one of direct, gemm, winograd2, winograd4"),
         ("[]", "The algorithms in one.json should be an object of names and values"),
     ],
 )

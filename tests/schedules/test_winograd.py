@@ -362,7 +362,7 @@ def test_names_are_those_of_the_node_or_its_tensor(name):
     [
         ({"layr": "winograd2"}, "'layr', which is no convolution.*nearest are layer"),
         ({"y": "winograd2"}, "'y', which is no convolution"),
-        ({"layer": "fast"}, "is 'fast'; expected one of direct, winograd2, winograd4"),
+        ({"layer": "fast"}, "is 'fast'; expected one of direct, gemm, winograd2, winograd4"),
         ({"layer": "winograd2", "c": "direct"}, "both winograd2 and direct"),
     ],
 )

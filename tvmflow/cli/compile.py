@@ -103,8 +103,8 @@ def compile_model(
         typer.Option(
             "--dtype",
             metavar="fp32|fp16",
-            help="Precision in which weights and tensors between kernels are stored. OpenCL "
-            "devices need no cl_khr_fp16 for it.",
+            help="Precision in which weights and tensors between kernels are stored, for "
+            "opencl and cuda. OpenCL devices need no cl_khr_fp16 for it.",
             autocompletion=lambda: ["fp32", "fp16"],
         ),
     ] = "fp32",
@@ -143,7 +143,7 @@ def compile_model(
             "--algorithms",
             metavar="FILE",
             help="JSON object (or TOML table, in a file *.toml) of convolutions' names with "
-            "direct, winograd2 or winograd4, instead of what seems cheapest. -v prints every "
+            "direct, gemm (for cuda), winograd2 or winograd4, instead of what seems cheapest. -v prints every "
             "convolution.",
         ),
     ] = None,

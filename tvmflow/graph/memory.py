@@ -56,7 +56,7 @@ class Kind(Enum):
 
 
 #: Blocks of channels that devices have, see :mod:`tvmflow.target`.
-LANES = (4, 16)
+LANES = (4, 8, 16)
 #: Drivers align buffers to this many bytes, at least.
 ALIGNMENT = 64
 #: Orders of tensors that are tried besides the one by size.

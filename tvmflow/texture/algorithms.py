@@ -1,4 +1,8 @@
-"""How each convolution is computed: directly, or by Winograd's algorithm.
+"""How each convolution is computed: directly, as a product of matrices, or by Winograd's algorithm.
+
+A product of matrices is for CUDA, and takes the place of the direct convolution where its
+matrices are mostly their own (:func:`tvmflow.schedules.gemm.pays`); with tensor cores also that of
+Winograd's.  Else a cost decides.
 
 The choice is made in the layout pass, because the algorithms are different primary functions
 with differently arranged weights.  What it costs is compared in multiply-adds of vectors of
@@ -25,15 +29,18 @@ from tvm import relax
 
 from ..errors import CompileError
 from ..graph.rewriter import identifier, shape_of
+from ..schedules import gemm
 from ..schedules.winograd import TAPS, tiles
 from ..tables import check_values, read_table
 from ..target import Device
 from .blocked import blocks_of
 
 DIRECT = "direct"
+#: A product of matrices, :mod:`tvmflow.schedules.gemm`.
+GEMM = "gemm"
 #: Outputs of a tile in each direction, by algorithm.
 WINOGRAD = {"winograd2": 2, "winograd4": 4}
-ALGORITHMS = (DIRECT, *WINOGRAD)
+ALGORITHMS = (DIRECT, GEMM, *WINOGRAD)
 #: What Winograd's may cost, of the direct one: it takes three launches, more memory, and rounds
 #: more, which small gains are not worth.
 WORTH = 0.9
@@ -97,7 +104,11 @@ class Choice:
 
 
 def impossible(
-    convolution: Convolution, algorithm: str, half: bool, half_sums: bool = False
+    convolution: Convolution,
+    algorithm: str,
+    device: Device,
+    half: bool,
+    half_sums: bool = False,
 ) -> str | None:
     """Why an algorithm cannot compute a convolution, or ``None``.
 
@@ -105,6 +116,8 @@ def impossible(
     """
     if algorithm == DIRECT:
         return None
+    if algorithm == GEMM:
+        return _no_product(convolution, device, half)
     for value, wanted, what in (
         (convolution.kernel, (TAPS, TAPS), "a {}×{} window"),
         (convolution.strides, (1, 1), "strides of {} and {}"),
@@ -122,6 +135,26 @@ def impossible(
             "more than the tolerance of an operator"
         )
     return None
+
+
+def _no_product(convolution: Convolution, device: Device, half: bool) -> str | None:
+    """Why a convolution cannot be a product of matrices, or ``None``."""
+    gpu = device.multiprocessors
+    if gpu is None:
+        return "its schedules are for the target cuda"
+    if half and not gpu.tensor_cores:
+        return "the GPU has no tensor cores"
+    if convolution.groups > 1:
+        return f"it has {convolution.groups} groups"
+    return None
+
+
+def _product_pays(convolution: Convolution, device: Device) -> bool:
+    c = convolution
+    depth = c.kernel[0] * c.kernel[1] * c.inputs
+    # Of less than a block of input channels most lanes would be empty.
+    wide = c.inputs >= device.channel_block
+    return wide and gemm.pays(c.batch * c.height * c.width, c.outputs, depth)
 
 
 def cost(convolution: Convolution, algorithm: str, device: Device) -> float:
@@ -159,18 +192,21 @@ def choose(
         If the algorithm that was asked for cannot compute the convolution.
     """
     if asked is not None:
-        if (reason := impossible(convolution, asked, half, half_sums)) is not None:
+        if (reason := impossible(convolution, asked, device, half, half_sums)) is not None:
             raise CompileError(
                 f"The algorithm {asked} was asked for the convolution {name}, but {reason}.",
                 remedy="Leave it out of the algorithms, or ask for direct"
                 + (", or compile with --dtype fp32." if "16 bits" in reason else "."),
             )
         return Choice(name, asked, "asked for", True)
-    reasons = {a: impossible(convolution, a, half, half_sums) for a in ALGORITHMS}
-    costs = {a: cost(convolution, a, device) for a in ALGORITHMS if reasons[a] is None}
+    reasons = {a: impossible(convolution, a, device, half, half_sums) for a in ALGORITHMS}
+    product = reasons.pop(GEMM) is None and _product_pays(convolution, device)
+    if product and half:
+        return Choice(name, GEMM, "tensor cores multiply its matrices", False)
+    costs = {a: cost(convolution, a, device) for a, no in reasons.items() if no is None}
     best = min(costs, key=lambda a: costs[a])
     if costs[best] > WORTH * costs[DIRECT]:
-        best = DIRECT
+        best = GEMM if product else DIRECT
     if len(costs) == 1:
         return Choice(name, best, str(reasons["winograd2"]), False)
     text = ", ".join(f"{a} {value / costs[DIRECT]:.2f}" for a, value in costs.items())

@@ -52,6 +52,18 @@ def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
     return np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
 
 
+def gemm_weight(weight: np.ndarray, block: int, depth: int, columns: int) -> np.ndarray:
+    """``OIHW`` to the matrix ``[KH * KW * I' * c, O]``, padded with zeros to these extents."""
+    outputs = weight.shape[0]
+    matrix = pad_axis(weight, 1, block).transpose(2, 3, 1, 0).reshape(-1, outputs)
+    return pad_matrix(matrix, depth, columns)
+
+
+def pad_matrix(matrix: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """A matrix padded with zeros to these extents."""
+    return np.pad(matrix, [(0, rows - matrix.shape[0]), (0, columns - matrix.shape[1])])
+
+
 def transposed_weight(
     weight: np.ndarray, groups: int, taps: tuple[int, int], block: int
 ) -> np.ndarray:

@@ -13,6 +13,7 @@ from ...schedules import (
     conv2d,
     conv2d_transpose,
     depthwise,
+    gemm,
     grouped,
     pooling,
     winograd,
@@ -21,7 +22,7 @@ from ...schedules import (
     winograd_product,
 )
 from .. import blocked
-from ..algorithms import WINOGRAD, Convolution
+from ..algorithms import GEMM, WINOGRAD, Convolution
 from .quantized import quantized
 from .result import OPAQUE, OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
 
@@ -50,6 +51,8 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         algorithm = layout.algorithm(Convolution.of(call), weight.dtype)
         if algorithm in WINOGRAD:
             return _winograd(layout, call, weight, WINOGRAD[algorithm])
+        if algorithm == GEMM:
+            return _gemm(layout, call, weight)
     options = {
         "strides": ints(attrs.strides),
         "padding": ints(attrs.padding),
@@ -87,6 +90,29 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         **options,
         groups=groups,
         primfunc_name_hint="conv2d",
+    )
+    return Result(expr, True)
+
+
+def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
+    """The product of a matrix of the picture's windows with one of the weights."""
+    outputs, inputs, *kernel = weight.shape
+    block = layout.block
+    depth = gemm.deep(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
+    columns = gemm.padded(blocked.blocks_of(outputs, block) * block)
+    expr = layout.bb.emit_te(
+        gemm.compute_conv,
+        layout.blocked(call.args[0]),
+        layout.constant(blocked.gemm_weight(weight, block, depth, columns)),
+        channels=inputs,
+        outputs=outputs,
+        kernel=tuple(kernel),
+        strides=ints(call.attrs.strides),
+        padding=ints(call.attrs.padding),
+        dilation=ints(call.attrs.dilation),
+        half=layout.half or weight.dtype.itemsize == 2,
+        primfunc_name_hint="conv2d",
+        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)
 

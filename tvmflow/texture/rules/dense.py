@@ -10,7 +10,7 @@ from tvm import relax
 
 from ...frontend.source import LARGE_WEIGHT_BYTES
 from ...graph.rewriter import constant_array, shape_of
-from ...schedules import dense, matmul
+from ...schedules import dense, gemm, matmul
 from .. import blocked
 from . import moving
 from .quantized import quantized
@@ -49,6 +49,10 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     if integers is not None:
         x, array = integers.source, integers.weight
         compute = integers.integers.around(compute)
+    elif array is not None and _pays(layout, call, prod(shape[:-1])):
+        left = layout.plain_as(x, (prod(shape[:-1]), array.shape[0]))
+        weights = blocked.pad_matrix(array, gemm.deep(len(array)), gemm.padded(array.shape[1]))
+        return Result(_shaped(_product(layout, left, layout.constant(weights), call), shape), False)
     # Few rows: those of all matrices of the batch are one matrix.
     flat = shape[-2] < FEW_ROWS or array is None
     left = layout.plain_as(x, (prod(shape[:-1]), shape_of(x)[-1])) if flat else layout.substitute(x)
@@ -67,6 +71,23 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return Result(_shaped(expr, shape), False)
 
 
+def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
+    """Whether a product in matrices of so many rows is one for CUDA's schedules."""
+    gpu = layout.device.multiprocessors
+    if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
+        return False
+    shape = shape_of(call)
+    batch = prod(shape[:-1]) // rows
+    return gemm.pays(rows, shape[-1], shape_of(call.args[0])[-1], batch)
+
+
+def _product(
+    layout: LayoutPass, left: relax.Expr, right: relax.Expr, call: relax.Call
+) -> relax.Var:
+    units = shape_of(call)[-1]
+    return _emit(layout, gemm.compute_matmul, left, right, units, half=layout.half, name="matmul")
+
+
 def _stays(layout: LayoutPass, call: relax.Call) -> bool:
     """Whether a right operand is read as it came in: it is large, or read for few rows only."""
     weight = call.args[1]
@@ -80,6 +101,8 @@ def _stays(layout: LayoutPass, call: relax.Call) -> bool:
 def _computed(layout: LayoutPass, call: relax.Call) -> Result:
     """A product of two computed tensors: of tiles in local memory, or with a packed right one."""
     left, right = (layout.substitute(arg) for arg in call.args)
+    if _pays(layout, call, shape_of(call)[-2]):
+        return Result(_product(layout, left, right, call), False)
     if not layout.device.is_cpu:
         return Result(_emit(layout, matmul.compute, left, right, name="matmul"), False)
     packed = layout.bb.emit_te(

@@ -1,0 +1,194 @@
+"""Products of :mod:`.gemm` in fp32 on CUDA, from tiles in shared memory.
+
+A work-group computes a tile of rows and columns, in steps of ``tile_k`` along the depth; each
+of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  The tiles of
+both factors are copied to shared memory, 16 bytes an item, ``stages`` of them ahead of the
+products: with ``cp.async`` where the GPU has it.  Of the left factor an item reads four steps
+of the depth at once, the same as its neighbours along the columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from ..target import Device
+from .common import Workload
+from .family import Constraint, Value, knob, violated
+from .gemm import LEFT, RIGHT
+from .gemm_tiles import (
+    STAGES,
+    Shape,
+    ahead,
+    bind_batch,
+    copy_tile,
+    fewest_waves,
+    flatten_output,
+    role,
+    shape_of,
+    shared_limit,
+    stage_counts,
+)
+from .tiles import divisors
+
+NAME = "gemm_simt"
+
+#: Columns of a vector, and steps of the depth that are read at once: 16 bytes.
+LANES = 4
+#: Registers of sums that an item has, of 255.
+SUMS = 64
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The tile of a work-item, and that of a work-group in work-items."""
+
+    tile_m: int = knob("Rows that a work-item keeps in registers.")
+    tile_n: int = knob("Vectors of four columns that it keeps in registers.")
+    group_m: int = knob("Work-items of a work-group along the rows.")
+    group_n: int = knob("Work-items of a work-group along the columns.")
+    tile_k: int = knob("Depth of the tiles that are copied to shared memory at once.")
+    stages: int = knob("Tiles of each factor in shared memory: all but one are on their way.")
+
+    @property
+    def rows(self) -> int:
+        """Those of a work-group."""
+        return self.tile_m * self.group_m
+
+    @property
+    def columns(self) -> int:
+        """Those of a work-group."""
+        return LANES * self.tile_n * self.group_n
+
+
+def shared_bytes(knobs: Knobs) -> int:
+    """Shared memory of a work-group."""
+    left, right = knobs.rows * (knobs.tile_k + LANES), knobs.tile_k * knobs.columns
+    return 4 * knobs.stages * (left + right)
+
+
+def _copied_evenly(knobs: Knobs, shape: Shape) -> bool:
+    items = knobs.group_m * knobs.group_n
+    left = knobs.rows * knobs.tile_k % (items * shape.left_lanes)
+    return not left and not knobs.tile_k * knobs.columns % (items * shape.right_lanes)
+
+
+CONSTRAINTS = (
+    Constraint("It is for CUDA.", lambda k, s, d: d.multiprocessors is not None),
+    Constraint(
+        "The tile of a work-group must divide rows, columns and depth.",
+        lambda k, s, d: not (s.rows % k.rows or s.columns % k.columns or s.depth % k.tile_k),
+    ),
+    Constraint(
+        "tile_k is a multiple of 4: so many steps are read at once.",
+        lambda k, s, d: k.tile_k % LANES == 0,
+    ),
+    Constraint(
+        "tile_m * tile_n vectors are at most 64 numbers: more do not fit the registers.",
+        lambda k, s, d: LANES * k.tile_m * k.tile_n <= SUMS,
+    ),
+    Constraint(
+        "Every item copies as many vectors of 16 bytes as the others.",
+        lambda k, s, d: _copied_evenly(k, s),
+    ),
+    Constraint(
+        "group_m * group_n is 32 to 512.", lambda k, s, d: 32 <= k.group_m * k.group_n <= 512
+    ),
+    STAGES,
+    Constraint(
+        "Tiles must fit the shared memory of a work-group.",
+        lambda k, s, d: shared_bytes(k) <= shared_limit(d),
+    ),
+)
+
+#: Tiles of items and groups, the ones with most products for what they read first.
+TILES = (
+    (16, 1, 8, 16), (8, 1, 8, 16), (8, 1, 8, 8), (4, 1, 8, 8), (4, 1, 4, 8), (4, 1, 8, 4),
+    (2, 1, 8, 4),
+)  # fmt: skip
+TILE_K = 16
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """The largest tile of which there is one for each multiprocessor (an assumption)."""
+    return fewest_waves(_fitting(shape, device), groups, shape, device)
+
+
+def groups(knobs: Knobs, shape: Shape) -> int:
+    """Work-groups of a launch."""
+    return shape.batch * (shape.rows // knobs.rows) * (shape.columns // knobs.columns)
+
+
+def _fitting(shape: Shape, device: Device) -> list[Knobs]:
+    tried = (Knobs(*tile, TILE_K, count) for tile in TILES for count in stage_counts(device))
+    return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles that fit, groups of up to 32 items along each side, up to four stages."""
+    return {
+        "tile_m": divisors(shape.rows, 16),
+        "tile_n": (1, 2),
+        "group_m": (4, 8, 16, 32),
+        "group_n": (4, 8, 16, 32),
+        "tile_k": (8, 16, 32),
+        "stages": (1, 2, 3, 4),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a product of factors in fp32 on CUDA."""
+    device = workload.target.device
+    shape = shape_of(workload)
+    if device.multiprocessors is None or shape is None or shape.half:
+        return None
+    return shape if _fitting(shape, device) else None
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Place tiles, registers and the output around the products."""
+    sch: Any = workload.sch
+    left, right = role(workload, LEFT), role(workload, RIGHT)
+    shape = shape_of(workload)
+    assert shape is not None
+    anchor, output = flatten_output(workload)
+    sch.set_scope(anchor, 0, "local")
+    *batch, m, n, k = sch.get_loops(anchor)
+    mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
+    no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
+    ko, ki, kk = sch.split(k, [None, knobs.tile_k // LANES, LANES])
+    sch.reorder(mo, no, mg, ng, ko, ki, kk, mi, ni, lane)
+    bind_batch(workload, batch)
+    sch.bind(mo, "blockIdx.x")
+    sch.bind(no, "blockIdx.y")
+    sch.bind(mg, "threadIdx.y")
+    sch.bind(ng, "threadIdx.x")
+
+    columns = int(sch.get(sch.get_loops(output)[-1]).extent)
+    sch.reverse_compute_at(output, ng)
+    rows, below = workload.loops_below(output, ng)[-2:]
+    if columns % LANES == 0:
+        vectors, vector = sch.split(below, [None, LANES])
+        workload.vectorize_last([rows, vectors, vector])
+    steps = sch.cache_read(anchor, 0, "local")
+    sch.compute_at(steps, ki)
+    threads = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
+    copy_tile(workload, left, ko, threads, shape.left_lanes)
+    copy_tile(workload, right, ko, threads, shape.right_lanes)
+    # Rows of the left tile that items of a warp read together lie in different banks.
+    sch.storage_align(left, 0, -2, 2 * LANES, LANES)
+    workload.vectorize_last(workload.loops_below(steps, ki)[-2:])
+    workload.unroll_all([ki, kk, mi, ni])
+    sch.vectorize(lane)
+    init = sch.decompose_reduction(anchor, ko)
+    workload.vectorize_last(workload.loops_below(init, ng))
+    ahead(workload, ko, knobs.stages)
+    return sch

@@ -1,0 +1,83 @@
+"""Passes that only CUDA needs; elsewhere they change nothing.
+
+*Vectors.*  CUDA has registers for vectors of 16 bytes.  TVM's code for eight lanes of fp32 does
+not compile where one of them is a constant, and for sixteen there is none: such loops become
+steps of four lanes.  Before and after::
+
+    for i in T.vectorized(8):                  for s in T.unroll(2):
+        y[i] = T.max(x[i], 0.0)                    for i in T.vectorized(4):
+                                                       y[s * 4 + i] = T.max(x[s * 4 + i], 0.0)
+
+Copies of eight halves stay whole: they are one access of 16 bytes.
+
+*Storage.*  TVM lets buffers in shared memory share their bytes twice: as typed buffers, which
+leaves pointers to tiles of a tensor core with the wrong type and makes vectors of elements that
+``cp.async`` copies, and as bytes.  Functions with ``shared.dyn`` leave all of it to the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, tirx
+from tvm.ir import Call, Op
+from tvm.ir.expr import TensorLoad
+from tvm.tirx.transform import prim_func_pass
+
+#: Lanes of fp32 in a vector register.
+LANES = 4
+_CHOICE = Op.get("prim.if_then_else")
+
+
+def _for_cuda() -> bool:
+    target = tvm.target.Target.current(allow_none=True)
+    return target is not None and target.kind.name == "cuda"
+
+
+@prim_func_pass(opt_level=0, name="tvmflow.SplitVectors")
+def SplitVectors(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
+    """Vectorised loops of more than four lanes in steps of four; runs on loops, no blocks."""
+    if not _for_cuda():
+        return function
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _split)))
+
+
+def _split(loop: tirx.For) -> tirx.Stmt:
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    extent = int(loop.extent)
+    if extent <= LANES or extent % LANES or _copies_halves(loop.body, extent):
+        return loop
+    dtype = str(loop.loop_var.ty.dtype)
+    step, lane = tirx.Var(f"{loop.loop_var.name}_step", dtype), tirx.Var("lane", dtype)
+    zero, lanes, steps = (tirx.const(i, dtype) for i in (0, LANES, extent // LANES))
+    index = step * lanes + lane
+
+    def replace(var: tirx.Var) -> Any:
+        return index if var.same_as(loop.loop_var) else var
+
+    body = tvm_ffi.structural_map(loop.body, (tirx.Var, replace))
+    inner = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, body)
+    return tirx.For(step, zero, steps, tirx.ForKind.UNROLLED, inner)
+
+
+def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
+    """Whether a loop does nothing but move eight halves, or zeros in their place."""
+    if extent != 2 * LANES or not isinstance(body, tirx.BufferStore):
+        return False
+    value = body.value
+    if isinstance(value, Call) and value.op.same_as(_CHOICE):
+        value = value.args[1]
+    return isinstance(value, TensorLoad) and str(value.ty.dtype) == "float16"
+
+
+@prim_func_pass(opt_level=0, name="tvmflow.RewriteStorage")
+def RewriteStorage(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
+    """TVM's pass, by which buffers share memory, but not in functions with ``shared.dyn``."""
+    allocated: list[tirx.AllocBuffer] = []
+    tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, allocated.append))
+    if any(statement.buffer.scope() == "shared.dyn" for statement in allocated):
+        return function
+    return tirx.transform.StorageRewrite()(IRModule({"main": function}))["main"]
