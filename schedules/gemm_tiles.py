@@ -33,8 +33,8 @@ class Shape:
 
 #: Of every family of these products.
 STAGES = Constraint(
-    "stages is at most 4, and fewer than the steps along the depth.",
-    lambda k, s, d: k.stages <= 4 and k.stages < max(2, s.depth // k.tile_k),
+    "stages is at most 4, and at most the steps along the depth.",
+    lambda k, s, d: k.stages <= 4 and k.stages <= s.depth // k.tile_k,
 )
 
 

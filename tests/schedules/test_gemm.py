@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import random
+import re
+import subprocess
 from contextlib import closing
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
 from operators import feeds_for, single
+from test_knobs import network
+from tvm import te
 
 import tvmflow
+from tvmflow.build import build_executable, device_modules
+from tvmflow.errors import CompileError
+from tvmflow.schedules import FAMILIES
+from tvmflow.schedules.family import candidates, refusal
+from tvmflow.schedules.gemm import deep, padded
+from tvmflow.schedules.gemm_simt import Knobs as Simt
+from tvmflow.schedules.gemm_tensor import Knobs as Tensor
+from tvmflow.schedules.gemm_tiles import Shape
+from tvmflow.target import resolve, with_dtype
+from tvmflow.texture.scope import HALF_BUFFER
+from tvmflow.texture.signatures import with_scopes
+from tvmflow.texture.typed_half import with_types
 from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
+BY_NAME = {family.NAME: family for family in FAMILIES}
 TOLERANCES = {"fp32": NETWORK, "fp16": STORED_AS_HALF}
 
 
@@ -72,7 +91,7 @@ CONVOLUTIONS = [
     pytest.param(conv(24, 40, 9, batch=3, stride=2), id="batch_3_stride_2"),
     pytest.param(conv(32, 32, 11, dilation=2, pad=2), id="dilation"),
     pytest.param(conv(40, 40, 9, 1, pad=0, residual=True), id="pointwise_residual"),
-    pytest.param(conv(16, 33, 10, 5, pad=0), id="window_5"),
+    pytest.param(conv(16, 33, 10, 5, pad=0), id="window_5", marks=pytest.mark.slow),
 ]
 FAMILY = {"fp32": "gemm_simt", "fp16": "gemm_tensor"}
 
@@ -114,3 +133,175 @@ def test_products_with_weights_are_right(dtype):
     outputs, families = run(model, feeds, dtype=dtype)
     assert FAMILY[dtype] in families
     assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
+
+
+# -- knobs -----------------------------------------------------------------------------------------
+
+
+def gpu(dtype):
+    return with_dtype(resolve("cuda"), dtype).device
+
+
+def shapes(dtype):
+    """Matrices as the layout pass pads them."""
+    rng, lanes = random.Random(0), (1, 2, 4, 8) if dtype == "fp16" else (1, 2, 4)
+    for _ in range(100):
+        rows, columns = (padded(rng.choice([10, 49, 196, 1000, 12544, 50000])) for _ in range(2))
+        yield Shape(
+            rng.choice([1, 12]), rows, columns, deep(rng.choice([16, 147, 512, 4608])),
+            rng.choice(lanes), rng.choice(lanes), half=dtype == "fp16",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FAMILY)
+def test_heuristics_keep_the_constraints(dtype):
+    family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
+    for shape in shapes(dtype):
+        knobs = family.heuristic(shape, device)
+        assert refusal(family, knobs, shape, device) is None, (shape, knobs)
+        few = family.groups(knobs, shape) < device.multiprocessors.count
+        assert not few or knobs.tile_m <= 64
+
+
+@pytest.mark.parametrize("dtype", FAMILY)
+def test_a_space_has_several_candidates(dtype):
+    family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
+    lanes = 8 if dtype == "fp16" else 4
+    shape = Shape(1, 3136, 256, 576, lanes, lanes, half=dtype == "fp16")
+    found = list(candidates(family, shape, device))
+    assert len(found) == len(set(found)) > 50
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "sentence"),
+    [
+        ("fp16", {"stages": 5}, "stages is at most 4"),
+        ("fp16", {"tile_m": 24}, "must divide rows"),
+        ("fp16", {"warps_m": 4, "warps_n": 8}, "whole fragments"),
+        ("fp32", {"tile_n": 4, "group_n": 4}, "64 numbers"),
+        ("fp32", {"tile_k": 6}, "tile_k is a multiple of 4"),
+        ("fp32", {"group_m": 64, "tile_m": 1, "group_n": 16, "tile_k": 64}, "32 to 512"),
+    ],
+)
+def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
+    family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
+    lanes = 8 if dtype == "fp16" else 4
+    shape = Shape(1, 3136, 256, 576, lanes, lanes, half=dtype == "fp16")
+    knobs = replace(family.heuristic(shape, device), **change)
+    assert sentence in refusal(family, knobs, shape, device)
+
+
+@pytest.mark.cuda_host
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    ("dtype", "knobs"),
+    [
+        ("fp16", Tensor(32, 64, 32, 2, 2, 4)),
+        ("fp16", Tensor(64, 32, 32, 2, 1, 1)),
+        ("fp32", Simt(4, 2, 8, 8, 8, 2)),
+        ("fp32", Simt(8, 1, 4, 8, 32, 1)),
+    ],
+)
+def test_other_knobs_are_right(dtype, knobs):
+    model = conv(32, 64, 11)
+    feeds = picture(model)
+    name = "fused_conv2d1_add_relu"
+    options = {"dtype": dtype, "algorithms": {"layer": "gemm"}, "knobs": {name: asdict(knobs)}}
+    with closing(tvmflow.compile(model, target="cuda", **options)) as module:
+        entry = module.metadata["schedules"][name]
+        assert (entry["family"], entry["source"]) == (FAMILY[dtype], "given")
+        outputs = cuda_host()(module, feeds)
+    assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
+
+
+# -- what the kernels are --------------------------------------------------------------------------
+
+
+def kernel(model, family, monkeypatch, **options):
+    """The source of the kernel of a family."""
+    sources = []
+
+    def keep(mod, target):
+        executable = build_executable(mod, target)
+        sources.extend(m.inspect_source() for m in device_modules(executable))
+        return executable
+
+    monkeypatch.setattr("tvmflow.build.build_executable", keep)
+    with closing(tvmflow.compile(model, target="cuda", **options)) as module:
+        entries = module.metadata["schedules"].items()
+        (name,) = [name for name, entry in entries if entry["family"] == family]
+    start = sources[0].rindex(f"{name}_kernel(")
+    return sources[0][start:].partition('extern "C"')[0], sources[0]
+
+
+def test_tensor_cores_are_fed_by_asynchronous_copies_of_16_bytes(monkeypatch):
+    body, _source = kernel(conv(64, 64, 14), "gemm_tensor", monkeypatch, dtype="fp16")
+    assert body.count("mma_sync") > 0
+    # Pixels are copied under a test for the border, weights without one.
+    assert re.search(r"ptx_cp_async_\w*pred_cg_16\w*\(\w+, [^;]*, x_ptr|ptx_cp_async_\w*pred", body)
+    assert re.search(r"ptx_cp_async_(?!\w*pred)\w*cg_16", body)
+    assert "wait_group_2" in body
+    # The epilogue is in the kernel, and its result is stored in whole vectors of halves.
+    assert re.search(r"max\(", body)
+    assert re.search(r"\*\((uint4|uint2|half4)\*\)\(\w+_ptr \+ [^;]* = ", body)
+
+
+def test_products_in_fp32_read_vectors_of_shared_memory(monkeypatch):
+    model = conv(64, 64, 14, 1, pad=0)
+    body, _source = kernel(model, "gemm_simt", monkeypatch, algorithms={"layer": "gemm"})
+    assert re.search(r"ptx_cp_async_\w*cg_16", body)
+    assert "float4*)(((float*)buf_dyn_shmem_ptr)" in body.replace(" ", "")
+    assert "mma_sync" not in body
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("dtype", FAMILY)
+def test_kernels_spill_no_registers(dtype, monkeypatch, tmp_path):
+    options = {"dtype": dtype, "algorithms": {"layer": "gemm"}}
+    _body, source = kernel(conv(128, 128, 56), FAMILY[dtype], monkeypatch, **options)
+    file = tmp_path / "kernels.cu"
+    file.write_text(source)
+    command = ["nvcc", "-std=c++17", "-arch=sm_80", "-cubin", "-Xptxas", "-v", "-o"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "kernels.cubin"), str(file)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    spilled = re.findall(r"(\d+) bytes spill stores", done.stderr)
+    assert spilled
+    assert set(spilled) == {"0"}, done.stderr
+
+
+def test_layers_that_do_not_suit_have_the_other_families():
+    with closing(tvmflow.compile(conv(8, 8, 5), target="cuda", dtype="fp16")) as module:
+        assert "gemm_tensor" not in {e["family"] for e in module.metadata["schedules"].values()}
+
+
+def test_a_product_is_refused_for_other_targets():
+    with pytest.raises(CompileError, match="its schedules are for the target cuda"):
+        tvmflow.compile(conv(16, 16, 5), target="llvm", algorithms={"layer": "gemm"})
+
+
+# -- tensors in 16 bits ---------------------------------------------------------------------------
+
+
+@pytest.mark.cuda_host
+@pytest.mark.onnxruntime
+def test_every_family_reads_and_writes_tensors_in_16_bits():
+    model = network()
+    feeds = picture(model)
+    outputs, families = run(model, feeds, dtype="fp16")
+    assert {"conv2d", "conv2d_1x1", "depthwise", "grouped", "conv2d_transpose"} <= set(families)
+    assert_close(outputs["y"], reference(model, feeds), STORED_AS_HALF)
+
+
+def test_sums_are_taken_in_fp32_and_rounded_once():
+    """Also where the anchor itself writes a tensor of 16 bits: no epilogue follows the first."""
+    x, w = te.placeholder((4, 64), name="x"), te.placeholder((64, 8), name="w")
+    k = te.reduce_axis((0, 64), name="k")
+    y = te.compute((4, 8), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="y")
+    function = te.create_prim_func([x, w, y])
+    half = with_types(with_scopes(function, [HALF_BUFFER, None, HALF_BUFFER]))
+    assert [str(p.dtype) for p in half.params] == ["float16", "float32", "float16"]
+    script = half.script()
+    assert 'y_sums[v_i, v_j] + T.Cast("float32", x[v_i, v_k]) * w[v_k, v_j]' in script
+    assert re.search(r'y\[v0, v1\] = T\.Cast\("float16", y_sums\[v0, v1\]\)', script)

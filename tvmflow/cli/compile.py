@@ -143,8 +143,8 @@ def compile_model(
             "--algorithms",
             metavar="FILE",
             help="JSON object (or TOML table, in a file *.toml) of convolutions' names with "
-            "direct, gemm (for cuda), winograd2 or winograd4, instead of what seems cheapest. -v prints every "
-            "convolution.",
+            "direct, gemm (for cuda), winograd2 or winograd4, instead of what seems cheapest. -v "
+            "prints every convolution.",
         ),
     ] = None,
     cuda_graph: Annotated[
