@@ -23,9 +23,11 @@ from .gemm_tiles import (
     Shape,
     ahead,
     bind_batch,
+    copies_evenly,
     copy_tile,
-    fewest_waves,
+    first_that_fills,
     flatten_output,
+    groups,
     role,
     shape_of,
     shared_limit,
@@ -72,12 +74,6 @@ def shared_bytes(knobs: Knobs) -> int:
     return 4 * knobs.stages * (left + right)
 
 
-def _copied_evenly(knobs: Knobs, shape: Shape) -> bool:
-    items = knobs.group_m * knobs.group_n
-    left = knobs.rows * knobs.tile_k % (items * shape.left_lanes)
-    return not left and not knobs.tile_k * knobs.columns % (items * shape.right_lanes)
-
-
 CONSTRAINTS = (
     Constraint("It is for CUDA.", lambda k, s, d: d.multiprocessors is not None),
     Constraint(
@@ -94,7 +90,7 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: _copied_evenly(k, s),
+        lambda k, s, d: copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n),
     ),
     Constraint(
         "group_m * group_n is 32 to 512.", lambda k, s, d: 32 <= k.group_m * k.group_n <= 512
@@ -116,12 +112,8 @@ TILE_K = 16
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
-    return fewest_waves(_fitting(shape, device), groups, shape, device)
-
-
-def groups(knobs: Knobs, shape: Shape) -> int:
-    """Work-groups of a launch."""
-    return shape.batch * (shape.rows // knobs.rows) * (shape.columns // knobs.columns)
+    fitting = _fitting(shape, device)
+    return first_that_fills(fitting, lambda k, s: groups(s, k.rows, k.columns), shape, device)
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:

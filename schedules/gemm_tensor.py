@@ -29,9 +29,11 @@ from .gemm_tiles import (
     Shape,
     ahead,
     bind_batch,
+    copies_evenly,
     copy_tile,
-    fewest_waves,
+    first_that_fills,
     flatten_output,
+    groups,
     is_convolution,
     role,
     shape_of,
@@ -72,12 +74,6 @@ def shared_bytes(knobs: Knobs) -> int:
     return max(2 * knobs.stages * (left + right), 4 * knobs.tile_m * (knobs.tile_n + 4))
 
 
-def _copied_evenly(knobs: Knobs, shape: Shape) -> bool:
-    items = WARP * knobs.warps_m * knobs.warps_n
-    left = knobs.tile_m * knobs.tile_k % (items * shape.left_lanes)
-    return not left and not knobs.tile_k * knobs.tile_n % (items * shape.right_lanes)
-
-
 CONSTRAINTS = (
     Constraint(
         "It is for tensor cores.",
@@ -103,7 +99,9 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: _copied_evenly(k, s),
+        lambda k, s, d: copies_evenly(
+            s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n
+        ),
     ),
     Constraint("A work-group has at most 16 warps.", lambda k, s, d: k.warps_m * k.warps_n <= 16),
     STAGES,
@@ -123,12 +121,8 @@ TILES = (
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
-    return fewest_waves(_fitting(shape, device), groups, shape, device)
-
-
-def groups(knobs: Knobs, shape: Shape) -> int:
-    """Work-groups of a launch."""
-    return shape.batch * (shape.rows // knobs.tile_m) * (shape.columns // knobs.tile_n)
+    fitting = _fitting(shape, device)
+    return first_that_fills(fitting, lambda k, s: groups(s, k.tile_m, k.tile_n), shape, device)
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:

@@ -52,7 +52,18 @@ def stage_counts(device: Device) -> range:
     return range(3 if gpu is not None and gpu.async_copies else 2, 0, -1)
 
 
-def fewest_waves(
+def groups(shape: Shape, rows: int, columns: int) -> int:
+    """Work-groups of a launch, of so many rows and columns each."""
+    return shape.batch * (shape.rows // rows) * (shape.columns // columns)
+
+
+def copies_evenly(shape: Shape, rows: int, columns: int, depth: int, items: int) -> bool:
+    """Whether every item of a group copies as many vectors of a tile as the others."""
+    left = rows * depth % (items * shape.left_lanes)
+    return not left and not depth * columns % (items * shape.right_lanes)
+
+
+def first_that_fills(
     fitting: Sequence[T], groups: Callable[[T, Shape], int], shape: Shape, device: Device
 ) -> T:
     """The first knobs with a work-group for each multiprocessor, else those with most groups."""

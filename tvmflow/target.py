@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .deploy.link import Host
 from .errors import TargetError
+from .multiprocessors import Multiprocessors, first_gpu, multiprocessors
 
 if TYPE_CHECKING:
     import tvm
@@ -54,20 +55,6 @@ class WinogradCost:
     tile: float
     #: A vector of the transformed weights.
     weight: float
-
-
-@dataclass(frozen=True)
-class Multiprocessors:
-    """What CUDA tells of a GPU, and OpenCL does not."""
-
-    #: How many there are.
-    count: int
-    #: Shared memory that one work-group may have.
-    shared_bytes: int
-    #: Whether products of 16×16 halves are one instruction.
-    tensor_cores: bool
-    #: Whether memory is copied to shared memory while the group computes (``cp.async``).
-    async_copies: bool
 
 
 @dataclass(frozen=True)
@@ -246,9 +233,9 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target cuda compiles for NVIDIA GPUs, but {device!r} was asked for.",
                 remedy="Use --device nvidia, or --target opencl.",
             )
-        arch, count = _cuda_gpu()
+        arch, count = first_gpu()
         preset = _without_images(PRESETS["nvidia"])
-        gpu = replace(preset, multiprocessors=_multiprocessors(arch, count))
+        gpu = replace(preset, multiprocessors=multiprocessors(arch, count))
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
         return TargetSpec("opencl", _running_opencl_device(), host)
@@ -319,28 +306,6 @@ def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
     block, accumulators = 2 * device.channel_block, device.accumulators // 2
     narrow = replace(device, channel_block=block, accumulators=accumulators)
     return replace(spec, device=narrow)
-
-
-def _cuda_gpu() -> tuple[str, int]:
-    """Architecture and multiprocessors of the first GPU, or those of an A100."""
-    import tvm
-
-    from .runtime.devices import exists
-
-    gpu = tvm.cuda(0)
-    if not exists(gpu):
-        return "sm_80", 108
-    return "sm_" + str(gpu.compute_version).replace(".", ""), int(gpu.multi_processor_count)
-
-
-def _multiprocessors(arch: str, count: int) -> Multiprocessors:
-    """What an architecture has, by the CUDA C++ Programming Guide's table of capabilities.
-
-    Of shared memory, the least that GPUs have which run its code: 99 KiB since 8.0.
-    """
-    version = int(arch.removeprefix("sm_"))
-    kib = 99 if version >= 80 else 64 if version >= 75 else 96 if version >= 70 else 48
-    return Multiprocessors(count, kib * 1024, version >= 70, version >= 80)
 
 
 def _running_opencl_device() -> Device:

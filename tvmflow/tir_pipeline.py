@@ -1,7 +1,7 @@
 """How scheduled primary functions become host code and kernels: our own TIR pipeline.
 
-It differs from TVM's default in the passes for textures, and leaves out what only
-tensor cores, asynchronous copies and instrumentation need.  It is registered with
+It differs from TVM's default in the passes for textures and for CUDA (:mod:`.cuda_passes`), and
+leaves out what only other targets and instrumentation need.  It is registered with
 TVM under :data:`TIR_PIPELINE`; ``relax.build`` must be given that name, because what
 it takes otherwise treats an image as a pointer.
 """

@@ -24,7 +24,7 @@ from tvmflow.schedules.family import candidates, refusal
 from tvmflow.schedules.gemm import deep, padded
 from tvmflow.schedules.gemm_simt import Knobs as Simt
 from tvmflow.schedules.gemm_tensor import Knobs as Tensor
-from tvmflow.schedules.gemm_tiles import Shape
+from tvmflow.schedules.gemm_tiles import Shape, groups
 from tvmflow.target import resolve, with_dtype
 from tvmflow.texture.scope import HALF_BUFFER
 from tvmflow.texture.signatures import with_scopes
@@ -159,8 +159,10 @@ def test_heuristics_keep_the_constraints(dtype):
     for shape in shapes(dtype):
         knobs = family.heuristic(shape, device)
         assert refusal(family, knobs, shape, device) is None, (shape, knobs)
-        few = family.groups(knobs, shape) < device.multiprocessors.count
-        assert not few or knobs.tile_m <= 64
+        # Few groups are small ones: there is no way to have more.
+        tile = (knobs.tile_m, knobs.tile_n) if dtype == "fp16" else (knobs.rows, knobs.columns)
+        few = groups(shape, *tile) < device.multiprocessors.count
+        assert not few or max(tile) <= 64
 
 
 @pytest.mark.parametrize("dtype", FAMILY)
@@ -274,6 +276,16 @@ def test_kernels_spill_no_registers(dtype, monkeypatch, tmp_path):
 def test_layers_that_do_not_suit_have_the_other_families():
     with closing(tvmflow.compile(conv(8, 8, 5), target="cuda", dtype="fp16")) as module:
         assert "gemm_tensor" not in {e["family"] for e in module.metadata["schedules"].values()}
+
+
+def test_weights_beyond_16_bits_are_not_rounded_to_infinity():
+    model = conv(64, 64, 14)
+    weights = numpy_helper.to_array(model.graph.initializer[1]).copy()
+    weights[3, 4, 1, 2] = 7e4
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(weights, "w"))
+    with closing(tvmflow.compile(model, target="cuda", dtype="fp16")) as module:
+        (choice,) = [c for c in module.metadata["algorithms"] if c["convolution"] == "layer"]
+    assert choice["algorithm"] != "gemm"
 
 
 def test_a_product_is_refused_for_other_targets():

@@ -28,12 +28,13 @@ from typing import Any
 from tvm import relax
 
 from ..errors import CompileError
-from ..graph.rewriter import identifier, shape_of
+from ..graph.rewriter import constant_array, identifier, shape_of
 from ..schedules import gemm
 from ..schedules.winograd import TAPS, tiles
 from ..tables import check_values, read_table
 from ..target import Device
 from .blocked import blocks_of
+from .narrow import fits_half
 
 DIRECT = "direct"
 #: A product of matrices, :mod:`tvmflow.schedules.gemm`.
@@ -61,6 +62,8 @@ class Convolution:
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    #: Whether no weight would be infinite in 16 bits.
+    fits_half: bool = True
 
     @classmethod
     def of(cls, call: relax.Call) -> Convolution:
@@ -69,6 +72,7 @@ class Convolution:
         def ints(values: Iterable[Any]) -> tuple[int, ...]:
             return tuple(int(value) for value in values)
 
+        weight = constant_array(call.args[1])
         batch, outputs, height, width = shape_of(call)
         _, inputs, *kernel = shape_of(call.args[1])
         return cls(
@@ -77,6 +81,7 @@ class Convolution:
             strides=ints(call.attrs.strides),
             dilation=ints(call.attrs.dilation),
             groups=int(call.attrs.groups),
+            fits_half=weight is None or fits_half(weight),
         )
 
 
@@ -144,6 +149,8 @@ def _no_product(convolution: Convolution, device: Device, half: bool) -> str | N
         return "its schedules are for the target cuda"
     if half and not gpu.tensor_cores:
         return "the GPU has no tensor cores"
+    if half and not convolution.fits_half:
+        return "a weight is beyond the largest number of 16 bits"
     if convolution.groups > 1:
         return f"it has {convolution.groups} groups"
     return None

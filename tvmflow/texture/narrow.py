@@ -38,7 +38,12 @@ def may_narrow(length: int, weight: np.ndarray | None = None) -> bool:
     if weight is None:
         return length <= LARGEST_WINDOW
     # A weight beyond the largest half would be infinite.
-    return length <= MOST_PRODUCTS and bool(np.abs(weight).max(initial=0) <= np.finfo("e").max)
+    return length <= MOST_PRODUCTS and fits_half(weight)
+
+
+def fits_half(array: np.ndarray) -> bool:
+    """Whether no value would be infinite in 16 bits."""
+    return bool(np.abs(array).max(initial=0) <= np.finfo("e").max)
 
 
 def half_sums(mod: IRModule) -> list[int]:

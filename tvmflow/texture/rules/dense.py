@@ -12,6 +12,7 @@ from ...frontend.source import LARGE_WEIGHT_BYTES
 from ...graph.rewriter import constant_array, shape_of
 from ...schedules import dense, gemm, matmul
 from .. import blocked
+from ..narrow import fits_half
 from . import moving
 from .quantized import quantized
 from .result import INJECTIVE, OUT_ELEMWISE_FUSABLE, Result, Rule
@@ -75,6 +76,9 @@ def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
     """Whether a product in matrices of so many rows is one for CUDA's schedules."""
     gpu = layout.device.multiprocessors
     if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
+        return False
+    weight = constant_array(call.args[1])
+    if layout.half and weight is not None and not fits_half(weight):
         return False
     shape = shape_of(call)
     batch = prod(shape[:-1]) // rows
