@@ -290,8 +290,8 @@ def layer(inputs=64, outputs=64, extent=56, **changes):
 )
 def test_what_it_cannot_compute(change, reason):
     convolution = layer(**change)
-    assert impossible(convolution, "winograd2", False) == reason
-    assert impossible(convolution, "direct", False) is None
+    assert impossible(convolution, "winograd2", PRESETS["cpu"], False) == reason
+    assert impossible(convolution, "direct", PRESETS["cpu"], False) is None
     chosen = choose("c", convolution, PRESETS["cpu"], None, False)
     assert (chosen.algorithm, chosen.reason) == ("direct", reason)
     with pytest.raises(

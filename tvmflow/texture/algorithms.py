@@ -214,6 +214,8 @@ def choose(
     best = min(costs, key=lambda a: costs[a])
     if costs[best] > WORTH * costs[DIRECT]:
         best = GEMM if product else DIRECT
+    if len(costs) == 1 and product:
+        return Choice(name, GEMM, "its matrices are little more than the layer's own", False)
     if len(costs) == 1:
         return Choice(name, best, str(reasons["winograd2"]), False)
     text = ", ".join(f"{a} {value / costs[DIRECT]:.2f}" for a, value in costs.items())
