@@ -19,9 +19,24 @@ from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .tiles import tile_choices, tile_of
-from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, window_space
+from .windows import (
+    STEPS,
+    WINDOW_CONSTRAINTS,
+    group_form,
+    pad_spatial,
+    steps_text,
+    window_space,
+    window_steps,
+)
 
 NAME = "depthwise"
+
+#: Taps of a window that is unrolled.
+MOST_TAPS = 25
+#: Vectors of a result that are not worth more work-groups of a CPU than they have to be.
+CPU_FEW = 512
+#: Work-items that keep a GPU busy (an assumption).
+GPU_ITEMS = 8192
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -53,7 +68,8 @@ def compute(
         return te.sum(narrowed(value, sums) * narrowed(weight, sums), axis=[p, q])
 
     shape = (x.shape[0], blocks, out_h, out_w, block)
-    return widened(te.compute(shape, body, name="depthwise", attrs={FAMILY: NAME}), x.dtype)
+    attrs = {FAMILY: NAME, STEPS: steps_text(strides, dilation)}
+    return widened(te.compute(shape, body, name="depthwise", attrs=attrs), x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -71,16 +87,40 @@ class Shape:
     kernel_h: int
     kernel_w: int
     _: KW_ONLY
+    stride_h: int
+    stride_w: int
+    #: Rows and columns that a window reaches over, with its dilation.
+    span_h: int
+    span_w: int
     padded: bool
     texture: bool
 
     @classmethod
     def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
-        """Read it off the anchor's loops."""
+        """Read it off the anchor's loops and annotations."""
         padded = workload.padding()
         reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
         extents = workload.extents(anchor)
-        return cls(*extents, padded=padded is not None, texture=reads)
+        stride_h, stride_w, dilation_h, dilation_w = window_steps(workload, anchor)
+        return cls(
+            *extents,
+            stride_h=stride_h,
+            stride_w=stride_w,
+            span_h=dilation_h * (extents[5] - 1) + 1,
+            span_w=dilation_w * (extents[6] - 1) + 1,
+            padded=padded is not None,
+            texture=reads,
+        )
+
+    def inputs(self, tile_h: int, tile_w: int) -> int:
+        """Vectors that a tile reads."""
+        rows = (tile_h - 1) * self.stride_h + self.span_h
+        return rows * ((tile_w - 1) * self.stride_w + self.span_w)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the window is unrolled whole; a large one would only grow the code."""
+        return self.kernel_h * self.kernel_w <= MOST_TAPS
 
 
 @dataclass(frozen=True)
@@ -89,6 +129,10 @@ class Knobs:
 
     tile_h: int = knob("Rows of the tile, computed one after the other from the same input.")
     tile_w: int = knob("Columns of the tile, all in registers at once.")
+    reuse_rows: bool = knob(
+        "Read each row of the input once, into registers, for all rows of the tile; without it, "
+        "once for each of them."
+    )
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
     split_borders: bool = knob(
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
@@ -106,16 +150,50 @@ CONSTRAINTS = (
         "A tile is at most as high and as wide as the map.",
         lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
     ),
+    Constraint(
+        "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
+        "of at most three vectors for each accumulator.",
+        lambda k, s, d: (
+            not k.reuse_rows
+            or (
+                not d.is_cpu
+                and k.tile_h > 1
+                and s.is_small
+                and s.inputs(k.tile_h, k.tile_w) <= 3 * d.accumulators
+            )
+        ),
+    ),
     *WINDOW_CONSTRAINTS,
 )
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Tall tiles read each input row once; on GPUs one row keeps more work-items busy."""
-    tile_w = tile_of(shape.width, max(1, device.accumulators // 2) if device.is_cpu else 4)
-    tile_h = tile_of(shape.height, 14) if device.is_cpu else 1
+    """Tall tiles read each input row once; on GPUs two rows, if they leave it busy."""
+    return (_cpu_knobs if device.is_cpu else _gpu_knobs)(shape, device)
+
+
+def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
+    """Half of the registers; a copy of the input pays where windows overlap in most of it.
+
+    With strides, inputs are read twice or so: each as often tested where it is read as when it
+    is copied, and a copy of 29 x 29 vectors does not fit the nearest cache.
+    """
+    overlaps = shape.stride_h == shape.stride_w == 1
+    rows, columns = 14, device.accumulators // (2 if overlaps else 4)
+    if shape.batch * shape.blocks * shape.height * shape.width <= CPU_FEW:
+        rows, columns = shape.height, device.accumulators
+    tile_w = tile_of(shape.width, max(1, columns))
+    stage = overlaps and device.stage_input
+    return Knobs(tile_of(shape.height, rows), tile_w, False, stage, False, 1, 1)
+
+
+def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
+    tile_w = tile_of(shape.width, 4)
+    items = shape.batch * shape.blocks * -(-shape.height // 2) * -(-shape.width // tile_w)
+    fits = shape.is_small and shape.inputs(2, tile_w) <= 2 * device.accumulators
+    reuse = shape.height > 1 and fits and items >= GPU_ITEMS
     group_w, split = group_form(shape, tile_w, device)
-    return Knobs(tile_h, tile_w, device.stage_input, split, group_w, device.group_size)
+    return Knobs(1 + reuse, tile_w, reuse, False, split, group_w, device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -123,6 +201,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {
         "tile_h": tile_choices(shape.height, 28),
         "tile_w": tile_choices(shape.width, device.accumulators),
+        "reuse_rows": (False,) if device.is_cpu else (False, True),
         **window_space(shape, device),
     }
 
@@ -168,15 +247,18 @@ def apply_window(
             workload.inline(pad)
     *tile, p, q = workload.loops_below(anchor, hi)
     sch.reorder(p, q, *tile)
-    # A small window is unrolled whole; a large one would only grow the code.
-    small = int(sch.get(p).extent) * int(sch.get(q).extent) <= 25
+    small = int(sch.get(p).extent) * int(sch.get(q).extent) <= MOST_TAPS
     if small:
         workload.unroll_all([p, q])
+    # Rows are written out where they share registers: these cannot be indexed by a loop.
+    reuse = knobs.reuse_rows and texels is not None
+    if reuse:
+        sch.unroll(hi)
     if texels is not None:
         # A row of texels serves every column of a window that is unrolled.
-        workload.place_staged(texels, p if small else q)
+        workload.place_staged(texels, item if reuse else p if small else q)
     if weights is not None:
-        workload.place_staged(weights, q)
+        workload.place_staged(weights, item if reuse else q)
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(anchor, p)
     workload.vectorize_last(workload.loops_below(init, hi))

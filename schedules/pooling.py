@@ -17,7 +17,7 @@ from tvm import s_tir, te, tirx
 
 from .common import FAMILY, Workload, narrowed, widened
 from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
-from .windows import pad_spatial
+from .windows import STEPS, pad_spatial, steps_text
 
 NAME = "pooling"
 
@@ -81,7 +81,8 @@ def compute(
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         return reduce(narrowed(padded[n, kk, row, column, k], sums), axis=[p, q])
 
-    pooled = te.compute(shape, body, name="pool", attrs={FAMILY: NAME})
+    attrs = {FAMILY: NAME, STEPS: steps_text(strides, dilation)}
+    pooled = te.compute(shape, body, name="pool", attrs=attrs)
     pooled = widened(pooled, x.dtype)
     if kind == "max":
         return pooled

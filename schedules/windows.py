@@ -11,6 +11,19 @@ from .common import LANES, PAD, ROLE, Workload
 from .family import Constraint, Value
 from .tiles import group_sizes, group_widths
 
+#: The block annotation with strides and dilation.
+STEPS = "tvmflow.steps"
+
+
+def steps_text(strides: tuple[int, int], dilation: tuple[int, int]) -> str:
+    """The annotation's value."""
+    return ",".join(map(str, (*strides, *dilation)))
+
+
+def window_steps(workload: Workload, anchor: s_tir.schedule.SBlockRV) -> list[int]:
+    """Strides and dilation, each along height and width."""
+    return [int(step) for step in str(workload.annotation(anchor, STEPS)).split(",")]
+
 
 def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> te.Tensor:
     """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""

@@ -61,8 +61,12 @@ def conv_shape(rng, lanes, kernel):
 def window_shapes(rng, lanes):
     pick = rng.choice
     extents = (pick([1, 2]), pick([1, 5, 60]), pick([1, 7, 30, 112]), pick([1, 7, 31, 112]))
-    padded, texture = rng.random() < 0.5, rng.random() < 0.5
-    return WindowShape(*extents, lanes, pick([2, 3, 5]), 3, padded=padded, texture=texture)
+    kernel, dilation = pick([2, 3, 5]), pick([1, 1, 2])
+    return WindowShape(
+        *extents, lanes, kernel, 3, stride_h=pick([1, 2]), stride_w=pick([1, 2]),
+        span_h=dilation * (kernel - 1) + 1, span_w=2 * dilation + 1,
+        padded=rng.random() < 0.5, texture=rng.random() < 0.5,
+    )  # fmt: skip
 
 
 def grouped_shapes(rng, lanes):

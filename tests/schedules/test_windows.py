@@ -1,0 +1,136 @@
+"""Sliding windows whose tiles share the rows of the input: numbers, reads, no access outside."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from operators import build, feeds_for, random
+
+import tvmflow
+from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
+
+pytestmark = pytest.mark.opencl
+
+#: Window, stride and dilation of windows over a map of 13 x 11.
+WINDOWS = {"3x3": (3, 1, 1), "5x5": (5, 1, 1), "strided": (3, 2, 1), "dilated": (3, 1, 2)}
+
+
+def network(window, stride, dilation, channels=10):
+    """A window over blocked channels, by weights and by a maximum."""
+    pads = [dilation * (window // 2)] * 4
+    steps = {"strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2}
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["t"]),
+        helper.make_node("Conv", ["t", "w"], ["u"], group=channels, **steps),
+        helper.make_node("MaxPool", ["t"], ["v"], kernel_shape=[window] * 2, **steps),
+        helper.make_node("Sub", ["u", "v"], ["s"]),
+        helper.make_node("Conv", ["s", "b"], ["y"]),
+    ]
+    weights = {
+        "a": random((channels, 3, 1, 1)),
+        "w": random((channels, 1, window, window), seed=2),
+        "b": random((5, channels, 1, 1), 0.3),
+    }
+    return build(nodes, {"x": (2, 3, 13, 11)}, ["y"], weights)
+
+
+def knobs_for(schedules, **changes):
+    """Those of the heuristic with changes, of all sliding windows."""
+    windows = {n: c for n, c in schedules.items() if c["family"] in ("depthwise", "pooling")}
+    assert len(windows) == 2
+    return {name: {**choice["knobs"], **changes} for name, choice in windows.items()}
+
+
+def body(source, kernel):
+    """The text of a kernel."""
+    text = source[re.search(rf"__kernel void \w*{kernel}\w*\([^)]*\) {{", source).start() :]
+    return text[: text.index("\n}")]
+
+
+def run(model, mode, changes, folder, run_module=None):
+    """Compile with changed knobs, compare with ONNX Runtime, and return the source."""
+    device, storage, dtype = mode
+    options = {"target": "opencl", "device": device, "storage": storage, "dtype": dtype}
+    with tvmflow.compile(model, **options) as module:
+        chosen = module.metadata["schedules"]
+    knobs = knobs_for(chosen, **changes)
+    feeds = feeds_for(model)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    with tvmflow.compile(model, **options, knobs=knobs, dump_ir=folder) as module:
+        taken = module.metadata["schedules"]
+        assert all(taken[name]["source"] == "given" for name in knobs)
+        outputs = run_module(module, feeds) if run_module else module(**feeds)
+        assert_close(outputs["y"], expected, STORED_AS_HALF if dtype == "fp16" else NETWORK)
+    (source,) = folder.glob("*export.0.opencl")
+    return source.read_text()
+
+
+MODES = [
+    pytest.param(("adreno", "texture", "fp32"), id="texture"),
+    pytest.param(("adreno", "buffer", "fp32"), id="buffer"),
+    pytest.param(("nvidia", "buffer", "fp16"), id="half", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", WINDOWS)
+def test_shared_rows_are_right(case, mode, tmp_path):
+    """The tile divides neither height nor width."""
+    tile = (3, 3) if case == "3x3" else (2, 2)
+    changes = {"tile_h": tile[0], "tile_w": tile[1], "reuse_rows": True, "split_borders": False}
+    run(network(*WINDOWS[case]), mode, changes, tmp_path)
+
+
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_every_input_of_a_tile_is_read_once(storage, tmp_path):
+    """A tile of 3 x 4 windows of 3 x 3 has 5 x 6 inputs, read row by row 3 x 3 x 6."""
+    reads = {}
+    for reuse in (True, False):
+        changes = {"tile_h": 3, "tile_w": 4, "reuse_rows": reuse, "split_borders": False}
+        folder = tmp_path / str(reuse)
+        source = run(network(3, 1, 1), ("adreno", storage, "fp32"), changes, folder)
+        text = body(source, "pool")
+        read = "read_imagef" if storage == "texture" else r"vload4\([^;]*t_ptr"
+        reads[reuse] = len(re.findall(read, text, re.IGNORECASE))
+        # A loop over rows would index registers.
+        assert ("for (int" in text) != reuse
+    # Without it, the rows of a tile are a loop around the reads of one.
+    assert reads == {True: 5 * 6, False: 3 * 6}
+
+
+def test_heuristics_share_rows_where_work_items_abound():
+    options = {"target": "opencl", "device": "adreno"}
+    for size, shared in ((16, False), (128, True)):
+        node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)
+        model = build([node], {"x": (1, 32, size, size)}, ["y"])
+        with tvmflow.compile(model, **options) as module:
+            (pool,) = (s for s in module.metadata["schedules"].values() if s["family"] == "pooling")
+        assert pool["knobs"]["reuse_rows"] == shared
+        assert pool["knobs"]["tile_h"] == (2 if shared else 1)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("storage", ["texture", pytest.param("buffer", marks=pytest.mark.slow)])
+def test_shared_rows_under_oclgrind(storage, tmp_path, under_oclgrind):
+    changes = {"tile_h": 3, "tile_w": 4, "reuse_rows": True, "split_borders": True}
+    mode = ("adreno", storage, "fp32")
+    run(network(3, 1, 1, channels=6), mode, changes, tmp_path, under_oclgrind())
+
+
+def test_rows_are_not_shared_on_a_cpu():
+    from tvmflow.schedules import depthwise
+    from tvmflow.schedules.family import refusal
+    from tvmflow.target import PRESETS
+
+    extents = (1, 2, 14, 14, 4, 3, 3)
+    shape = depthwise.Shape(
+        *extents, stride_h=1, stride_w=1, span_h=3, span_w=3, padded=False, texture=False
+    )
+    knobs = depthwise.Knobs(2, 4, True, False, False, 1, 1)
+    assert "reuse_rows is for GPUs" in str(refusal(depthwise, knobs, shape, PRESETS["cpu"]))
+    assert refusal(depthwise, knobs, shape, PRESETS["adreno"]) is None
+    assert np.prod((4, 6)) == shape.inputs(2, 4)
