@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
 from ..texture.expressions import conjuncts, uses
@@ -42,6 +43,25 @@ def launches_threads(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> boo
     return any(statement.attr_key == "thread_extent" for statement in found)
 
 
+def lane_axis(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> tirx.Var | None:
+    """The axis that a block's innermost loop counts, ``None`` where it counts none."""
+    loops = sch.get_loops(block)
+    if not loops:
+        return None
+    innermost = sch.get(loops[-1])
+    realize = innermost.body
+    if not isinstance(realize, s_tir.SBlockRealize):
+        return None
+    return next(
+        (
+            axis.var
+            for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+            if uses(value, innermost.loop_var)
+        ),
+        None,
+    )
+
+
 def decides_by_data(block: s_tir.SBlock) -> bool:
     """Whether a block reads, writes or computes booleans that depend on tensors' values."""
     regions = [*block.reads, *block.writes]
@@ -63,12 +83,11 @@ def calls_scalar_function(block: s_tir.SBlock) -> bool:
     return any(getattr(call.op, "name", None) in _SCALAR_FUNCTIONS for call in found)
 
 
-def gathers_bytes(block: s_tir.SBlock) -> bool:
-    """Whether lanes of a vector are 8-bit numbers from different places.
+def gathers_bytes(block: s_tir.SBlock, lane: tirx.Var) -> bool:
+    """Whether lanes of a vector, counted by an axis, are 8-bit numbers from different places.
 
     TVM's OpenCL code puts them together as bytes of one number, which it then stores as a vector.
     """
-    lane = block.iter_vars[-1].var if block.iter_vars else None
     loads: list[Any] = []
     tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
     return any(
@@ -105,19 +124,22 @@ _SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-def gathers_channels(block: s_tir.SBlock) -> bool:
-    """Whether a block takes the channels of a vector from different texels.
+def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:
+    """Whether a block takes the channels of a vector, counted by an axis, from different texels.
 
     An image read is a whole texel: lanes of a vector can be its channels, in order, and
     nothing else.
     """
-    lane = block.iter_vars[-1].var if block.iter_vars else None
     loads: list[Any] = []
     tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
+    analyzer = Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
     for load in loads:
         if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
             continue
-        *place, channel = load.indices
+        # A channel that is counted by blocks and lanes is such a lane, too.
+        *place, channel = (analyzer.simplify(index) for index in load.indices)
         varies = any(uses(index, lane) for index in place)
         if varies or (uses(channel, lane) and not channel.same_as(lane)):
             return True

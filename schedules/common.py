@@ -23,6 +23,7 @@ from .blocks import (
     gathers_bytes,
     gathers_channels,
     is_injective,
+    lane_axis,
 )
 from .tiles import tile_of
 
@@ -99,7 +100,8 @@ class Workload:
         found = self.sch.get(block)
         if len(loops) < 2 or decides_by_data(found) or calls_scalar_function(found):
             return 0
-        if gathers_channels(found) or gathers_bytes(found):
+        lane = lane_axis(self.sch, block)
+        if lane is None or gathers_channels(found, lane) or gathers_bytes(found, lane):
             return 0
         extent = int(self.sch.get(loops[-1]).extent)
         return extent if extent in LANES else 0

@@ -27,27 +27,24 @@ from . import fallback
 from .blocks import decides_by_data, is_injective, is_reduction
 from .common import LANES, Block, Workload
 from .family import Constraint, Value, knob
-from .trees import (
+from .sums import (
+    CPU_CHUNK,
     CPU_ITEMS,
-    Sum,
-    Tree,
+    GPU_CHUNK,
+    GPU_ITEMS,
+    ITEM,
     bind_groups,
-    bind_results,
     first_item,
     group_loops,
-    grow,
-    leaves_nobody_idle,
-    place_in_group,
+    kernels,
     place_in_item,
-    power_of_2,
     reduce_across,
 )
+from .trees import Tree, grow, leaves_nobody_idle, power_of_2
 
 logger = logging.getLogger(__name__)
 
 NAME = "reduction"
-#: The items that share a result are neighbours.
-ITEM = "threadIdx.x"
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -113,11 +110,6 @@ CONSTRAINTS = (
         lambda k, s, d: leaves_nobody_idle(s.reduced, k.splits, k.group_size, _vector(k, s)),
     ),
 )
-
-#: Elements that make a work-item of a CPU worth its launch, and one of a GPU its barriers.
-CPU_CHUNK, GPU_CHUNK = 32768, 4
-#: Work-items that keep a GPU busy.
-GPU_ITEMS = 8192
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -273,43 +265,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         lanes=_vector(knobs, shape),
     )
     columns = knobs.lanes if shape.along == 1 else 1
-    if tree.groups is not None:
-        partial = sch.cache_write(tree.groups, 0, "local")
-        sch.set_scope(partial, 0, "global")
-        below = Tree(tree.groups, None, tree.items, tree.lanes)
-        sums = _kernel(workload, partial, below, knobs.group_size, columns, shape.reduced)
-        sums += _kernel(workload, output, Tree(tree.total), 1, columns, knobs.splits)
-    else:
-        sums = _kernel(workload, output, tree, knobs.group_size, columns, shape.reduced)
+    sums = kernels(workload, output, tree, knobs.splits, knobs.group_size, columns, shape.reduced)
     for sum_ in sums:
         sum_.accumulate(workload)
     return sch
-
-
-def _kernel(
-    workload: Workload, output: Block, tree: Tree, items: int, columns: int, work: int
-) -> list[Sum]:
-    """One kernel, of which ``output`` is the last block; a result is of ``work`` elements."""
-    sch = workload.sch
-    loops = list(sch.get_loops(output))
-    vector = workload.lanes_of(output) > 0
-    lane = loops.pop() if vector or workload.writes_texture(output) else None
-    if columns > 1 and lane is None:
-        outer, lane = sch.split(loops.pop(), [None, columns])
-        loops, vector = [*loops, outer], workload.lanes_of(output) > 0
-    if not loops:
-        loops = [sch.add_unit_loop(lane if lane is not None else output)]
-    if items == 1:
-        sums = place_in_item(workload, tree, bind_results(workload, loops, work))
-    else:
-        groups, group = group_loops(workload, loops, items)
-        first = first_item(workload, output, group, items, ITEM)
-        sums = place_in_item(workload, Tree(tree.total), first)
-        sums += place_in_group(workload, tree, group, items, ITEM)
-        bind_groups(workload, groups, group)
-    if vector:
-        sch.vectorize(lane)
-    return sums
 
 
 def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items: int) -> None:

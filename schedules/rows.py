@@ -7,7 +7,8 @@ the results of those before it; the anchor reads them and writes the row::
 
 All of it is one kernel: a work-item or a work-group for each row, with the statistics in
 private or in local memory.  Rows that are neighbours in memory (along channels of a map,
-say) share the lanes of a vector instead.
+say) share the lanes of a vector instead.  Rows that are few and long are shared by work-groups:
+then each statistic is two kernels, as a reduction's, and the last pass is one more.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ from math import gcd, prod
 from tvm import s_tir
 
 from ..target import Device
+from . import fallback
 from .common import LANES, ROLE, Block, Loop, Workload
 from .family import Constraint, Value, knob
-from .trees import (
+from .sums import (
+    CPU_CHUNK,
+    CPU_ITEMS,
+    GPU_CHUNK,
+    GPU_ITEMS,
+    ITEM,
     Sum,
-    Tree,
     bind_groups,
     bind_items,
     bind_results,
     first_item,
     group_loops,
-    grow,
-    leaves_nobody_idle,
+    kernels,
     place_in_group,
     place_in_item,
-    power_of_2,
 )
+from .trees import Tree, grow, leaves_nobody_idle, power_of_2
 
 #: The block annotation with the axes of a row, and the role of its statistics.
 AXES = "tvmflow.axes"
 ROW = "row"
-#: The items that share a row are neighbours.
-ITEM = "threadIdx.x"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Shape:
 class Knobs:
     """Who shares a row."""
 
+    splits: int = knob("Work-groups that share a row, with kernels of their own for statistics.")
     group_size: int = knob("Work-items of a work-group that share a row, a power of 2.")
     lanes: int = knob("Elements of a vector, of one row or of neighbouring ones.")
 
@@ -80,8 +84,8 @@ CONSTRAINTS = (
         lambda k, s, d: s.across == 1 or s.across % k.lanes == 0,
     ),
     Constraint(
-        "Every lane of every item must have an element to begin with.",
-        lambda k, s, d: leaves_nobody_idle(s.length, 1, k.group_size, _along(k, s)),
+        "Every lane of every item of every group must have an element to begin with.",
+        lambda k, s, d: leaves_nobody_idle(s.length, k.splits, k.group_size, _along(k, s)),
     ),
 )
 
@@ -91,31 +95,34 @@ def _along(knobs: Knobs, shape: Shape) -> int:
     return 1 if shape.across > 1 or shape.blocked else knobs.lanes
 
 
-#: Elements that make an item of a GPU worth its barriers.
-CHUNK = 4
-#: Work-items that keep a GPU busy.
-ITEMS = 8192
-
-
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Vectors where there are lanes; on GPUs a group a row, while rows are few and long."""
+    """Vectors where there are lanes, then items, then work-groups, while rows are few and long."""
     if shape.blocked:
         lanes = 1
     elif shape.across > 1:
         lanes = gcd(shape.across, device.channel_block) if device.is_cpu else 1
     else:
         lanes = min(device.channel_block, power_of_2(shape.length))
-    if device.is_cpu:
-        return Knobs(1, lanes)
     along = 1 if shape.across > 1 or shape.blocked else lanes
-    items = min(device.group_size, power_of_2(shape.length // (along * CHUNK)))
-    items = min(items, power_of_2(ITEMS // shape.rows))
-    return Knobs(items if items >= 16 else 1, lanes)
+    tasks = shape.rows * along // lanes
+    items = 1
+    if not device.is_cpu:
+        items = min(device.group_size, power_of_2(shape.length // (along * GPU_CHUNK)))
+        items = min(items, power_of_2(GPU_ITEMS // shape.rows))
+        items = items if items >= 16 else 1
+    busy, least = CPU_ITEMS, CPU_CHUNK
+    if not device.is_cpu:
+        busy, least = GPU_ITEMS // items, 8 * GPU_CHUNK * items * along
+    splits = max(1, min(busy // tasks, 64, shape.length // least))
+    while not leaves_nobody_idle(shape.length, splits, items, along):
+        splits -= 1
+    return Knobs(splits, items, lanes)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """All vectors and sizes of groups."""
+    """All vectors, and numbers and sizes of groups."""
     return {
+        "splits": (1, 4, 16, 64),
         "group_size": (1,) if device.is_cpu else (1, 8, 16, 32, 64, 128, 256),
         "lanes": (1,) if shape.blocked else (1, *LANES),
     }
@@ -149,17 +156,22 @@ def _axes(workload: Workload, anchor: Block) -> list[int]:
 
 
 def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
-    """One kernel for the statistics of rows and what is made of them."""
+    """The statistics of rows and what is made of them, in one kernel or, split, in several."""
     sch = workload.sch
     shape = match(workload, family)
     assert shape is not None
     anchor = workload.anchor(family)
     axes = _axes(workload, anchor)
     statistics = [b for b in workload.blocks if workload.annotation(b, ROLE) == ROW]
+    for block in workload.before(anchor):
+        if workload.annotation(block, ROLE) != ROW:
+            workload.inline(block)
     for block in [anchor, *workload.after(anchor)][:-1]:
         workload.inline(block)
     output = workload.blocks[-1]
     along = _along(knobs, shape)
+    if knobs.splits > 1:
+        return _apart(workload, statistics, output, shape, knobs)
     trees = [
         grow(workload, block, splits=1, items=knobs.group_size, lanes=along) for block in statistics
     ]
@@ -187,6 +199,30 @@ def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
     return sch
 
 
+def _apart(
+    workload: Workload, statistics: list[Block], output: Block, shape: Shape, knobs: Knobs
+) -> s_tir.Schedule:
+    """Kernels for each statistic, of which work-groups share the rows, and one for the rest."""
+    columns = knobs.lanes if shape.across > 1 else 1
+    sums = []
+    for block in statistics:
+        written = workload.sch.cache_write(block, 0, "local")
+        tree = grow(
+            workload,
+            block,
+            splits=knobs.splits,
+            items=knobs.group_size,
+            lanes=_along(knobs, shape),
+        )
+        sums += kernels(
+            workload, written, tree, knobs.splits, knobs.group_size, columns, shape.length
+        )
+    for sum_ in sums:
+        sum_.accumulate(workload)
+    fallback.spread(workload, output)
+    return workload.sch
+
+
 def _place_in_group(
     workload: Workload, trees: list[Tree], rows: list[Loop], items: int
 ) -> list[Sum]:
@@ -209,11 +245,12 @@ def _write(
 ) -> None:
     """The last pass over a row: vectors, dealt out to the items of a group."""
     sch = workload.sch
-    tail = int(sch.get(column).extent) % (items * along)
+    whole, tail = divmod(int(sch.get(column).extent), items * along)
     step, item, vector = sch.split(column, [None, items, along])
     if items > 1:
         bind_items(workload, [item], items, ITEM)
     if workload.lanes_of(output):
         sch.vectorize(vector if lane is None else lane)
-    if tail:
-        sch.annotate(step, "pragma_loop_partition_hint", 1)
+    if whole and tail:
+        # A test for the last elements in the loop would break up vectors.
+        sch.loop_partition(step, [whole, None])

@@ -38,9 +38,10 @@ def widest_vector(workload: Workload, block: s_tir.schedule.SBlockRV, nest: Nest
     gathered one by one: they are stored together.
     """
     found = workload.sch.get(block)
-    if decides_by_data(found) or calls_scalar_function(found) or gathers_channels(found):
+    if decides_by_data(found) or calls_scalar_function(found):
         return 1
-    if gathers_bytes(found):
+    lane = found.iter_vars[-1].var
+    if gathers_channels(found, lane) or gathers_bytes(found, lane):
         return 1
     extent = nest.extents[-1]
     if workload.writes_texture(block) or not nest.moves_vectors:

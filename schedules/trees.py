@@ -13,27 +13,23 @@ Every digit but ``step`` becomes an axis of a partial result, so that a reductio
     by_lane  = combine over steps  of what is summed up
 
 Items are combined by eights: two barriers for 64 of them, where halving takes six.
+:mod:`.sums` says where the parts are computed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import copysign, isinf, prod
+from math import copysign, isinf
 from typing import Any
 
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
-from .common import Block, Loop, Workload
-from .tiles import largest_divisor
+from .common import Block, Workload
 
 #: Partial results that one item combines at each level of the tree.
 RADIX = 8
-#: Steps that are written out instead of being a loop.
-MOST_UNROLLED = 16
-#: Elements worth a work-item of a CPU, and work-items that keep it busy.
-CPU_WORK, CPU_ITEMS = 2048, 16
 #: The largest number of fp32.
 MOST = 3.4028234663852886e38
 
@@ -130,11 +126,11 @@ def _restart(workload: Workload, block: Block, start: float) -> None:
     old = workload.sch.get(block)
     dtype = str(old.init.value.ty.dtype)
     init = tirx.BufferStore(old.init.buffer, tirx.const(start, dtype), old.init.indices)
-    new = _with(old, init=init)
+    new = changed(old, init=init)
     workload.sch.state.replace(workload.sch.get_sref(block), new, {old: new})
 
 
-def _with(block: s_tir.SBlock, **changes: Any) -> s_tir.SBlock:
+def changed(block: s_tir.SBlock, **changes: Any) -> s_tir.SBlock:
     """The same block with another ``body`` or ``init``."""
     parts = {"body": block.body, "init": block.init, **changes}
     return s_tir.SBlock(
@@ -161,7 +157,7 @@ def _keep_test(workload: Workload, block: Block) -> None:
     }
     test = tvm_ffi.structural_map(realize.predicate, (tirx.Var, lambda v: axes.get(v, v)))
     body = tirx.IfThenElse(tirx.likely(test), old.body, None)
-    new = _with(old, body=body)
+    new = changed(old, body=body)
     tested = tirx.For(
         loop.loop_var,
         loop.min,
@@ -170,151 +166,3 @@ def _keep_test(workload: Workload, block: Block) -> None:
         s_tir.SBlockRealize(realize.iter_values, True, new),
     )
     sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
-
-
-@dataclass
-class Sum:
-    """A block that reduces, with the loops of one item: over what is summed up, and the rest."""
-
-    block: Block
-    reduced: list[Loop]
-    spatial: list[Loop]
-
-    @classmethod
-    def at(cls, workload: Workload, block: Block, above: Loop, scope: str = "local") -> Sum:
-        """Compute a block under a loop, into memory of a scope."""
-        sch = workload.sch
-        for index in range(len(sch.get(block).writes)):
-            sch.set_scope(block, index, scope)
-        sch.compute_at(block, above, preserve_unit_loops=True)
-        loops = workload.loops_below(block, above)
-        kinds = [v.iter_type for v in sch.get(block).iter_vars][-len(loops) :]
-        pairs = list(zip(loops, kinds, strict=True))
-        return cls(
-            block,
-            [loop for loop, kind in pairs if kind == IterVar.CommReduce],
-            [loop for loop, kind in pairs if kind == IterVar.DataPar],
-        )
-
-    @classmethod
-    def of_lanes(cls, workload: Workload, block: Block, above: Loop) -> Sum:
-        """The same for partial results in the lanes of a vector."""
-        found = cls.at(workload, block, above)
-        # The digit that became an axis last is the first of the block's axes.
-        found.spatial = [*found.spatial[1:], found.spatial[0]]
-        return found
-
-    def accumulate(self, workload: Workload) -> None:
-        """Sum up, in a vector where the last axis is one.
-
-        Only once all blocks have their places: what is left of a reduction afterwards can
-        no longer be moved.
-        """
-        sch = workload.sch
-        sch.reorder(*self.reduced, *self.spatial)
-        last = self.spatial[-1:]
-        vector = last and workload.lanes_of(self.block) == int(sch.get(last[0]).extent)
-        if vector:
-            # Before it is split: alone, what is left of a reduction reads what it writes.
-            sch.vectorize(last[0])
-        if prod(int(sch.get(loop).extent) for loop in self.reduced) <= MOST_UNROLLED:
-            workload.unroll_all(self.reduced)
-        # A test for the last elements belongs behind the loop: it would break up vectors.
-        if isinstance(sch.get(self.block).body, tirx.IfThenElse):
-            for loop in self.reduced:
-                sch.annotate(loop, "pragma_loop_partition_hint", 1)
-        init = sch.decompose_reduction(self.block, self.reduced[0])
-        if vector:
-            sch.vectorize(sch.get_loops(init)[-1])
-
-
-def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
-    """Spread results, each of ``work`` elements, over the device; return the loop of one.
-
-    A work-item of a CPU takes several short ones: launching it costs as much as
-    :data:`CPU_WORK` elements.
-    """
-    if not workload.is_cpu:
-        return workload.bind_outer(loops)
-    sch = workload.sch
-    extents = [int(sch.get(loop).extent) for loop in loops]
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    # Of one axis: bindings to a split of several are beyond TVM's affine analysis.
-    last = next((extent for extent in reversed(extents) if extent > 1), 1)
-    several = largest_divisor(last, max(1, min(CPU_WORK // work, prod(extents) // CPU_ITEMS)))
-    outer, one = sch.split(fused, [None, several])
-    workload.bind_outer([outer])
-    return one
-
-
-def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
-    """Compute a tree without levels of items under the loop of one item."""
-    sums = [Sum.at(workload, tree.total, above)]
-    if tree.lanes is not None:
-        sums.append(Sum.of_lanes(workload, tree.lanes, above))
-    return sums
-
-
-def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int, axis: str) -> list[Sum]:
-    """Compute the levels of a tree under the loop of a work-group, with barriers between them.
-
-    ``axis`` is the thread axis that the items of one sum are on.  The total is left
-    where it is.
-    """
-    sch = workload.sch
-    sums = []
-    for level, block in enumerate(tree.items):
-        shared = sch.cache_write(block, 0, "local")
-        copied = Sum.at(workload, shared, group, "shared")
-        # The digits of items are the first axes, the last digit first.
-        digits, rest = copied.spatial[: level + 1][::-1], copied.spatial[level + 1 :]
-        sch.reorder(*digits, *rest)
-        item = bind_items(workload, digits, items, axis)
-        if rest and workload.lanes_of(shared):
-            sch.vectorize(rest[-1])
-        sums.append(Sum.at(workload, block, item))
-        if block is tree.items[-1] and tree.lanes is not None:
-            sums.append(Sum.of_lanes(workload, tree.lanes, item))
-    return sums
-
-
-def reduce_across(workload: Workload, block: Block, group: Loop, items: int, axis: str) -> None:
-    """Share a reduction among the items of a group as TVM does it, by halving.
-
-    For positions, which are two values at once that a tree of blocks cannot copy.
-    """
-    sum_ = Sum.at(workload, block, group)
-    workload.sch.reorder(*sum_.spatial, *sum_.reduced)
-    bind_items(workload, sum_.reduced, items, axis)
-
-
-def bind_items(workload: Workload, loops: list[Loop], items: int, axis: str) -> Loop:
-    """Bind loops to the items of a group; those beyond their extent do nothing."""
-    sch = workload.sch
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    if int(sch.get(fused).extent) != items:
-        _, fused = sch.split(fused, [None, items])
-    sch.bind(fused, axis)
-    return fused
-
-
-def first_item(workload: Workload, block: Block, above: Loop, items: int, axis: str) -> Loop:
-    """A loop around a block, under the loop of a group, that only the first item enters."""
-    below = workload.loops_below(block, above)
-    unit = workload.sch.add_unit_loop(below[0] if below else block)
-    return bind_items(workload, [unit], items, axis)
-
-
-def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
-    """Loops over groups, and over the results of a group where few items share each."""
-    sch = workload.sch
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    together = max(1, workload.target.device.group_size // items)
-    outer, inner = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
-    return outer, inner
-
-
-def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
-    """Bind them last: what is computed at a bound loop is computed for all of its items."""
-    workload.sch.bind(groups, "blockIdx.x")
-    workload.sch.bind(group, "threadIdx.y")

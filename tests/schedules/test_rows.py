@@ -138,7 +138,18 @@ def test_the_blocked_layout_is_kept(operator, mode):
 
 
 @pytest.mark.parametrize(
-    "knobs", [Knobs(1, 1), Knobs(1, 8), Knobs(8, 2), Knobs(32, 4), Knobs(256, 1)], ids=str
+    "knobs",
+    [
+        Knobs(1, 1, 1),
+        Knobs(1, 1, 8),
+        Knobs(1, 8, 2),
+        Knobs(1, 32, 4),
+        Knobs(1, 256, 1),
+        Knobs(4, 1, 1),
+        Knobs(3, 16, 2),
+        Knobs(2, 64, 1),
+    ],
+    ids=str,
 )
 def test_any_sharing_is_right(knobs):
     x = random((3, 1021))
@@ -166,6 +177,50 @@ def test_a_cpu_computes_a_row_in_vectors():
         assert "threadIdx" not in text
         # Both statistics with their starts, and what is written.
         assert text.count("T.vectorized") >= 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("log", [False, True])
+def test_few_long_rows_are_shared_by_groups(log, mode):
+    """Two kernels for the maximum, two for the sum, one for what is made of them."""
+    x = random((2, 70003), 3)
+    model = single("LogSoftmax" if log else "Softmax", [x.shape], axis=1)
+    target, device, storage, dtype = mode
+    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    with tvmflow.compile(model, **options) as module:
+        (choice,) = (c for c in module.metadata["schedules"].values() if c["family"] == "softmax")
+        assert choice["knobs"]["splits"] > 1
+        own = [k for k in module.metadata["kernels"] if k["family"] == "softmax"]
+        assert len(own) == (5 if target == "opencl" else 1)
+        reference = softmax(x.astype(np.float64), 1)
+        reference = (np.log(reference) if log else reference).astype(np.float32)
+        assert_close(module(x0=x)["y"], reference, STORED_AS_HALF if dtype == "fp16" else OPERATOR)
+
+
+@pytest.mark.parametrize("mode", MODES[2:])
+def test_long_rows_of_blocked_channels_are_shared_by_groups(mode):
+    nodes = [
+        helper.make_node("Conv", ["x0", "w"], ["t"]),
+        helper.make_node("InstanceNormalization", ["t", "s", "b"], ["u"]),
+        helper.make_node("Relu", ["u"], ["y"]),
+    ]
+    constants = {"w": random((6, 5, 1, 1)), **affine(6)}
+    model = build(nodes, {"x0": (1, 5, 130, 127)}, ["y"], constants)
+    feeds = feeds_for(model)
+    reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    check(model, reference, feeds["x0"], ["normalization"], mode)
+    found = schedules(model, mode[1], storage=mode[2])
+    (norm,) = [s for s in found.values() if s.family == "normalization"]
+    assert norm.shape["blocked"]
+    assert norm.knobs["splits"] > 1
+
+
+def test_shared_rows_have_kernels_for_each_statistic():
+    found = scheduled_text(single("Softmax", [(1, 300001)], axis=1), "adreno")
+    assert found.count('thread="blockIdx.x"') == 5
+    # What is combined in a group is only in the first kernel of each statistic.
+    assert found.count('scope="shared"') == 4
+    assert found.count("T.vectorized") >= 3
 
 
 def test_statistics_that_are_asked_for_are_computed():

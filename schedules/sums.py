@@ -1,0 +1,261 @@
+"""Where the parts of a shared sum are computed: in an item, in a group, in kernels.
+
+:mod:`.trees` splits a sum into a chain of smaller ones; here each gets its loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tvm import tirx
+from tvm.ir import Range
+from tvm.sym import Analyzer
+from tvm.tirx import IterVar
+
+from .common import Block, Loop, Workload
+from .tiles import largest_divisor
+from .trees import Tree, changed
+
+#: The items that share a result are neighbours.
+ITEM = "threadIdx.x"
+#: Steps that are written out instead of being a loop.
+MOST_UNROLLED = 16
+#: Elements worth a work-item of a CPU, and work-items that keep it busy.
+CPU_WORK, CPU_ITEMS = 2048, 16
+#: Elements that make a part of a sum on a CPU worth its launch, and one on a GPU its barriers.
+CPU_CHUNK, GPU_CHUNK = 32768, 4
+#: Work-items that keep a GPU busy.
+GPU_ITEMS = 8192
+
+
+@dataclass
+class Sum:
+    """A block that reduces, with the loops of one item: over what is summed up, and the rest."""
+
+    block: Block
+    reduced: list[Loop]
+    spatial: list[Loop]
+
+    @classmethod
+    def at(cls, workload: Workload, block: Block, above: Loop, scope: str = "local") -> Sum:
+        """Compute a block under a loop, into memory of a scope."""
+        sch = workload.sch
+        for index in range(len(sch.get(block).writes)):
+            sch.set_scope(block, index, scope)
+        sch.compute_at(block, above, preserve_unit_loops=True)
+        loops = workload.loops_below(block, above)
+        kinds = [v.iter_type for v in sch.get(block).iter_vars][-len(loops) :]
+        pairs = list(zip(loops, kinds, strict=True))
+        return cls(
+            block,
+            [loop for loop, kind in pairs if kind == IterVar.CommReduce],
+            [loop for loop, kind in pairs if kind == IterVar.DataPar],
+        )
+
+    @classmethod
+    def of_lanes(cls, workload: Workload, block: Block, above: Loop) -> Sum:
+        """The same for partial results in the lanes of a vector."""
+        found = cls.at(workload, block, above)
+        # The digit that became an axis last is the first of the block's axes.
+        found.spatial = [*found.spatial[1:], found.spatial[0]]
+        return found
+
+    def accumulate(self, workload: Workload) -> None:
+        """Sum up, in a vector where the last axis is one.
+
+        Only once all blocks have their places: what is left of a reduction afterwards can
+        no longer be moved.
+        """
+        sch = workload.sch
+        sch.reorder(*self.reduced, *self.spatial)
+        last = self.spatial[-1:]
+        vector = last and workload.lanes_of(self.block) == int(sch.get(last[0]).extent)
+        if vector:
+            # Before it is split: alone, what is left of a reduction reads what it writes.
+            sch.vectorize(last[0])
+        tested = isinstance(sch.get(self.block).body, tirx.IfThenElse)
+        if not tested and prod(int(sch.get(x).extent) for x in self.reduced) <= MOST_UNROLLED:
+            workload.unroll_all(self.reduced)
+        init = sch.decompose_reduction(self.block, self.reduced[0])
+        if vector:
+            sch.vectorize(sch.get_loops(init)[-1])
+        if tested:
+            part_last_step(workload, self.block, self.reduced)
+
+
+def part_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> None:
+    """Take the last step, which alone lacks elements, out of its loop, and the test out of that.
+
+    A test in the loop would break up vectors.  Where groups share a sum, those before the last
+    have all elements, and the test stays.
+    """
+    sch = workload.sch
+    loops = [loop for loop in reduced if int(sch.get(loop).extent) > 1]
+    if len(loops) != 1:
+        return
+    steps, found = int(sch.get(loops[0]).extent), sch.get(block)
+    variable = sch.get(loops[0]).loop_var
+    realize = sch.get(sch.get_loops(block)[-1]).body
+    analyzer = Analyzer()
+    for axis, value in zip(found.iter_vars, realize.iter_values, strict=True):
+        whole = value.same_as(variable)
+        analyzer.bind(axis.var, Range(0, steps - 1) if whole else axis.dom)
+    if not analyzer.can_prove(found.body.condition.args[0]):
+        return
+    first, _ = sch.loop_partition(loops[0], [steps - 1, None])
+    (untested,) = sch.get_child_blocks(first)
+    old = sch.get(untested)
+    new = changed(old, body=old.body.then_case)
+    sch.state.replace(sch.get_sref(untested), new, {old: new})
+    if steps <= MOST_UNROLLED:
+        sch.unroll(first)
+
+
+def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
+    """Spread results, each of ``work`` elements, over the device; return the loop of one.
+
+    A work-item of a CPU takes several short ones: launching it costs as much as
+    :data:`CPU_WORK` elements.
+    """
+    if not workload.is_cpu:
+        return workload.bind_outer(loops)
+    sch = workload.sch
+    extents = [int(sch.get(loop).extent) for loop in loops]
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    # Of one axis: bindings to a split of several are beyond TVM's affine analysis.
+    last = next((extent for extent in reversed(extents) if extent > 1), 1)
+    several = largest_divisor(last, max(1, min(CPU_WORK // work, prod(extents) // CPU_ITEMS)))
+    outer, one = sch.split(fused, [None, several])
+    workload.bind_outer([outer])
+    return one
+
+
+def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
+    """Compute a tree without levels of items under the loop of one item."""
+    sums = [Sum.at(workload, tree.total, above)]
+    if tree.lanes is not None:
+        sums.append(Sum.of_lanes(workload, tree.lanes, above))
+    return sums
+
+
+def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int, axis: str) -> list[Sum]:
+    """Compute the levels of a tree under the loop of a work-group, with barriers between them.
+
+    ``axis`` is the thread axis that the items of one sum are on.  The total is left
+    where it is.
+    """
+    sch = workload.sch
+    sums = []
+    for level, block in enumerate(tree.items):
+        shared = sch.cache_write(block, 0, "local")
+        copied = Sum.at(workload, shared, group, "shared")
+        # The digits of items are the first axes, the last digit first.
+        digits, rest = copied.spatial[: level + 1][::-1], copied.spatial[level + 1 :]
+        sch.reorder(*digits, *rest)
+        item = bind_items(workload, digits, items, axis)
+        if rest and workload.lanes_of(shared):
+            sch.vectorize(rest[-1])
+        sums.append(Sum.at(workload, block, item))
+        if block is tree.items[-1] and tree.lanes is not None:
+            sums.append(Sum.of_lanes(workload, tree.lanes, item))
+    return sums
+
+
+def reduce_across(workload: Workload, block: Block, group: Loop, items: int, axis: str) -> None:
+    """Share a reduction among the items of a group as TVM does it, by halving.
+
+    For positions, which are two values at once that a tree of blocks cannot copy.
+    """
+    sum_ = Sum.at(workload, block, group)
+    workload.sch.reorder(*sum_.spatial, *sum_.reduced)
+    bind_items(workload, sum_.reduced, items, axis)
+
+
+def bind_items(workload: Workload, loops: list[Loop], items: int, axis: str) -> Loop:
+    """Bind loops to the items of a group; those beyond their extent do nothing."""
+    sch = workload.sch
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    if int(sch.get(fused).extent) != items:
+        _, fused = sch.split(fused, [None, items])
+    sch.bind(fused, axis)
+    return fused
+
+
+def first_item(workload: Workload, block: Block, above: Loop, items: int, axis: str) -> Loop:
+    """A loop around a block, under the loop of a group, that only the first item enters."""
+    below = workload.loops_below(block, above)
+    unit = workload.sch.add_unit_loop(below[0] if below else block)
+    return bind_items(workload, [unit], items, axis)
+
+
+def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
+    """Loops over groups, and over the results of a group where few items share each."""
+    sch = workload.sch
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    together = max(1, workload.target.device.group_size // items)
+    outer, inner = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
+    return outer, inner
+
+
+def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
+    """Bind them last: what is computed at a bound loop is computed for all of its items."""
+    workload.sch.bind(groups, "blockIdx.x")
+    workload.sch.bind(group, "threadIdx.y")
+
+
+def kernels(
+    workload: Workload,
+    output: Block,
+    tree: Tree,
+    splits: int,
+    items: int,
+    columns: int,
+    work: int,
+) -> list[Sum]:
+    """One kernel, or two where work-groups share a result.
+
+    Parameters
+    ----------
+    output
+        The block that writes what the tree's total is.
+    splits, items
+        Work-groups, and items of each, that share a result.
+    columns
+        Neighbouring results that are one vector.
+    work
+        Elements of a result.
+    """
+    if tree.groups is None:
+        return _kernel(workload, output, tree, items, columns, work)
+    partial = workload.sch.cache_write(tree.groups, 0, "local")
+    workload.sch.set_scope(partial, 0, "global")
+    below = Tree(tree.groups, None, tree.items, tree.lanes)
+    sums = _kernel(workload, partial, below, items, columns, work)
+    return sums + _kernel(workload, output, Tree(tree.total), 1, columns, splits)
+
+
+def _kernel(
+    workload: Workload, output: Block, tree: Tree, items: int, columns: int, work: int
+) -> list[Sum]:
+    """One kernel, of which ``output`` is the last block; a result is of ``work`` elements."""
+    sch = workload.sch
+    loops = list(sch.get_loops(output))
+    vector = workload.lanes_of(output) > 0
+    lane = loops.pop() if vector or workload.writes_texture(output) else None
+    if columns > 1 and lane is None:
+        outer, lane = sch.split(loops.pop(), [None, columns])
+        loops, vector = [*loops, outer], workload.lanes_of(output) > 0
+    if not loops:
+        loops = [sch.add_unit_loop(lane if lane is not None else output)]
+    if items == 1:
+        sums = place_in_item(workload, tree, bind_results(workload, loops, work))
+    else:
+        groups, group = group_loops(workload, loops, items)
+        first = first_item(workload, output, group, items, ITEM)
+        sums = place_in_item(workload, Tree(tree.total), first)
+        sums += place_in_group(workload, tree, group, items, ITEM)
+        bind_groups(workload, groups, group)
+    if vector:
+        sch.vectorize(lane)
+    return sums
