@@ -34,14 +34,22 @@ def share(workload: Workload, reader: Block, index: int, above: Loop) -> None:
     copy = sch.cache_read(reader, index, "shared")
     sch.compute_at(copy, above)
     loops = workload.loops_below(copy, above)
-    lane = loops.pop() if int(sch.get(loops[-1]).extent) in LANES and len(loops) > 1 else None
+    lanes = int(sch.get(loops[-1]).extent)
+    deal_out(workload, reader, loops, lanes if lanes in LANES and len(loops) > 1 else 1)
+
+
+def deal_out(workload: Workload, reader: Block, loops: list[Loop], lanes: int) -> None:
+    """Deal out the loops of a copy, in vectors of ``lanes``, to the items of a reader's group."""
+    sch = workload.sch
     items = thread_extents(workload, reader)
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    *rest, last = loops
+    if lanes > 1:
+        last, lane = sch.split(last, [None, lanes])
+        sch.vectorize(lane)
+    fused = sch.fuse(*rest, last) if rest else last
     _, *parts = sch.split(fused, [None, *items.values()])
     for name, part in zip(items, parts, strict=True):
         sch.bind(part, name)
-    if lane is not None:
-        sch.vectorize(lane)
 
 
 def thread_extents(workload: Workload, block: Block) -> dict[str, int]:

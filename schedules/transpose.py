@@ -7,7 +7,9 @@ axis ``a``, whose neighbours are neighbours of what is read, and the last axis `
 
 A work-item reads a tile of ``rows x columns`` in vectors along ``a``, turns it in registers and
 writes it in vectors along ``b``: every cache line is read and written whole by neighbouring
-work-items.  On GPUs their groups are squares for the same reason.
+work-items.  On GPUs their groups are squares for the same reason, and may turn their tiles in
+local memory instead, which needs no vectors: neighbouring work-items read neighbours and write
+neighbours.  Its rows are one element longer than a tile, so that a column is in all banks.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from .access import Nest
 from .common import LANES, Workload
 from .family import GROUP_FITS, Constraint, Value, knob
 from .moving import one_block
+from .sharing import deal_out
 from .spread import CPU_ELEMENTS, CPU_GROUPS
 from .tiles import divisors, group_sizes, largest_divisor, tile_of
 
@@ -35,6 +38,12 @@ NAME = "transpose"
 CPU_TILE = 8
 #: On a GPU: four vectors of four lanes.
 GPU_TILE = 4
+#: Elements of a group's tile in local memory: half of what every device has.
+MOST_SHARED = 4096
+#: Work-items that move single elements through local memory: 16 x 16.
+SHARING = 256
+#: Axes that are shorter are no rows of a group.
+SHORTEST = 16
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Knobs:
     rows: int = knob("Elements along the axis that is read, which a tile holds.")
     columns: int = knob("Elements along the axis that is written, which a tile holds.")
     tiles: int = knob("Tiles that a work-item turns one after the other, about.")
+    share: bool = knob("Turn the tiles of a whole group in local memory, not each in registers.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -77,6 +87,16 @@ CONSTRAINTS = (
         ),
     ),
     Constraint("tiles are several on a CPU only.", lambda k, s, d: d.is_cpu or k.tiles == 1),
+    Constraint(
+        "share is for GPUs and buffers, and groups with at most 4096 elements.",
+        lambda k, s, d: (
+            not k.share
+            or (
+                not (d.is_cpu or s.reads_texels or s.writes_texels)
+                and k.rows * k.columns * k.group_size <= MOST_SHARED
+            )
+        ),
+    ),
     GROUP_FITS,
 )
 
@@ -101,7 +121,15 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     if device.is_cpu:
         count = shape.outer * (shape.rows // rows) * (shape.columns // columns)
         tiles = max(1, min(CPU_ELEMENTS // (rows * columns), count // CPU_GROUPS))
-    return Knobs(rows, columns, tiles, device.group_size)
+    elif _shares(shape) and min(rows, columns) < GPU_TILE:
+        return Knobs(rows, columns, 1, True, min(SHARING, device.max_group_size))
+    return Knobs(rows, columns, tiles, False, device.group_size)
+
+
+def _shares(shape: Shape) -> bool:
+    """Whether a group's tile in local memory has whole rows on both sides (an assumption)."""
+    texels = shape.reads_texels or shape.writes_texels
+    return not texels and min(shape.rows, shape.columns) >= SHORTEST
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -110,6 +138,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "rows": divisors(shape.rows, 16),
         "columns": divisors(shape.columns, 16),
         "tiles": (1, 4, 16, 64, 256) if device.is_cpu else (1,),
+        "share": (False,) if device.is_cpu else (False, True),
         "group_size": group_sizes(device),
     }
 
@@ -142,7 +171,8 @@ def match(workload: Workload) -> Shape | None:
     )
     knobs = heuristic(shape, workload.target.device)
     least = 2 if workload.is_cpu else 1
-    if knobs.rows < least or knobs.columns < least or knobs.rows * knobs.columns < 4:
+    small = knobs.rows < least or knobs.columns < least or knobs.rows * knobs.columns < 4
+    if small and not knobs.share:
         logger.debug("transpose declines: no tile divides %d x %d", rows, columns)
         return None
     return shape
@@ -181,9 +211,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     if workload.is_cpu:
         above = _stretch(workload, [*others, a, b], knobs.tiles)
     else:
-        above = _bind_squares(workload, others, a, b, knobs.group_size)
+        group, item = _bind_squares(workload, others, a, b, knobs.group_size)
+        above = group if knobs.share else item
     staged = sch.reindex(block, ("read", index))
-    sch.set_scope(staged, 0, "local")
+    sch.set_scope(staged, 0, "shared" if knobs.share else "local")
     # In the order of what is read, so that it can be stored in the vectors that are read.
     count = len(nest.extents)
     order = [i for i in range(count) if i != axis] + [axis]
@@ -197,8 +228,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     loops = workload.loops_below(staged, above)
     read_row, read_column = _tile_loops(loops, axis, count)
     sch.reorder(read_column, read_row)
-    sch.unroll(read_column)
-    sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
+    if knobs.share:
+        sch.storage_align(staged, 0, axis=-2, factor=2, offset=1)
+        lanes = knobs.rows if knobs.rows in LANES else 1
+        deal_out(workload, block, [read_column, read_row], lanes)
+    else:
+        sch.unroll(read_column)
+        sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
     sch.unroll(row)
     if knobs.columns in LANES and _is_plain(workload, nest):
         sch.vectorize(column)
@@ -220,8 +256,8 @@ def _is_plain(workload: Workload, nest: Nest) -> bool:
 
 def _bind_squares(
     workload: Workload, others: list[object], a: object, b: object, group_size: int
-) -> object:
-    """Bind tiles to work-items, in groups that are about as high as wide; return the innermost.
+) -> tuple[object, object]:
+    """Bind tiles to work-items, in groups about as high as wide; return the loops of both.
 
     Groups divide the axes: the extents of what a work-item copies are then plain numbers.
     """
@@ -238,7 +274,7 @@ def _bind_squares(
         sch.bind(loop, f"blockIdx.{dimension}")
     sch.bind(row, "threadIdx.y")
     sch.bind(column, "threadIdx.x")
-    return column
+    return b, column
 
 
 def _stretch(workload: Workload, loops: list[object], tiles: int) -> object:

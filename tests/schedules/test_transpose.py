@@ -11,6 +11,7 @@ import tvm
 from operators import check, single
 from tvm import te, tirx
 
+import tvmflow
 from tvmflow.schedules import schedule_function, transpose
 from tvmflow.schedules.common import Workload
 from tvmflow.schedules.family import candidates
@@ -70,6 +71,45 @@ def test_groups_of_a_gpu_are_squares():
         if found.thread_binding is not None
     }
     assert (threads["threadIdx.x"], threads["threadIdx.y"]) == (8, 8)
+
+
+def test_a_group_turns_its_tile_in_local_memory():
+    """8 x 8 items with tiles of 4 x 4: 32 rows of 32 elements and one that keeps banks apart."""
+    spec = spec_of("adreno")
+    function = turned((64, 96), (1, 0))
+    knobs = transpose.Knobs(rows=4, columns=4, tiles=1, share=True, group_size=64)
+    scheduled = transpose.apply(Workload.of(function, spec), knobs)
+    text = built(scheduled.mod["main"], spec).mod.imports[0].inspect_source()
+    text = text[text.rindex("__kernel") :]
+    assert f"__local float x_reindex_shared_ptr[{32 * 33}]" in text
+    assert text.count("barrier(CLK_LOCAL_MEM_FENCE)") == 1
+    # Both sides in vectors of neighbours: those of a group read and write whole rows of a tile.
+    assert len(re.findall(r"vload4\(0, x_ptr", text)) == 1
+    assert len(re.findall(r"vstore4\(.*y_ptr", text)) == 4
+
+
+def test_axes_that_no_vector_divides_go_through_local_memory():
+    scheduled, text = source(turned((97, 143), (1, 0)), "adreno")
+    assert scheduled.family == "transpose"
+    assert scheduled.knobs["share"]
+    assert "barrier(CLK_LOCAL_MEM_FENCE)" in text
+
+
+@pytest.mark.oclgrind
+@pytest.mark.opencl
+def test_turning_in_local_memory_has_no_races(under_oclgrind):
+    """Axes that the group's tile divides, and axes that it does not."""
+    for shape in ((17, 30), (32, 48)):
+        model = single("Transpose", [shape], perm=[1, 0])
+        x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+        rows, columns = (2, 1) if shape == (17, 30) else (4, 4)
+        knobs = {"rows": rows, "columns": columns, "tiles": 1, "share": True, "group_size": 64}
+        options = {"target": "opencl", "device": "adreno", "knobs": {"transpose": knobs}}
+        with tvmflow.compile(model, **options) as module:
+            (choice,) = module.metadata["schedules"].values()
+            assert (choice["family"], choice["source"]) == ("transpose", "given")
+            outputs = under_oclgrind()(module, {"x0": x})
+        assert np.array_equal(outputs["y"], x.T)
 
 
 def test_channels_of_a_texture_are_read_once():
