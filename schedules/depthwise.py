@@ -175,11 +175,13 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
     """Half of the registers; a copy of the input pays where windows overlap in most of it.
 
-    With strides, inputs are read twice or so: each as often tested where it is read as when it
-    is copied, and a copy of 29 x 29 vectors does not fit the nearest cache.
+    With strides, inputs are read twice or so: a test where each is read is no more work than a
+    copy, and that of 29 x 29 vectors does not fit the nearest cache.  Windows that do not
+    overlap read so little for each result that whole rows are best.
     """
     overlaps = shape.stride_h == shape.stride_w == 1
-    rows, columns = 14, device.accumulators // (2 if overlaps else 4)
+    disjoint = shape.stride_h >= shape.span_h and shape.stride_w >= shape.span_w
+    rows, columns = 14, 16 if disjoint else device.accumulators // (2 if overlaps else 4)
     if shape.batch * shape.blocks * shape.height * shape.width <= CPU_FEW:
         rows, columns = shape.height, device.accumulators
     tile_w = tile_of(shape.width, max(1, columns))

@@ -1,4 +1,4 @@
-"""Layers that move or combine elements one by one: concat, slices, padding, gather, resizes.
+"""Layers that move or combine elements one by one: concat, slices, padding, gather.
 
 Serves any function that is one data-parallel block once producers are computed where they are
 read; what it computes comes from the operator, or from :mod:`..texture.moves` for tensors in

@@ -223,6 +223,7 @@ def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
 def _run(indices: Any, kinds: dict[Any, tuple[int, int]]) -> tuple[int, int]:
     """The last axes of a tensor that are reduced, or the last one that is not."""
     along = 1
+    summed = [variable for variable, (kind, _) in kinds.items() if kind == IterVar.CommReduce]
     for index in reversed(list(indices)):
         if isinstance(index, tirx.IntImm):
             continue
@@ -230,9 +231,9 @@ def _run(indices: Any, kinds: dict[Any, tuple[int, int]]) -> tuple[int, int]:
         kind, extent = kinds.get(index.a if lane else index, (None, 1))
         if kind == IterVar.DataPar and along == 1 and not lane:
             return 1, extent
-        if kind != IterVar.CommReduce:
+        if kind != IterVar.CommReduce or (lane and not index.a.same_as(summed[-1])):
             break
-        along *= int(index.b) if lane else extent
+        along *= min(int(index.b), extent) if lane else extent
         if lane:
             break
     return along, 1

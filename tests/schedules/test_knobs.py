@@ -29,6 +29,7 @@ from tvmflow.schedules.matmul import Shape as MatmulShape
 from tvmflow.schedules.matmul import padded
 from tvmflow.schedules.moving import Shape as MovingShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
+from tvmflow.schedules.resize import Shape as ResizeShape
 from tvmflow.schedules.rows import Shape as RowShape
 from tvmflow.schedules.transpose import Shape as TransposeShape
 from tvmflow.schedules.winograd_input import Shape as InputShape
@@ -130,6 +131,11 @@ def moving_shapes(rng, lanes):
     return MovingShape(rng.choice([1, 3, 64, 5000]), inner, widest, texels=texels)
 
 
+def resize_shapes(rng, lanes):
+    pick = rng.choice
+    return ResizeShape(pick([1, 14, 448]), pick([1, 7, 97, 224]), pick([1, lanes]), texels=False)
+
+
 def transpose_shapes(rng, lanes):
     pick = rng.choice
     reads, writes = pick([(False, False), (True, False), (False, True)])
@@ -155,6 +161,7 @@ def gemv_shapes(rng, lanes):
 SHAPES = {
     "moving": moving_shapes,
     "transpose": transpose_shapes,
+    "resize": resize_shapes,
     "fallback": lambda rng, lanes: FallbackShape(rng.choice([1, 2, 9])),
     "winograd_input": tile_shapes,
     "winograd_product": product_shapes,

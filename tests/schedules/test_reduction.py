@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import onnx
@@ -213,3 +214,69 @@ def test_a_mean_that_is_subtracted_is_computed_once(shape, axis, device):
     wide = x.astype(np.float64)
     assert_close(got, (wide - wide.mean(axis, keepdims=True)).astype(np.float32), OPERATOR)
     assert [k["family"] for k in metadata["kernels"]] == ["reduction"] * 2
+
+
+OVER_CHANNELS = {
+    "mean": ("ReduceMean", {"axes": [1], "keepdims": 1}, lambda t: t.mean(1, keepdims=True)),
+    "sum": ("ReduceSum", {"axes": [0, 1, 3], "keepdims": 0}, lambda t: t.sum((0, 1, 3))),
+    "product": ("ReduceProd", {"axes": [3], "keepdims": 1}, lambda t: t.prod(3, keepdims=True)),
+    "position": ("ArgMax", {"axis": 1, "keepdims": 0}, lambda t: t.argmax(1)),
+    "position_in_a_row": ("ArgMin", {"axis": 3}, lambda t: t.argmin(3)[..., None]),
+    "softmax": ("Softmax", {"axis": 1}, None),
+}
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+@pytest.mark.parametrize("case", OVER_CHANNELS)
+def test_channels_are_read_from_their_lanes(case, mode):
+    """Behind a convolution, without a copy in the plain layout; 22 channels are no whole blocks."""
+    operator, attributes, reference = OVER_CHANNELS[case]
+    target, device, storage, dtype = mode
+    weight = random((22, 3, 1, 1))
+    nodes = [
+        helper.make_node("Conv", ["x0", "w"], ["t"]),
+        helper.make_node(operator, ["t"], ["y"], **attributes),
+    ]
+    opset = 11 if operator.startswith("Reduce") else 13
+    model = build(nodes, {"x0": (1, 3, 6, 5)}, ["y"], {"w": weight}, opset, element_type=None)
+    # Whole numbers: whoever rounds to 16 bits finds the same extremes.
+    x = np.random.default_rng(3).integers(-1, 2, (1, 3, 6, 5)).astype(np.float32)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.rint(weight), "w"))
+    mixed = np.einsum("oc,nchw->nohw", np.rint(weight)[:, :, 0, 0], x).astype(np.float64)
+    got, metadata = run(model, x, target=target, device=device, storage=storage, dtype=dtype)
+    if reference is None:
+        e = np.exp(mixed - mixed.max(1, keepdims=True))
+        reference = lambda _: e / e.sum(1, keepdims=True)  # noqa: E731
+    assert_close(
+        got, reference(mixed).astype(got.dtype), STORED_AS_HALF if dtype == "fp16" else OPERATOR
+    )
+    families = [s["family"] for s in metadata["schedules"].values()]
+    # The input is packed on GPUs; a product stays in its lanes; a CPU's softmax is along pixels.
+    copies = (device != "cpu") + (case == "product") + (case == "softmax" and device == "cpu")
+    assert families.count("moving") + families.count("transpose") == copies
+
+
+def test_lanes_of_channels_are_read_as_vectors(tmp_path):
+    """5 whole texels of 22 channels in vectors, what is left of the last one by itself."""
+    nodes = [
+        helper.make_node("Conv", ["x0", "w"], ["t"]),
+        helper.make_node("ReduceMean", ["t"], ["y"], axes=[1]),
+    ]
+    model = build(nodes, {"x0": (1, 3, 6, 5)}, ["y"], {"w": random((22, 3, 1, 1))}, 11)
+    run(model, target="opencl", device="adreno", storage="texture", dump_ir=tmp_path)
+    (source,) = tmp_path.glob("*export.0.opencl")
+    text = source.read_text()
+    text = text[text.index("__kernel void mean_kernel") :]
+    assert len(re.findall(r"vload4\(0, \w+_rf\w*", text)) == 5
+
+
+@pytest.mark.parametrize("length", [1000, 1001])
+def test_a_hot_loop_has_no_test(length):
+    """The last step, which lacks elements, stands behind the loop over all others."""
+    text = scheduled_text(reduce("ReduceSum", (64, length), (1,)), "cpu")
+    assert "T.int64(62)" in text
+    assert text.count("T.likely") == 1
+
+
+def test_lengths_without_a_remainder_have_no_test():
+    assert "T.likely" not in scheduled_text(reduce("ReduceSum", (64, 1024), (1,)), "cpu")

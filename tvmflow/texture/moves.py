@@ -167,23 +167,6 @@ def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index]
     return formula
 
 
-def mix(x: te.Tensor, places: te.Tensor, weights: te.Tensor, axis: int) -> te.Tensor:
-    """``sum_t weights[i, t] * x[places[i, t]]`` along axis 2 or 3: a resize of any mode."""
-    shape = [int(d) for d in x.shape]
-    shape[axis], taps = (int(d) for d in places.shape)
-
-    def body(*index: Index) -> Any:
-        total = None
-        for t in range(taps):
-            source = list(index)
-            source[axis] = _index(places[index[axis], t])
-            term = x[tuple(source)] * weights[index[axis], t]
-            total = term if total is None else total + term
-        return total
-
-    return te.compute(shape, body, name="mix")
-
-
 # -- views: reshapes and permutations that lead back to pictures ---------------------------
 
 

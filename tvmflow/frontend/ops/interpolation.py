@@ -187,3 +187,25 @@ def _cubic(t: np.ndarray, a: float) -> np.ndarray:
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
+
+
+# -- Relax's own operator for images --------------------------------------------------------
+
+
+def relax_positions(size: int, result: int, mode: str) -> np.ndarray:
+    """Real positions in an axis of so many elements, in a coordinate mode of Relax's operator."""
+    y = np.arange(result)
+    if mode == "half_pixel":
+        return (y + 0.5) * (size / result) - 0.5
+    if mode == "asymmetric":
+        return y * (size / result)
+    return y * (size - 1) / (result - 1)
+
+
+def relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
+    """Round like Relax's operator, which moves positions a little for two of the modes."""
+    if rounding == "round_prefer_floor":
+        return np.ceil(x - 0.5)
+    if rounding == "round_prefer_ceil":
+        return np.floor(x + 0.5)
+    return np.floor(x + 1e-5) if rounding == "floor" else np.ceil(x - 1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 
 from .context import NodeContext, Refusal, constant, dtype_of
-from .interpolation import AxisMap, ResizeModes, axis_map
+from .interpolation import AxisMap, ResizeModes, axis_map, relax_nearest, relax_positions
 from .registry import converts
 from .shaping import normalized_axes, take_places
 
@@ -169,32 +169,16 @@ def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> rel
 def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
     """Whether a mode of Relax's operator leads to the same elements and weights."""
     result = len(mapped.coordinates)
-    ratio = mapped.size / result
-    y = np.arange(result)
-    if mode == "half_pixel":
-        x = (y + 0.5) * ratio - 0.5
-    elif mode == "asymmetric":
-        x = y * ratio
-    else:
-        if result == 1:  # Relax's operator would divide by zero
-            return False
-        x = y * (mapped.size - 1) / (result - 1)
+    if mode == "align_corners" and result == 1:  # Relax's operator would divide by zero
+        return False
+    x = relax_positions(mapped.size, result, mode)
     if modes.mode == "linear":
         return bool(np.abs(x - mapped.coordinates).max() < 1e-4)
     # Equal for positions a little lower and higher too: rounding errors must not decide.
     margin = 4e-6
-    low, high = (_relax_nearest(x + m, _relax_rounding(modes)) for m in (-margin, margin))
+    low, high = (relax_nearest(x + m, _relax_rounding(modes)) for m in (-margin, margin))
     places, last = mapped.places[:, 0], mapped.size - 1
     return bool((low.clip(0, last) == places).all() and (high.clip(0, last) == places).all())
-
-
-def _relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
-    """Round like Relax's operator, which moves positions a little for two of the modes."""
-    if rounding == "round_prefer_floor":
-        return np.ceil(x - 0.5)
-    if rounding == "round_prefer_ceil":
-        return np.floor(x + 0.5)
-    return np.floor(x + 1e-5) if rounding == "floor" else np.ceil(x - 1e-5)
 
 
 def _relax_rounding(modes: ResizeModes) -> str:

@@ -7,7 +7,7 @@ decline: the operator then reads and writes plain tensors.
 
 from __future__ import annotations
 
-from . import convolution, dense, elementwise, moving, normalization
+from . import convolution, dense, elementwise, moving, normalization, reduction, resize
 from .result import Later, Result, Rule
 
 RULES: dict[str, Rule] = {
@@ -16,6 +16,8 @@ RULES: dict[str, Rule] = {
     **elementwise.RULES,
     **moving.RULES,
     **normalization.RULES,
+    **reduction.RULES,
+    **resize.RULES,
 }
 
 __all__ = ["RULES", "Later", "Result", "Rule"]

@@ -1,4 +1,4 @@
-"""Convolutions, pooling, and reductions over a picture."""
+"""Convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -205,34 +205,9 @@ def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return Result(expr, True)
 
 
-_REDUCE = {
-    "relax.mean": relax.op.mean,
-    "relax.sum": relax.op.sum,
-    "relax.max": relax.op.max,
-    "relax.min": relax.op.min,
-}
-
-
-def spatial_reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Reductions over height, width or both, lane by lane."""
-    x, attrs = call.args[0], call.attrs
-    if not layout.is_blocked(x) or attrs.axis is None:
-        return None
-    axes = sorted(a % 4 for a in ints(attrs.axis))
-    if not axes or not set(axes) <= {2, 3}:
-        return None
-    reduced = layout.bb.emit(_REDUCE[call.op.name](layout.blocked(x), axes, True))
-    if attrs.keepdims:
-        return Result(reduced, True)
-    shape = shape_of(call)
-    plain = layout.bb.emit_te(blocked.unpack, reduced, shape_of(x)[1], primfunc_name_hint="unpack")
-    return Result(relax.op.reshape(plain, shape), False)
-
-
 RULES: dict[str, Rule] = {
     "relax.nn.conv2d": conv2d_rule,
     "relax.nn.conv2d_transpose": conv2d_transpose_rule,
     "relax.nn.max_pool2d": pool2d_rule,
     "relax.nn.avg_pool2d": pool2d_rule,
-    **dict.fromkeys(_REDUCE, spatial_reduction_rule),
 }

@@ -13,7 +13,7 @@ from ...graph.rewriter import constant_array, shape_of
 from ...schedules import dense, gemm, matmul
 from .. import blocked
 from ..narrow import fits_half
-from . import moving
+from . import resize
 from .quantized import quantized
 from .result import INJECTIVE, OUT_ELEMWISE_FUSABLE, Result, Rule
 
@@ -31,7 +31,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     Constant weights are packed; large ones stay ``[K, N]`` or ``[N, K]``.
     """
     x, weight = call.args
-    if len(shape_of(call)) == 4 and (mixed := moving.mix_rule(layout, call)) is not None:
+    if len(shape_of(call)) == 4 and (mixed := resize.mix_rule(layout, call)) is not None:
         return mixed
     if (
         str(call.ty.dtype) not in ("float32", "int32")

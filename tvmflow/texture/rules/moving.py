@@ -1,11 +1,11 @@
-"""Operators that move elements: concat, slices, padding, resizes, channel shuffles."""
+"""Operators that move elements: concat, slices, padding, gathers, channel shuffles."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tvm import relax, topi
+from tvm import relax
 
 from ...graph.rewriter import constant_array, op_name, shape_of
 from .. import moves
@@ -13,9 +13,6 @@ from .result import Later, Result, Rule, emit_move, ints
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
-
-#: Weights of one element of a resize that are multiplied without a loop.
-MOST_TAPS = 8
 
 
 def concat_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -88,58 +85,6 @@ def take_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     )
 
 
-def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Resizes in the modes of Relax's operator, by TVM's own formulas."""
-    x, attrs = call.args[0], call.attrs
-    if not layout.is_blocked(x) or attrs.layout != "NCHW":
-        return None
-
-    roi, size = [float(r) for r in attrs.roi], list(shape_of(call)[2:])
-
-    def resize(data):  # type: ignore[no-untyped-def]
-        return topi.image.resize2d(
-            data,
-            roi,
-            size,
-            layout=f"NCHW{layout.block}c",
-            method=attrs.method,
-            coordinate_transformation_mode=attrs.coordinate_transformation_mode,
-            rounding_method=attrs.rounding_method,
-            bicubic_alpha=attrs.cubic_alpha,
-            bicubic_exclude=attrs.cubic_exclude,
-            extrapolation_value=attrs.extrapolation_value,
-        )
-
-    return emit_move(layout, "resize", resize, layout.blocked(x))
-
-
-def mix_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """A product with a sparse matrix along rows or columns: what cubic resizes are."""
-    left, right = (constant_array(arg) for arg in call.args)
-    if left is not None and left.ndim == 2 and layout.is_blocked(call.args[1]):
-        x, matrix, axis = call.args[1], left, 2
-    elif right is not None and right.ndim == 2 and layout.is_blocked(call.args[0]):
-        x, matrix, axis = call.args[0], right.T, 3
-    else:
-        return None
-    taps = int(np.count_nonzero(matrix, axis=1).max())
-    if not 1 <= taps <= MOST_TAPS:
-        return None
-    # The places of the weights that are not zero, in order; stable, so that sums keep theirs.
-    order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :taps]
-    weights = np.take_along_axis(matrix, order, axis=1)
-    # A weight of zero reads what the first one reads: nothing else may reach the sum.
-    places = np.where(weights == 0, order[:, :1], order).astype(np.int32)
-    return emit_move(
-        layout,
-        "mix",
-        lambda t, p, w: moves.mix(t, p, w, axis),
-        layout.blocked(x),
-        layout.constant(places),
-        layout.constant(weights.astype(matrix.dtype)),
-    )
-
-
 # -- reshapes and permutations --------------------------------------------------------------
 
 
@@ -192,6 +137,5 @@ RULES: dict[str, Rule] = {
     "relax.strided_slice": slice_rule,
     "relax.nn.pad": pad_rule,
     "relax.take": take_rule,
-    "relax.image.resize2d": resize_rule,
     **dict.fromkeys(_VIEWS, view_rule),
 }

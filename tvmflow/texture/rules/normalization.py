@@ -8,6 +8,7 @@ from tvm import relax
 
 from ...graph.rewriter import constant_array, op_name, shape_of
 from ...schedules import normalization, softmax
+from .. import blocked
 from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
 
 if TYPE_CHECKING:
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 
 
 def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Softmax and log-softmax of plain tensors."""
+    """Softmax and log-softmax, with plain results."""
     if not is_float(call):
         return None
+    x, log = call.args[0], op_name(call) == "relax.nn.log_softmax"
+    axis, channels = int(call.attrs.axis) % len(shape_of(call)), shape_of(call)[1:2]
+    # A CPU's vectors lie along pixels, which are neighbours in a plain tensor only.
+    in_lanes = layout.is_blocked(x) and axis == 1 and not layout.device.is_cpu
     expr = layout.bb.emit_te(
-        softmax.compute,
-        layout.substitute(call.args[0]),
-        int(call.attrs.axis) % len(shape_of(call)),
-        op_name(call) == "relax.nn.log_softmax",
+        lambda t: softmax.compute(blocked.unpack(t, *channels) if in_lanes else t, axis, log),
+        layout.blocked(x) if in_lanes else layout.substitute(x),
         primfunc_name_hint="softmax",
         primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )

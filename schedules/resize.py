@@ -1,0 +1,150 @@
+"""Resizes along rows, columns or both: weighted sums of a few neighbours, whatever the mode.
+
+Places and weights are constants, worked out when the network is compiled (two taps for
+bilinear, four for cubic modes)::
+
+    x[N, C', H, W, c]  (or plain x[N, C, H, W])     rows, row_weights[H', P]  (columns alike)
+    y[n, k, i, j, c] = sum_{p, q} x[n, k, rows[i, p], columns[j, q], c]
+                                  * column_weights[j, q] * row_weights[i, p]
+
+A work-item computes neighbours of one row: what depends on the row is read once for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import prod
+from typing import Any
+
+from tvm import s_tir, te, tirx
+
+from ..target import Device
+from .blocks import is_injective
+from .common import FAMILY, Workload
+from .family import GROUP_FITS, Constraint, Value, knob
+from .spread import CPU_ELEMENTS, CPU_GROUPS
+from .tiles import group_sizes, tile_choices, tile_of
+
+logger = logging.getLogger(__name__)
+
+NAME = "resize"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def compute(
+    x: te.Tensor, tables: Sequence[te.Tensor], axes: Sequence[int], weighted: bool
+) -> te.Tensor:
+    """The resize as TE; ``tables`` are those of each of ``axes`` (2, 3) in turn.
+
+    They are places and weights, or places alone where the only weight is 1.
+    """
+    step = 1 + weighted
+    by_axis = {axis: tables[step * i : step * (i + 1)] for i, axis in enumerate(axes)}
+    shape = [by_axis[a][0].shape[0] if a in by_axis else d for a, d in enumerate(x.shape)]
+
+    def along(axis: int, index: list[Any], place: list[Any]) -> Any:
+        """The sum over the taps of an axis and of those behind it."""
+        if axis > 3:
+            return x(*place)
+        if axis not in by_axis:
+            return along(axis + 1, index, place)
+        places, *weights = by_axis[axis]
+        total = None
+        for tap in range(int(places.shape[1])):
+            source = list(place)
+            # Fused functions count in int64.
+            source[axis] = tirx.Cast("int64", places[index[axis], tap])
+            term = along(axis + 1, index, source)
+            for weight in weights:
+                term = term * weight[index[axis], tap]
+            total = term if total is None else total + term
+        return total
+
+    return te.compute(
+        shape, lambda *i: along(2, list(i), list(i)), name="resize", attrs={FAMILY: NAME}
+    )
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of the result in all pictures, their width, and lanes; 1 for plain tensors."""
+
+    rows: int
+    width: int
+    lanes: int
+    _: KW_ONLY
+    #: Whether whole texels are written.
+    texels: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes."""
+
+    tile_w: int = knob("Neighbours of a row, or vectors of channels, that a work-item computes.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+CONSTRAINTS = (
+    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
+    GROUP_FITS,
+)
+
+#: Neighbours of a work-item on a GPU: they share a row's weights and some texels (an assumption).
+GPU_TILE = 2
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """A row on CPUs, or a part of it that leaves work for all cores; two neighbours on GPUs."""
+    if not device.is_cpu:
+        return Knobs(tile_of(shape.width, GPU_TILE), device.group_size)
+    most = min(CPU_ELEMENTS // shape.lanes, -(-shape.rows * shape.width // CPU_GROUPS))
+    return Knobs(tile_of(shape.width, max(1, most)), 1)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of all widths."""
+    widest = shape.width if device.is_cpu else 8
+    return {"tile_w": tile_choices(shape.width, widest), "group_size": group_sizes(device)}
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a resize with elementwise functions around it."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    extents = workload.extents(anchor)
+    after = workload.after(anchor)
+    if any(workload.extents(b) != extents or not is_injective(workload.sch, b) for b in after):
+        logger.debug("resize declines: what is behind it is not elementwise")
+        return None
+    output = workload.blocks[-1]
+    lanes = extents[4] if len(extents) == 5 else 1
+    texels = workload.writes_texture(output)
+    return Shape(prod(extents[:3]), extents[3], lanes, texels=texels)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``."""
+    sch = workload.sch
+    *others, output = workload.blocks
+    for block in others:
+        workload.inline(block)
+    n, k, h, w, *lane = sch.get_loops(output)
+    w, column = sch.split(w, [None, knobs.tile_w])
+    workload.bind_outer([n, k, h, w], knobs.group_size)
+    if not workload.is_cpu:
+        sch.unroll(column)
+    if lane and workload.lanes_of(output):
+        sch.vectorize(lane[0])
+    return sch

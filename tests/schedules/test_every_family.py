@@ -1,0 +1,80 @@
+"""Every family of schedules under Oclgrind: no access out of bounds, no data race."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from operators import build, feeds_for, random
+
+import tvmflow
+from tvmflow.schedules import FAMILIES
+from tvmflow.tolerance import NETWORK, assert_close
+
+pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]
+
+#: Computed by Winograd's algorithm, small as it is.
+ALGORITHMS = {"b": "winograd4", "c": "direct"}
+
+
+def network():
+    """An operator for each family; channels that are no whole blocks, extents that are odd."""
+    same = {"pads": [1] * 4}
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"]),
+        node("Conv", ["a", "w2"], ["b"], **same),
+        node("Conv", ["b", "w2"], ["c"], **same),
+        node("Conv", ["c", "w3"], ["d"], group=6, **same),
+        node("Conv", ["d", "w4"], ["e"], group=2, **same),
+        node("ConvTranspose", ["e", "w5"], ["f"], strides=[2, 2]),
+        node("MaxPool", ["f"], ["g"], kernel_shape=[3, 3], strides=[2, 2]),
+        node("Resize", ["g", "", "scales"], ["wide"], mode="linear"),
+        node("InstanceNormalization", ["wide", "s", "o"], ["h"]),
+        node("ReduceMean", ["h", "axes"], ["m"], keepdims=0),
+        node("Concat", ["m", "more"], ["n"], axis=1),
+        node("Gemm", ["n", "w6"], ["one"]),
+        node("Gemm", ["rows", "w7"], ["many"]),
+        node("MatMul", ["many", "right"], ["product"]),
+        node("Softmax", ["product"], ["soft"], axis=1),
+        node("Transpose", ["soft"], ["turned"], perm=[1, 0]),
+        node("Tile", ["one", "twice"], ["moved"]),
+        node("ScatterND", ["turned", "places", "updates"], ["scattered"]),
+    ]
+    weights = {
+        "w1": random((6, 5, 1, 1), 0.4), "w2": random((6, 6, 3, 3), 0.15),
+        "w3": random((6, 1, 3, 3), 0.3), "w4": random((6, 3, 3, 3), 0.2),
+        "w5": random((6, 7, 2, 2), 0.2), "s": random((7,)) + 2, "o": random((7,)),
+        "axes": np.array([2, 3]), "scales": np.array([1, 1, 2, 2], np.float32),
+        "w6": random((128, 9), 0.1), "w7": random((10, 24), 0.3),
+        "twice": np.array([1, 2]), "places": np.array([[1, 2], [0, 3]]), "updates": random((2,)),
+    }  # fmt: skip
+    inputs = {"x": (1, 5, 9, 7), "more": (1, 121), "rows": (17, 10), "right": (24, 19)}
+    return build(nodes, inputs, ["moved", "scattered"], weights, opset=18)
+
+
+def test_every_family_is_there():
+    with tvmflow.compile(network(), device="adreno", algorithms=ALGORITHMS) as module:
+        found = {choice["family"] for choice in module.metadata["schedules"].values()}
+    assert found == {family.NAME for family in FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("device", "storage"),
+    [
+        ("adreno", "texture"),
+        pytest.param("adreno", "buffer", marks=pytest.mark.slow),
+        pytest.param("mali", "texture", marks=pytest.mark.slow),
+        pytest.param("cpu", "buffer", marks=pytest.mark.slow),
+    ],
+)
+def test_every_family_is_clean(device, storage, under_oclgrind):
+    model = network()
+    feeds = feeds_for(model)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    options = {"device": device, "storage": storage, "algorithms": ALGORITHMS}
+    with tvmflow.compile(model, **options) as module:
+        outputs = under_oclgrind()(module, feeds)
+        for info, reference in zip(module.outputs, expected, strict=True):
+            assert_close(outputs[info.name], reference, NETWORK, info.name)

@@ -1,0 +1,127 @@
+"""Resizes between convolutions and of plain pictures: numbers, vectors, any knobs."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from operators import build, feeds_for, random
+from rows import MODES
+
+import tvmflow
+from tvmflow.schedules import resize
+from tvmflow.schedules.family import candidates
+from tvmflow.target import PRESETS
+from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
+
+pytestmark = pytest.mark.opencl
+
+#: Attributes, and factors of rows and columns.
+CASES = {
+    "linear": ({"mode": "linear"}, (2, 3)),
+    "smaller": ({"mode": "linear"}, (0.5, 1)),
+    "corners": ({"mode": "linear", "coordinate_transformation_mode": "align_corners"}, (2, 2)),
+    "nearest": (
+        {
+            "mode": "nearest",
+            "nearest_mode": "floor",
+            "coordinate_transformation_mode": "asymmetric",
+        },
+        (3, 2),
+    ),
+    "cubic": ({"mode": "cubic"}, (2, 2)),
+    "rows": ({"mode": "cubic"}, (2, 1)),
+}
+
+
+def network(case, channels=10):
+    """A resize between convolutions, with an activation behind it, and one of a plain input."""
+    attributes, factors = CASES[case]
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["t"]),
+        helper.make_node("Resize", ["t", "", "scales"], ["u"], **attributes),
+        helper.make_node("Relu", ["u"], ["v"]),
+        helper.make_node("Conv", ["v", "b"], ["y"]),
+        helper.make_node("Resize", ["p", "", "scales"], ["z"], **attributes),
+    ]
+    constants = {
+        "a": random((channels, 3, 1, 1)),
+        "b": random((5, channels, 1, 1), 0.3),
+        "scales": np.array([1, 1, *factors], np.float32),
+    }
+    inputs = {"x": (2, 3, 8, 7), "p": (1, 2, 6, 6)}
+    return build(nodes, inputs, ["y", "z"], constants, opset=18)
+
+
+def resizes(module):
+    """What the family was given, function by function."""
+    found = module.metadata["schedules"].items()
+    return {name: choice for name, choice in found if choice["family"] == "resize"}
+
+
+def check(model, module, dtype="fp32"):
+    feeds = feeds_for(model)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    outputs = module(**feeds)
+    for info, reference in zip(module.outputs, expected, strict=True):
+        table = STORED_AS_HALF if dtype == "fp16" else NETWORK
+        assert_close(outputs[info.name], reference, table, info.name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_resizes_are_right(case, mode):
+    target, device, storage, dtype = mode
+    model = network(case)
+    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    with tvmflow.compile(model, **options) as module:
+        check(model, module, dtype)
+        found = resizes(module)
+    # Cubic modes have a function for each axis; those of plain tensors are products of matrices.
+    assert len(found) == {"cubic": 2, "rows": 1}.get(case, 2)
+    assert {choice["shape"]["lanes"] for choice in found.values()} >= {16 if device == "cpu" else 4}
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_any_knobs_are_right(device):
+    model = network("linear", channels=6)
+    with tvmflow.compile(model, device=device) as module:
+        found = resizes(module)
+    spaces = {
+        name: list(candidates(resize, resize.Shape(**choice["shape"]), PRESETS[device]))
+        for name, choice in found.items()
+    }
+    for step in (0, 2, 5):
+        knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
+        with tvmflow.compile(model, device=device, knobs=knobs) as module:
+            assert {choice["source"] for choice in resizes(module).values()} == {"given"}
+            check(model, module)
+
+
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_texels_are_read_and_written_whole(storage, tmp_path):
+    """Two neighbours of two rows and columns each: 8 reads of four channels, 2 writes."""
+    with tvmflow.compile(network("corners"), device="adreno", storage=storage, dump_ir=tmp_path):
+        pass
+    (source,) = tmp_path.glob("*export.0.opencl")
+    text = source.read_text()
+    text = text[re.search(r"__kernel void fused_resize\w*_relu_kernel\([^)]*\) {", text).start() :]
+    text = text[: text.index("\n}")]
+    if storage == "texture":
+        assert len(re.findall("read_imagef", text, re.IGNORECASE)) == 8
+        assert text.count("write_imagef") == 2
+    else:
+        assert len(re.findall(r"vload4\([^;,]*, t_ptr", text)) == 8
+        assert len(re.findall(r"vstore4\(.*intermediate_ptr", text)) == 2
+        assert not re.search(r"intermediate_ptr\[", text)
+
+
+def test_a_cpu_computes_a_row_in_vectors(tmp_path):
+    with tvmflow.compile(network("linear"), device="cpu", dump_ir=tmp_path) as module:
+        blocked = [c for c in resizes(module).values() if c["shape"]["lanes"] == 16]
+        assert blocked[0]["knobs"]["tile_w"] > 4
+    (source,) = tmp_path.glob("*export.0.opencl")
+    assert re.search(r"vstore16\(.*compute_intermediate_ptr", source.read_text())
