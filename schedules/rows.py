@@ -249,7 +249,9 @@ def _write(
     step, item, vector = sch.split(column, [None, items, along])
     if items > 1:
         bind_items(workload, [item], items, ITEM)
-    if workload.lanes_of(output):
+    # CUDA's vectors must be aligned, which those of every row but the first may not be.
+    aligned = lane is not None or tail % along == 0
+    if workload.lanes_of(output) and (aligned or workload.target.kind != "cuda"):
         sch.vectorize(vector if lane is None else lane)
     if whole and tail:
         # A test for the last elements in the loop would break up vectors.

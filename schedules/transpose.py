@@ -230,7 +230,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     sch.reorder(read_column, read_row)
     if knobs.share:
         sch.storage_align(staged, 0, axis=-2, factor=2, offset=1)
-        lanes = knobs.rows if knobs.rows in LANES else 1
+        # Rows of an odd length are no place for CUDA's vectors, which must be aligned.
+        lanes = knobs.rows if knobs.rows in LANES and workload.target.kind != "cuda" else 1
         deal_out(workload, block, [read_column, read_row], lanes)
     else:
         sch.unroll(read_column)

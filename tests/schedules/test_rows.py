@@ -223,6 +223,15 @@ def test_shared_rows_have_kernels_for_each_statistic():
     assert found.count("T.vectorized") >= 3
 
 
+@pytest.mark.parametrize("length", [1003, 1004])
+def test_vectors_of_cuda_are_aligned(length, tmp_path):
+    """Rows of 1003 elements begin anywhere: only those of 1004 are written in vectors."""
+    model = single("Softmax", [(3, length)], axis=1)
+    tvmflow.compile(model, target="cuda", dump_ir=tmp_path).close()
+    (source,) = tmp_path.glob("*export.0.cuda")
+    assert ("*(float4*)(softmax_ptr" in source.read_text()) == (length == 1004)
+
+
 def test_statistics_that_are_asked_for_are_computed():
     node = helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y", "m", "d"])
     model = build([node], {"x0": (4, 30)}, ["y", "m", "d"], affine(30))

@@ -88,6 +88,16 @@ def test_a_group_turns_its_tile_in_local_memory():
     assert len(re.findall(r"vstore4\(.*y_ptr", text)) == 4
 
 
+def test_vectors_of_cuda_are_aligned():
+    """The rows of local memory have an odd length: CUDA writes them element by element."""
+    spec = resolve("cuda")
+    knobs = transpose.Knobs(rows=4, columns=4, tiles=1, share=True, group_size=64)
+    scheduled = transpose.apply(Workload.of(turned((64, 96), (1, 0)), spec), knobs)
+    text = scheduled.mod["main"].script()
+    assert text.count("T.vectorized") == 1
+    assert schedule_function(turned((64, 96), (1, 0)), spec).knobs["rows"] == 4
+
+
 def test_axes_that_no_vector_divides_go_through_local_memory():
     scheduled, text = source(turned((97, 143), (1, 0)), "adreno")
     assert scheduled.family == "transpose"
