@@ -99,6 +99,8 @@ CASES = {
     "quantized": (quantized, {"dense"}),
     "softmax": (partial(single, "Softmax", [(5, 1003)], axis=1), {"softmax"}),
     "softmax_channels": (partial(single, "Softmax", [(1, 7, 5, 9)], axis=1), {"softmax"}),
+    # Two work-groups share the row.
+    "softmax_long": (partial(single, "Softmax", [(1, 20011)], axis=1), {"softmax"}),
     "layer_norm": (partial(layer_norm, 7, 197), {"normalization"}),
     "mean_of_maps": (partial(single, "GlobalAveragePool", [(1, 7, 19, 19)]), {"reduction"}),
     "mean_of_all": (
@@ -106,6 +108,15 @@ CASES = {
     ),
     "arg_max": (arg_max, {"reduction"}),
     "turned": (partial(single, "Transpose", [(2, 24, 40)], perm=[0, 2, 1]), {"transpose"}),
+    "turned_in_shared_memory": (
+        partial(single, "Transpose", [(33, 47)], perm=[1, 0]), {"transpose"}
+    ),
+    "resize": (
+        partial(single, "Resize", [(1, 3, 6, 7)],
+                {"roi": np.array([], np.float32), "scales": np.array([1, 1, 2, 3], np.float32)},
+                mode="linear"),
+        {"resize"},
+    ),
     "moved": (partial(single, "Concat", [(1, 3, 5, 5), (1, 5, 5, 5)], axis=1), {"moving"}),
     "running_sum": (
         partial(single, "CumSum", [(3, 41)], {"axis": np.array(1, np.int64)}), {"moving"}
