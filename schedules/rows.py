@@ -20,6 +20,7 @@ from tvm import s_tir
 
 from ..target import Device
 from . import fallback
+from .blocks import is_injective
 from .common import LANES, ROLE, Block, Loop, Workload
 from .family import Constraint, Value, knob
 from .sums import (
@@ -140,7 +141,10 @@ def match(workload: Workload, family: str) -> Shape | None:
         return None
     extents, axes = workload.extents(anchor), _axes(workload, anchor)
     after = workload.after(anchor)
-    if any(workload.extents(block) != extents for block in after):
+    # What else the last block reads (a mask of rows, say) is computed where it is read.
+    if not all(is_injective(workload.sch, block) for block in after):
+        return None
+    if after and workload.extents(after[-1]) != extents:
         return None
     length = prod(extents[a] for a in axes)
     rank = len(extents)

@@ -68,6 +68,26 @@ def test_log_softmax_of_large_numbers_with_an_epilogue(device):
     assert check(model, reference, x, ["softmax"], mode) == ["softmax"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_rows_that_a_mask_leaves_out(device):
+    """Where nothing is attended to, a row is zeros: by a comparison of one number a row."""
+    nodes = [
+        helper.make_node("Softmax", ["x0"], ["s"], axis=-1),
+        helper.make_node("Less", ["x1", "zero"], ["t"]),
+        helper.make_node("Where", ["t", "zero", "s"], ["y"]),
+    ]
+    shapes = {"x0": (2, 5, 37), "x1": (2, 5, 1)}
+    model = build(nodes, shapes, ["y"], {"zero": np.float32(0)})
+    feeds = feeds_for(model)
+    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    assert 0 < (reference == 0).all(-1).sum() < 10
+    with tvmflow.compile(model, target="opencl", device=device) as module:
+        assert_close(module(**feeds)["y"], reference, OPERATOR)
+        families = [choice["family"] for choice in module.metadata["schedules"].values()]
+    assert "softmax" in families
+    assert "fallback" not in families
+
+
 NORMALS = {
     "layer": ("LayerNormalization", (7, 197), (197,), (1,), {}),
     "layer_of_two_axes": ("LayerNormalization", (3, 5, 33), (5, 33), (1, 2), {"axis": 1}),
