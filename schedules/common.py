@@ -9,7 +9,7 @@ it, because names do not survive fusion unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ LANES = (2, 4, 8, 16)
 
 Block = Any
 Loop = Any
+#: What makes a product of two factors.
+Multiply = Callable[[Any, Any], Any]
 
 
 @dataclass
@@ -149,7 +151,8 @@ class Workload:
         self.sch.compute_at(staged, above)
         self.sch.set_scope(staged, 0, "local")
         loops = self.loops_below(staged, above)
-        if loops and int(self.sch.get(loops[-1]).extent) in LANES:
+        wide = bool(loops) and int(self.sch.get(loops[-1]).extent) in LANES
+        if wide and not gathers_bytes(self.sch.get(staged)):
             self.vectorize_last(loops)
         else:
             self.unroll_all(loops)

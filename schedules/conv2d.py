@@ -5,12 +5,16 @@ Computes, with ``c`` lanes a block and ``C' = ceil(C / c)``::
     x[N, I', H, W, c]  (or plain x[N, I, H, W])     w[O', I/groups, KH, KW, c]
     y[n, o', h, w, o] = sum_{i, p, q} x[n, i // c, h*s + p*d, w*s + q*d, i % c] * w[o', i, p, q, o]
 
+Of 8-bit numbers, ``x`` and ``w`` hold four input channels in each element (:mod:`.integers`),
+``x`` has ``c / 4`` lanes, and products are dot products.
+
 The sum runs over the real input channels only: whatever stands in the padding
 lanes of ``x`` is never read.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
 
@@ -19,7 +23,7 @@ from tvm import s_tir, te, tirx
 from ..borders import PRAGMA as BORDERS
 from ..target import Device
 from ..texture.scope import is_half, is_texture
-from .common import FAMILY, Workload, narrowed, widened
+from .common import FAMILY, Multiply, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .sharing import CONSTANT_BYTES, share, to_constant_memory
 from .tiles import divisors, largest_divisor, tile_choices, tile_of
@@ -40,16 +44,19 @@ def compute(
     dilation: tuple[int, int],
     groups: int,
     sums: str | None = None,
+    multiply: Multiply = operator.mul,
 ) -> te.Tensor:
     """The convolution as TE; shapes as in the module's docstring.
 
     With ``groups > 1`` the output channels of a group must be a multiple of the
     block, so that all lanes of an output vector read the same input channels.
 
-    ``sums`` is the dtype of products and sums where it is another than the tensors'.
+    ``sums`` is the dtype of products and sums where it is another than the tensors',
+    ``multiply`` what makes products.
     """
     outputs, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
     blocked = len(x.shape) == 5
+    lanes = int(x.shape[-1])
     padded = pad_spatial(x, padding)
     out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
@@ -62,11 +69,11 @@ def compute(
         channel = i if groups == 1 else tirx.floordiv(oo, outputs_per_group) * inputs + i
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         if blocked:
-            lane = tirx.floormod(channel, block)
-            value = padded[n, tirx.floordiv(channel, block), row, column, lane]
+            lane = tirx.floormod(channel, lanes)
+            value = padded[n, tirx.floordiv(channel, lanes), row, column, lane]
         else:
             value = padded[n, channel, row, column]
-        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
+        product = multiply(narrowed(value, sums), narrowed(w[oo, i, p, q, o], sums))
         return te.sum(product, axis=[i, p, q])
 
     shape = (x.shape[0], outputs, out_h, out_w, block)
@@ -101,6 +108,8 @@ class Shape:
     texture: bool
     #: How weights are stored: ``texture``, ``buffer``, or ``half`` in a buffer.
     weights: str
+    #: Lanes of a block of the input: fewer than those of the output where each holds four channels.
+    input_block: int
 
     @classmethod
     def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
@@ -108,9 +117,23 @@ class Shape:
         padded = workload.padding()
         reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
         extents = workload.extents(anchor)
-        scope = workload.sch.get(anchor).reads[1].source.scope()
+        sch = workload.sch
+        scope = sch.get(anchor).reads[1].source.scope()
         weights = "texture" if is_texture(scope) else "half" if is_half(scope) else "buffer"
-        return cls(*extents, padded=padded is not None, texture=reads, weights=weights)
+        source = sch.get(anchor).reads[0].source
+        block = int(source.shape[-1]) if len(source.shape) == 5 else extents[4]
+        return cls(
+            *extents,
+            padded=padded is not None,
+            texture=reads,
+            weights=weights,
+            input_block=block,
+        )
+
+    @property
+    def together(self) -> int:
+        """Inputs of one block that are taken together."""
+        return input_lanes(self.inputs, self.input_block)
 
     @property
     def weight_bytes(self) -> int:
@@ -158,7 +181,7 @@ TILE_CONSTRAINTS = (
     Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
     Constraint(
         "unroll_i must divide the input channels that are taken together.",
-        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
+        lambda k, s, d: s.together % k.unroll_i == 0,
     ),
 )
 #: Of where weights are read.
@@ -191,7 +214,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     tile_o, tile_h, tile_w = (_cpu_tile if device.is_cpu else _gpu_tile)(shape, device)
     # Unrolling pays where little else is: in narrow maps, and where registers are few.
     deep = 4 if not device.is_cpu or shape.width <= 7 else 1
-    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), deep)
+    unroll_i = largest_divisor(shape.together, deep)
     group_w, split = group_form(shape, tile_w, device)
     stage, size = device.stage_input, device.group_size
     return Knobs(tile_o, tile_h, tile_w, unroll_i, stage, split, "direct", group_w, size)
@@ -225,7 +248,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_o": divisors(shape.outputs, 4),
         "tile_h": rows,
         "tile_w": columns,
-        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
+        "unroll_i": divisors(shape.together, 16),
         "weights": ("direct",) if device.is_cpu else WEIGHTS,
         **window_space(shape, device),
     }
@@ -244,7 +267,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Tile, stage and vectorise by ``knobs``."""
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
-    block = workload.extents(anchor)[4]
+    shape = Shape.of(workload, anchor)
     weight_source = sch.get(anchor).reads[1].source
     texels = workload.stage_texels(anchor, 0, pad)
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
@@ -261,12 +284,11 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
     *tile, i, p, q = workload.loops_below(anchor, item)
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
-    inputs = int(sch.get(i).extent)
-    lanes = input_lanes(inputs, block)
+    lanes = shape.together
     unroll_i = knobs.unroll_i
     if texels is not None:
         # Whole texels, also the last one: products of channels that it lacks are left out.
-        lanes = unroll_i = block
+        lanes = unroll_i = shape.input_block
     i_block, i_lane = sch.split(i, [None, lanes])
     i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile)

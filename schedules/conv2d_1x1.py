@@ -19,7 +19,7 @@ from tvm import s_tir
 from ..target import Device
 from . import conv2d
 from .common import Block, Loop, Workload
-from .conv2d import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape, input_lanes
+from .conv2d import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
 from .family import GROUP_FITS, Constraint, Value, knob, violated
 from .sharing import LOCAL_BYTES
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices
@@ -48,7 +48,7 @@ class Knobs:
 
 def _blocks(shape: Shape) -> int:
     """Whole blocks of input channels, which a split sum is made of; 1 where there is a part."""
-    return shape.inputs // shape.lanes if shape.inputs % shape.lanes == 0 else 1
+    return shape.inputs // shape.input_block if shape.inputs % shape.input_block == 0 else 1
 
 
 def _local_bytes(knobs: Knobs, shape: Shape) -> int:
@@ -120,7 +120,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_o": divisors(shape.outputs, 4),
         "tile_h": divisors(shape.height, 8),
         "tile_w": tile_choices(shape.width, device.accumulators),
-        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
+        "unroll_i": divisors(shape.together, 16),
         "split_i": (1,) if device.is_cpu else (1, 2, 4, 8),
         "weights": ("direct",) if device.is_cpu else WEIGHTS,
         "group_size": group_sizes(device),
@@ -169,8 +169,10 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     workload.vectorize_last([n, oi, h, w, lane])
     sch.compute_at(partial, o, preserve_unit_loops=True)
     *tile, i, p, q = workload.loops_below(partial, o)
-    i_block, i_lane = sch.split(i, [None, shape.lanes])
-    i_outer, i_inner = sch.split(i_lane, [None, knobs.unroll_i if texels is None else shape.lanes])
+    i_block, i_lane = sch.split(i, [None, shape.input_block])
+    i_outer, i_inner = sch.split(
+        i_lane, [None, knobs.unroll_i if texels is None else shape.input_block]
+    )
     sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
     if texels is not None:
         workload.place_staged(texels, q)

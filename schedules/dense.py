@@ -22,6 +22,7 @@ In the last form the sum over K is taken in lanes that are added up at the end.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from math import gcd
 
@@ -30,7 +31,7 @@ from tvm import s_tir, te, tirx
 from ..target import Device
 from .batches import batch_of, leading
 from .blocks import drop_test, is_vector
-from .common import FAMILY, ROLE, Workload, narrowed, widened
+from .common import FAMILY, ROLE, Multiply, Workload, narrowed, widened
 from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor
 
@@ -48,10 +49,18 @@ ROW_TILE = 6
 # -- what it computes ---------------------------------------------------------------------
 
 
-def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None = None) -> te.Tensor:
+def compute_packed(
+    x: te.Tensor,
+    w: te.Tensor,
+    units: int,
+    *,
+    sums: str | None = None,
+    multiply: Multiply = operator.mul,
+) -> te.Tensor:
     """``x[.., M, K] @ w`` with packed weights ``[.., ceil(N / c), K, c]``, giving ``[.., M, N]``.
 
-    ``sums`` is the dtype of products and sums where it is another than the tensors'.
+    ``sums`` is the dtype of products and sums where it is another than the tensors',
+    ``multiply`` what makes products.
     """
     lead, rows = leading(x, w, 3), int(x.shape[-2])
     blocks, depth, block = (int(d) for d in w.shape[-3:])
@@ -62,7 +71,7 @@ def compute_packed(x: te.Tensor, w: te.Tensor, units: int, *, sums: str | None =
         *batch, m, nn, n = index
         row = m if whole == rows else tirx.min(m, rows - 1)
         left, right = x(*batch_of(x, 2, batch), row, k), w(*batch_of(w, 3, batch), nn, k, n)
-        return te.sum(narrowed(left, sums) * narrowed(right, sums), axis=k)
+        return te.sum(multiply(narrowed(left, sums), narrowed(right, sums)), axis=k)
 
     shape = (*lead, whole, blocks, block)
     product = te.compute(shape, body, name="dense", attrs={FAMILY: PACKED})

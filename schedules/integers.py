@@ -1,9 +1,18 @@
 """Sums of products of 8-bit numbers, around the computations of the families.
 
-Products of 8-bit numbers have at most 16 bits.  A sum of them is exact in fp32 up to 2^24, and
-fp32 multiplies and adds in one instruction of every device, where int32 takes two (mobile GPUs:
-a product at a quarter of the rate).  So sums are taken in fp32 where the weights, which are
-constants, say that none can be larger; else in int32.  Tensors and weights stay 8-bit in memory.
+**Dot products.** Where weights fit int8 without their zero point, four input channels are
+multiplied at once (:mod:`tvmflow.dot_products`): an element of ``x`` and of ``w`` holds four of
+them.  The zero point of ``x`` leaves the sums, ``sum((x - z) w) = sum(x w) - z sum(w)``; the last
+term is a constant of each output channel.  Padding has the value ``z``, and int8 becomes uint8 by
+128 more, also in ``z``.  Input channels are padded to fours, their weights with zeros.
+
+    x[..]: uint8 or int8    words of four: int32    w[..]: int32, four of int8    y[..]: int32
+
+**Single products**, in depthwise convolutions and for weights beyond int8.  Products of 8-bit
+numbers have at most 16 bits.  A sum of them is exact in fp32 up to 2^24, and fp32 multiplies and
+adds in one instruction of every device, where int32 takes two (mobile GPUs: a product at a quarter
+of the rate).  So sums are taken in fp32 where the weights, which are constants, say that none can
+be larger; else in int32.  Tensors and weights stay 8-bit in memory.
 
     x[..]: uint8 or int8    w[..]: int8 (int16 with a zero point beyond it)    y[..]: int32
 """
@@ -17,7 +26,9 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from ..dot_products import dot
 from .common import PAD, ROLE
+from .windows import pad_spatial
 
 #: Up to here all integers are fp32 numbers.
 EXACT_LIMIT = 1 << 24
@@ -67,3 +78,69 @@ class Integers:
             return te.compute(result.shape, lambda *i: tirx.Cast("int32", result(*i)), name="count")
 
         return wrapped
+
+
+#: Bytes of a word that are added up in one dot product.
+WORD = 4
+
+
+def _word_of(byte: int) -> int:
+    """An int32 of four times the same byte."""
+    return int.from_bytes([byte] * WORD, "little", signed=True)
+
+
+def fits_dots(weight: np.ndarray) -> bool:
+    """Whether weights without their zero point are int8."""
+    return bool(narrowest(weight).dtype == np.int8)
+
+
+@dataclass(frozen=True)
+class Dots:
+    """How a computation of floats becomes one of dot products."""
+
+    #: Zero point of the left operand as unsigned bytes.
+    zero: int
+
+    def around(self, compute: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
+        """``compute`` of words; the zero point is still in the result, of int32."""
+
+        def wrapped(
+            x: te.Tensor,
+            w: te.Tensor,
+            *args: Any,
+            padding: tuple[int, int, int, int] | None = None,
+            **options: Any,
+        ) -> te.Tensor:
+            if padding is None:
+                left = words(x, len(x.shape) - 1)
+            else:
+                # Copied to private memory first: by the block that pads, where there is one.
+                padded = any(padding)
+                left = words(x, 4 if len(x.shape) == 5 else 1, copied=not padded)
+                left = pad_spatial(left, padding, _word_of(self.zero))
+                options["padding"] = (0, 0, 0, 0)
+            return compute(left, w, *args, multiply=_product, **options)
+
+        return wrapped
+
+
+def _product(x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+    return dot(tirx.const(0, "int32"), x, w)
+
+
+def words(x: te.Tensor, axis: int, *, copied: bool = False) -> te.Tensor:
+    """Four neighbours along an axis as the bytes of an int32, unsigned, the first one lowest."""
+    extent = int(x.shape[axis])
+    shape = [*x.shape[:axis], -(-extent // WORD), *x.shape[axis + 1 :]]
+
+    def word(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+        total = tirx.const(0, "int32")
+        for byte in range(WORD if extent > WORD else extent):
+            position = index[axis] * WORD + byte
+            value = tirx.Cast("uint8", x(*index[:axis], position, *index[axis + 1 :]))
+            if extent > WORD and byte >= (extent % WORD or WORD):
+                value = tirx.if_then_else(position < extent, value, tirx.const(0, "uint8"))
+            total = total | (tirx.Cast("int32", value) << tirx.const(8 * byte, "int32"))
+        return total if x.dtype == "uint8" else total ^ tirx.const(_word_of(128), "int32")
+
+    return te.compute(shape, word, name="words", attrs={ROLE: PAD} if copied else {})

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from ..target import Device
+from .blocks import gathers_bytes
 from .common import LANES, PAD, ROLE, Workload
 from .family import Constraint, Value
 from .tiles import group_sizes, group_widths
@@ -25,7 +26,7 @@ def window_steps(workload: Workload, anchor: s_tir.schedule.SBlockRV) -> list[in
     return [int(step) for step in str(workload.annotation(anchor, STEPS)).split(",")]
 
 
-def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> te.Tensor:
+def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:
     """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
     top, left, bottom, right = padding
     if not any(padding):
@@ -85,5 +86,9 @@ def stage_padded(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object
     if len(loops) < 3:
         return
     extent = int(workload.sch.get(loops[-1]).extent)
-    if extent in LANES and len(workload.sch.get(pad).writes[0].region) == 5:
-        workload.sch.vectorize(loops[-1])
+    block = workload.sch.get(pad)
+    if extent in LANES and len(block.writes[0].region) == 5:
+        if gathers_bytes(block):
+            workload.unroll_all(loops[-1:])
+        else:
+            workload.sch.vectorize(loops[-1])

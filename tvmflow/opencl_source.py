@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .dot_products import OPENCL, with_functions
 from .schedules.sharing import CONSTANT_SUFFIX
 from .texture.half import PREFIX as HALF_PREFIX
 from .texture.half import macros
@@ -86,4 +87,5 @@ def _arguments(source: str, start: int) -> list[str]:
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
+    source = with_functions(source, OPENCL)
     return macros() + source if HALF_PREFIX in source else source

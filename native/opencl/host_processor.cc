@@ -43,4 +43,13 @@ const char* OlderProcessorName() {
 #endif
 }
 
+bool HostHasVectorDotProducts() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512vnni");
+#else
+  return false;
+#endif
+}
+
 }  // namespace tvmflow::opencl

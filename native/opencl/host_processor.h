@@ -13,4 +13,8 @@ std::string HostProcessorIdentity();
 // has; the newest such.  Null on architectures other than x86-64.
 const char* OlderProcessorName();
 
+// Whether it has vpdpbusd on vectors of 512 bits.  Drivers that compile for an older processor
+// do not tell kernels so.
+bool HostHasVectorDotProducts();
+
 }  // namespace tvmflow::opencl

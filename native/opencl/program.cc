@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include "host_processor.h"
 #include "settings.h"
 
 namespace tvmflow::opencl {
@@ -9,9 +10,13 @@ namespace {
 // changes the meaning of NaN or infinity, or that lets functions be less exact.
 constexpr const char* kBuildOptions = "-cl-mad-enable";
 
-std::string BuildOptions() {
+std::string BuildOptions(const Device& device) {
+  std::string options = kBuildOptions;
+  // Kernels' own functions ask for it (tvmflow/dot_products.py).
+  if (device.info().type & CL_DEVICE_TYPE_CPU && HostHasVectorDotProducts())
+    options += " -DTVMFLOW_AVX512_VNNI";
   const std::string extra = CurrentSettings().build_options;
-  return extra.empty() ? kBuildOptions : std::string(kBuildOptions) + " " + extra;
+  return extra.empty() ? options : options + " " + extra;
 }
 
 }  // namespace
@@ -53,7 +58,7 @@ Kernel& Program::Build(size_t index, Device& device) {
 }
 
 ProgramBuild& Program::BuildProgram(size_t index, Device& device, OnDevice& state) {
-  const std::string options = BuildOptions();
+  const std::string options = BuildOptions(device);
   if (!state.whole && !state.whole_failed && kernels_.size() > 1) {
     std::string source;
     std::vector<std::string> names;

@@ -55,7 +55,7 @@ def conv_shape(rng, lanes, kernel):
         pick([1, 2]), pick([1, 3, 8, 40]), pick([1, 7, 13, 112]), pick([1, 5, 14, 112]), lanes,
         pick([1, 3, 16, 30, 512]), kernel, kernel,
         padded=kernel > 1, texture=rng.random() < 0.5,
-        weights=pick(["texture", "buffer", "half"]),
+        weights=pick(["texture", "buffer", "half"]), input_block=pick([lanes, lanes // 4]),
     )  # fmt: skip
 
 

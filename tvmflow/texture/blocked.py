@@ -99,6 +99,12 @@ def dense_weight(weight: np.ndarray, block: int) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(depth, units // block, block).transpose(1, 0, 2))
 
 
+def words(weight: np.ndarray, axis: int) -> np.ndarray:
+    """Four neighbours of int8 along an axis as an int32, the first one lowest, padded with 0."""
+    last = np.moveaxis(pad_axis(weight, axis, 4), axis, -1)
+    return np.moveaxis(np.ascontiguousarray(last).view("<i4"), -1, axis)
+
+
 def pack(x: te.Tensor, block: int) -> te.Tensor:
     """``[N, C, H, W]`` to ``[N, C', H, W, c]`` as TE; padding lanes are zero."""
     n, channels, h, w = (int(d) for d in x.shape)

@@ -99,8 +99,6 @@ def requantize(
     limits, zero_point = np.iinfo(c.result.dtype), float(points.reshape(()))
     low, high = (constant(np.float32(v - zero_point)) for v in (limits.min, limits.max))
     value = c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
-    # Not R.round, which TVM computes number by number and which would keep whole kernels from
-    # vectors.  Halves go up instead of to even: within one unit of the result.
-    value = c.emit(R.floor(c.emit(R.add(value, constant(np.float32(0.5))))))
+    value = c.emit(R.round(value))
     value = c.emit(R.add(value, constant(np.float32(zero_point))))
     return R.astype(value, c.result.dtype)

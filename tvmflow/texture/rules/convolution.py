@@ -43,7 +43,11 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     outputs, inputs = weight.shape[:2]
     groups = int(attrs.groups)
     padded = any(ints(attrs.padding))
-    integers = quantized(layout, x, weight, (1, 2, 3), staged=not padded)
+    of_one_filter = groups > 1 and inputs == 1 and outputs == groups
+    # Lanes of one vector read different channels: no four of them lie side by side.
+    mixed = groups > 1 and bool((outputs // groups) % block)
+    dots = not of_one_filter and not mixed and (groups == 1 or inputs % 4 == 0)
+    integers = quantized(layout, x, weight, (1, 2, 3), dots=dots, staged=not padded)
     around = _unchanged
     if integers is not None:
         x, weight, around = integers.source, integers.weight, integers.integers.around
@@ -60,7 +64,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         "sums": layout.sums(call, int(inputs * weight[0, 0].size), weight),
         "primfunc_attrs": {"op_pattern": OUT_ELEMWISE_FUSABLE},
     }
-    if groups > 1 and inputs == 1 and outputs == groups:
+    if of_one_filter:
         expr = layout.bb.emit_te(
             around(depthwise.compute),
             layout.blocked(x),
@@ -70,7 +74,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         )
         return Result(expr, True)
     packed = layout.constant(blocked.conv_weight(weight, block))
-    if groups > 1 and (outputs // groups) % block:
+    if mixed:
         expr = layout.bb.emit_te(
             around(grouped.compute),
             layout.blocked(x),
@@ -91,6 +95,9 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         groups=groups,
         primfunc_name_hint="conv2d",
     )
+    if integers is not None and integers.excess is not None:
+        excess = blocked.block_constant(integers.excess.reshape(1, -1, 1, 1), block)
+        expr = relax.op.subtract(expr, layout.constant(excess))
     return Result(expr, True)
 
 

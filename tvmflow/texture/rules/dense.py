@@ -46,9 +46,10 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     if array is None and rows is None and not _stays(layout, call):
         return _computed(layout, call)
     compute: Callable[..., Any] = dense.compute_packed
-    integers = None if array is None else quantized(layout, x, array, (0,), staged=False)
+    excess = None
+    integers = None if array is None else quantized(layout, x, array, (0,), dots=True)
     if integers is not None:
-        x, array = integers.source, integers.weight
+        x, array, excess = integers.source, integers.weight, integers.excess
         compute = integers.integers.around(compute)
     elif array is not None and _pays(layout, call, prod(shape[:-1])):
         left = layout.plain_as(x, (prod(shape[:-1]), array.shape[0]))
@@ -65,6 +66,8 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         packed = layout.constant(weights)
         sums = layout.sums(call, array.shape[0], array)
         expr = _emit(layout, compute, left, packed, array.shape[1], sums=sums)
+        if excess is not None:
+            expr = layout.bb.emit(relax.op.subtract(expr, layout.constant(excess)))
     elif rows is None:
         expr = _emit(layout, dense.compute_columns, left, layout.substitute(weight), layout.block)
     else:

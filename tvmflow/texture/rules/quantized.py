@@ -9,7 +9,8 @@ import numpy as np
 from tvm import relax
 
 from ...graph.rewriter import constant_array, op_name
-from ...schedules.integers import Integers, narrowest, sums_of
+from ...schedules.integers import Dots, Integers, fits_dots, narrowest, sums_of
+from .. import blocked
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -19,11 +20,14 @@ _NARROW = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class Quantized:
-    """An operand of 8 bits, the weights without their zero points, and how to multiply them."""
+    """A product of 8-bit numbers: its operands, and how to compute it."""
 
     source: relax.Expr
+    #: Without their zero points; four of int8 in an int32 for dot products.
     weight: np.ndarray
-    integers: Integers
+    integers: Integers | Dots
+    #: What the sums are too large by, for each output.
+    excess: np.ndarray | None = None
 
 
 def quantized(
@@ -32,18 +36,25 @@ def quantized(
     weight: np.ndarray,
     axes: tuple[int, ...],
     *,
-    staged: bool,
+    dots: bool,
+    staged: bool = False,
 ) -> Quantized | None:
     """What a product in int32 multiplies, if its left operand comes from 8 bits.
 
-    ``axes`` are those of the weights that are summed up; ``staged`` says whether the block that
-    converts the operand is the only one that may copy it to private memory.
+    ``axes`` are those of the weights that are summed up, and first the one that dot products
+    take fours of, if there are ``dots``.  Else ``staged`` says whether the block that converts the
+    operand is the only one that may copy it to private memory.
     """
     found = _source(layout, x)
     if found is None or weight.dtype != np.int32:
         return None
     source, zero = found
     limits = np.iinfo(str(source.ty.dtype))
+    if dots and fits_dots(weight):
+        zero -= limits.min
+        excess = zero * weight.sum(axis=axes)
+        narrow = blocked.words(weight.astype(np.int8), axes[0])
+        return Quantized(source, narrow, Dots(zero), excess.astype(np.int32))
     largest = max(limits.max - zero, zero - limits.min)
     sums = sums_of(weight, axes, largest)
     return Quantized(source, narrowest(weight), Integers(zero, sums, staged))
