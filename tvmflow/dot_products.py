@@ -104,9 +104,11 @@ _HALVES = (
 # name for them.  Our runtime tells whether the CPU has dot products, as drivers compile for an
 # older one.  Products of pairs, which all CPUs with AVX-512 have, take four instructions for one.
 # Without any of these, four products and sums in fp32 are the fastest that all devices have, and
-# exact: none exceeds 4 * 255 * 128.
+# exact: none exceeds 4 * 255 * 128.  Kernels are built together, and each has the functions.
 OPENCL = (
     """\
+#ifndef TVMFLOW_DOT4
+#define TVMFLOW_DOT4
 #if defined(cl_khr_integer_dot_product)
 #pragma OPENCL EXTENSION cl_khr_integer_dot_product : enable
 inline int tvmflow_dot4_1(int s, int x, int w) {
@@ -145,6 +147,7 @@ inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
   }
   return s;
 }
+#endif
 #endif
 """
 )

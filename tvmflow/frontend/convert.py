@@ -111,7 +111,9 @@ def _convert(
     ):
         values: Sequence[relax.Expr | None] = []
     else:
-        context = NodeContext(builder, node, graph.opset, expressions, graph.constants, results)
+        context = NodeContext(
+            builder, node, graph.opset, expressions, graph.constants, results, graph.dequantized
+        )
         try:
             converted = converter(context)
             values = [converted] if isinstance(converted, relax.Expr) else converted

@@ -47,6 +47,8 @@ class Graph:
         Constants of at least this size stay outside the IR and are never rewritten.
     types
         Types of inputs and of node results, where they are known.
+    dequantized
+        The DequantizeLinear nodes by the names of their results, also of those that are constants.
     problems
         Why nodes cannot be compiled, as :meth:`refuse` noted them.
     """
@@ -59,6 +61,7 @@ class Graph:
     constants: dict[str, np.ndarray]
     large_weight_bytes: int
     types: dict[str, TensorType] = field(default_factory=dict)
+    dequantized: dict[str, onnx.NodeProto] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)
 

@@ -39,6 +39,8 @@ def propagate(graph: Graph) -> None:
         elif not all(n in graph.types or n in graph.constants for n in node.input if n):
             kept.append(node)  # something before it is refused; it may have problems of its own
         else:
+            if node.op_type == "DequantizeLinear":
+                graph.dequantized[node.output[0]] = node
             types, reason = infer(node, graph)
             values = fold(node, graph, types) or _empty(types)
             graph.constants.update(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,24 @@ from ..graph import TensorType, node_name
 
 class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer
     """The node cannot be converted right; the message says why."""
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """``(value - zero) * scale``."""
+
+    value: relax.Expr
+    #: The value where it is a constant.
+    known: np.ndarray | None
+    #: One for all numbers, or a vector along an axis, as the zero point in int32.
+    scale: np.ndarray
+    zero: np.ndarray
+    axis: int
+
+    @property
+    def dtype(self) -> str:
+        """Of the value."""
+        return dtype_of(self.value) if self.known is None else str(self.known.dtype)
 
 
 class NodeContext:
@@ -34,6 +53,8 @@ class NodeContext:
         Values known now, by ONNX name.
     results
         Static types of the node's results, ``None`` for those that nothing uses.
+    dequantized
+        The DequantizeLinear nodes by the names of their results.
     """
 
     def __init__(
@@ -44,6 +65,7 @@ class NodeContext:
         expressions: Mapping[str, relax.Expr],
         constants: Mapping[str, np.ndarray],
         results: Sequence[TensorType | None],
+        dequantized: Mapping[str, onnx.NodeProto],
     ):
         self.builder = builder
         self.node = node
@@ -53,6 +75,7 @@ class NodeContext:
         self.results = results
         self._inputs: list[str] = list(node.input)
         self._expressions = expressions
+        self._dequantized = dequantized
         self.constants = constants
         self._attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._emitted = 0
@@ -77,6 +100,22 @@ class NodeContext:
     def input(self, index: int = 0) -> relax.Expr:
         """Return an input as a Relax expression."""
         return self._expressions[self._inputs[index]]
+
+    def dequantized(self, index: int) -> Dequantized | None:
+        """Return what DequantizeLinear made an input of, if its scale and zero point are known."""
+        node = self._dequantized.get(self._inputs[index])
+        if node is None or dtype_of(self.input(index)) != "float32":
+            return None
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        name, *parameters = [n for n in node.input if n]
+        scale, *zeros = [self.constants.get(n) for n in parameters]
+        if scale is None or attributes.get("block_size", 0) or any(z is None for z in zeros):
+            return None
+        zero = zeros[0] if zeros else np.zeros(scale.shape, np.uint8)
+        assert zero is not None
+        axis = attributes.get("axis", 1)
+        value, known = self._expressions[name], self.constants.get(name)
+        return Dequantized(value, known, scale, zero.astype(np.int32), axis)
 
     def inputs(self) -> list[relax.Expr]:
         """Return all inputs as Relax expressions."""

@@ -7,6 +7,7 @@ from tvm import relax
 
 from ..windows import per_axis, read_windows
 from .context import NodeContext, Refusal, constant, shape_of
+from .dequantized import integer_product
 from .registry import converts
 
 R = relax.op
@@ -18,8 +19,14 @@ _CONV_TRANSPOSE = {1: R.nn.conv1d_transpose, 2: R.nn.conv2d_transpose, 3: R.nn.c
 @converts("Conv")
 def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
-    result = convolve(c, c.input(0), c.input(1), c.shape(1))
-    return _with_bias(c, result, len(c.shape()) - 2)
+    rank = len(c.shape()) - 2
+    integers = integer_product(c, 0) if rank == 2 else None
+    if integers is None:
+        result = convolve(c, c.input(0), c.input(1), c.shape(1))
+    else:
+        total = convolve(c, integers.x, constant(integers.weight), c.shape(1))
+        result = integers.scaled(c, total, 1)
+    return _with_bias(c, result, rank)
 
 
 def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: tuple[int, ...]) -> relax.Expr:

@@ -6,7 +6,8 @@ import numpy as np
 import tvm
 from tvm import relax, topi
 
-from .context import NodeContext, Refusal, dtype_of, shape_of
+from .context import NodeContext, Refusal, constant, dtype_of, shape_of
+from .dequantized import integer_product
 from .registry import converts
 
 R = relax.op
@@ -15,6 +16,9 @@ R = relax.op
 @converts("MatMul")
 def matmul(c: NodeContext) -> relax.Expr:
     """Matrix product as NumPy's."""
+    integers = integer_product(c, 1) if len(c.shape(1)) == 2 <= len(c.shape()) else None
+    if integers is not None:
+        return integers.scaled(c, R.matmul(integers.x, constant(integers.weight)), -1)
     return R.matmul(c.input(0), c.input(1))
 
 
@@ -23,6 +27,13 @@ def gemm(c: NodeContext) -> relax.Expr:
     """alpha · A' · B' + beta · C; a constant B takes transposition and alpha in."""
     alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
     left = c.input(0)
+    transposed = bool(c.attribute("transB", 0))
+    plain = alpha == 1.0 and not c.attribute("transA", 0)
+    integers = integer_product(c, 0 if transposed else 1) if plain else None
+    if integers is not None:
+        weight = integers.weight.T if transposed else integers.weight
+        total = R.matmul(integers.x, constant(np.ascontiguousarray(weight)))
+        return _with_addend(c, integers.scaled(c, total, 1), beta)
     if c.attribute("transA", 0):
         left = c.emit(R.permute_dims(left))
     right, taken = _gemm_weight(c, alpha)
@@ -32,6 +43,11 @@ def gemm(c: NodeContext) -> relax.Expr:
     product = R.matmul(left, right)
     if alpha != 1.0 and not taken:
         product = R.multiply(c.emit(product), c.constant(alpha))
+    return _with_addend(c, product, beta)
+
+
+def _with_addend(c: NodeContext, product: relax.Expr, beta: float) -> relax.Expr:
+    """Add beta times the third input, if there is one."""
     if not c.has(2) or beta == 0.0:
         return product
     bias = c.input(2)
