@@ -114,9 +114,11 @@ class Dots:
             if padding is None:
                 left = words(x, len(x.shape) - 1)
             else:
-                # Copied to private memory first: by the block that pads, where there is one.
-                padded = any(padding)
-                left = words(x, 4 if len(x.shape) == 5 else 1, copied=not padded)
+                # Copied to private memory first where a window reads words again and again: by the
+                # block that pads, where there is one.
+                pointwise = int(w.shape[2]) == int(w.shape[3]) == 1
+                copied = not pointwise and not any(padding)
+                left = words(x, 4 if len(x.shape) == 5 else 1, copied=copied)
                 left = pad_spatial(left, padding, _word_of(self.zero))
                 options["padding"] = (0, 0, 0, 0)
             return compute(left, w, *args, multiply=_product, **options)

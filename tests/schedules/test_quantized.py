@@ -108,7 +108,9 @@ def surrounded(shape, outputs, groups=1):
 #: Each with the family that computes it.
 CASES = {
     "conv": (lambda: qlinear_conv((1, 7, 9, 11), 13), "conv2d"),
-    "conv_pointwise_batch": (lambda: qlinear_conv((2, 20, 8, 8), 17, 1), "conv2d"),
+    "conv_pointwise_batch": (lambda: qlinear_conv((2, 20, 8, 8), 17, 1), "conv2d_1x1"),
+    "conv_pointwise_split": (lambda: qlinear_conv((1, 136, 3, 3), 17, 1), "conv2d_1x1"),
+    "conv_unpadded": (lambda: qlinear_conv((1, 20, 8, 8), 17, pads=[0] * 4), "conv2d"),
     "conv_int8": (lambda: qlinear_conv((1, 18, 9, 9), 31, x="int8", strides=[2, 2]), "conv2d"),
     "conv_zero_point": (lambda: qlinear_conv((1, 5, 7, 7), 9, w="uint8", zero=120), "conv2d"),
     "conv_first": (lambda: qlinear_conv((1, 3, 15, 15), 9), "conv2d"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant, dtype_of
+from .context import NodeContext, Refusal, constant, dtype_of, shape_of
 from .registry import converts
 from .shaping import normalized_axis
 
@@ -23,10 +23,50 @@ def quantize(c: NodeContext) -> relax.Expr:
         raise Refusal("only division in float32 is supported")
     scale, zero = _parameters(c, "float32")
     x = c.input() if c.dtype() == "float32" else c.emit(R.astype(c.input(), "float32"))
-    value = c.emit(R.round(c.emit(R.divide(x, scale))))
+    value = c.emit(R.round(c.emit(_divided(c, x, scale))))
     if zero is not None:
         value = c.emit(R.add(value, zero))
-    return R.astype(limit(c, value, target), target)
+    return narrowed(c, limit(c, value, target), target)
+
+
+def _divided(c: NodeContext, x: relax.Expr, scale: relax.Expr) -> relax.Expr:
+    """x / scale; times the inverse of a constant where ``x`` comes of a sum of integer products.
+
+    Divisions take longer than small convolutions.  ONNX Runtime multiplies there, too; what else
+    is quantized may lie between two steps as often as not, and is divided.
+    """
+    values = c.known(1)
+    if values is None or not _of_products(c, x):
+        return R.divide(x, scale)
+    inverse = (1 / values.astype(np.float64)).astype(np.float32)
+    return R.multiply(x, constant(inverse.reshape(shape_of(scale))))
+
+
+def _of_products(c: NodeContext, x: relax.Expr) -> bool:
+    """Whether a tensor is a sum in int32, with scale, bias and activation."""
+    while isinstance(x, relax.Var):
+        value = c.builder.lookup_binding(x)
+        name = getattr(getattr(value, "op", None), "name", None)
+        if name == "relax.astype":
+            return dtype_of(value.args[0]) == "int32"
+        if name not in _AFTER_PRODUCTS:
+            return False
+        x = value.args[0]
+    return False
+
+
+_AFTER_PRODUCTS = tuple(
+    f"relax.{name}" for name in ("multiply", "add", "nn.relu", "clip", "maximum", "minimum")
+)
+
+
+def narrowed(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
+    """Whole numbers within the limits of an integer type, in that type.
+
+    Vectors of floats become 32-bit integers by one instruction, and these 8-bit ones; the direct
+    way is taken number by number.
+    """
+    return R.astype(c.emit(R.astype(value, "int32")), target)
 
 
 def limit(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:

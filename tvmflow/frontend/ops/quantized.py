@@ -11,6 +11,7 @@ from tvm import relax
 
 from .context import NodeContext, Refusal, constant
 from .convolution import convolve
+from .quantization import narrowed
 from .registry import converts
 
 R = relax.op
@@ -101,4 +102,4 @@ def requantize(
     value = c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
     value = c.emit(R.round(value))
     value = c.emit(R.add(value, constant(np.float32(zero_point))))
-    return R.astype(value, c.result.dtype)
+    return narrowed(c, value, c.result.dtype)
