@@ -100,6 +100,9 @@ _HALVES = (
     "}}\n"
 )
 
+# The feature, not the extension, says that a driver has the packed functions: Intel's CPU runtime
+# reports cl_khr_integer_dot_product and has none of them in OpenCL C 1.2.
+#
 # Where a driver compiles for x86 itself (PoCL), instructions are written as such: OpenCL C has no
 # name for them.  Our runtime tells whether the CPU has dot products, as drivers compile for an
 # older one.  Products of pairs, which all CPUs with AVX-512 have, take four instructions for one.
@@ -109,8 +112,7 @@ OPENCL = (
     """\
 #ifndef TVMFLOW_DOT4
 #define TVMFLOW_DOT4
-#if defined(cl_khr_integer_dot_product)
-#pragma OPENCL EXTENSION cl_khr_integer_dot_product : enable
+#if defined(__opencl_c_integer_dot_product_input_4x8bit_packed)
 inline int tvmflow_dot4_1(int s, int x, int w) {
   return dot_acc_sat_4x8packed_us_int(as_uint(x), as_uint(w), s);
 }
