@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import re
 
 import numpy as np
@@ -14,7 +16,11 @@ from tvm import s_tir, te, tirx
 
 import tvmflow
 from tvmflow.dot_products import CUDA, FUNCTION, OPENCL, dot, with_functions
+from tvmflow.schedules import FAMILIES
+from tvmflow.schedules.conv2d import Shape as ConvShape
+from tvmflow.schedules.family import candidates
 from tvmflow.schedules.integers import fits_dots, words
+from tvmflow.target import PRESETS
 from tvmflow.texture import blocked
 from tvmflow.tir_pipeline import TIR_PIPELINE
 
@@ -41,8 +47,9 @@ def product(depth, lanes):
     return sch.mod
 
 
-def built(depth, lanes, cpu):
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+def built(depth, lanes, cpu, triple=None):
+    machine = {"mcpu": cpu} if triple is None else {"mtriple": triple}
+    target = tvm.target.Target({"kind": "llvm", **machine})
     with target:
         return tvm.tirx.build(product(depth, lanes), target, pipeline=TIR_PIPELINE)
 
@@ -73,6 +80,11 @@ def test_the_instruction_is_one_of_the_targets_cpu(cpu, is_there):
     assert ("vpdpbusd" in assembly) == is_there
     # Accumulating in the instruction: no sum stands beside it.
     assert not (is_there and re.search(r"vpaddd\s.*zmm", assembly))
+
+
+def test_other_processors_get_arithmetic():
+    assembly = built(8, 16, None, "aarch64-linux-android").inspect_source("asm")
+    assert re.search(r"\tml[as]\t|\tmla\s|\tmul\s", assembly)
 
 
 def test_functions_stand_before_kernels_that_call_them():
@@ -175,15 +187,15 @@ def residual_network(zero):
     return n.model((1, 3, 11, 13), n.node("Identity", [d], "y"))
 
 
-def run_both(model, target, device, folder=None):
+def run_both(model, target, device, folder=None, **options):
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
     # As the model says: optimised, ONNX Runtime rounds biases to the sums' scale.
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), plain)
     (reference,) = session.run(None, {"x": x})
-    with tvmflow.compile(model, target=target, device=device, dump_ir=folder) as module:
+    with tvmflow.compile(model, target=target, device=device, dump_ir=folder, **options) as module:
         return module(x=x)[0], reference, module.metadata["kernels"]
 
 
@@ -260,8 +272,27 @@ def test_halves_are_rounded_to_even():
     np.testing.assert_array_equal(output, np.rint(x / 2.0).astype(np.uint8) + 3)
 
 
-@pytest.mark.slow
 def test_cuda_has_the_instruction(tmp_path):
     tvmflow.compile(dense_network("gemm"), target="cuda", dump_ir=tmp_path).close()
     (source,) = tmp_path.glob("*build.0.cuda*")
     assert f"{FUNCTION}4(" in source.read_text()
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("device", ["adreno", "cpu"])
+def test_any_knobs_are_right(device):
+    """Also those that put weights into local or constant memory, or split sums."""
+    model, preset, rng = residual_network(np.uint8(117)), PRESETS[device], random.Random(3)
+    with tvmflow.compile(model, target="opencl", device=device) as module:
+        schedules = module.metadata["schedules"]
+    families = {family.NAME: family for family in FAMILIES}
+    spaces = {
+        name: list(candidates(families[entry["family"]], ConvShape(**entry["shape"]), preset))
+        for name, entry in schedules.items()
+        if entry["family"] in ("conv2d", "conv2d_1x1")
+    }
+    assert len(spaces) == 3
+    for _ in range(2):
+        knobs = {name: dataclasses.asdict(rng.choice(found)) for name, found in spaces.items()}
+        output, reference, _ = run_both(model, "opencl", device, knobs=knobs)
+        assert_within_a_step(output, reference, 0.01, 0.1)
