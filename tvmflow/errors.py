@@ -66,6 +66,10 @@ class ArtifactError(TvmflowError):
     """A compiled module cannot be read, or is of another version or target."""
 
 
+class JournalError(TvmflowError):
+    """A tuning journal, or a log to import, cannot be read or written."""
+
+
 class DeviceError(TvmflowError):
     """No usable device, or the device's driver refused an operation."""
 

@@ -54,13 +54,14 @@ def half_sums(mod: IRModule) -> list[int]:
         if call.args and isinstance(call.args[0], GlobalVar):
             function = mod[call.args[0]]
             if isinstance(function, tirx.PrimFunc):
-                lengths.extend(_lengths(function))
+                lengths.extend(half_lengths(function))
 
     tvm_ffi.structural_walk(mod["main"].body, (Call, visit))
     return lengths
 
 
-def _lengths(function: tirx.PrimFunc) -> list[int]:
+def half_lengths(function: tirx.PrimFunc) -> list[int]:
+    """Lengths of the sums in 16 bits of a primary function without a schedule."""
     found: list[int] = []
 
     def visit(block: s_tir.SBlock) -> None:

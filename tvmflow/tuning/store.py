@@ -1,0 +1,237 @@
+"""A journal's file, mapped into memory: frames, definitions, the index and what follows it."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .definitions import (
+    SHORT,
+    Definitions,
+    MissingError,
+    read_definition,
+    trial_cost,
+    unpack_trial,
+)
+from .frames import (
+    BLOCK,
+    DEFINITION,
+    EVENT,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    INDEX,
+    TAIL,
+    TRIAL,
+    Damage,
+    Frame,
+    check_header,
+    frame_at,
+    frames,
+)
+from .index import MARKER, Table
+from .packing import MalformedError, unpack_data, unpack_number
+from .records import Trial, Workload
+
+logger = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+    """A trial or an event where it stands: in a frame, or at a place of a block."""
+
+    offset: int
+    kind: int
+    #: 0 where it is the frame itself, else its place in the block, from 1.
+    slot: int
+    payload: memoryview
+
+
+class Store:
+    """What can be read of an opened journal.
+
+    Parameters
+    ----------
+    path
+        For messages.
+    fd
+        The opened file, whose owner closes it.
+
+    Raises
+    ------
+    JournalError
+        If it is no journal of this version.
+    """
+
+    def __init__(self, path: Path, fd: int):
+        self.path = path
+        self._fd = fd
+        self._view = self._map()
+        self.definitions = Definitions(self._definition)
+        #: Bytes that could not be read, as far as they were looked at.
+        self.damage: list[Damage] = []
+        #: Bytes behind the last whole record.
+        self.tail: Damage | None = None
+        #: What the journal holds: its last index, and what follows that.
+        self.table = Table()
+        broken = check_header(self._view, path)
+        if broken is not None:
+            self._report(broken)
+        #: Where the last index begins and ends.
+        self.index_at = self.indexed_to = HEADER_BYTES
+        self._take_last_index()
+        self._read(self.indexed_to)
+
+    def _map(self) -> memoryview:
+        size = os.fstat(self._fd).st_size
+        # What others append later is not looked at; what is mapped never changes.
+        return memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) if size else b"")
+
+    def frame(self, offset: int) -> Frame | None:
+        """The frame at an offset, also one that was appended after the file was opened."""
+        if offset >= len(self._view):
+            self._view = self._map()
+        return frame_at(self._view, offset)
+
+    # -- the index, and what follows it --------------------------------------------------------
+
+    def _take_last_index(self) -> None:
+        mapped = self._view.obj
+        end = len(self._view)
+        while isinstance(mapped, mmap.mmap) and (at := mapped.rfind(MARKER, 0, end)) >= 0:
+            frame = frame_at(self._view, at - FRAME_BYTES)
+            if frame is not None and frame.kind == INDEX:
+                try:
+                    self.table = Table.unpack(frame.payload)
+                    self.index_at, self.indexed_to = frame.offset, frame.end
+                    return
+                except MalformedError as error:
+                    self._report(Damage(frame.offset, len(frame.payload), str(error)))
+            end = at
+
+    def _read(self, start: int) -> None:
+        """Take up what stands behind ``start`` in the table."""
+        found: list[Record] = []
+        self.tail = None
+        for record in self.records(start):
+            if record.kind == TRIAL:
+                found.append(record)
+            else:
+                self.table.events += 1
+        # At last: a trial may refer to a definition whose first copy is damaged.
+        for record in found:
+            try:
+                self.count(record)
+            except MalformedError as error:
+                self._report(Damage(record.offset, len(record.payload), str(error)))
+
+    def count(self, record: Record) -> None:
+        """Take up a trial in the table.
+
+        Raises
+        ------
+        MalformedError
+            If it, or what it refers to, is damaged.
+        """
+        short, cost = trial_cost(record.payload)
+        context = self.definitions.context(short)
+        workload = context.workload
+        entry = self.table.entry(workload.kin, workload.key, context.target.kin)
+        entry.add(cost, record.offset, record.slot)
+
+    def read_all(self) -> None:
+        """Forget the index and read every frame, because the index proved wrong."""
+        self.table, self.damage = Table(), []
+        self.definitions = Definitions(self._definition)
+        self._view = self._map()
+        self._read(HEADER_BYTES)
+
+    def _definition(self, short: bytes) -> memoryview | None:
+        offset = self.table.definitions.get(short)
+        frame = self.frame(offset) if offset is not None else None
+        return frame.payload if frame is not None and frame.kind == DEFINITION else None
+
+    # -- records -------------------------------------------------------------------------------
+
+    def records(self, start: int = HEADER_BYTES) -> Iterator[Record]:
+        """Trials and events in the order of the file; definitions are taken up on the way.
+
+        Damage is reported and skipped.  Types of frames that a newer minor version may have
+        added are skipped.
+        """
+        for item in frames(self._view, start):
+            if isinstance(item, Damage):
+                if item.reason == TAIL:
+                    self.tail = item
+                else:
+                    self._report(item)
+                continue
+            try:
+                if item.kind == DEFINITION:
+                    _, key, _ = read_definition(item.payload)
+                    self.table.definitions.setdefault(key[:SHORT], item.offset)
+                elif item.kind in (TRIAL, EVENT):
+                    yield Record(item.offset, item.kind, 0, item.payload)
+                elif item.kind == BLOCK:
+                    for slot, payload in enumerate(block_payloads(item.payload), 1):
+                        yield Record(item.offset, TRIAL, slot, payload)
+            except MalformedError as error:
+                self._report(Damage(item.offset, len(item.payload), str(error)))
+
+    def trial_at(self, offset: int, slot: int) -> Trial | None:
+        """A trial by its place; ``None`` where there is none any more."""
+        frame = self.frame(offset)
+        if frame is None or frame.kind != (BLOCK if slot else TRIAL):
+            return None
+        try:
+            payload = list(block_payloads(frame.payload))[slot - 1] if slot else frame.payload
+            return self.unpack(payload)
+        except (MalformedError, IndexError) as error:
+            logger.debug("%s: the trial at %d is damaged: %s", self.path, offset, error)
+            return None
+
+    def unpack(self, payload: memoryview) -> Trial:
+        """A trial with its definitions.
+
+        Raises
+        ------
+        MalformedError
+            If it, or what it refers to, is damaged.
+        """
+        return unpack_trial(payload, self.definitions.context(bytes(payload[:SHORT])))
+
+    def workload(self, key: bytes) -> Workload | None:
+        """A workload by its key, ``None`` where its definition is damaged."""
+        try:
+            return self.definitions.keyed(Workload, key)
+        except MissingError:
+            return None
+
+    def report(self, record: Record, error: MalformedError) -> None:
+        """Note a record that cannot be used."""
+        self._report(Damage(record.offset, len(record.payload), str(error)))
+
+    def _report(self, damage: Damage) -> None:
+        if damage not in self.damage:
+            self.damage.append(damage)
+            logger.warning("%s is damaged: %s", self.path, damage)
+
+
+def block_payloads(payload: memoryview) -> Iterator[memoryview]:
+    """Payloads of the trials of a block.
+
+    Raises
+    ------
+    MalformedError
+        If it cannot be unpacked.
+    """
+    data = memoryview(unpack_data(payload))
+    at = 0
+    while at < len(data):
+        length, at = unpack_number(data, at)
+        if at + length > len(data):
+            raise MalformedError("a block is cut")
+        yield data[at : at + length]
+        at += length
