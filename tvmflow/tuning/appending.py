@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import JournalError
@@ -49,7 +50,9 @@ def open_locked(path: Path) -> int:
 
 def close_locked(fd: int) -> None:
     """Close a file and let others write it: a mapping of it would hold the lock on."""
-    fcntl.flock(fd, fcntl.LOCK_UN)
+    with suppress(OSError):
+        # A file system without locks lets nobody append, but everybody read.
+        fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 

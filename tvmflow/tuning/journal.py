@@ -237,12 +237,11 @@ class Journal:
 
     def _begin(self, fd: int) -> Appender:
         """Take over where the last writer ended."""
-        store, table = self._store, self._store.table
-        # A definition that is damaged is written again when a trial needs it.
-        for short, offset in list(table.definitions.items()):
-            frame = store.frame(offset)
-            if frame is None or frame.kind != DEFINITION:
-                del table.definitions[short]
+        store = self._store
+        if not all(map(store.definition, store.table.definitions)):
+            # There may be copies; what is lost is written again when a trial needs it.
+            store.read_all()
+        table = store.table
         appender = Appender(self.path, fd)
         if store.tail is not None:
             details = {"offset": store.tail.offset, "bytes": store.tail.length}

@@ -69,7 +69,7 @@ class Store:
         self.path = path
         self._fd = fd
         self._view = self._map()
-        self.definitions = Definitions(self._definition)
+        self.definitions = Definitions(self.definition)
         #: Bytes that could not be read, as far as they were looked at.
         self.damage: list[Damage] = []
         #: Bytes behind the last whole record.
@@ -124,8 +124,14 @@ class Store:
         for record in found:
             try:
                 self.count(record)
+            except MissingError as error:
+                if start > HEADER_BYTES:
+                    # A definition that the index knows is damaged: there may be a copy.
+                    self.read_all()
+                    return
+                self.report(record, error)
             except MalformedError as error:
-                self._report(Damage(record.offset, len(record.payload), str(error)))
+                self.report(record, error)
 
     def count(self, record: Record) -> None:
         """Take up a trial in the table.
@@ -144,11 +150,12 @@ class Store:
     def read_all(self) -> None:
         """Forget the index and read every frame, because the index proved wrong."""
         self.table, self.damage = Table(), []
-        self.definitions = Definitions(self._definition)
+        self.definitions = Definitions(self.definition)
         self._view = self._map()
         self._read(HEADER_BYTES)
 
-    def _definition(self, short: bytes) -> memoryview | None:
+    def definition(self, short: bytes) -> memoryview | None:
+        """The payload of a definition's frame; ``None`` where it is damaged or not there."""
         offset = self.table.definitions.get(short)
         frame = self.frame(offset) if offset is not None else None
         return frame.payload if frame is not None and frame.kind == DEFINITION else None
