@@ -8,7 +8,7 @@ from the most specific to the fallback; one that does not apply declines and log
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ from . import (
 )
 from .blocks import launches_threads
 from .common import Workload
-from .family import Family, choose_knobs
+from .family import Family, Proposal, accepted
 from .sharing import LOCAL_BYTES, local_bytes
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,10 @@ FAMILIES: tuple[Family, ...] = cast(
 )
 
 
+#: From a family's name and a shape to knobs that were measured for them.
+Lookup = Callable[[str, dict[str, Any]], Proposal | None]
+
+
 @dataclass(frozen=True)
 class Scheduled:
     """A schedule, and what was chosen for it."""
@@ -83,8 +87,10 @@ class Scheduled:
     family: str
     shape: dict[str, Any]
     knobs: dict[str, Any]
-    #: ``heuristic`` or ``given``.
+    #: ``heuristic``, ``given`` or ``journal``.
     source: str
+    #: Of knobs from a journal: which record they are.
+    origin: str = ""
 
     def report(self) -> dict[str, Any]:
         """All but the schedule, for a module's metadata."""
@@ -93,6 +99,7 @@ class Scheduled:
             "shape": self.shape,
             "knobs": self.knobs,
             "source": self.source,
+            **({"origin": self.origin} if self.origin else {}),
         }
 
 
@@ -101,6 +108,7 @@ def schedule_function(
     target: TargetSpec,
     given: Mapping[str, Any] | None = None,
     name: str = "main",
+    lookup: Lookup | None = None,
 ) -> Scheduled:
     """Schedule one primary function for a target.
 
@@ -112,12 +120,15 @@ def schedule_function(
         Its device's facts are what the knobs depend on.
     given
         Knobs by name, instead of the heuristic's.  Those that do not fit are refused with a
-        warning, and the heuristic's are used: no function fails to compile for its knobs.
+        warning, and others are used: no function fails to compile for its knobs.
     name
         The function's name, for messages.
+    lookup
+        Knobs of a journal for a family and a shape.  Given ones come first.
     """
     for family in FAMILIES:
-        if (scheduled := _try(family, function, target, given, name)) is not None:
+        scheduled = _try(family, function, target, given, name, lookup)
+        if scheduled is not None:
             return scheduled
     raise AssertionError("the fallback family schedules every primary function")
 
@@ -128,31 +139,53 @@ def _try(
     target: TargetSpec,
     given: Mapping[str, Any] | None,
     name: str,
+    lookup: Lookup | None,
 ) -> Scheduled | None:
-    # A family may have transformed the function before it declined: each gets a fresh one.
-    workload = Workload.of(function, target)
-    shape = family.match(workload)
+    shape = _match(family, Workload.of(function, target), name)
     if shape is None:
-        if workload.anchor(family.NAME) is not None:
-            # The reason is the family's to log; nothing falls through without a line.
-            logger.debug("%s: %s declines, although its block is there", name, family.NAME)
         return None
-    knobs, source = choose_knobs(family, shape, target.device, given, name)
+    known = asdict(shape)
+    proposals = [] if given is None else [Proposal("given", given)]
+    if lookup is not None and (found := lookup(family.NAME, known)) is not None:
+        proposals.append(found)
+    for proposal in proposals:
+        knobs = accepted(family, shape, target.device, proposal, name)
+        if knobs is None:
+            continue
+        schedule = _apply(family, function, target, knobs, name)
+        if schedule is not None:
+            report = (known, asdict(knobs), proposal.source, proposal.origin)
+            return Scheduled(schedule, family.NAME, *report)
+        proposal.refused(name, f"do not lead to a schedule of {family.NAME}.")
+    knobs = family.heuristic(shape, target.device)
+    schedule = _apply(family, function, target, knobs, name)
+    if schedule is None:
+        return None
+    return Scheduled(schedule, family.NAME, known, asdict(knobs), "heuristic")
+
+
+def _match(family: Family, workload: Workload, name: str) -> Any:
+    shape = family.match(workload)
+    if shape is None and workload.anchor(family.NAME) is not None:
+        # The reason is the family's to log; nothing falls through without a line.
+        logger.debug("%s: %s declines, although its block is there", name, family.NAME)
+    return shape
+
+
+def _apply(
+    family: Family, function: tirx.PrimFunc, target: TargetSpec, knobs: Any, name: str
+) -> s_tir.Schedule | None:
+    """The schedule of a fresh workload, where it runs on the device."""
+    workload = Workload.of(function, target)
+    family.match(workload)
     try:
         schedule = family.apply(workload, knobs)
     except (s_tir.ScheduleError, InternalError) as error:
         logger.debug("%s: %s failed: %s", name, family.NAME, str(error).splitlines()[-1])
-        schedule = None
-    if schedule is not None and _runs_on_device(schedule, target) and _fits(schedule, name):
-        return Scheduled(schedule, family.NAME, asdict(shape), asdict(knobs), source)
-    if source == "heuristic":
         return None
-    logger.warning(
-        "The knobs given for %s do not lead to a schedule of %s. The heuristic is used.",
-        name,
-        family.NAME,
-    )
-    return _try(family, function, target, None, name)
+    if schedule is None or not _runs_on_device(schedule, target) or not _fits(schedule, name):
+        return None
+    return schedule
 
 
 def _fits(schedule: s_tir.Schedule, name: str) -> bool:
@@ -175,4 +208,4 @@ def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:
     return not left
 
 
-__all__ = ["FAMILIES", "Scheduled", "schedule_function"]
+__all__ = ["FAMILIES", "Lookup", "Proposal", "Scheduled", "schedule_function"]

@@ -132,28 +132,35 @@ def read_knobs(family: Family, given: Mapping[str, Any]) -> Any:
     return family.Knobs(**given)
 
 
-def choose_knobs(
-    family: Family, shape: Any, device: Device, given: Mapping[str, Any] | None, function: str
-) -> tuple[Any, str]:
-    """Knobs for a shape, and where they are from: ``given`` ones if they fit, else the heuristic's.
+@dataclass(frozen=True)
+class Proposal:
+    """Knobs from elsewhere than a family's heuristic."""
 
-    Returns
-    -------
-    knobs, source
-        The source is ``given`` or ``heuristic``.
-    """
-    if given is not None:
-        try:
-            knobs = read_knobs(family, given)
-            reason = refusal(family, knobs, shape, device)
-        except ValueError as error:
-            reason = str(error)
-        if reason is None:
-            return knobs, "given"
-        logger.warning(
-            "The knobs given for %s do not fit its schedule family %s: %s The heuristic is used.",
-            function,
-            family.NAME,
-            reason,
+    #: ``given`` by the user, or from a ``journal``.
+    source: str
+    knobs: Mapping[str, Any]
+    #: Which record of which journal they are, for people.
+    origin: str = ""
+
+    def refused(self, function: str, reason: str) -> None:
+        """Say that they are not used: to who gave them, and in the log else."""
+        level = logging.WARNING if self.source == "given" else logging.INFO
+        origin = f" by {self.origin}" if self.origin else ""
+        logger.log(
+            level, "The knobs given%s for %s %s They are not used.", origin, function, reason
         )
-    return family.heuristic(shape, device), "heuristic"
+
+
+def accepted(
+    family: Family, shape: Any, device: Device, proposal: Proposal, function: str
+) -> Any | None:
+    """The knobs of a proposal; ``None`` where they do not fit, which is logged."""
+    try:
+        knobs = read_knobs(family, proposal.knobs)
+        reason = refusal(family, knobs, shape, device)
+    except ValueError as error:
+        reason = str(error)
+    if reason is None:
+        return knobs
+    proposal.refused(function, f"do not fit its schedule family {family.NAME}: {reason}")
+    return None

@@ -6,7 +6,7 @@ TIR is lowered by our own pipeline (:mod:`.tir_pipeline`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ from .schedules import Scheduled, schedule_function
 from .target import TargetSpec
 from .texture.refusal import refusals
 from .tir_pipeline import TIR_PIPELINE
+from .tuning.journal import Journal
+from .tuning.lookup import lookup_in
 
 
 @dataclass
@@ -34,7 +36,10 @@ class ScheduledModule:
 
 
 def schedule_module(
-    mod: IRModule, target: TargetSpec, knobs: Mapping[str, Mapping[str, Any]] | None = None
+    mod: IRModule,
+    target: TargetSpec,
+    knobs: Mapping[str, Mapping[str, Any]] | None = None,
+    journals: Sequence[Journal] = (),
 ) -> ScheduledModule:
     """Schedule every primary function.
 
@@ -46,6 +51,8 @@ def schedule_module(
         What they are scheduled for.
     knobs
         Knobs of single functions by name, instead of the heuristic's.
+    journals
+        Where knobs are looked up for the others.
 
     Raises
     ------
@@ -60,7 +67,8 @@ def schedule_module(
             if isinstance(function, tirx.PrimFunc) and wants_schedule(function):
                 name = gv.name_hint
                 try:
-                    scheduled = schedule_function(function, target, given.get(name), name)
+                    lookup = lookup_in(journals, function, target)
+                    scheduled = schedule_function(function, target, given.get(name), name, lookup)
                 except Exception as error:
                     raise CompileError(
                         f"The primary function {name} could not be scheduled for "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,8 @@ class Compilation:
     choices: list[Choice] = field(default_factory=list)
     #: Knobs of single primary functions, instead of the heuristic's.
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Journals in which knobs are looked up for the others.
+    journals: Sequence[Path] = ()
     #: The module before it was scheduled, to begin again without knobs.
     unscheduled: IRModule | None = None
     #: What was chosen for each primary function.

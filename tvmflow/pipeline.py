@@ -11,7 +11,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,11 +131,14 @@ def schedule(job: Compilation) -> None:
     """A schedule for each primary function."""
     from .build import schedule_module
     from .texture.narrow import half_sums
+    from .tuning.journal import Journal
 
     if job.accumulate == "fp16":
         job.half_sums = half_sums(job.mod)
     job.unscheduled = job.mod
-    scheduled = schedule_module(job.mod, job.target, job.knobs)
+    with ExitStack() as stack:
+        journals = [stack.enter_context(Journal.open(path)) for path in job.journals]
+        scheduled = schedule_module(job.mod, job.target, job.knobs, journals)
     job.mod, job.schedules = scheduled.mod, scheduled.choices
     for name in [name for name in job.knobs if name not in job.schedules]:
         logger.warning("Knobs were given for %s, which is no primary function here.", name)
@@ -154,15 +158,15 @@ def build(job: Compilation) -> None:
     try:
         job.executable = build_executable(job.mod, job.target)
     except CompileError as error:
-        if not job.knobs:
+        if not job.knobs and not job.journals:
             raise
         # Knobs may meet all constraints and still lead to code that TVM cannot generate.
         logger.warning(
-            "No code could be generated with the knobs given. The heuristics are used for all "
-            "functions. (%s)",
+            "No code could be generated with the knobs given or looked up. The heuristics are "
+            "used for all functions. (%s)",
             error.message,
         )
-        job.knobs, job.mod = {}, job.unscheduled
+        job.knobs, job.journals, job.mod = {}, (), job.unscheduled
         schedule(job)
         lower(job)
         job.executable = build_executable(job.mod, job.target)
@@ -231,6 +235,7 @@ def compile(
     accumulate: str = "fp32",
     algorithms: Mapping[str, str] | None = None,
     knobs: Mapping[str, Mapping[str, Any]] | None = None,
+    journals: Sequence[str | os.PathLike[str]] = (),
     keep_layout: Mapping[str, str] | None = None,
     cuda_graph: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
@@ -272,6 +277,9 @@ def compile(
     knobs
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
+    journals
+        Tuning journals: what was measured for a primary function is used instead of the
+        heuristic.  Where two have something for it, the first one counts.
     keep_layout
         ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
         application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
@@ -336,6 +344,7 @@ def compile(
             accumulate=accumulate,
             algorithms=chosen,
             knobs=dict(knobs or {}),
+            journals=[Path(path) for path in journals],
             keep_layout=kept,
             cuda_graph=cuda_graph,
         )

@@ -50,7 +50,7 @@ def test_knobs_that_do_not_fit_are_warned_of(cli, network):
     result = cli("compile", network, *COMPILE, "--knobs", "knobs.json")
     assert result.status == 0
     assert f"The knobs given for {name} do not fit" in result.stderr
-    assert "The heuristic is used." in result.stderr
+    assert "They are not used." in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from journals import random_trials, read, write
 
-from tvmflow.tuning import journal as journals
+from tvmflow.tuning import writing
 from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.records import Trial
 
@@ -59,7 +59,7 @@ def kill_one(path: Path, trials: list[Trial], seconds: float, wait: bool) -> int
 
 
 def main(folder: Path, count: int) -> None:
-    journals.INDEX_EVERY_BYTES, journals.INDEX_SHARE = 2000, 1
+    writing.INDEX_EVERY_BYTES, writing.INDEX_SHARE = 2000, 1
     generator, total = random.Random(1), 0
     trials = random_trials(3, 50)
     for kill in range(count):

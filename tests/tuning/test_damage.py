@@ -13,8 +13,7 @@ import pytest
 from journals import TARGET, random_trials, read, write
 
 from tvmflow.errors import JournalError
-from tvmflow.tuning import frames
-from tvmflow.tuning import journal as journals
+from tvmflow.tuning import frames, writing
 from tvmflow.tuning.frames import HEADER_BYTES, MAGIC, SYNC, header
 from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.records import Trial
@@ -24,8 +23,8 @@ from tvmflow.tuning.records import Trial
 def frequent_indices(monkeypatch: pytest.MonkeyPatch):
     """Small journals have indices in their middle, too; the disk is not waited for."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(journals, "INDEX_EVERY_BYTES", 2000)
-    monkeypatch.setattr(journals, "INDEX_SHARE", 1)
+    monkeypatch.setattr(writing, "INDEX_EVERY_BYTES", 2000)
+    monkeypatch.setattr(writing, "INDEX_SHARE", 1)
 
 
 def examine(path: Path, written: list[Trial]) -> tuple[list[Trial], bool]:

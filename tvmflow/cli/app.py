@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, devices, inspect, models, run, schedules, verify
+from . import bench, compile, devices, inspect, journal, models, run, schedules, verify
 from .options import Debug, Quiet, Verbose
 
 _EXAMPLES = """
@@ -65,3 +65,4 @@ app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")
+app.add_typer(journal.app, name="journal")

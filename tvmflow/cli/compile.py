@@ -27,6 +27,8 @@ EXAMPLES = """
       for an Arm board with an Adreno GPU
   tvmflow compile net.onnx --device adreno --storage-overrides one.json -v
       with one.json {"stem_Clip": "buffer"}: the storage of one tensor; -v prints every tensor
+  tvmflow compile net.onnx --device adreno --journal mine.journal --journal adreno740
+      with what tuning found, and what was measured on an Adreno 740
   tvmflow compile net.onnx --target llvm --dump-ir ir/
       for the CPU, with the program after each stage in the folder ir
 """
@@ -128,6 +130,16 @@ def compile_model(
             "prints them, instead of those that the heuristics choose.",
         ),
     ] = None,
+    journal: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="Tuning journal whose measured knobs are used instead of the heuristics'; "
+            "repeatable, the first one that has something for a function counts. adreno660 and "
+            "adreno740 stand for those that ship with tvmflow.",
+        ),
+    ] = None,
     keep_layout: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,7 +195,9 @@ def compile_model(
     from ..knobs import read_knobs_file
     from ..texture.algorithms import read_algorithms
     from ..texture.overrides import read_overrides
+    from ..tuning_logs import find_journal
 
+    journals = [find_journal(path) for path in journal or []]
     given = read_knobs_file(knobs) if knobs else None
     overrides = read_overrides(storage_overrides) if storage_overrides else None
     chosen = read_algorithms(algorithms) if algorithms else None
@@ -203,6 +217,7 @@ def compile_model(
                 accumulate=accumulate,
                 algorithms=chosen,
                 knobs=given,
+                journals=journals,
                 keep_layout=kept,
                 cuda_graph=cuda_graph,
                 dump_ir=dump_ir,

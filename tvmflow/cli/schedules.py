@@ -68,11 +68,16 @@ def print_algorithms(console: Console, choices: Sequence[Mapping[str, Any]]) -> 
 def print_schedules(console: Console, schedules: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the family and the knobs of every primary function of a module."""
     rows = [
-        (name, choice["family"], _values(choice["knobs"]), choice["source"])
+        (name, choice["family"], _values(choice["knobs"]), _source(choice))
         for name, choice in schedules.items()
     ]
     columns = ["primary function", "family", "knobs", "from"]
     print_section(console, "Schedules", table(columns, rows))
+
+
+def _source(choice: Mapping[str, Any]) -> str:
+    origin = choice.get("origin")
+    return f"{choice['source']} ({origin})" if origin else choice["source"]
 
 
 def _values(knobs: Mapping[str, Any]) -> str:

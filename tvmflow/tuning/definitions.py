@@ -67,9 +67,9 @@ class Context:
     skeleton: Any
 
 
-def definition(kind: str, data: bytes) -> bytes:
-    """The payload of a definition's frame."""
-    return bytes([_NUMBERS[kind]]) + pack_data(data)
+def definition(kind: str, data: bytes, pack: bool) -> bytes:
+    """A definition as a payload; in a block, which is packed as a whole, it is not packed."""
+    return bytes([_NUMBERS[kind]]) + (pack_data(data) if pack else b"\0" + data)
 
 
 def read_definition(payload: memoryview) -> tuple[str, bytes, bytes]:

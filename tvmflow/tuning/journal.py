@@ -11,35 +11,22 @@
 from __future__ import annotations
 
 import os
-import struct
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from ..errors import JournalError
-from .appending import Appender, close_locked, io_error, open_locked
-from .definitions import (
-    SHORT,
-    definition,
-    pack_event,
-    pack_trial,
-    skeleton_of,
-    toolchain_data,
-    unpack_event,
-)
-from .frames import DEFINITION, EVENT, INDEX, TRIAL, Damage
+from .appending import close_locked, io_error, open_locked
+from .definitions import unpack_event
+from .frames import EVENT, TRIAL, Damage
 from .index import Entry
 from .packing import MalformedError
-from .records import Event, Keyed, Target, Trial, Workload, digest
+from .records import Event, Target, Trial, Workload
 from .store import Store
-
-#: An index is written when so many bytes follow the last one, and that is small beside them.
-INDEX_EVERY_BYTES = 1 << 16
-INDEX_SHARE = 16
+from .writing import Writer
 
 
 class Journal:
@@ -50,11 +37,7 @@ class Journal:
         self._fd: int | None = fd
         self._store = Store(path, fd)
         self._lock = threading.RLock()
-        #: Contexts of appended trials by what they refer to.
-        self._contexts: dict[tuple, bytes] = {}
-        #: Frames of definitions that stand in the file only once.
-        self._uncopied: list[tuple[int, bytes]] = []
-        self._appender = self._begin(fd) if writing else None
+        self._writer = Writer(self._store, fd) if writing else None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "a"] = "r") -> Journal:
@@ -119,11 +102,8 @@ class Journal:
             if self._fd is None:
                 return
             try:
-                if self._appender is not None:
-                    self._copy_definitions()
-                    if self._unindexed_bytes > self._index_bytes:
-                        self._write_index()
-                    self._appender.sync()
+                if self._writer is not None:
+                    self._writer.finish()
             finally:
                 close_locked(self._fd)
                 self._fd = None
@@ -147,14 +127,17 @@ class Journal:
             self._check_open()
             self._store.definitions.add(workload)
             entry = self._best_entry(workload, target, near)
-            if entry is None or (trial := self._trial(entry)) is not None:
+            if entry is None or (trial := self.trial_of(entry)) is not None:
                 return None if entry is None else trial
             # What the index points to is damaged: what is left is found the slow way.
             self._store.read_all()
             entry = self._best_entry(workload, target, near)
-            return None if entry is None else self._trial(entry)
+            return None if entry is None else self.trial_of(entry)
 
-    def _trial(self, entry: Entry) -> Trial | None:
+    def trial_of(self, entry: Entry) -> Trial | None:
+        """The best trial that an entry counts; ``None`` without one, or where it is damaged."""
+        if entry.cost == float("inf"):
+            return None
         trial = self._store.trial_at(entry.offset, entry.slot)
         return trial if trial is not None and trial.workload.key == entry.workload else None
 
@@ -235,20 +218,6 @@ class Journal:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def _begin(self, fd: int) -> Appender:
-        """Take over where the last writer ended."""
-        store = self._store
-        if not all(map(store.definition, store.table.definitions)):
-            # There may be copies; what is lost is written again when a trial needs it.
-            store.read_all()
-        table = store.table
-        appender = Appender(self.path, fd)
-        if store.tail is not None:
-            details = {"offset": store.tail.offset, "bytes": store.tail.length}
-            appender.write((EVENT, pack_event(Event("recovered", time.time(), None, details))))
-            table.events += 1
-        return appender
-
     def append(self, record: Trial | Event) -> None:
         """Append a trial or an event; it survives this process at once.
 
@@ -260,22 +229,19 @@ class Journal:
             If the journal was opened to read, the record is not what a journal holds, or the
             system refuses.
         """
-        with self._lock:
-            appender = self._writer()
-            try:
-                if isinstance(record, Event):
-                    self._append_event(appender, record)
-                else:
-                    self._append_trial(appender, record)
-            except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-                raise JournalError(
-                    f"A record could not be appended to {self.path}: {error}.",
-                    remedy="Records hold numbers, truth values, texts, and lists and "
-                    "dictionaries of them.",
-                ) from error
-            if self._unindexed_bytes > max(INDEX_EVERY_BYTES, INDEX_SHARE * self._index_bytes):
-                self._copy_definitions()
-                self._write_index()
+        with self._writing() as writer:
+            writer.append(record)
+
+    def append_compressed(self, trials: Iterable[Trial]) -> None:
+        """Append trials in compressed blocks, which are lost as a whole where they are damaged.
+
+        Raises
+        ------
+        JournalError
+            As :meth:`append`.
+        """
+        with self._writing() as writer:
+            writer.append_compressed(trials)
 
     def flush(self) -> None:
         """Force everything that was appended to the disk.
@@ -285,83 +251,16 @@ class Journal:
         JournalError
             If the system fails to.
         """
+        with self._writing() as writer:
+            writer.sync()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
         with self._lock:
-            self._writer().sync()
-
-    def _writer(self) -> Appender:
-        self._check_open()
-        if self._appender is None:
-            raise JournalError(
-                f"Appending to {self.path} failed: it was opened to be read.",
-                remedy='Open it with Journal.open(path, "a").',
-            )
-        return self._appender
-
-    def _append_event(self, appender: Appender, event: Event) -> None:
-        frames = {} if event.device is None else self._new([keyed(event.device)])
-        self._write(appender, frames, EVENT, pack_event(event))
-        self._store.table.events += 1
-
-    def _append_trial(self, appender: Appender, trial: Trial) -> None:
-        numbers: list = []
-        skeleton = skeleton_of(trial, numbers)
-        workload, target = trial.workload, trial.target
-        toolchain = tuple(trial.toolchain.items())
-        memo = (workload.key, target.key, trial.device.key, toolchain, skeleton)
-        frames: dict[bytes, bytes] = {}
-        if (short := self._contexts.get(memo)) is None:
-            parts = [keyed(workload), keyed(target), keyed(trial.device)]
-            parts.append(stored("toolchain", toolchain_data(trial)))
-            parts.append(stored("skeleton", skeleton.encode()))
-            parts.append(stored("context", b"".join(key for key, _ in parts)))
-            frames = self._new(parts)
-            short = parts[-1][0][:SHORT]
-        payload = pack_trial(short, trial, numbers)
-        offset = self._write(appender, frames, TRIAL, payload)
-        self._contexts[memo] = short
-        entry = self._store.table.entry(workload.kin, workload.key, target.kin)
-        entry.add(trial.cost, offset, 0)
-
-    def _new(self, parts: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-        """Those definitions that are not in the file."""
-        known = self._store.table.definitions
-        return {key[:SHORT]: payload for key, payload in parts if key[:SHORT] not in known}
-
-    def _write(
-        self, appender: Appender, definitions: dict[bytes, bytes], kind: int, payload: bytes
-    ) -> int:
-        """Append definitions and a record that needs them; return the record's offset."""
-        frames = [(DEFINITION, data) for data in definitions.values()]
-        *offsets, last = appender.write(*frames, (kind, payload))
-        self._store.table.definitions.update(zip(definitions, offsets, strict=True))
-        self._uncopied += frames
-        return last
-
-    @property
-    def _unindexed_bytes(self) -> int:
-        return 0 if self._appender is None else self._appender.end - self._store.indexed_to
-
-    @property
-    def _index_bytes(self) -> int:
-        return self._store.indexed_to - self._store.index_at
-
-    def _copy_definitions(self) -> None:
-        """Write new definitions once more: thousands of trials may hang on a few bytes."""
-        if self._uncopied:
-            self._writer().write(*self._uncopied)
-            self._uncopied = []
-
-    def _write_index(self) -> None:
-        store, appender = self._store, self._writer()
-        (offset,) = appender.write((INDEX, store.table.pack(store.index_at)))
-        store.index_at, store.indexed_to = offset, appender.end
-
-
-def keyed(part: Keyed) -> tuple[bytes, bytes]:
-    """Key and frame payload of a workload, target or device."""
-    return part.key, definition(type(part).__name__.lower(), part.data)
-
-
-def stored(kind: str, data: bytes) -> tuple[bytes, bytes]:
-    """The same of another definition."""
-    return digest(kind, data), definition(kind, data)
+            self._check_open()
+            if self._writer is None:
+                raise JournalError(
+                    f"Appending to {self.path} failed: it was opened to be read.",
+                    remedy='Open it with Journal.open(path, "a").',
+                )
+            yield self._writer

@@ -7,6 +7,8 @@ from typing import Any
 
 from tvm import tirx
 
+from ..schedules import Lookup, Proposal
+from ..target import TargetSpec
 from ..texture.narrow import half_lengths
 from ..texture.scope import is_half, is_texture
 from .journal import Journal
@@ -50,3 +52,35 @@ def best_knobs(
     found = [(journal.nearest(workload, target), journal) for journal in journals]
     trials = [(trial, journal) for trial, journal in found if trial is not None]
     return min(trials, key=lambda pair: workload.distance(pair[0].workload), default=None)
+
+
+def lookup_in(
+    journals: Sequence[Journal], function: tirx.PrimFunc, target: TargetSpec
+) -> Lookup | None:
+    """How knobs for a primary function are looked up; ``None`` where there are no journals."""
+    if not journals:
+        return None
+
+    def lookup(family: str, shape: dict[str, Any]) -> Proposal | None:
+        workload = workload_of(function, family, shape)
+        found = best_knobs(journals, workload, Target.of(target))
+        if found is None:
+            return None
+        trial, journal = found
+        return Proposal("journal", trial.knobs, describe(trial, journal))
+
+    return lookup
+
+
+def describe(trial: Trial, journal: Journal) -> str:
+    """Which record of which journal, where it was measured, and where it is from."""
+    file, line = trial.provenance.get("file"), trial.provenance.get("line")
+    note = trial.provenance.get("note")
+    parts = [
+        f"{journal.path.name}: {trial.cost * 1e3:.3g} ms on {trial.device.name}",
+        trial.source,
+        trial.workload.dtype,
+        f"{file}:{line}" if file else None,
+        str(note) if note else None,
+    ]
+    return ", ".join(part for part in parts if part)

@@ -194,3 +194,36 @@ def parse(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"data is no JSON: {error}") from None
+
+
+# -- blocks of records --------------------------------------------------------------------------
+
+
+def pack_block(items: Iterable[tuple[int, bytes]]) -> bytes:
+    """Records by type and payload, deflated together."""
+    out = bytearray()
+    for kind, payload in items:
+        out.append(kind)
+        pack_number(out, len(payload))
+        out += payload
+    return pack_data(bytes(out))
+
+
+def unpack_block(payload: memoryview) -> list[tuple[int, memoryview]]:
+    """The same, the other way round.
+
+    Raises
+    ------
+    MalformedError
+        If it cannot be unpacked.
+    """
+    data = memoryview(unpack_data(payload))
+    items, at = [], 0
+    while at < len(data):
+        kind = data[at]
+        length, at = unpack_number(data, at + 1)
+        if at + length > len(data):
+            raise MalformedError("a block is cut")
+        items.append((kind, data[at : at + length]))
+        at += length
+    return items

@@ -33,7 +33,7 @@ from .frames import (
     frames,
 )
 from .index import MARKER, Table
-from .packing import MalformedError, unpack_data, unpack_number
+from .packing import MalformedError, unpack_block
 from .records import Trial, Workload
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
     offset: int
     kind: int
-    #: 0 where it is the frame itself, else its place in the block, from 1.
+    #: Its place in the block; 0 where it is the frame itself.
     slot: int
     payload: memoryview
 
@@ -70,6 +70,8 @@ class Store:
         self._fd = fd
         self._view = self._map()
         self.definitions = Definitions(self.definition)
+        #: Definitions of blocks that were unpacked, by the block's offset.
+        self._blocks: dict[int, dict[bytes, memoryview]] = {}
         #: Bytes that could not be read, as far as they were looked at.
         self.damage: list[Damage] = []
         #: Bytes behind the last whole record.
@@ -150,15 +152,26 @@ class Store:
     def read_all(self) -> None:
         """Forget the index and read every frame, because the index proved wrong."""
         self.table, self.damage = Table(), []
-        self.definitions = Definitions(self.definition)
+        self.definitions, self._blocks = Definitions(self.definition), {}
         self._view = self._map()
         self._read(HEADER_BYTES)
 
     def definition(self, short: bytes) -> memoryview | None:
-        """The payload of a definition's frame; ``None`` where it is damaged or not there."""
+        """The payload of a definition; ``None`` where it is damaged or not there."""
         offset = self.table.definitions.get(short)
         frame = self.frame(offset) if offset is not None else None
-        return frame.payload if frame is not None and frame.kind == DEFINITION else None
+        if frame is None or frame.kind == DEFINITION:
+            return None if frame is None else frame.payload
+        if frame.kind != BLOCK:
+            return None
+        if frame.offset not in self._blocks:
+            try:
+                items = [payload for kind, payload in _items(frame) if kind == DEFINITION]
+                keys = [read_definition(payload)[1][:SHORT] for payload in items]
+            except MalformedError:
+                return None
+            self._blocks[frame.offset] = dict(zip(keys, items, strict=True))
+        return self._blocks[frame.offset].get(short)
 
     # -- records -------------------------------------------------------------------------------
 
@@ -176,25 +189,22 @@ class Store:
                     self._report(item)
                 continue
             try:
-                if item.kind == DEFINITION:
-                    _, key, _ = read_definition(item.payload)
-                    self.table.definitions.setdefault(key[:SHORT], item.offset)
-                elif item.kind in (TRIAL, EVENT):
-                    yield Record(item.offset, item.kind, 0, item.payload)
-                elif item.kind == BLOCK:
-                    for slot, payload in enumerate(block_payloads(item.payload), 1):
-                        yield Record(item.offset, TRIAL, slot, payload)
+                for slot, (kind, payload) in enumerate(_items(item)):
+                    if kind == DEFINITION:
+                        _, key, _ = read_definition(payload)
+                        self.table.definitions.setdefault(key[:SHORT], item.offset)
+                    elif kind in (TRIAL, EVENT):
+                        yield Record(item.offset, kind, slot, payload)
             except MalformedError as error:
                 self._report(Damage(item.offset, len(item.payload), str(error)))
 
     def trial_at(self, offset: int, slot: int) -> Trial | None:
         """A trial by its place; ``None`` where there is none any more."""
         frame = self.frame(offset)
-        if frame is None or frame.kind != (BLOCK if slot else TRIAL):
-            return None
         try:
-            payload = list(block_payloads(frame.payload))[slot - 1] if slot else frame.payload
-            return self.unpack(payload)
+            if frame is None or frame.kind not in (TRIAL, BLOCK):
+                return None
+            return self.unpack(_items(frame)[slot][1])
         except (MalformedError, IndexError) as error:
             logger.debug("%s: the trial at %d is damaged: %s", self.path, offset, error)
             return None
@@ -226,19 +236,6 @@ class Store:
             logger.warning("%s is damaged: %s", self.path, damage)
 
 
-def block_payloads(payload: memoryview) -> Iterator[memoryview]:
-    """Payloads of the trials of a block.
-
-    Raises
-    ------
-    MalformedError
-        If it cannot be unpacked.
-    """
-    data = memoryview(unpack_data(payload))
-    at = 0
-    while at < len(data):
-        length, at = unpack_number(data, at)
-        if at + length > len(data):
-            raise MalformedError("a block is cut")
-        yield data[at : at + length]
-        at += length
+def _items(frame: Frame) -> list[tuple[int, memoryview]]:
+    """Types and payloads of what a frame holds."""
+    return unpack_block(frame.payload) if frame.kind == BLOCK else [(frame.kind, frame.payload)]

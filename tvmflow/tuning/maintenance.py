@@ -1,0 +1,213 @@
+"""Journals as a whole: merged, compacted, checked and exported."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ..deploy.files import publish, staging
+from ..errors import JournalError
+from .frames import Damage
+from .importers import autotvm, metaschedule, native
+from .journal import Journal
+from .records import Event, Trial
+
+FORMATS = ("json", "metaschedule", "autotvm")
+
+
+@dataclass
+class Merged:
+    """What a merge did."""
+
+    trials: int = 0
+    events: int = 0
+    #: Records that were there already.
+    repeated: int = 0
+
+
+def merge(output: Path, inputs: Sequence[Path]) -> Merged:
+    """Append what ``inputs`` hold to a journal, each record once.
+
+    Raises
+    ------
+    JournalError
+        If one of them cannot be read, or ``output`` not be written.
+    """
+    result = Merged()
+    with ExitStack() as stack:
+        journals = [stack.enter_context(Journal.open(path)) for path in inputs]
+        target = stack.enter_context(Journal.open(output, "a"))
+        seen = {_identity(record) for record in _records(target)}
+        for journal in journals:
+            for record in _records(journal):
+                if (identity := _identity(record)) in seen:
+                    result.repeated += 1
+                    continue
+                seen.add(identity)
+                target.append(record)
+                if isinstance(record, Trial):
+                    result.trials += 1
+                else:
+                    result.events += 1
+    return result
+
+
+def _records(journal: Journal) -> Iterator[Trial | Event]:
+    yield from journal.events()
+    yield from journal.trials()
+
+
+def _identity(record: Trial | Event) -> bytes:
+    content = native.document(record) if isinstance(record, Trial) else native.event(record)
+    return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def compact(path: Path, output: Path | None = None, best: int | None = None) -> int:
+    """Write a journal anew, compressed and without what was damaged; return how many trials.
+
+    Parameters
+    ----------
+    path
+        The journal, which nobody may be writing.
+    output
+        The new file, default in its place.
+    best
+        How many trials of each workload and kin of targets to keep, the fastest; default all.
+
+    Raises
+    ------
+    JournalError, ArtifactError
+        If it is being written, or the new file cannot be.
+    """
+    final = output or path
+    # Opened to append, although only read, so that nothing is appended meanwhile.
+    Journal.open(path).close()
+    with Journal.open(path, "a") as source, staging(final) as folder:
+        trials = list(source.trials())
+        if best is not None:
+            trials = _fastest(trials, best)
+        written = folder / final.name
+        with Journal.open(written, "a") as target:
+            target.append_compressed(trials)
+            for event in source.events():
+                target.append(event)
+        publish({written: final})
+    return len(trials)
+
+
+def _fastest(trials: list[Trial], count: int) -> list[Trial]:
+    groups: dict[tuple[bytes, bytes], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        groups[trial.workload.key, trial.target.kin].append(trial)
+    return [
+        trial
+        for group in groups.values()
+        for trial in heapq.nsmallest(count, group, key=lambda trial: trial.cost)
+    ]
+
+
+@dataclass
+class Checked:
+    """What a journal holds, and what of it cannot be read."""
+
+    trials: int
+    failures: int
+    events: int
+    damage: list[Damage]
+    tail: Damage | None
+
+    @property
+    def good(self) -> bool:
+        """Whether all of it can be read."""
+        return not self.damage and self.tail is None
+
+
+def verify(path: Path) -> Checked:
+    """Read every record of a journal.
+
+    Raises
+    ------
+    JournalError
+        If it is no journal.
+    """
+    with Journal.open(path) as journal:
+        trials = list(journal.trials())
+        events = len(list(journal.events()))
+        failures = sum(trial.error != 0 for trial in trials)
+        return Checked(len(trials), failures, events, journal.damage, journal.tail)
+
+
+# -- export -------------------------------------------------------------------------------------
+
+
+def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
+    """Write trials in another form; return how many were written, and how many cannot be.
+
+    ``json`` and ``autotvm`` are files of lines; ``metaschedule`` is a folder of two files, of the
+    trials that came with a trace.
+
+    Raises
+    ------
+    ArtifactError
+        If ``output`` cannot be written.
+    """
+    with staging(output) as folder:
+        if form == "metaschedule":
+            return _export_database(trials, output, folder)
+        document = native.document if form == "json" else autotvm.document
+        written = folder / output.name
+        count = 0
+        with written.open("w", encoding="utf-8") as file:
+            for trial in trials:
+                file.write(_line(document(trial)) + "\n")
+                count += 1
+        publish({written: output})
+        return count, 0
+
+
+def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tuple[int, int]:
+    modules: dict[str, int] = {}
+    left = count = 0
+    records, workloads = folder / metaschedule.RECORDS, folder / metaschedule.WORKLOADS
+    with records.open("w", encoding="utf-8") as lines, workloads.open("w") as module_lines:
+        for trial in trials:
+            parts = metaschedule.parts(trial)
+            if parts is None:
+                left += 1
+                continue
+            module, record = _line(parts[0]), parts[1]
+            if module not in modules:
+                modules[module] = len(modules)
+                module_lines.write(module + "\n")
+            lines.write(_line([modules[module], record]) + "\n")
+            count += 1
+    if count:
+        output.mkdir(exist_ok=True)
+        publish({workloads: output / workloads.name, records: output / records.name})
+    return count, left
+
+
+def _line(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def check_format(form: str) -> None:
+    """Refuse a form that is not known.
+
+    Raises
+    ------
+    JournalError
+        Naming those that are.
+    """
+    if form not in FORMATS:
+        raise JournalError(
+            f"The format {form!r} is not known; expected one of {', '.join(FORMATS)}.",
+            remedy="Choose one of them with --format.",
+        )
