@@ -68,6 +68,8 @@ class Task:
             return None
         height = _extent(data[2], padding[0] + padding[2], kernel_h, strides[0], dilation[0])
         width = _extent(data[3], padding[1] + padding[3], kernel_w, strides[1], dilation[1])
+        if min(height, width, outputs, inputs, kernel_h, kernel_w, *data) < 1:
+            raise ValueError("a convolution of nothing")
         blocks, padded = -(-outputs // BLOCK), any(padding)
         loops = (int(data[0]), blocks, height, width, BLOCK)
         family: Any
@@ -102,11 +104,13 @@ def knobs_of(task: Task, entity: dict[str, tuple[str, Any]]) -> dict[str, Any]:
     """
     splits = [entity[name][1] for name in ("tile_fc", "tile_y", "tile_x")]
     (_, blocks, _), (_, rows, _), (_, columns, group_w) = splits
+    if min(blocks, rows, columns, *(split[2] for split in splits)) < 1:
+        raise ValueError("a tile of nothing")
     group_size = prod(split[2] for split in splits)
     shape, device = task.shape, PRESETS["adreno"]
     size = min(group_size, device.max_group_size)
     wanted: dict[str, Any] = {
-        "tile_h": largest_divisor(shape.height, rows),
+        "tile_h": min(rows, shape.height),
         "tile_w": min(columns, shape.width, device.accumulators),
         "group_size": size,
     }
