@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 from ..records import Device, Error, Original, Target, Trial, Workload, canonical
-from .autotvm_knobs import Task, knobs_of
 
 FORMAT = "autotvm"
 VERSION = 0.2
@@ -72,6 +71,9 @@ def _meaning(
         family = task.removeprefix(OWN)
         workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
         return workload, {name: value for name, (_, value) in entity.items()}
+    # Schedules import TVM, which takes a second that no other use of this module needs.
+    from .autotvm_knobs import Task, knobs_of
+
     parsed = Task.parse(task, arguments)
     if parsed is not None:
         return parsed.workload, knobs_of(parsed, entity)
