@@ -14,7 +14,7 @@ from journals import random_trials, read, write
 
 from tvmflow.errors import JournalError
 from tvmflow.tuning import maintenance
-from tvmflow.tuning.importers import autotvm, import_file
+from tvmflow.tuning.importers import autotvm, import_file, native
 from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.records import Device, Error, Trial
 from tvmflow.tuning_logs import find_journal
@@ -340,3 +340,28 @@ def test_a_database_without_its_modules_is_refused(tmp_path: Path, database: Pat
     refused = pytest.raises(JournalError, match="should be in")
     with Journal.open(tmp_path / "a.journal", "a") as journal, refused:
         import_file(journal, database)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("workload", {"family": 3, "shape": {}}),
+        ("workload", {"family": "conv2d", "shape": [1]}),
+        ("workload", {"family": "conv2d", "shape": {"a": [1]}}),
+        ("target", {"kind": "opencl"}),
+        ("knobs", [1]),
+        ("message", None),
+        ("error", "FINE"),
+        ("costs", ["slow"]),
+        ("timestamp", "now"),
+        ("toolchain", {"tvm": 3}),
+        ("original", {"format": "autotvm"}),
+        ("other", 1),
+    ],
+)
+def test_a_trial_of_ours_that_is_none_is_refused(tmp_path: Path, field: str, value: object):
+    (trial,) = random_trials(1, 1)
+    good = native.document(trial)
+    report, trials = imported(tmp_path, [good, {**good, field: value}])
+    assert len(trials) == 1
+    assert report.startswith("imported 1 of 2 lines: line 2 is no record of its kind")

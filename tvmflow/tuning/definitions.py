@@ -48,7 +48,7 @@ SHORT = 8
 _HEAD = struct.Struct("<8sdd")
 _COST = struct.Struct("<d")
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Keyed)
 
 
 class MissingError(MalformedError):
@@ -163,14 +163,15 @@ def read_keyed(cls: type[T], data: bytes) -> T:
         If fields are missing or of other types.
     """
     fields = parse(data)
-    names: dict[str, Any] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    names = cls.__dataclass_fields__  # type: ignore[attr-defined]
     if not isinstance(fields, dict) or fields.keys() != names.keys():
         raise MalformedError(f"a {cls.__name__.lower()} has other fields")
-    for name, value in fields.items():
-        wanted = str if names[name].type == "str" else dict
-        if not isinstance(value, wanted):
-            raise MalformedError(f"the {name} of a {cls.__name__.lower()} is not of its type")
-    return cls(**fields)
+    value = cls(**fields)
+    try:
+        value.check()
+    except TypeError as error:
+        raise MalformedError(str(error)) from None
+    return value
 
 
 # -- trials -------------------------------------------------------------------------------------
@@ -236,6 +237,9 @@ def unpack_trial(payload: memoryview, context: Context) -> Trial:
     if next(numbers, None) is not None or len(document) != 4:
         raise MalformedError("a trial has other numbers than its skeleton")
     knobs, source, provenance, original = document
+    types = (type(knobs), type(source), type(provenance))
+    if types != (dict, str, dict) or not (original is None or _is_original(original)):
+        raise MalformedError("a trial is not of its form")
     return Trial(
         context.workload,
         context.target,
@@ -251,6 +255,10 @@ def unpack_trial(payload: memoryview, context: Context) -> Trial:
         provenance,
         None if original is None else Original(*original),
     )
+
+
+def _is_original(document: Any) -> bool:
+    return isinstance(document, list) and len(document) == 2 and isinstance(document[0], str)
 
 
 # -- events -------------------------------------------------------------------------------------

@@ -61,9 +61,29 @@ def digest(what: str, data: bytes) -> bytes:
 class Keyed:
     """A definition that a journal stores once, under the hash of its content."""
 
+    def check(self) -> None:
+        """Refuse fields of other types: what is stored must be readable.
+
+        Raises
+        ------
+        TypeError
+            Naming the field.
+        """
+        fields: dict[str, Any] = self.__dataclass_fields__  # type: ignore[attr-defined]
+        for name, value in vars_of(self).items():
+            what = f"the {name} of a {type(self).__name__.lower()}"
+            if fields[name].type == "str":
+                if not isinstance(value, str):
+                    raise TypeError(f"{what} must be a text, not {value!r}")
+            elif not isinstance(value, dict):
+                raise TypeError(f"{what} must be names and values, not {value!r}")
+            elif not all(type(v) in (bool, int, float, str) for v in value.values()):
+                raise TypeError(f"{what} must hold numbers, truth values and texts: {value!r}")
+
     @cached_property
     def data(self) -> bytes:
         """Its canonical form."""
+        self.check()
         return canonical(vars_of(self))
 
     @cached_property

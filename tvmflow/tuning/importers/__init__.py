@@ -77,6 +77,8 @@ def import_file(
             if parse is None:
                 raise RefusedLineError("is no record of AutoTVM, MetaSchedule or tvmflow")
             trial = parse(document)
+            for part in (trial.workload, trial.target, trial.device):
+                part.check()
         except RefusedLineError as error:
             result.refused[number] = str(error)
             continue

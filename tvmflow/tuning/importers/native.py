@@ -39,6 +39,11 @@ def trial(content: dict[str, Any]) -> Trial:
         If it is no such object.
     """
     original = content.get("original")
+    for name, kind in (("message", str), ("source", str), ("knobs", dict), ("provenance", dict)):
+        if not isinstance(content[name], kind):
+            raise TypeError(f"its {name} is {content[name]!r}")
+    if not all(isinstance(version, str) for version in content["toolchain"].values()):
+        raise TypeError("versions are texts")
     return Trial(
         **{
             **content,
@@ -47,6 +52,8 @@ def trial(content: dict[str, Any]) -> Trial:
             "device": Device(**content["device"]),
             "error": Error[content["error"]],
             "costs": tuple(map(float, content["costs"])),
+            "timestamp": float(content["timestamp"]),
+            "seconds": float(content["seconds"]),
             "original": None if original is None else Original(**original),
         }
     )
