@@ -13,7 +13,7 @@ import pytest
 from journals import TARGET, random_trials, read, write
 
 from tvmflow.errors import JournalError
-from tvmflow.tuning import frames, writing
+from tvmflow.tuning import frames, maintenance, writing
 from tvmflow.tuning.frames import HEADER_BYTES, MAGIC, SYNC, header
 from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.records import Trial
@@ -223,3 +223,36 @@ def test_no_record_that_was_flushed_is_lost_when_the_writer_is_killed(tmp_path: 
     kills, flushed = map(int, done.stdout.split())
     assert kills == 300
     assert flushed > 500, "the writers were killed before they wrote anything"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_malformed_content_with_right_checksums_is_skipped(tmp_path: Path, seed: int):
+    generator = random.Random(seed)
+    trials = random_trials(seed, 40)
+    path = write(tmp_path / "a.journal", trials)
+    if seed % 2:
+        maintenance.compact(path)
+    whole = memoryview(path.read_bytes())
+    items = list(frames.frames(whole, HEADER_BYTES))
+    for _ in range(80):
+        data = bytearray(header())
+        for item in items:
+            payload, kind = bytearray(item.payload), item.kind
+            if generator.random() < 0.2:
+                for _ in range(generator.randrange(1, 4)):
+                    payload[generator.randrange(len(payload))] = generator.randrange(256)
+                del payload[len(payload) - generator.choice([0, 0, 1, 9]) :]
+            if generator.random() < 0.05:
+                kind = generator.randrange(8)
+            data += frames.encode(kind, bytes(payload), len(data))
+        path.write_bytes(data)
+        # Other records than were written may be read, but nothing else happens.
+        with Journal.open(path) as journal:
+            list(journal.trials())
+            list(journal.events())
+            for entry in journal.entries():
+                journal.trial_of(entry)
+            for trial in trials:
+                journal.nearest(trial.workload, TARGET)
+        maintenance.compact(path, tmp_path / "b.journal")
+        write(path, trials[:1])
