@@ -25,6 +25,7 @@ from .errors import CompileError
 from .precision import check_accumulate, check_dtype
 from .target import check_cuda_graph, resolve, with_dtype, with_storage
 from .texture.overrides import check_keep_layout, check_overrides
+from .tuning_logs import find_journal
 
 if TYPE_CHECKING:
     import onnx
@@ -278,7 +279,7 @@ def compile(
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
     journals
-        Tuning journals: what was measured for a primary function is used instead of the
+        Tuning journals, or names of those that ship with tvmflow: what was measured for a primary function is used instead of the
         heuristic.  Where two have something for it, the first one counts.
     keep_layout
         ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
@@ -344,7 +345,7 @@ def compile(
             accumulate=accumulate,
             algorithms=chosen,
             knobs=dict(knobs or {}),
-            journals=[Path(path) for path in journals],
+            journals=[find_journal(Path(path)) for path in journals],
             keep_layout=kept,
             cuda_graph=cuda_graph,
         )

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, devices, inspect, journal, models, run, schedules, verify
+from . import (
+    bench,
+    compile,
+    devices,
+    inspect,
+    journal,
+    journal_files,
+    models,
+    run,
+    schedules,
+    verify,
+)
 from .options import Debug, Quiet, Verbose
 
 _EXAMPLES = """
@@ -65,4 +76,8 @@ app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")
+journal.app.command("merge")(journal_files.merge_journals)
+journal.app.command("compact")(journal_files.compact_journal)
+journal.app.command("export")(journal_files.export_journal)
+journal.app.command("import")(journal_files.import_logs)
 app.add_typer(journal.app, name="journal")

@@ -195,9 +195,7 @@ def compile_model(
     from ..knobs import read_knobs_file
     from ..texture.algorithms import read_algorithms
     from ..texture.overrides import read_overrides
-    from ..tuning_logs import find_journal
 
-    journals = [find_journal(path) for path in journal or []]
     given = read_knobs_file(knobs) if knobs else None
     overrides = read_overrides(storage_overrides) if storage_overrides else None
     chosen = read_algorithms(algorithms) if algorithms else None
@@ -217,7 +215,7 @@ def compile_model(
                 accumulate=accumulate,
                 algorithms=chosen,
                 knobs=given,
-                journals=journals,
+                journals=journal or (),
                 keep_layout=kept,
                 cuda_graph=cuda_graph,
                 dump_ir=dump_ir,

@@ -11,7 +11,7 @@ import typer
 
 from .formats import bytes_text, ms_text, print_section, table
 from .options import Debug, Json, Quiet, Verbose
-from .session import command, note, note_file, out_console, print_json
+from .session import command, note, out_console, print_json
 
 if TYPE_CHECKING:
     from ..tuning.index import Entry
@@ -37,17 +37,18 @@ File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="A journal, or the name of one that ships with tvmflow."),
 ]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT")]
 
 
-def _open(path: Path) -> Journal:
+def open_journal(path: Path) -> Journal:
+    """Open a journal to read it, also one that ships with tvmflow, by its name."""
     from ..tuning.journal import Journal
     from ..tuning_logs import find_journal
 
     return Journal.open(find_journal(path))
 
 
-def _report_damage(journal: Journal) -> None:
+def report_damage(journal: Journal) -> None:
+    """Print what of a journal could not be read so far."""
     for damage in journal.damage:
         note(("Damaged: ", "bold yellow"), f"{journal.path}: {damage}")
     if journal.tail is not None:
@@ -66,7 +67,7 @@ def list_journals(
     """List the workloads of journals, with how many trials they have and the best of them."""
     described = []
     for path in files:
-        with _open(path) as journal:
+        with open_journal(path) as journal:
             known = [(e, journal.store.workload(e.workload)) for e in journal.entries()]
             entries = [_described_entry(e, w) for e, w in known if w is not None]
             size = journal.path.stat().st_size
@@ -75,7 +76,7 @@ def list_journals(
             if not as_json:
                 title = f"{journal.path}: {total} trials, {bytes_text(size)}"
                 print_section(out_console(), title, _workloads(entries))
-            _report_damage(journal)
+            report_damage(journal)
     if as_json:
         print_json(described)
 
@@ -151,10 +152,10 @@ def show_best(
     _debug: Debug = False,
 ) -> None:
     """Show the best trial of each workload."""
-    with _open(file) as journal:
+    with open_journal(file) as journal:
         best = [journal.trial_of(entry) for entry in journal.entries()]
         _print_trials([trial for trial in best if trial is not None], as_json)
-        _report_damage(journal)
+        report_damage(journal)
 
 
 @app.command("show")
@@ -177,7 +178,7 @@ def show_trials(
     """Show trials, or events, in the order in which they were recorded."""
     from ..tuning.importers import native
 
-    with _open(file) as journal:
+    with open_journal(file) as journal:
         if events:
             found = list(journal.events())[-last:]
             if as_json:
@@ -197,7 +198,7 @@ def show_trials(
         else:
             trials = [t for t in journal.trials() if t.workload.key.hex().startswith(workload)]
             _print_trials(trials[-last:], as_json)
-        _report_damage(journal)
+        report_damage(journal)
 
 
 @app.command("verify")
@@ -237,132 +238,3 @@ def verify_journals(
                 note(f"  {damage}")
     if not all(checked.good for checked in results.values()):
         raise typer.Exit(1)
-
-
-@app.command("merge")
-@command
-def merge_journals(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="Journal to append to or make.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals to take from.")],
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
-    """Append the records of journals to another one, each record once."""
-    from ..tuning.maintenance import merge
-    from ..tuning_logs import find_journal
-
-    merged = merge(output, [find_journal(path) for path in files])
-    if as_json:
-        print_json(vars(merged))
-    else:
-        about = f": {merged.trials} trials and {merged.events} events added"
-        note_file(output, f"{about}, {merged.repeated} were there")
-
-
-@app.command("compact")
-@command
-def compact_journal(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal.")],
-    output: Output = None,
-    best: Annotated[
-        int | None,
-        typer.Option("--best", metavar="N", min=1, help="Keep the N fastest of each workload."),
-    ] = None,
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
-    """Write a journal anew, compressed; what is damaged is left out."""
-    from ..tuning.maintenance import compact
-
-    trials = compact(file, output, best)
-    final = output or file
-    size = final.stat().st_size
-    if as_json:
-        print_json({"journal": str(final), "trials": trials, "bytes": size})
-    else:
-        note_file(final, f": {trials} trials, {bytes_text(size)}")
-
-
-@app.command("export")
-@command
-def export_journal(
-    file: File,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUT", help="The file or folder to write.")
-    ],
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="json|metaschedule|autotvm",
-            help="One JSON object a line with everything, a MetaSchedule database (a folder) of "
-            "the trials that have a trace, or an AutoTVM log.",
-        ),
-    ] = "json",
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
-    """Write the trials of a journal for other tools."""
-    from ..tuning.maintenance import check_format, export
-
-    check_format(form)
-    with _open(file) as journal:
-        written, left = export(journal.trials(), form, output)
-        _report_damage(journal)
-    if as_json:
-        print_json({"output": str(output), "exported": written, "without_trace": left})
-    elif left:
-        note(f"exported {written} of {written + left} trials: {left} have no MetaSchedule trace")
-    else:
-        note_file(output, f": {written} trials")
-
-
-@app.command("import")
-@command
-def import_logs(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE…",
-            help="AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
-        ),
-    ],
-    journal: Annotated[
-        Path, typer.Option("--journal", metavar="FILE", help="Journal to append to or make.")
-    ],
-    device_name: Annotated[
-        str,
-        typer.Option("--device-name", metavar="NAME", help="The device that it was measured on."),
-    ] = "unknown",
-    key: Annotated[
-        str, typer.Option("--key", metavar="KEY", help="The device's key at a tracker.")
-    ] = "",
-    origin: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Where the logs are from: kept.")
-    ] = "",
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
-    """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
-    from ..tuning.importers import import_file
-    from ..tuning.journal import Journal
-    from ..tuning.records import Device
-
-    device = Device(key, device_name)
-    with Journal.open(journal, "a") as target:
-        results = [import_file(target, path, device, origin) for path in files]
-    if as_json:
-        print_json(
-            [{"file": str(r.path), "imported": r.records, "refused": r.refused} for r in results]
-        )
-        return
-    for result in results:
-        note(f"{result.path}: {result}")
