@@ -108,7 +108,7 @@ def write_artifact(
             "tvm_ffi": _versions.REQUIRED_TVM["apache-tvm-ffi"],
             **metadata,
             "host": machine.triple,
-            "linked_with": _export(executable, library, machine, stage),
+            "linked_with": export_library(executable, library, machine, stage),
             "inputs": [_describe(tensor) for tensor in metadata["inputs"]],
             "outputs": [_describe(tensor) for tensor in metadata["outputs"]],
             "weights": [
@@ -151,7 +151,9 @@ def remove_stale_sidecar(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _export(executable: tvm.runtime.Executable, library: Path, host: Host, work: Path) -> str:
+def export_library(
+    executable: tvm.runtime.Executable, library: Path, host: Host, work: Path
+) -> str:
     """Let TVM write the objects, and link them; return the linker's name."""
 
     class Link:

@@ -1,6 +1,9 @@
-"""Tuning: knobs that were measured, kept in binary journals.
+"""Tuning: the knobs of a network's primary functions, found by measuring, kept in journals.
 
-What a journal holds is in :mod:`.records`, how it is read and written in :mod:`.journal`.
+:mod:`.tasks` says what there is to tune, :mod:`.search` proposes knobs, :mod:`.builder` makes
+modules of them in worker processes, :mod:`.runner` measures these on a device, and
+:mod:`.tuner` brings them together.  What a journal holds is in :mod:`.records`, how it is read and
+written in :mod:`.journal`.
 """
 
 from __future__ import annotations

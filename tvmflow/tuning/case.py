@@ -1,0 +1,106 @@
+"""A task's test case: its inputs, and what the plain loops of the function make of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from ..target import resolve
+from ..texture.scope import is_half
+from ..texture.signatures import with_scopes
+from ..tolerance import NETWORK, Comparison, compare, tolerance_for
+from .builder import ENTRY, function_of, link, lower
+from .tasks import Argument, arguments_of
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs and results of a task in an ``.npz`` file: ``a0``, ``a1``, … and ``r0``, ….
+
+    Parameters
+    ----------
+    path
+        The file.
+    """
+
+    path: Path
+
+    def load(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The inputs and the results."""
+        with np.load(self.path, allow_pickle=False) as arrays:
+            names = arrays.files
+            inputs = [arrays[name] for name in names if name.startswith("a")]
+            return inputs, [arrays[name] for name in names if name.startswith("r")]
+
+
+def compare_results(
+    arguments: Sequence[Argument], got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
+) -> list[Comparison]:
+    """How far results are from the case's, and whether that is within the tolerance.
+
+    Tensors of 16 bits are stored so before and after; a fused function has several operators:
+    the tolerances are those of networks.
+    """
+    halves = any(is_half(argument.scope) for argument in arguments)
+    return [
+        compare(
+            f"result {index}",
+            *pair,
+            tolerance_for("float16" if halves else pair[1].dtype.name, NETWORK),
+        )
+        for index, pair in enumerate(zip(got, wanted, strict=True))
+    ]
+
+
+def make_case(text: str, results: int, path: str, seed: int) -> None:
+    """Compute the case of a function on this CPU and write it; called in a worker process.
+
+    The function's loops run as they are, without a schedule: nothing that a schedule family
+    does wrong is in what its kernels are compared with.
+    """
+    function = function_of(text)
+    arguments = arguments_of(function)
+    target = resolve("llvm")
+    rng = np.random.default_rng(seed)
+    inputs = [_values(argument, rng) for argument in arguments[:-results]]
+    outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
+    plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
+    with target.tvm_target:
+        library = lower(plain, target)
+    tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
+    with _loaded(library) as entry:
+        entry(*tensors)
+    arrays = {f"a{index}": array for index, array in enumerate(inputs)}
+    for index, tensor in enumerate(tensors[len(inputs) :]):
+        arrays[f"r{index}"] = tensor.numpy()
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+@contextmanager
+def _loaded(library: tvm.runtime.Module) -> Iterator[tvm_ffi.Function]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plain.so")
+        link(library, path, resolve("llvm"))
+        yield tvm_ffi.load_module(path)[ENTRY]
+
+
+def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
+    """Random values that any function takes."""
+    dtype = np.dtype(argument.dtype)
+    if dtype.kind == "b":
+        return rng.random(argument.shape) < 0.5
+    if dtype.kind in "iu":
+        # Wide integers may be indices: those of the first two elements exist nearly always.
+        high = 2 if dtype.itemsize > 1 else 16
+        return rng.integers(0, high, argument.shape).astype(dtype)
+    values = rng.standard_normal(argument.shape, dtype=np.float32)
+    if is_half(argument.scope):
+        values = values.astype(np.float16)
+    return values.astype(dtype)

@@ -1,0 +1,110 @@
+"""Where candidates are measured: what a runner is, and the one for this machine's devices."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol
+
+import tvm
+import tvm_ffi
+
+from ..runtime import plugin
+from .builder import Built
+from .case import Case
+from .measure import BUILD, CRASH, TIMEOUT, Config, Measured, Session
+from .process import Pool, WorkerLostError
+
+#: Seconds that measuring one candidate may take, its kernels' compilation included.
+MEASURE_LIMIT_S = 60.0
+#: TVM's device of each target.
+DEVICES = {"opencl": "opencl", "cuda": "cuda", "llvm": "cpu"}
+
+
+class Runner(Protocol):
+    """Measures candidates on one device or several."""
+
+    def submit(self, built: Built, case: Case, bound_s: float | None = None) -> Future[Measured]:
+        """Queue a candidate; its future never fails, except that it may be cancelled."""
+
+    def close(self) -> None:
+        """Give the devices back."""
+
+
+class LocalRunner:
+    """Measures on a device of this machine, in a process that kernels may crash or block.
+
+    Parameters
+    ----------
+    target
+        ``opencl``, ``cuda`` or ``llvm``.
+    index
+        Of the device among those of the target.
+    config
+        How to measure.
+    limit_s
+        After so many seconds the process is replaced, and the candidate has failed.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        index: int = 0,
+        config: Config | None = None,
+        limit_s: float = MEASURE_LIMIT_S,
+    ):
+        self._device = (target, index, config or Config())
+        self._limit_s = limit_s
+        # Candidates are built once and never again: the cache of programs is for others.
+        self._pool = Pool(1, {"TVMFLOW_CACHE": "0"})
+
+    def submit(self, built: Built, case: Case, bound_s: float | None = None) -> Future[Measured]:
+        """Queue a candidate; its future never fails, except that it may be cancelled."""
+        result: Future[Measured] = Future()
+        if built.path is None:
+            result.set_result(Measured((), BUILD, str(built.error), "", 0.0))
+            return result
+        call = self._pool.submit(
+            measure_here, self._device, built, case, bound_s, timeout_s=self._limit_s
+        )
+        call.add_done_callback(lambda done: _finish(done, result))
+        return result
+
+    def close(self) -> None:
+        """End the process."""
+        self._pool.close()
+
+
+def _finish(done: Future[Any], result: Future[Measured]) -> None:
+    if done.cancelled():
+        result.cancel()
+        return
+    error = done.exception()
+    if error is None:
+        result.set_result(done.result())
+        return
+    kind = TIMEOUT if isinstance(error, WorkerLostError) and error.timed_out else CRASH
+    result.set_result(Measured((), kind, str(error), "", 0.0))
+
+
+# -- in the measuring process ----------------------------------------------------------------
+
+_sessions: dict[tuple[str, int, Config], Session] = {}
+
+
+def measure_here(
+    where: tuple[str, int, Config], built: Built, case: Case, bound_s: float | None
+) -> Measured:
+    """Measure a candidate in this process, which keeps its session."""
+    if where not in _sessions:
+        target, index, config = where
+        if target == "opencl":
+            plugin.load()
+        device = tvm.device(DEVICES[target], index)
+        _sessions[where] = Session(device, load_here, config)
+    return _sessions[where].measure(built, case, bound_s)
+
+
+def load_here(path: Path) -> Any:
+    """Load a library that is unloaded when the last reference has gone."""
+    return tvm_ffi.load_module(path, keep_module_alive=False)

@@ -1,0 +1,145 @@
+"""Proposing knobs: what every search does, and those without a model."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import TvmflowError
+from .tasks import Task
+
+Knobs = dict[str, Any]
+Key = tuple[Any, ...]
+
+#: Draws after which a random search takes it that nothing new is left.
+_DRAWS = 2000
+
+
+def key_of(knobs: Mapping[str, Any]) -> Key:
+    """A hashable form of knobs."""
+    return tuple(knobs.items())
+
+
+class Search(ABC):
+    """Proposes knobs of one task, none of them twice.
+
+    Parameters
+    ----------
+    task
+        What is tuned.
+    seed
+        Makes the proposals repeatable.
+    """
+
+    def __init__(self, task: Task, seed: int):
+        self.task = task
+        self.random = random.Random(f"{seed} {task.digest}")
+        self._seen: set[Key] = set()
+
+    def note(self, knobs: Mapping[str, Any]) -> bool:
+        """Remember knobs that were tried; return whether they are new."""
+        key = key_of({name: knobs[name] for name in self.task.space})
+        is_new = key not in self._seen
+        self._seen.add(key)
+        return is_new
+
+    def propose(self, count: int) -> list[Knobs]:
+        """Return up to ``count`` new choices that meet all constraints; none when all are tried."""
+        found = []
+        for knobs in self._candidates(count):
+            if self.note(knobs):
+                found.append(knobs)
+                if len(found) == count:
+                    break
+        return found
+
+    @abstractmethod
+    def _candidates(self, count: int) -> Iterator[Knobs]:
+        """Choices that meet the constraints, maybe some that were tried."""
+
+    def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:  # noqa: B027 (few learn)
+        """Take in what candidates cost, in seconds; infinite for failures."""
+
+
+class RandomSearch(Search):
+    """Draws at random."""
+
+    def _candidates(self, count: int) -> Iterator[Knobs]:
+        for _ in range(_DRAWS):
+            knobs = {name: self.random.choice(v) for name, v in self.task.space.items()}
+            if self.task.allows(knobs):
+                yield knobs
+
+
+class GridSearch(Search):
+    """Goes through the whole space, in steps that leave the same gaps everywhere."""
+
+    def __init__(self, task: Task, seed: int, trials: int):
+        super().__init__(task, seed)
+        space = itertools.product(*task.space.values())
+        allowed = (dict(zip(task.space, choice, strict=True)) for choice in space)
+        points = [knobs for knobs in allowed if task.allows(knobs)]
+        step = max(1, len(points) // max(1, trials))
+        # The gaps are filled afterwards, where trials are left.
+        self._points = iter([p for first in range(step) for p in points[first::step]])
+
+    def _candidates(self, count: int) -> Iterator[Knobs]:
+        return self._points
+
+
+class NeighbourhoodSearch(Search):
+    """Walks away from the heuristic, one step of one knob at a time, the nearest first."""
+
+    def __init__(self, task: Task, seed: int):
+        super().__init__(task, seed)
+        self._values = list(task.space.values())
+        start = tuple(_nearest(values, task.heuristic[name]) for name, values in task.space.items())
+        self._queue: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, start)]
+        self._queued = {start}
+
+    def _candidates(self, count: int) -> Iterator[Knobs]:
+        while self._queue:
+            distance, _, place = heapq.heappop(self._queue)
+            for axis, step in itertools.product(range(len(place)), (-1, 1)):
+                index = place[axis] + step
+                near = (*place[:axis], index, *place[axis + 1 :])
+                if 0 <= index < len(self._values[axis]) and near not in self._queued:
+                    self._queued.add(near)
+                    # Among those of the same distance none comes first by its knob.
+                    heapq.heappush(self._queue, (distance + 1, self.random.random(), near))
+            chosen = (values[i] for values, i in zip(self._values, place, strict=True))
+            knobs = dict(zip(self.task.space, chosen, strict=True))
+            if self.task.allows(knobs):
+                yield knobs
+
+
+def _nearest(values: Sequence[Any], wanted: Any) -> int:
+    """The place of a value, or of the nearest number."""
+    if wanted in values:
+        return values.index(wanted)
+    if isinstance(wanted, str):
+        return 0
+    return min(range(len(values)), key=lambda i: abs(values[i] - wanted))
+
+
+#: Kinds of search by the name that ``--search`` has for them.
+SEARCHES = ("evolutionary", "random", "grid", "neighbourhood")
+
+
+def check_search(kind: str) -> None:
+    """Refuse a search that does not exist.
+
+    Raises
+    ------
+    TvmflowError
+        Naming those that there are.
+    """
+    if kind not in SEARCHES:
+        raise TvmflowError(
+            f"The search {kind!r} is not known; expected one of {', '.join(SEARCHES)}.",
+            remedy="Choose one of them with --search.",
+        )

@@ -1,0 +1,152 @@
+"""Tasks: the distinct primary functions of a network, as the pipeline leaves them to schedules."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, tirx
+
+from ..build import wants_schedule
+from ..compilation import Compilation
+from ..pipeline import STAGES
+from ..schedules import FAMILIES, schedule_function
+from ..schedules.common import Workload
+from ..schedules.family import Family, refusal
+from ..target import TargetSpec
+from ..texture.signatures import called_function
+
+BY_NAME: dict[str, Family] = {family.NAME: family for family in FAMILIES}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of a primary function, as memory for it is reserved."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    #: TVM's memory scope; empty for a plain buffer.
+    scope: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A primary function to tune.
+
+    Parameters
+    ----------
+    name
+        Of the function in the network; several functions may be one task.
+    function
+        Blocks without a schedule, with the scopes of its parameters.
+    family, shape
+        The schedule family that serves it, and what its knobs depend on.
+    target
+        What it is scheduled for.
+    calls
+        How often the network runs it.
+    results
+        How many of its last parameters are results.
+    operations
+        Steps of its loops, a stand-in for its time before that is measured.
+    """
+
+    name: str
+    function: tirx.PrimFunc
+    family: Family
+    shape: Any
+    target: TargetSpec
+    calls: int
+    results: int
+    operations: int
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the function's structure, whatever its name: the task's identity."""
+        bare = self.function.without_attr("global_symbol")
+        text = f"{tvm_ffi.structural_hash(bare):x} {self.target.kind} {self.target.device}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def space(self) -> dict[str, tuple[Any, ...]]:
+        """The values worth trying of each knob."""
+        return self.family.space(self.shape, self.target.device)
+
+    @property
+    def is_tunable(self) -> bool:
+        """Whether there is anything to choose."""
+        return prod(map(len, self.space.values())) > 1
+
+    @cached_property
+    def heuristic(self) -> dict[str, Any]:
+        """The knobs that are chosen without measurements."""
+        return asdict(self.family.heuristic(self.shape, self.target.device))
+
+    def allows(self, knobs: Mapping[str, Any]) -> bool:
+        """Whether knobs meet the family's constraints."""
+        chosen = self.family.Knobs(**knobs)
+        return refusal(self.family, chosen, self.shape, self.target.device) is None
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The function's parameters, results last."""
+        return arguments_of(self.function)
+
+
+def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
+    """What a function takes, results last."""
+    found = []
+    for param in function.params:
+        scope = str(param.scope())
+        shape = tuple(int(extent) for extent in param.shape)
+        found.append(Argument(shape, str(param.dtype), "" if scope == "global" else scope))
+    return tuple(found)
+
+
+def unscheduled(job: Compilation) -> IRModule:
+    """Run a compilation as far as its primary functions have no schedule yet."""
+    for name, stage in STAGES:
+        if name == "schedule":
+            break
+        stage(job)
+    assert job.mod is not None
+    return job.mod
+
+
+def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
+    """The distinct primary functions that ``main`` calls, in the order of their first calls."""
+    calls: Counter[str] = Counter()
+    results: dict[str, int] = {}
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            call = called_function(mod, binding.value)
+            if call is not None:
+                function, inputs = call
+                name = binding.value.args[0].name_hint
+                calls[name] += 1
+                results[name] = len(function.params) - len(inputs)
+    tasks: dict[str, Task] = {}
+    with target.tvm_target:
+        for name, count in calls.items():
+            function = mod[name]
+            if not wants_schedule(function):
+                continue
+            task = _task(name, function, target, count, results[name])
+            known = tasks.get(task.digest)
+            tasks[task.digest] = replace(known, calls=known.calls + count) if known else task
+    return list(tasks.values())
+
+
+def _task(name: str, function: tirx.PrimFunc, target: TargetSpec, calls: int, results: int) -> Task:
+    # What a family would do is not all in `match`: one may still decline when it is applied.
+    family = BY_NAME[schedule_function(function, target, name=name).family]
+    workload = Workload.of(function, target)
+    shape = family.match(workload)
+    operations = sum(prod(workload.extents(block)) for block in workload.blocks)
+    return Task(name, function, family, shape, target, calls, results, operations)
