@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
 import tempfile
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import IRModule, tirx
 
-from ..deploy.link import Host
-from ..deploy.writer import export_library
-from ..schedules import schedule_function
-from ..target import TargetSpec
-from ..tir_pipeline import TIR_PIPELINE
+from ..texture.narrow import half_lengths
+from .building import ENTRY, Built, build_candidate
+from .case import Case, write_case
 from .process import Pool, WorkerLostError
-from .tasks import Argument, Task, arguments_of
+from .quiet import Quiet
+from .tasks import Task
 
-#: The name of the one function in a module.
-ENTRY = "candidate"
+logger = logging.getLogger(__name__)
+
 #: Seconds that building one candidate may take.
 BUILD_LIMIT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Built:
-    """A candidate as a module, or why there is none.
-
-    Parameters
-    ----------
-    task
-        Digest of the task.
-    knobs
-        The candidate.
-    source_hash
-        Of the kernels' source: candidates with the same are the same. Empty if none was made.
-    path
-        A shared library in TVM's own format, with the function :data:`ENTRY`; candidates of the
-        same source have the same.
-    arguments
-        What the function takes, results last.
-    error
-        Why there is no library.
-    seconds
-        Time of the build.
-    """
-
-    task: str
-    knobs: Mapping[str, Any]
-    source_hash: str
-    path: Path | None
-    arguments: tuple[Argument, ...]
-    error: str | None
-    seconds: float
+#: Seconds that computing a task's results in plain loops may take.
+CASE_LIMIT_S = 120.0
 
 
 class Builder:
@@ -109,6 +75,39 @@ class Builder:
         call.add_done_callback(finish)
         return result
 
+    def make_case(self, task: Task, seed: int = 0) -> Future[Case]:
+        """Compute a task's case; without results where that fails.  The future never fails."""
+        lengths = tuple(half_lengths(task.function))
+        path = self.folder / f"{task.digest}.npz"
+        result: Future[Case] = Future()
+
+        def start(with_results: bool) -> None:
+            arguments = text_of(task), task.results, str(path), seed, with_results
+            call = self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
+            call.add_done_callback(lambda done: finish(done, with_results))
+
+        def finish(done: Future[Any], with_results: bool) -> None:
+            if done.cancelled():
+                result.cancel()
+            elif with_results and (error := done.exception()) is not None:
+                logger.warning(
+                    "What %s should compute could not be found out: %s. Its candidates are not "
+                    "checked.",
+                    task.name,
+                    error,
+                )
+                start(False)
+            else:
+                result.set_result(Case(path, lengths))
+
+        start(True)
+        return result
+
+    @property
+    def quiet(self) -> Quiet:
+        """What disturbs a measurement on this machine's CPUs now."""
+        return Quiet(self.folder / "busy", self._pool.processes)
+
     def close(self) -> None:
         """End the processes, and remove what they built."""
         self._pool.close()
@@ -125,67 +124,4 @@ def text_of(task: Task) -> str:
     return _texts[task.digest]
 
 
-# -- in the build process --------------------------------------------------------------------
-
-
-@lru_cache(maxsize=64)
-def function_of(text: str) -> tirx.PrimFunc:
-    """Read a function's text, once for all of its candidates."""
-    return tvm.ir.load_json(text)
-
-
-def build_candidate(
-    text: str, target: TargetSpec, knobs: dict[str, Any], digest: str, folder: str
-) -> Built:
-    """Schedule, lower and link one candidate; called in a worker process."""
-    started = time.perf_counter()
-    function = function_of(text)
-
-    def built(source: str, path: Path | None, error: str | None) -> Built:
-        seconds = time.perf_counter() - started
-        return Built(digest, knobs, source, path, arguments_of(function), error, seconds)
-
-    with target.tvm_target:
-        scheduled = schedule_function(function, target, knobs)
-        if scheduled.source != "given":
-            return built("", None, "The knobs do not lead to a schedule.")
-        try:
-            library = lower(scheduled.schedule.mod["main"], target)
-        except Exception as error:  # noqa: BLE001 (whatever TVM finds is the candidate's fault)
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return built("", None, f"No code can be generated: {lines[-1]}")
-    source = source_hash(library, target)
-    path = Path(folder, f"{source}.so")
-    if not path.exists():
-        link(library, path, target)
-    return built(source, path, None)
-
-
-def lower(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
-    """Generate code for one scheduled function."""
-    named = function.with_attrs(
-        {"global_symbol": ENTRY, "tirx.noalias": True, "tirx.is_scheduled": True}
-    )
-    return tvm.tirx.build(IRModule({ENTRY: named}), target=target.tvm_target, pipeline=TIR_PIPELINE)
-
-
-def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
-    """Write a library for the target's host."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as work:
-        machine = Host.parse(target.host) if target.host else Host.native()
-        made = Path(work, path.name)
-        export_library(library, made, machine, Path(work))
-        # Two processes may build the same: each writes it whole.
-        made.replace(path)
-
-
-def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:
-    """A hash of what runs: the kernels, and the host's code that launches them."""
-    content = hashlib.sha256(str(target.host).encode())
-    queue = [library]
-    while queue:
-        module = queue.pop()
-        queue.extend(module.imports)
-        # The host's code holds the launches' sizes.
-        content.update(str(module.inspect_source()).encode())
-    return content.hexdigest()[:24]
+__all__ = ["ENTRY", "Builder", "Built"]

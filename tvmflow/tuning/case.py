@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tvm
 import tvm_ffi
+from tvm import tirx
 
 from ..target import resolve
 from ..texture.scope import is_half
 from ..texture.signatures import with_scopes
-from ..tolerance import NETWORK, Comparison, compare, tolerance_for
-from .builder import ENTRY, function_of, link, lower
+from ..tolerance import (
+    NETWORK,
+    STORED_AS_HALF,
+    Comparison,
+    compare,
+    summed_in_half,
+    tolerance_for,
+)
+from .building import ENTRY, function_of, link, lower
 from .tasks import Argument, arguments_of
 
 
@@ -28,9 +35,12 @@ class Case:
     ----------
     path
         The file.
+    lengths
+        Of the function's sums in 16 bits.
     """
 
     path: Path
+    lengths: tuple[int, ...] = ()
 
     def load(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The inputs and the results."""
@@ -41,25 +51,28 @@ class Case:
 
 
 def compare_results(
-    arguments: Sequence[Argument], got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
+    arguments: Sequence[Argument],
+    lengths: Sequence[int],
+    got: Sequence[np.ndarray],
+    wanted: Sequence[np.ndarray],
 ) -> list[Comparison]:
     """How far results are from the case's, and whether that is within the tolerance.
 
-    Tensors of 16 bits are stored so before and after; a fused function has several operators:
-    the tolerances are those of networks.
+    A fused function has several operators: the tolerances are those of networks.  ``lengths`` are
+    those of its sums in 16 bits.
     """
-    halves = any(is_half(argument.scope) for argument in arguments)
+    table = NETWORK
+    if lengths:
+        table = summed_in_half(lengths)
+    elif any(is_half(argument.scope) for argument in arguments):
+        table = STORED_AS_HALF
     return [
-        compare(
-            f"result {index}",
-            *pair,
-            tolerance_for("float16" if halves else pair[1].dtype.name, NETWORK),
-        )
+        compare(f"result {index}", *pair, tolerance_for(pair[1].dtype.name, table))
         for index, pair in enumerate(zip(got, wanted, strict=True))
     ]
 
 
-def make_case(text: str, results: int, path: str, seed: int) -> None:
+def write_case(text: str, results: int, path: str, seed: int, with_results: bool) -> None:
     """Compute the case of a function on this CPU and write it; called in a worker process.
 
     The function's loops run as they are, without a schedule: nothing that a schedule family
@@ -67,28 +80,31 @@ def make_case(text: str, results: int, path: str, seed: int) -> None:
     """
     function = function_of(text)
     arguments = arguments_of(function)
-    target = resolve("llvm")
     rng = np.random.default_rng(seed)
     inputs = [_values(argument, rng) for argument in arguments[:-results]]
-    outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
-    plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
-    with target.tvm_target:
-        library = lower(plain, target)
-    tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
-    with _loaded(library) as entry:
-        entry(*tensors)
     arrays = {f"a{index}": array for index, array in enumerate(inputs)}
-    for index, tensor in enumerate(tensors[len(inputs) :]):
-        arrays[f"r{index}"] = tensor.numpy()
+    if with_results:
+        outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
+        for index, array in enumerate(_run(function, arguments, inputs, outputs)):
+            arrays[f"r{index}"] = array
     np.savez(path, allow_pickle=False, **arrays)
 
 
-@contextmanager
-def _loaded(library: tvm.runtime.Module) -> Iterator[tvm_ffi.Function]:
-    with tempfile.TemporaryDirectory() as folder:
+def _run(
+    function: tirx.PrimFunc,
+    arguments: Sequence[Argument],
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Results of the function's loops as they stand, on this CPU."""
+    target = resolve("llvm")
+    plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
+    with target.tvm_target, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plain.so")
-        link(library, path, resolve("llvm"))
-        yield tvm_ffi.load_module(path)[ENTRY]
+        link(lower(plain, target), path, target)
+        tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
+        tvm_ffi.load_module(path)[ENTRY](*tensors)
+    return [tensor.numpy() for tensor in tensors[len(inputs) :]]
 
 
 def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:

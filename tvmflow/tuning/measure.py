@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from .builder import ENTRY, Built
+from .building import ENTRY, Built
 from .case import Case, compare_results
 
 #: Why a trial has no costs.
@@ -112,7 +113,13 @@ class Session:
         self._first: float | None = None
         self._drift = 1.0
 
-    def measure(self, built: Built, case: Case, bound_s: float | None) -> Measured:
+    def measure(
+        self,
+        built: Built,
+        case: Case,
+        bound_s: float | None,
+        quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Measured:
         """Check a candidate and time it.
 
         Parameters
@@ -123,6 +130,8 @@ class Session:
             Its task's.
         bound_s
             The task's best cost so far.
+        quiet
+            Keeps the machine quiet while the candidate is timed.
         """
         started = time.perf_counter()
         costs: tuple[float, ...] = ()
@@ -130,15 +139,16 @@ class Session:
         try:
             if self._config.cool_down_s:
                 time.sleep(self._config.cool_down_s)
-            self._look_at_reference()
+            self._look_at_reference(quiet)
             self._take(built, case)
             assert built.path is not None
             library = self._load(built.path)
-            message = self._wrong(library, built)
+            message = self._wrong(library, built, case)
             if message:
                 error = WRONG
             else:
-                costs = self._time(library, bound_s)
+                with quiet():
+                    costs = self._time(library, bound_s)
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
             error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
         seconds = time.perf_counter() - started
@@ -148,7 +158,7 @@ class Session:
         """Bring a case to the device; it stays while candidates of the same task follow."""
         if self._case == case.path:
             return
-        self._tensors.clear()
+        self._case, self._tensors = None, []
         inputs, self._wanted = case.load()
         for argument in built.arguments:
             scope = argument.scope or None
@@ -159,7 +169,7 @@ class Session:
             tensor.copyfrom(array)
         self._case = case.path
 
-    def _wrong(self, library: Any, built: Built) -> str:
+    def _wrong(self, library: Any, built: Built, case: Case) -> str:
         """Run a candidate once; say how its results differ from the case's, if they do."""
         results = self._tensors[len(self._tensors) - len(self._wanted) :]
         for tensor, wanted in zip(results, self._wanted, strict=True):
@@ -167,7 +177,7 @@ class Session:
             tensor.copyfrom(np.full(wanted.shape, _poison(wanted.dtype)))
         library[ENTRY](*self._tensors)
         got = [tensor.numpy() for tensor in results]
-        for found in compare_results(built.arguments, got, self._wanted):
+        for found in compare_results(built.arguments, case.lengths, got, self._wanted):
             if not found.passed:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
         return ""
@@ -198,7 +208,7 @@ class Session:
         )
         return tuple(float(cost) for cost in timer(*self._tensors).results)
 
-    def _look_at_reference(self) -> None:
+    def _look_at_reference(self, quiet: Callable[[], AbstractContextManager[None]]) -> None:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
         due = self._first is None or self._since >= self._config.reference_every
@@ -213,7 +223,8 @@ class Session:
             self._tensors.append(tensor)
         library = self._load(reference.path)
         library[ENTRY](*self._tensors)
-        cost = statistics.median(self._evaluate(library, 9))
+        with quiet():
+            cost = statistics.median(self._evaluate(library, 9))
         self._first = self._first or cost
         self._drift = cost / self._first
 

@@ -106,6 +106,12 @@ class Worker:
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         return f"the process ended with {how}" + (f": {said[:200]}" if said else "")
 
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        process = self._process
+        return None if process is None else process.pid
+
     def stop(self) -> None:
         """End the process, also in the middle of its work."""
         if self._connection is not None:
@@ -151,6 +157,11 @@ class Pool:
             return self._own.worker.call(function, *arguments, timeout_s=timeout_s)
 
         return self._threads.submit(run)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Ids of the processes that there are now."""
+        return tuple(pid for worker in self._workers if (pid := worker.pid) is not None)
 
     def close(self) -> None:
         """Drop what is queued and end the processes."""

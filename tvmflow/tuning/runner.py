@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,10 +12,11 @@ import tvm
 import tvm_ffi
 
 from ..runtime import plugin
-from .builder import Built
+from .building import Built
 from .case import Case
 from .measure import BUILD, CRASH, TIMEOUT, Config, Measured, Session
 from .process import Pool, WorkerLostError
+from .quiet import Quiet
 
 #: Seconds that measuring one candidate may take, its kernels' compilation included.
 MEASURE_LIMIT_S = 60.0
@@ -44,6 +47,8 @@ class LocalRunner:
         How to measure.
     limit_s
         After so many seconds the process is replaced, and the candidate has failed.
+    quiet
+        What runs on the device's own CPUs and must hold still while a kernel is timed.
     """
 
     def __init__(
@@ -52,9 +57,11 @@ class LocalRunner:
         index: int = 0,
         config: Config | None = None,
         limit_s: float = MEASURE_LIMIT_S,
+        quiet: Callable[[], Quiet] | None = None,
     ):
         self._device = (target, index, config or Config())
         self._limit_s = limit_s
+        self._quiet = quiet
         # Candidates are built once and never again: the cache of programs is for others.
         self._pool = Pool(1, {"TVMFLOW_CACHE": "0"})
 
@@ -64,10 +71,11 @@ class LocalRunner:
         if built.path is None:
             result.set_result(Measured((), BUILD, str(built.error), "", 0.0))
             return result
+        quiet = self._quiet() if self._quiet is not None else None
         call = self._pool.submit(
-            measure_here, self._device, built, case, bound_s, timeout_s=self._limit_s
+            measure_here, self._device, built, case, bound_s, quiet, timeout_s=self._limit_s
         )
-        call.add_done_callback(lambda done: _finish(done, result))
+        call.add_done_callback(lambda done: _finish(done, result, quiet))
         return result
 
     def close(self) -> None:
@@ -75,7 +83,7 @@ class LocalRunner:
         self._pool.close()
 
 
-def _finish(done: Future[Any], result: Future[Measured]) -> None:
+def _finish(done: Future[Any], result: Future[Measured], quiet: Quiet | None) -> None:
     if done.cancelled():
         result.cancel()
         return
@@ -83,6 +91,8 @@ def _finish(done: Future[Any], result: Future[Measured]) -> None:
     if error is None:
         result.set_result(done.result())
         return
+    if quiet is not None:
+        quiet.end()
     kind = TIMEOUT if isinstance(error, WorkerLostError) and error.timed_out else CRASH
     result.set_result(Measured((), kind, str(error), "", 0.0))
 
@@ -93,7 +103,11 @@ _sessions: dict[tuple[str, int, Config], Session] = {}
 
 
 def measure_here(
-    where: tuple[str, int, Config], built: Built, case: Case, bound_s: float | None
+    where: tuple[str, int, Config],
+    built: Built,
+    case: Case,
+    bound_s: float | None,
+    quiet: Quiet | None,
 ) -> Measured:
     """Measure a candidate in this process, which keeps its session."""
     if where not in _sessions:
@@ -102,7 +116,8 @@ def measure_here(
             plugin.load()
         device = tvm.device(DEVICES[target], index)
         _sessions[where] = Session(device, load_here, config)
-    return _sessions[where].measure(built, case, bound_s)
+    kept = quiet.kept if quiet is not None else nullcontext
+    return _sessions[where].measure(built, case, bound_s, kept)
 
 
 def load_here(path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +9,6 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import IRModule, tirx
 
 from ..build import wants_schedule
@@ -21,6 +19,8 @@ from ..schedules.common import Workload
 from ..schedules.family import Family, refusal
 from ..target import TargetSpec
 from ..texture.signatures import called_function
+from . import records
+from .lookup import workload_of
 
 BY_NAME: dict[str, Family] = {family.NAME: family for family in FAMILIES}
 
@@ -67,11 +67,19 @@ class Task:
     operations: int
 
     @cached_property
+    def workload(self) -> records.Workload:
+        """What journals call it."""
+        return workload_of(self.function, self.family.NAME, asdict(self.shape))
+
+    @cached_property
+    def journal_target(self) -> records.Target:
+        """What journals call its target."""
+        return records.Target.of(self.target)
+
+    @cached_property
     def digest(self) -> str:
-        """Of the function's structure, whatever its name: the task's identity."""
-        bare = self.function.without_attr("global_symbol")
-        text = f"{tvm_ffi.structural_hash(bare):x} {self.target.kind} {self.target.device}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """The task's identity, whatever its function is named."""
+        return records.digest("task", self.workload.data + self.journal_target.data).hex()
 
     @cached_property
     def space(self) -> dict[str, tuple[Any, ...]]:

@@ -1,0 +1,243 @@
+"""Evolutionary search with a learnt cost model: MetaSchedule's engine over our templates.
+
+MetaSchedule replays the recorded steps of a schedule (its trace) with other decisions.  A family's
+``apply`` takes other steps for other knobs, so that its trace cannot be replayed so.  What
+MetaSchedule sees is therefore a stand-in: a function of one block whose schedule samples a number
+for each knob and writes it into an annotation.  Replay and mutation are always sound, constraints
+are checked by a postprocessor, and the real schedule is made by the build processes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, te
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from .search import Knobs, Search
+from .tasks import Task
+
+#: Proposals that are generated at a time.
+BATCH = 8
+_BLOCK = "knobs"
+#: Attributes of a stand-in: its task's shape, and the values of its knobs.
+_SHAPE, _SPACE = "tvmflow.shape", "tvmflow.space"
+#: More trials than there will be: budgets are not the engine's to keep.
+_TRIALS = 1 << 20
+
+
+def stand_in(task: Task) -> tvm.IRModule:
+    """The function that MetaSchedule sees instead of a task's."""
+    x = te.placeholder((1,), name="x")
+    y = te.compute((1,), lambda i: x[i], name=_BLOCK)
+    about = {_SHAPE: json.dumps(asdict(task.shape)), _SPACE: json.dumps(task.space)}
+    function = te.create_prim_func([x, y]).with_attrs({"global_symbol": "main", **about})
+    return tvm.IRModule({"main": function})
+
+
+def template(space: Mapping[str, Sequence[Any]]) -> Any:
+    """The schedule of a stand-in: one decision a knob."""
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        block = sch.get_sblock(_BLOCK, func_name="main")
+        for name, values in space.items():
+            even = [1.0 / len(values)] * len(values)
+            sch.annotate(block, name, sch.sample_categorical(list(range(len(values))), even))
+
+    return schedule
+
+
+def decided(sch: s_tir.Schedule, space: Mapping[str, Sequence[Any]]) -> Knobs:
+    """The knobs that a schedule of a stand-in decided on."""
+    annotations = sch.get(sch.get_sblock(_BLOCK, func_name="main")).annotations
+    return {name: values[int(annotations[name])] for name, values in space.items()}
+
+
+def features(knobs: Mapping[str, Any], space: Mapping[str, Any], shape: Mapping[str, Any]) -> Any:
+    """Knobs and shape as numbers.
+
+    Trees split at thresholds of single numbers: what a tile wastes at the end of an extent is a
+    number of its own for each pair of them.
+    """
+    row: list[float] = []
+    extents = [v for v in shape.values() if type(v) is int and v > 1]
+    sizes = [v for v in knobs.values() if type(v) is int]
+    for name, value in knobs.items():
+        row.append(float(space[name].index(value) if isinstance(value, str) else value))
+    row += [log2(v) if type(v) is int and v > 0 else float(v == "texture") for v in shape.values()]
+    row.append(sum(log2(size) for size in sizes))
+    row += [ceil(extent / size) * size / extent for extent in extents for size in sizes]
+    return row
+
+
+@derived_object
+class KeepsConstraints(ms.postproc.PyPostproc):
+    """Refuses knobs that the family's constraints refuse."""
+
+    def __init__(self, task: Task):
+        super().__init__()
+        self.task = task
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        """Nothing of the context is needed."""
+
+    def apply(self, sch: s_tir.Schedule) -> bool:
+        """Whether a candidate is allowed."""
+        return self.task.allows(decided(sch, self.task.space))
+
+    def clone(self) -> KeepsConstraints:
+        """For another thread."""
+        return KeepsConstraints(self.task)
+
+
+@derived_object
+class ChangesKnobs(ms.mutator.PyMutator):
+    """Changes one knob: mostly to a value beside its own, else to any."""
+
+    def __init__(self, source: random.Random):
+        super().__init__()
+        self.source = source
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        """Nothing of the context is needed."""
+
+    def apply(self, trace: s_tir.schedule.Trace, _seed: int) -> s_tir.schedule.Trace | None:
+        """A trace with another decision."""
+        sampled = [i for i in trace.insts if i.kind.name == "SampleCategorical"]
+        free = [i for i in sampled if len(i.attrs[0]) > 1]
+        if not free:
+            return None
+        chosen = self.source.choice(free)
+        last = len(chosen.attrs[0]) - 1
+        now = int(trace.decisions[chosen])
+        near = [i for i in (now - 1, now + 1) if 0 <= i <= last]
+        anywhere = [i for i in range(last + 1) if i != now]
+        other = self.source.choice(near if self.source.random() < 0.7 else anywhere)
+        return trace.with_decision(chosen, other, remove_postproc=True)
+
+    def clone(self) -> ChangesKnobs:
+        """For another thread."""
+        return ChangesKnobs(self.source)
+
+
+@derived_object
+class KnobFeatures(ms.feature_extractor.PyFeatureExtractor):
+    """One row of :func:`features` a candidate."""
+
+    def extract_from(
+        self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
+    ) -> list[tvm.runtime.Tensor]:
+        """Features of candidates of one task."""
+        attributes = context.mod["main"].attrs
+        space = json.loads(str(attributes[_SPACE]))
+        shape = json.loads(str(attributes[_SHAPE]))
+        rows = (features(decided(c.sch, space), space, shape) for c in candidates)
+        return [tvm.runtime.tensor(np.array([row], "float32")) for row in rows]
+
+
+def cost_model(seed: int) -> ms.cost_model.XGBModel:
+    """A model for the tasks of one family: costs relative to each task's best.
+
+    Without warming up: the heuristic has been measured before anything is predicted.
+    """
+    config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1, max_depth=6)
+    return ms.cost_model.XGBModel(
+        extractor=KnobFeatures(),
+        config=config,
+        num_warmup_samples=0,
+        early_stopping_rounds=10,
+        verbose_eval=0,
+    )
+
+
+class EvolutionarySearch(Search):
+    """Evolves populations by the predictions of a cost model.
+
+    Parameters
+    ----------
+    task, seed
+        As for any search.
+    model
+        Learns from every trial of the task, and may know others of the family.
+    """
+
+    def __init__(self, task: Task, seed: int, model: ms.cost_model.XGBModel):
+        super().__init__(task, seed)
+        self._model = model
+        self._generator = ms.space_generator.ScheduleFn(
+            template(task.space),
+            sch_rules=[],
+            postprocs=[KeepsConstraints(task)],
+            mutator_probs={ChangesKnobs(self.random): 1.0},
+        )
+        self._context = ms.TuneContext(
+            stand_in(task),
+            target=task.target.tvm_target,
+            space_generator=self._generator,
+            search_strategy=ms.search_strategy.EvolutionarySearch(
+                population_size=64,
+                init_measured_ratio=0.3,
+                init_min_unmeasured=16,
+                genetic_num_iters=3,
+                eps_greedy=0.15,
+            ),
+            task_name=task.name,
+            rand_state=self.random.randrange(1, 1 << 30),
+            num_threads=1,
+        )
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(self._context.mod)
+        self._context.pre_tuning(
+            _TRIALS, BATCH, database=self._database, cost_model=self._model
+        )
+        self._proposed: list[Knobs] = []
+
+    def _candidates(self, count: int) -> Iterator[Knobs]:
+        while True:
+            if not self._proposed:
+                found = self._context.generate_measure_candidates()
+                if not found:
+                    return
+                self._proposed = [decided(c.sch, self.task.space) for c in found]
+            yield self._proposed.pop(0)
+
+    def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:
+        """Train the model with measured candidates, and let the best of them have offspring."""
+        space = self.task.space
+        # The heuristic may lie beside the space.
+        inside = [(k, c) for k, c in trials if all(k[n] in v for n, v in space.items())]
+        candidates, results = [], []
+        for knobs, cost in inside:
+            schedule = self._schedule(knobs)
+            arguments = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+            candidates.append(ms.MeasureCandidate(schedule, arguments))
+            failed = cost == float("inf")
+            results.append(ms.runner.RunnerResult(None if failed else [cost], "x" * failed or None))
+            if not failed:
+                self._database.commit_tuning_record(
+                    ms.database.TuningRecord(
+                        schedule.trace, self._workload, [cost], self._context.target, arguments
+                    )
+                )
+        if candidates:
+            self._model.update(self._context, candidates, results)
+            self._context.notify_runner_results(candidates, results)
+
+    def _schedule(self, knobs: Knobs) -> s_tir.Schedule:
+        """The stand-in's schedule with given decisions."""
+        schedule = s_tir.Schedule(self._context.mod)
+        block = schedule.get_sblock(_BLOCK, func_name="main")
+        for name, values in self.task.space.items():
+            even = [1.0 / len(values)] * len(values)
+            index = values.index(knobs[name])
+            choice = schedule.sample_categorical(list(range(len(values))), even, index)
+            schedule.annotate(block, name, choice)
+        return schedule

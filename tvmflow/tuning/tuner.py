@@ -1,0 +1,337 @@
+"""Tuning of tasks: proposes, builds, measures and records, all at the same time.
+
+One thread keeps the books.  Builds and measurements run in processes; what they finish comes
+through a queue.  A task has up to two batches under way, and learns from them in the order in
+which they were proposed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from .. import _versions
+from .budget import Budget
+from .builder import Builder, Built
+from .case import Case
+from .journal import Journal
+from .measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Measured
+from .progress import Knobs, Point, Progress
+from .quiet import busy
+from .records import Device, Error, Trial
+from .runner import Runner
+from .search import Search, key_of
+from .tasks import Task
+
+logger = logging.getLogger(__name__)
+
+#: Candidates that are proposed at a time.
+BATCH = 8
+#: Batches of a task under way.
+DEPTH = 2
+#: Beyond this change of the reference kernel a measurement is repeated …
+DISCARD = 1.5
+#: … so often, after this pause.
+REPEATS, PAUSE_S = 2, 5.0
+#: Below this change of the reference kernel costs are taken as they are.
+STEADY = 0.1
+
+_ERRORS = {
+    BUILD: Error.HOST_BUILD,
+    WRONG: Error.WRONG_RESULT,
+    CRASH: Error.RUNTIME,
+    TIMEOUT: Error.RUN_TIMEOUT,
+    DEVICE: Error.RUNTIME,
+}
+
+
+@dataclass
+class _Trial:
+    """A candidate under way."""
+
+    state: _State
+    knobs: Knobs
+    source: str
+    started: float
+    built: Built | None = None
+    costs: tuple[float, ...] = ()
+    #: Measurements that were discarded.
+    discarded: int = 0
+    #: What it is learned with, when the others of its batch are done, too.
+    cost: float | None = None
+
+
+@dataclass
+class _State:
+    """A task's books."""
+
+    progress: Progress
+    search: Search
+    #: Chosen before the search begins: the heuristic's knobs, then relatives'.
+    first: list[tuple[Knobs, str]]
+    batches: list[list[_Trial]] = field(default_factory=list)
+    case: Future[Case] | None = None
+    #: Costs, and trials that wait for them, by the hash of the kernels' source.
+    known: dict[str, Measured] = field(default_factory=dict)
+    waiting: dict[str, list[_Trial]] = field(default_factory=dict)
+    exhausted: bool = False
+
+    @property
+    def under_way(self) -> int:
+        return sum(trial.cost is None for batch in self.batches for trial in batch)
+
+
+class Tuner:
+    """Tunes the tasks of a network.
+
+    Parameters
+    ----------
+    tasks
+        What to tune; those without knobs are measured once.
+    builder, runner
+        Where candidates are built and measured.  The caller closes them.
+    journal
+        Gets every trial, and has those of earlier sessions.
+    budget
+        When to stop.
+    search
+        Makes the search of a task.
+    relatives
+        Journals of other devices, whose best knobs are tried first.
+    watch
+        Called with all tasks' progress whenever a trial has ended.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        builder: Builder,
+        runner: Runner,
+        journal: Journal,
+        budget: Budget,
+        search: Callable[[Task], Search],
+        *,
+        relatives: Sequence[Journal] = (),
+        watch: Callable[[Sequence[Progress]], None] | None = None,
+    ):
+        self._builder, self._runner = builder, runner
+        self._journal = journal
+        self._budget = budget
+        self._relatives = relatives
+        self._watch = watch
+        self._began = time.monotonic()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._states = [self._state(task, search(task)) for task in tasks]
+        self.progress = [state.progress for state in self._states]
+        self._open = 0
+
+    def run(self) -> list[Progress]:
+        """Tune until the budget is used up; what is found is also in the journal."""
+        while True:
+            self._propose()
+            if not self._open:
+                return self.progress
+            self._events.get()()
+
+    # -- what comes next ---------------------------------------------------------------------
+
+    def _state(self, task: Task, search: Search) -> _State:
+        """A task's books with the trials of earlier sessions."""
+        state = _State(Progress(task), search, [])
+        learned: list[tuple[Knobs, float]] = []
+        for trial in self._journal.trials(task.workload):
+            knobs = dict(trial.knobs)
+            if trial.target.kin != task.journal_target.kin or knobs.keys() != task.space.keys():
+                continue
+            if not search.note(knobs):
+                continue
+            error = trial.error.name if trial.error else None
+            state.progress.take(knobs, Point(0.0, trial.cost, error), knobs == task.heuristic)
+            learned.append((knobs, trial.cost))
+        search.learn(learned)
+        chosen = [(task.heuristic, "heuristic")]
+        chosen += [(knobs, "relative") for knobs in relatives_of(task, self._relatives)]
+        state.first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
+        return state
+
+    def _propose(self) -> None:
+        """Give builds and devices work, as long as there is some and they have too little."""
+        while self._open < 3 * BATCH:
+            ready = [state for state in self._states if self._may_propose(state)]
+            if not ready or self._out_of_time():
+                return
+            state = max(ready, key=self._urgency)
+            if not self._propose_for(state):
+                state.exhausted = True
+
+    def _may_propose(self, state: _State) -> bool:
+        progress, budget = state.progress, self._budget
+        if state.exhausted or len(state.batches) >= DEPTH:
+            return False
+        if progress.trials + state.under_way >= budget.trials and not self._owes(state):
+            return False
+        if budget.patience is not None and progress.idle >= budget.patience:
+            return False
+        # Whatever the search proposes, it should know the heuristic's cost.
+        return bool(state.first) or not (state.batches and progress.trials == 0)
+
+    @staticmethod
+    def _owes(state: _State) -> bool:
+        """Whether the heuristic itself is still to be measured."""
+        return bool(state.first) and state.first[0][1] == "heuristic"
+
+    def _urgency(self, state: _State) -> tuple[bool, float]:
+        """Unmeasured tasks first, then those that take most of the time and still improve."""
+        progress = state.progress
+        if not math.isfinite(progress.best):
+            return progress.trials == 0, float(progress.task.operations)
+        return False, progress.time / (1 + (progress.idle + state.under_way) / BATCH)
+
+    def _out_of_time(self) -> bool:
+        seconds = self._budget.seconds
+        if seconds is None or time.monotonic() - self._began < seconds:
+            return False
+        # Without its heuristic's cost, nothing is known of a task.
+        return not any(self._owes(state) for state in self._states)
+
+    def _propose_for(self, state: _State) -> bool:
+        left = self._budget.trials - state.progress.trials - state.under_way
+        chosen = state.first[: max(1, min(BATCH, left))]
+        del state.first[: len(chosen)]
+        if not chosen and state.progress.task.is_tunable:
+            with busy(self._builder.quiet.lock):
+                chosen = [(k, "measured") for k in state.search.propose(min(BATCH, left))]
+        if not chosen:
+            return False
+        batch = [_Trial(state, knobs, source, time.monotonic()) for knobs, source in chosen]
+        state.batches.append(batch)
+        for trial in batch:
+            self._open += 1
+            done = self._builder.submit(state.progress.task, trial.knobs)
+            done.add_done_callback(lambda f, t=trial: self._tell(self._built, t, f))  # type: ignore[misc]
+        return True
+
+    # -- what comes back ---------------------------------------------------------------------
+
+    def _tell(self, what: Callable[..., None], trial: _Trial, done: Future[Any]) -> None:
+        """From another thread: have the books told of a result."""
+        if not done.cancelled():
+            self._events.put(partial(what, trial, done.result()))
+
+    def _built(self, trial: _Trial, built: Built) -> None:
+        state = trial.state
+        trial.built = built
+        source = built.source_hash
+        if not source:
+            self._finish(trial, Measured((), BUILD, str(built.error), "", 0.0))
+        elif source in state.known:
+            self._finish(trial, state.known[source])
+        elif source in state.waiting:
+            state.waiting[source].append(trial)
+        else:
+            state.waiting[source] = []
+            self._measure(trial)
+
+    def _measure(self, trial: _Trial) -> None:
+        """Have a candidate measured, once its task's case is made."""
+        state = trial.state
+        if state.case is None:
+            state.case = self._builder.make_case(state.progress.task)
+
+        def submit(made: Future[Case]) -> None:
+            if made.cancelled():
+                return
+            built, best = trial.built, state.progress.best
+            assert built is not None
+            bound = best if math.isfinite(best) else None
+            done = self._runner.submit(built, made.result(), bound)
+            done.add_done_callback(lambda f: self._tell(self._measured, trial, f))
+
+        state.case.add_done_callback(submit)
+
+    def _measured(self, trial: _Trial, measured: Measured) -> None:
+        state = trial.state
+        off = max(measured.drift, 1 / measured.drift)
+        if off > DISCARD and trial.discarded < REPEATS:
+            logger.info("%s runs at %.2f of its speed: measured again", measured.device, off)
+            trial.discarded += 1
+            time.sleep(PAUSE_S)
+            self._measure(trial)
+            return
+        costs = measured.costs
+        if off > 1 + STEADY:
+            costs = tuple(cost / measured.drift for cost in costs)
+        costs = (*trial.costs, *costs)
+        measured = Measured(
+            costs, measured.error, measured.message, measured.device, measured.seconds
+        )
+        if not trial.costs and not measured.error and measured.cost < state.progress.best:
+            # A lucky first measurement must not win: the median of both counts.
+            trial.costs = costs
+            self._measure(trial)
+            return
+        assert trial.built is not None
+        source = trial.built.source_hash
+        state.known[source] = measured
+        self._finish(trial, measured)
+        for other in state.waiting.pop(source, []):
+            self._finish(other, measured)
+
+    def _finish(self, trial: _Trial, measured: Measured) -> None:
+        """Write a trial down, and let the search learn from batches that are complete."""
+        state = trial.state
+        self._open -= 1
+        trial.cost = measured.cost
+        now = time.monotonic()
+        self._journal.append(self._record(trial, measured, now - trial.started))
+        error = measured.error
+        point = Point(now - self._began, measured.cost, error)
+        state.progress.take(trial.knobs, point, trial.source == "heuristic")
+        while state.batches and all(t.cost is not None for t in state.batches[0]):
+            batch = state.batches.pop(0)
+            with busy(self._builder.quiet.lock):
+                state.search.learn([(t.knobs, float(t.cost or 0)) for t in batch])
+        if self._watch is not None:
+            self._watch(self.progress)
+
+    def _record(self, trial: _Trial, measured: Measured, seconds: float) -> Trial:
+        task = trial.state.progress.task
+        assert trial.built is not None
+        error = Error.NONE if measured.error is None else _ERRORS[measured.error]
+        if measured.error == BUILD and not trial.built.source_hash:
+            error = Error.NO_SCHEDULE if "schedule" in measured.message else Error.HOST_BUILD
+        return Trial(
+            task.workload,
+            task.journal_target,
+            Device(task.target.device.name, measured.device),
+            trial.knobs,
+            measured.costs,
+            error,
+            measured.message,
+            time.time(),
+            seconds,
+            {"tvmflow": _versions.__version__, "tvm": _versions.REQUIRED_TVM["apache-tvm"]},
+            "heuristic" if trial.source == "heuristic" else "measured",
+        )
+
+
+def relatives_of(task: Task, journals: Iterable[Journal]) -> list[Knobs]:
+    """The best knobs of the same loops in other journals, those that this device allows."""
+    found: dict[tuple[Any, ...], Knobs] = {}
+    for journal in journals:
+        trial = journal.nearest(task.workload, task.journal_target)
+        if trial is None or trial.knobs.keys() != task.space.keys():
+            continue
+        knobs = dict(trial.knobs)
+        if task.allows(knobs):
+            found[key_of(knobs)] = knobs
+    return list(found.values())
+
+
