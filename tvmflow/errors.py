@@ -78,6 +78,10 @@ class KernelBuildError(DeviceError):
     """The driver's compiler rejected a kernel; the build log is in ``details``."""
 
 
+class FarmError(TvmflowError):
+    """A tracker, a server or all devices of a key cannot be used."""
+
+
 class InputError(TvmflowError):
     """An input has the wrong name, shape or dtype at run time."""
 

@@ -10,6 +10,7 @@ from . import (
     bench,
     compile,
     devices,
+    farm,
     inspect,
     journal,
     journal_files,
@@ -81,3 +82,4 @@ journal.app.command("compact")(journal_files.compact_journal)
 journal.app.command("export")(journal_files.export_journal)
 journal.app.command("import")(journal_files.import_logs)
 app.add_typer(journal.app, name="journal")
+app.add_typer(farm.app, name="farm")

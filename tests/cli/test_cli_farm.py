@@ -1,0 +1,114 @@
+"""``tvmflow farm``: what it refuses, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tvmflow.farm import tracker
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port of this machine that nobody listens at, and nobody else gets."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board")])
+def test_an_unreachable_tracker_is_one_sentence(cli, command):
+    with closed_port() as port:
+        result = cli("farm", *command, "--tracker", f"127.0.0.1:{port}")
+    result.refused(f"The tracker at 127.0.0.1:{port} cannot be reached", "tvmflow farm tracker")
+
+
+@pytest.mark.parametrize("key", ["", "two words", "a:b"])
+def test_a_key_that_the_protocol_cannot_carry_is_refused(cli, key):
+    result = cli("farm", "serve", "--key", key, "--tracker", "127.0.0.1:9190")
+    result.refused("a name without spaces and colons was expected", "pixel8")
+
+
+def test_a_tracker_needs_a_free_port(cli):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = cli("farm", "tracker", "--host", "127.0.0.1", "--port", str(port))
+    result.refused(f"Listening at 127.0.0.1:{port} failed", "--port")
+
+
+def test_a_tracker_needs_an_address_of_this_machine(cli):
+    # 192.0.2.0/24 is kept for examples: no machine has it.
+    cli("farm", "tracker", "--host", "192.0.2.1").refused("Listening at 192.0.2.1:9190", "--host")
+
+
+def test_what_is_not_installed_is_named(cli, monkeypatch):
+    monkeypatch.setattr(tracker, "find_spec", lambda name: None if name == "tornado" else 1)
+    result = cli("farm", "status", "--tracker", "127.0.0.1:9190")
+    result.refused("needs the Python package tornado", "pip install 'tvmflow[tuning]'")
+
+
+class Answers:
+    """Stands for a connection to a tracker with two busy servers, one of TVM alone."""
+
+    def __init__(self, address: tracker.Address):
+        self.address = address
+
+    def __enter__(self) -> Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def summary(self) -> tracker.Summary:
+        about: dict[str, Any] = {
+            "tvmflow": "0.1.0",
+            "devices": [{"name": "Mali-[G610]"}],
+            "busy_s": 12.4,
+            "crashes": 3,
+            "temperature_c": 81.0,
+            "throttled": True,
+        }
+        servers = (
+            tracker.Server(tracker.Address("10.0.0.5", 9090), "rk3588", about),
+            tracker.Server(tracker.Address("10.0.0.6", 9091), "phone", {}),
+        )
+        queues = {"rk3588": tracker.Queue(0, 2), "gone": tracker.Queue(0, 1)}
+        return tracker.Summary(servers, queues)
+
+
+def test_the_status_shows_servers_and_queues(cli, monkeypatch):
+    monkeypatch.setattr(tracker, "Tracker", Answers)
+    shown = cli("farm", "status", "--tracker", "10.0.0.1:9190").stdout
+    rows = [line.split() for line in shown.splitlines()]
+    busy = [
+        "10.0.0.5:9090",
+        "rk3588",
+        "busy",
+        "for",
+        "12",
+        "s",
+        "3",
+        "81",
+        "°C,",
+        "throttled",
+        "0.1.0",
+        "Mali-[G610]",
+    ]
+    assert busy in rows
+    assert ["10.0.0.6:9091", "phone", "not", "of", "tvmflow"] in rows
+    assert ["rk3588", "1", "0", "2"] in rows
+    assert ["gone", "0", "0", "1"] in rows
+
+
+def test_the_status_as_json(cli, monkeypatch):
+    monkeypatch.setattr(tracker, "Tracker", Answers)
+    told = json.loads(cli("farm", "status", "--json", "--tracker", "10.0.0.1:9190").stdout)
+    assert told["servers"][0]["address"] == "10.0.0.5:9090"
+    assert told["servers"][0]["temperature_c"] == 81.0
+    assert told["servers"][1] == {"address": "10.0.0.6:9091", "key": "phone"}
+    assert told["keys"]["rk3588"] == {"servers": 1, "free": 0, "waiting": 2}

@@ -1,0 +1,159 @@
+"""Servers and the tracker: what they tell, that they go on after a crash, that they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import psutil
+import pytest
+from farms import STOCK, Farm, eventually
+
+from tvmflow import __version__
+from tvmflow.errors import FarmError
+from tvmflow.farm.about import ABOUT_FUNCTION, About, is_throttled, temperature_c
+from tvmflow.farm.tracker import Address, Queue, Tracker
+
+
+@pytest.fixture(scope="module")
+def served(farm: Farm) -> Address:
+    address = farm.serve("board")
+    eventually(lambda: farm.server(address).about)
+    return address
+
+
+def session_on(farm: Farm, key: str):
+    from tvm import rpc
+
+    with Tracker(farm.address) as tracker:
+        tracker.request(key)
+        offer = tracker.offer(30)
+        assert offer is not None
+    return offer.address, rpc.connect(offer.address.host, offer.address.port, offer.ticket)
+
+
+def test_a_server_tells_its_versions_and_devices(farm: Farm, served: Address):
+    told = About.read(farm.server(served).about)
+    assert told == About.here()
+    assert told.tvmflow == __version__
+    address, session = session_on(farm, "board")
+    assert address == served
+    assert About.read(json.loads(session.get_function(ABOUT_FUNCTION)())) == told
+
+
+def test_a_session_makes_its_server_busy(farm: Farm, served: Address):
+    eventually(lambda: farm.server(served).about["busy_s"] is None)
+    with Tracker(farm.address) as tracker:
+        eventually(lambda: tracker.summary().queues["board"] == Queue(free=1, waiting=0))
+        _, session = session_on(farm, "board")
+        assert tracker.summary().queues["board"] == Queue(free=0, waiting=0)
+        eventually(lambda: farm.server(served).about["busy_s"] is not None)
+        del session
+        eventually(lambda: tracker.summary().queues["board"] == Queue(free=1, waiting=0))
+
+
+def test_a_request_that_nobody_serves_waits_no_longer_than_told(farm: Farm):
+    with Tracker(farm.address) as tracker:
+        tracker.request("nothing")
+        assert tracker.offer(0.2) is None
+
+
+def test_a_server_whose_session_crashed_serves_again(farm: Farm, served: Address):
+    eventually(lambda: farm.server(served).about["busy_s"] is None)
+    crashes = farm.server(served).about["crashes"]
+    before = set(farm.processes_of(served))
+    _, session = session_on(farm, "board")
+    (child,) = eventually(lambda: set(farm.processes_of(served)) - before)
+    os.kill(child, signal.SIGSEGV)
+    eventually(
+        lambda: (server := farm.server(served)) and server.about.get("crashes") == crashes + 1
+    )
+    eventually(lambda: farm.server(served).about["busy_s"] is None)
+    address, session = session_on(farm, "board")
+    assert address == served
+    assert session.get_function(ABOUT_FUNCTION)()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_server_leaves_nothing_behind(farm: Farm, number: signal.Signals):
+    address = farm.serve("other")
+    processes = [psutil.Process(pid) for pid in farm.processes_of(address)]
+    assert len(processes) > 1
+    assert farm.stop(address, number) == 128 + number
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert eventually(lambda: farm.server(address) is None)
+    assert "Traceback" not in farm.log(address)
+
+
+def test_a_server_whose_parent_is_killed_ends(farm: Farm):
+    address = farm.serve("other")
+    first, *others = (psutil.Process(pid) for pid in farm.processes_of(address))
+    first.kill()
+    assert psutil.wait_procs(others, timeout=10)[1] == []
+
+
+def test_a_server_of_tvm_alone_is_listed(farm: Farm):
+    address = farm.serve("stock", "-m", STOCK)
+    assert farm.server(address).about == {}
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
+def test_an_address_of_another_form_is_refused(text: str):
+    with pytest.raises(FarmError, match="HOST:PORT"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("text", ["pi:9190", "10.0.0.1:1", "[::1]:9190"])
+def test_an_address_is_printed_as_it_is_read(text: str):
+    assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"ab"])
+def test_something_else_than_a_tracker_is_refused(answer: bytes):
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(FarmError, match="cannot be reached"):
+            Tracker(Address(*listening.getsockname()))
+
+
+def test_what_is_not_of_the_form_is_no_description():
+    assert About.read({"tvmflow": "1", "devices": [{"name": "x"}]}) is None
+
+
+@pytest.fixture
+def thermal(tmp_path) -> Callable[[str, str], None]:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    return write
+
+
+def test_the_hottest_sensor_counts(tmp_path, thermal):
+    assert temperature_c(tmp_path) is None
+    for index, text in enumerate(["41500\n", "73250\n", "-273000\n", "", "999000\n"]):
+        thermal(f"thermal_zone{index}/temp", text)
+    assert temperature_c(tmp_path) == 73.25
+
+
+def test_a_fan_does_not_throttle(tmp_path, thermal):
+    assert is_throttled(tmp_path) is None
+    thermal("cooling_device0/type", "pwm-fan\n")
+    thermal("cooling_device0/cur_state", "3\n")
+    assert is_throttled(tmp_path) is None
+    thermal("cooling_device1/type", "thermal-devfreq-0\n")
+    thermal("cooling_device1/cur_state", "0\n")
+    assert is_throttled(tmp_path) is False
+    thermal("cooling_device1/cur_state", "2\n")
+    assert is_throttled(tmp_path) is True

@@ -1,0 +1,119 @@
+"""Trackers and servers on this machine, as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tvmflow.farm.tracker import Address, Server, Tracker
+
+T = TypeVar("T")
+LOCAL = "127.0.0.1"
+#: TVM's own server.
+STOCK = "tvm.exec.rpc_server"
+#: Processes import TVM first, which takes long where other tests run.
+PATIENCE_S = 90.0
+
+
+def free_port() -> int:
+    with socket.create_server((LOCAL, 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def eventually(look: Callable[[], T], limit_s: float = PATIENCE_S) -> T:
+    """Return what `look` finds as soon as it finds something."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("what was waited for did not happen")
+
+
+class Farm:
+    """A tracker, and servers that are added to it."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.address = Address(LOCAL, free_port())
+        self._start("-m", "tvmflow.cli", "farm", "tracker", "--host", LOCAL, port=self.address.port)
+        eventually(self._tracks)
+
+    def serve(self, key: str, *program: str, **environment: str) -> Address:
+        """Start a server, by default `tvmflow farm serve`, and wait until it is registered."""
+        address = self.start_server(key, *program, **environment)
+        eventually(lambda: self.server(address))
+        return address
+
+    def start_server(self, key: str, *program: str, **environment: str) -> Address:
+        """Start a server, and do not wait."""
+        program = program or ("-m", "tvmflow.cli", "farm", "serve")
+        options = ("--host", LOCAL, "--tracker", str(self.address), "--key", key)
+        address = Address(LOCAL, free_port())
+        if program[-1] == STOCK:
+            options = (*options, "--port-end", str(address.port + 1))
+        self._start(*program, *options, port=address.port, environment=environment)
+        return address
+
+    def server(self, address: Address) -> Server | None:
+        """What the tracker knows of a server."""
+        with Tracker(self.address) as tracker:
+            servers = tracker.summary().servers
+        return next((server for server in servers if server.address == address), None)
+
+    def processes_of(self, address: Address) -> list[int]:
+        """A server's processes, the one that was started first."""
+        import psutil
+
+        first = psutil.Process(self._processes[address.port].pid)
+        return [process.pid for process in (first, *first.children(recursive=True))]
+
+    def send(self, address: Address, number: signal.Signals) -> None:
+        """Send all processes of a server a signal."""
+        for pid in self.processes_of(address):
+            os.kill(pid, number)
+
+    def stop(self, address: Address, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask a server or the tracker to end; return its exit status."""
+        process = self._processes[address.port]
+        process.send_signal(number)
+        return process.wait(PATIENCE_S)
+
+    def log(self, address: Address) -> str:
+        return (self._folder / f"{address.port}.log").read_text()
+
+    def close(self) -> None:
+        """End everything."""
+        import psutil
+
+        for process in self._processes.values():
+            if process.poll() is None:
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+                process.kill()
+                process.wait()
+
+    def _start(self, *command: str, port: int, environment: dict[str, str] | None = None) -> None:
+        with open(self._folder / f"{port}.log", "wb") as log:
+            self._processes[port] = subprocess.Popen(
+                [sys.executable, *command, "--port", str(port)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+
+    def _tracks(self) -> bool:
+        try:
+            Tracker(self.address).close()
+        except Exception:  # noqa: BLE001 (not yet)
+            return False
+        return True

@@ -1,0 +1,212 @@
+"""``tvmflow farm``: the tracker, the servers, and what they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import facts, print_section, table
+from .options import Debug, Json, Quiet, Verbose
+from .session import command, note, out_console, print_json
+
+if TYPE_CHECKING:
+    from ..farm.about import About
+    from ..farm.tracker import Server, Summary
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow farm tracker
+      on one machine: it knows who serves what
+  tvmflow farm serve --tracker 192.168.1.10:9190 --key rk3588
+      on each machine with a device
+  tvmflow farm status --tracker 192.168.1.10:9190
+      which devices there are, which are free
+  python -m tvm.exec.rpc_server --tracker 192.168.1.10:9190 --key rk3588
+      a server of TVM alone takes part, too, as does TVM's RPC app on a phone
+
+[bold]Safety[/bold]
+  Whoever reaches a server can run any program on it: use a network that you trust.
+"""
+
+app = typer.Typer(
+    name="farm",
+    help="Lend devices to tuning runs: TVM's RPC tracker and servers.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+TrackerAddress = Annotated[
+    str, typer.Option("--tracker", metavar="HOST:PORT", help="The tracker's address.")
+]
+_PERIOD_S = 1.0
+
+
+@app.command("tracker", epilog=EXAMPLES)
+@command
+def run_tracker(
+    host: Annotated[
+        str, typer.Option("--host", help="The address of this machine to listen at.")
+    ] = "0.0.0.0",
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="The port to listen at.")
+    ] = 9190,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Run a tracker until Ctrl-C."""
+    from ..farm.tracker import running_tracker
+
+    with running_tracker(host, port):
+        note(("Tracking", "green"), f" at {host}:{port}; Ctrl-C ends it.")
+        _wait()
+
+
+@app.command("serve", epilog=EXAMPLES)
+@command
+def serve(
+    tracker: TrackerAddress,
+    key: Annotated[
+        str, typer.Option("--key", help="What tuning runs ask for: a name for this kind of device.")
+    ],
+    host: Annotated[
+        str, typer.Option("--host", help="The address of this machine to listen at.")
+    ] = "0.0.0.0",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="The port to listen at (default: the first free one)."
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST",
+            help="The host that tuning runs connect to, where it is not the one the tracker sees.",
+        ),
+    ] = None,
+    opencl_device: Annotated[
+        str | None,
+        typer.Option(
+            "--opencl-device",
+            metavar="PLATFORM:DEVICE",
+            help="Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
+        ),
+    ] = None,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Serve this machine's devices until Ctrl-C."""
+    from ..farm.server import FarmServer, ServeOptions
+    from ..farm.tracker import Address
+
+    options = ServeOptions(Address.parse(tracker), key, host, port, advertise, opencl_device)
+    server = FarmServer(options)
+    try:
+        _print_served(server.about)
+        where = f" at port {server.port} for the key {key}; Ctrl-C ends it."
+        note(("Serving", "green"), where)
+        while True:
+            time.sleep(_PERIOD_S)
+            for message in server.check():
+                note((message, "yellow"))
+    finally:
+        server.close()
+
+
+@app.command("status", epilog=EXAMPLES)
+@command
+def show_status(
+    tracker: TrackerAddress,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Show a tracker's servers, their devices, and who waits for them."""
+    from ..farm.tracker import Address, Tracker
+
+    with Tracker(Address.parse(tracker)) as connection:
+        summary = connection.summary()
+    if as_json:
+        print_json(_as_json(summary))
+        return
+    rows = [_server_row(server) for server in summary.servers]
+    columns = ["server", "key", "state", ">crashes", "temperature", "tvmflow", "device"]
+    content = table(columns, rows) if rows else table(["none"], [])
+    print_section(out_console(), f"Servers of the tracker at {connection.address}", content)
+    print_section(
+        out_console(),
+        "Keys",
+        table(
+            ["key", ">servers", ">free", ">requests that wait"],
+            [
+                (key, str(len(summary.serving(key))), str(queue.free), str(queue.waiting))
+                for key, queue in sorted(summary.queues.items())
+            ],
+        ),
+    )
+
+
+def _wait() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _print_served(about: About) -> None:
+    rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
+    title = f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}"
+    print_section(out_console(), title, facts(rows))
+
+
+def _server_row(server: Server) -> tuple[str, ...]:
+    told = server.about
+    address = str(server.address)
+    if not told:
+        return (address, server.key, "", "", "", "not of tvmflow", "")
+    return (
+        address,
+        server.key,
+        _state(told),
+        str(told.get("crashes", "")),
+        _temperature(told),
+        str(told.get("tvmflow", "")),
+        _device(told),
+    )
+
+
+def _state(told: Mapping[str, Any]) -> str:
+    busy_s = told.get("busy_s")
+    return "free" if busy_s is None else f"busy for {busy_s:.0f} s"
+
+
+def _temperature(told: Mapping[str, Any]) -> str:
+    degrees = told.get("temperature_c")
+    text = "" if degrees is None else f"{degrees:.0f} °C"
+    return f"{text}, throttled".lstrip(", ") if told.get("throttled") else text
+
+
+def _device(told: Mapping[str, Any]) -> str:
+    """The first accelerator, else the CPU."""
+    devices = told.get("devices") or [{}]
+    return str(devices[0].get("name", ""))
+
+
+def _as_json(summary: Summary) -> dict[str, Any]:
+    return {
+        "servers": [
+            {"address": str(server.address), "key": server.key, **server.about}
+            for server in summary.servers
+        ],
+        "keys": {
+            key: {"servers": len(summary.serving(key)), **asdict(queue)}
+            for key, queue in summary.queues.items()
+        },
+    }
