@@ -138,8 +138,8 @@ def show_status(
     if as_json:
         print_json(_as_json(summary))
         return
-    rows = [_server_row(server) for server in summary.servers]
-    columns = ["server", "key", "state", ">crashes", "temperature", "tvmflow", "device"]
+    rows = [_server_row(server, summary.runs) for server in summary.servers]
+    columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow", "device"]
     content = table(columns, rows) if rows else table(["none"], [])
     print_section(out_console(), f"Servers of the tracker at {connection.address}", content)
     print_section(
@@ -166,18 +166,16 @@ def _print_served(about: About) -> None:
     print_section(out_console(), title, facts(rows))
 
 
-def _server_row(server: Server) -> tuple[str, ...]:
-    told = server.about
-    address = str(server.address)
-    if not told:
-        return (address, server.key, "", "", "", "not of tvmflow", "")
+def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
+    told, address = server.about, str(server.address)
     return (
         address,
         server.key,
-        _state(told),
+        _state(told) if told else "",
+        runs.get(address, ""),
         str(told.get("crashes", "")),
         _temperature(told),
-        str(told.get("tvmflow", "")),
+        str(told.get("tvmflow", "not of tvmflow")),
         _device(told),
     )
 
@@ -202,7 +200,12 @@ def _device(told: Mapping[str, Any]) -> str:
 def _as_json(summary: Summary) -> dict[str, Any]:
     return {
         "servers": [
-            {"address": str(server.address), "key": server.key, **server.about}
+            {
+                "address": str(server.address),
+                "key": server.key,
+                "measures": summary.runs.get(str(server.address)),
+                **server.about,
+            }
             for server in summary.servers
         ],
         "keys": {

@@ -27,6 +27,7 @@ _ANSWER_S = 5.0
 _SERVER = "server:"
 #: Not `server:`, so that TVM's own tools do not count it as one more server of its key.
 _ABOUT = "server-about:(about) "
+_TUNING = "server-about:(tuning) "
 
 
 @dataclass(frozen=True, order=True)
@@ -81,6 +82,8 @@ class Summary:
 
     servers: tuple[Server, ...]
     queues: Mapping[str, Queue]
+    #: What servers measure, by their addresses, as far as tuning runs tell.
+    runs: Mapping[str, str]
 
     def serving(self, key: str) -> list[Server]:
         """Return the servers of a key."""
@@ -134,15 +137,19 @@ class Tracker:
             raise self._unreachable(f"it answered {code}")
         servers: dict[Address, str] = {}
         about: dict[Address, Mapping[str, Any]] = {}
+        runs: dict[str, str] = {}
         for item in value["server_info"]:
             address = Address(*item["addr"])
             if item["key"].startswith(_SERVER):
                 servers[address] = item["key"].removeprefix(_SERVER)
             elif item["key"].startswith(_ABOUT) and isinstance(item.get("tvmflow"), dict):
                 about[address] = item["tvmflow"]
+            elif item["key"].startswith(_TUNING):
+                runs.update(item["tvmflow"])
         return Summary(
             tuple(Server(a, key, about.get(a, {})) for a, key in sorted(servers.items())),
             {k: Queue(q["free"], q["pending"]) for k, q in value["queue_info"].items()},
+            runs,
         )
 
     def publish(self, key: str, host: str | None, port: int, facts: Mapping[str, Any]) -> None:
@@ -151,7 +158,14 @@ class Tracker:
         They replace those published before and go when the connection ends.  Without a
         `host`, the tracker takes the address that the connection comes from.
         """
-        info = {"key": _ABOUT + key, "addr": [host, port], "tvmflow": facts}
+        self._publish(_ABOUT + key, host, port, facts)
+
+    def publish_runs(self, key: str, runs: Mapping[str, str]) -> None:
+        """Show what servers of a key measure for this client."""
+        self._publish(_TUNING + key, None, 0, runs)
+
+    def _publish(self, key: str, host: str | None, port: int, facts: Mapping[str, Any]) -> None:
+        info = {"key": key, "addr": [host, port], "tvmflow": facts}
         self._ask([self._base.TrackerCode.UPDATE_INFO, info])
 
     def request(self, key: str) -> None:

@@ -121,6 +121,12 @@ class Worker:
             self._process.wait()
         self._process = self._connection = None
 
+    def interrupt(self) -> None:
+        """End the process from another thread, whose call then fails."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the process for good."""
         self.stop()

@@ -1,0 +1,271 @@
+"""Whose fault a failure is, and that every trial ends once: without servers, in no time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tvmflow.farm.ledger import REST_S, Ledger, Trial
+from tvmflow.farm.tracker import Address
+from tvmflow.tuning.builder import Built
+from tvmflow.tuning.case import Case
+from tvmflow.tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
+
+A, B, C, D = (Address("10.0.0.1", port) for port in range(9090, 9094))
+PATIENCE_S = 100.0
+FINE = Measured((1e-3,), None, "", "gpu", 0.1)
+
+
+def failed(kind: str) -> Measured:
+    return Measured((), kind, f"it was {kind}", "gpu", 0.1)
+
+
+def new_trial(index: int = 0) -> Trial:
+    return Trial(Built("task", {"i": index}, "", None, (), None, 0.0), Case(Path("unused")), None)
+
+
+class Accounts:
+    """A ledger with devices, a clock that is set by hand, and what it reported."""
+
+    def __init__(self, *devices: Address):
+        self.now = 0.0
+        self.events: list[tuple[str, Address]] = []
+        self.reasons: dict[Address, str] = {}
+        self.ledger = Ledger(self._heard, PATIENCE_S, lambda: self.now)
+        self.ledger.update(devices)
+
+    def _heard(self, kind, address, details) -> None:
+        self.events.append((kind, address))
+        if kind == "set_aside":
+            self.reasons[address] = details["reason"]
+
+    def add(self, count: int = 1) -> list[Trial]:
+        trials = [new_trial(index) for index in range(count)]
+        for trial in trials:
+            self.ledger.add(trial)
+        return trials
+
+    def run(self, device: Address, measured: Measured) -> Trial:
+        trial = self.ledger.take(device)
+        assert trial is not None
+        self.ledger.finish(device, trial, measured)
+        return trial
+
+    def settled(self) -> list[tuple[Trial, str | None]]:
+        return [(trial, measured.error) for trial, measured in self.ledger.take_settled()]
+
+
+def test_a_success_ends_a_trial():
+    accounts = Accounts(A)
+    (trial,) = accounts.add()
+    accounts.run(A, FINE)
+    assert accounts.settled() == [(trial, None)]
+    assert accounts.settled() == []
+    assert accounts.ledger.take(A) is None
+
+
+@pytest.mark.parametrize("kind", [WRONG, CRASH, TIMEOUT, DEVICE])
+def test_who_fails_where_another_succeeds_is_set_aside(kind):
+    accounts = Accounts(A, B)
+    (trial,) = accounts.add()
+    accounts.run(A, failed(kind))
+    assert accounts.settled() == []
+    assert accounts.ledger.take(A) is None
+    accounts.run(B, FINE)
+    assert accounts.settled() == [(trial, None)]
+    assert ("set_aside", A) in accounts.events
+    assert str(B) in accounts.reasons[A]
+    assert f"it was {kind}" in accounts.reasons[A]
+    accounts.add()
+    assert not accounts.ledger.offer(A)
+    assert accounts.ledger.take(A) is None
+    assert accounts.ledger.take(B) is not None
+
+
+@pytest.mark.parametrize("kind", [WRONG, CRASH, TIMEOUT, DEVICE])
+def test_what_fails_on_two_devices_is_at_fault_itself(kind):
+    accounts = Accounts(A, B)
+    (trial,) = accounts.add()
+    accounts.run(A, failed(kind))
+    accounts.run(B, failed(kind))
+    assert accounts.settled() == [(trial, kind)]
+    assert accounts.reasons == {}
+    accounts.add(2)
+    assert accounts.ledger.offer(A)
+    assert accounts.ledger.offer(B)
+    assert accounts.ledger.take(A) is not None
+    assert accounts.ledger.take(B) is not None
+
+
+def test_devices_that_fail_differently_need_a_third():
+    accounts = Accounts(A, B, C)
+    (trial,) = accounts.add()
+    accounts.run(A, failed(CRASH))
+    accounts.run(B, failed(WRONG))
+    assert accounts.settled() == []
+    accounts.run(C, FINE)
+    assert accounts.settled() == [(trial, None)]
+    assert accounts.reasons.keys() == {A, B}
+
+
+def test_a_device_in_doubt_gets_only_what_others_failed_at():
+    accounts = Accounts(A, B)
+    first, second, third = accounts.add(3)
+    accounts.run(A, failed(WRONG))
+    assert accounts.ledger.take(A) is None
+    on_b = accounts.ledger.take(B)
+    assert on_b is first
+    accounts.ledger.finish(B, first, FINE)
+    assert accounts.ledger.take(B) is second
+    accounts.ledger.finish(B, second, failed(WRONG))
+    # B now is in doubt, and only A, which is set aside, could help.
+    assert accounts.settled() == [(first, None), (second, WRONG)]
+    assert accounts.ledger.take(B) is third
+
+
+def test_the_only_device_is_believed():
+    accounts = Accounts(A)
+    first, second = accounts.add(2)
+    accounts.run(A, failed(WRONG))
+    assert accounts.settled() == [(first, WRONG)]
+    assert accounts.ledger.take(A) is second
+
+
+def test_the_only_device_that_crashes_goes_on_when_it_is_back():
+    accounts = Accounts(A)
+    first, second = accounts.add(2)
+    accounts.run(A, failed(CRASH))
+    # Whether it was the candidate or the server is open until the server shows that it lives.
+    assert accounts.settled() == []
+    assert accounts.ledger.take(A) is None
+    assert accounts.ledger.offer(A)
+    assert accounts.settled() == [(first, CRASH)]
+    assert accounts.ledger.take(A) is second
+
+
+def test_a_device_that_was_lost_and_nobody_else_ends_the_run():
+    accounts = Accounts(A)
+    (trial,) = accounts.add()
+    accounts.run(A, failed(CRASH))
+    accounts.ledger.update([])
+    assert not accounts.ledger.is_hopeless()
+    accounts.now += PATIENCE_S + 1
+    accounts.ledger.update([])
+    assert accounts.ledger.is_hopeless()
+    # Nobody knows whether it was the candidate's fault: it has no result.
+    assert accounts.settled() == []
+    assert accounts.ledger.give_up() == [trial]
+
+
+def test_devices_that_are_all_set_aside_for_good_end_the_run_at_once():
+    accounts = Accounts(A, B)
+    accounts.ledger.refuse(A, "another version")
+    assert not accounts.ledger.is_hopeless()
+    accounts.ledger.refuse(B, "another version")
+    assert accounts.ledger.is_hopeless()
+    assert accounts.ledger.reasons() == f"{A}: another version\n{B}: another version"
+
+
+def test_a_device_rests_once_and_then_for_good():
+    accounts = Accounts(A, B)
+    for round_s in (0, REST_S):
+        accounts.now += round_s
+        assert accounts.ledger.offer(A)
+        accounts.add()
+        accounts.run(A, failed(CRASH))
+        accounts.run(B, FINE)
+        assert not accounts.ledger.offer(A)
+    accounts.now += 1e9
+    assert not accounts.ledger.offer(A)
+
+
+def test_wrong_numbers_are_not_forgiven():
+    accounts = Accounts(A, B)
+    accounts.add()
+    accounts.run(A, failed(WRONG))
+    accounts.run(B, FINE)
+    accounts.now += 1e9
+    assert not accounts.ledger.offer(A)
+
+
+def test_a_trial_whose_second_device_never_comes_ends():
+    accounts = Accounts(A, B)
+    first, second = accounts.add(2)
+    accounts.run(A, failed(WRONG))
+    accounts.now += PATIENCE_S + 1
+    accounts.ledger.update([A, B])
+    assert accounts.settled() == [(first, WRONG)]
+    assert accounts.ledger.take(A) is second
+
+
+def test_a_trial_that_was_cancelled_is_not_measured():
+    accounts = Accounts(A)
+    first, second = accounts.add(2)
+    first.future.cancel()
+    assert accounts.ledger.take(A) is second
+
+
+def test_servers_join_and_leave():
+    accounts = Accounts(A)
+    accounts.add(2)
+    accounts.ledger.update([A, B])
+    assert accounts.ledger.take(B) is not None
+    accounts.ledger.update([B])
+    assert accounts.ledger.take(A) is None
+    assert accounts.ledger.offer(A)
+    assert accounts.events == [("joined", A), ("joined", B), ("lost", A), ("returned", A)]
+
+
+def test_two_devices_share_the_trials():
+    accounts = Accounts(A, B)
+    accounts.add(20)
+    rounds = 0
+    while accounts.ledger.has_work:
+        rounds += 1
+        for device in (A, B):
+            accounts.run(device, FINE)
+    assert rounds == 10
+    assert accounts.ledger.counts() == Counter({A: 10, B: 10})
+
+
+Fate = Callable[[Trial, random.Random], str | None]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_trial_ends_once_whatever_happens(seed: int):
+    """Devices of every kind; candidates that fail everywhere fail, those that do not succeed."""
+    rng = random.Random(seed)
+    bad = {index for index in range(30) if rng.random() < 0.2}
+    fates: dict[Address, Fate] = {
+        A: lambda trial, rng: None,
+        B: lambda trial, rng: None,
+        C: lambda trial, rng: rng.choice([WRONG, CRASH, TIMEOUT, DEVICE]),
+        D: lambda trial, rng: CRASH if trial.built.knobs["i"] % 3 == 0 else None,
+    }
+    accounts = Accounts(A, B, C, D)
+    trials = accounts.add(30)
+    busy: dict[Address, Trial] = {}
+    ended: list[tuple[Trial, str | None]] = []
+    for _ in range(5000):
+        accounts.now += rng.random()
+        device = rng.choice([A, B, C, D])
+        if device in busy:
+            trial = busy.pop(device)
+            kind = WRONG if trial.built.knobs["i"] in bad else fates[device](trial, rng)
+            accounts.ledger.finish(device, trial, failed(kind) if kind else FINE)
+        elif accounts.ledger.offer(device) and (trial := accounts.ledger.take(device)):
+            busy[device] = trial
+        ended += accounts.settled()
+    assert Counter(trial for trial, _ in ended) == Counter(trials)
+    for trial, error in ended:
+        if trial.built.knobs["i"] in bad:
+            assert error is not None
+        elif error is not None:
+            # Wrongly blamed only where both bad devices had it.
+            assert trial.failures.keys() == {C, D}
+    aside = {address for kind, address in accounts.events if kind == "set_aside"}
+    assert aside <= {C, D}

@@ -1,0 +1,219 @@
+"""Measuring on several servers: shared work, and what happens when servers fail."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm_candidates import Candidates
+from farms import Farm, eventually
+
+from tvmflow.errors import FarmError
+from tvmflow.farm import about
+from tvmflow.farm.lane import Places
+from tvmflow.farm.runner import FarmRunner
+from tvmflow.farm.tracker import Address, Tracker
+from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
+
+FAULTY = str(Path(__file__).parents[1] / "support" / "faulty_server.py")
+QUICK = Config(rounds=1, repeats=2, min_repeat_ms=0)
+#: A trial takes some milliseconds; processes that share two cores stand still for longer.
+LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def candidates(tmp_path_factory: pytest.TempPathFactory) -> Candidates:
+    return Candidates(tmp_path_factory.mktemp("candidates"))
+
+
+class Events:
+    """What a runner reported."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heard: list[tuple[str, Address, dict[str, Any]]] = []
+
+    def __call__(self, kind: str, address: Address, details: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._heard.append((kind, address, dict(details)))
+
+    def count(self, kind: str) -> int:
+        with self._lock:
+            return sum(k == kind for k, _, _ in self._heard)
+
+    def of(self, kind: str) -> dict[Address, dict[str, Any]]:
+        with self._lock:
+            return {address: details for k, address, details in self._heard if k == kind}
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def run(farm: Farm, events: Events) -> Iterator[Any]:
+    """Return a function that makes a runner for a key."""
+    runners: list[FarmRunner] = []
+
+    def start(key: str) -> FarmRunner:
+        runner = FarmRunner(farm.address, key, "llvm", QUICK, LIMIT_S, events)
+        runners.append(runner)
+        return runner
+
+    yield start
+    for runner in runners:
+        runner.close()
+
+
+def measured_on(farm: Farm) -> Mapping[str, str]:
+    """What the tracker shows as being measured, by server."""
+    with Tracker(farm.address) as tracker:
+        return tracker.summary().runs
+
+
+@pytest.fixture(scope="module")
+def pair(farm: Farm) -> list[Address]:
+    """Two servers of one key, on which loading takes a moment."""
+    faults = {"FAULT_SLOW_S": "0.1", "FAULT_CRASH": "poison.so"}
+    servers = [farm.start_server("pair", FAULTY, **faults) for _ in range(2)]
+    for server in servers:
+        eventually(lambda server=server: farm.server(server))
+    return servers
+
+
+def test_two_servers_share_a_batch(farm: Farm, candidates: Candidates, run, pair):
+    runner = run("pair")
+    # Both have begun before it counts.
+    while len(+runner.counts()) < 2:
+        wait([runner.submit(candidates.right("warm"), candidates.case) for _ in range(4)])
+    before = runner.counts()
+    futures = [runner.submit(candidates.right(f"b{i}"), candidates.case) for i in range(20)]
+    assert all(future.result().error is None for future in futures)
+    counts = runner.counts() - before
+    assert counts.total() == 20
+    # Half, but for a trial that takes longer than others on a busy machine.
+    assert max(counts.values()) <= 14
+    assert set(counts) == set(pair)
+    assert all(0 < future.result().cost < 0.1 for future in futures)
+
+
+def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run, events: Events):
+    faults = {"FAULT_SLOW_S": "0.2", "FAULT_CRASH": "poison.so"}
+    good, killed, hung, wrong, crashing, older = servers = [
+        farm.start_server("zoo", FAULTY, **faults),
+        farm.start_server("zoo", FAULTY, **faults),
+        farm.start_server("zoo", FAULTY, **faults),
+        farm.start_server("zoo", FAULTY, **faults, FAULT_LIBRARY=str(candidates.wrong)),
+        farm.start_server("zoo", FAULTY, **faults | {"FAULT_CRASH": "poison.so odd.so"}),
+        farm.start_server("zoo", FAULTY, FAULT_VERSION="0.0.1"),
+    ]
+    for server in servers:
+        eventually(lambda server=server: farm.server(server))
+    runner = run("zoo")
+    futures = {}
+
+    def submit(built) -> None:
+        futures[runner.submit(built, candidates.case)] = built.knobs["file"]
+
+    for index in range(20):
+        submit(candidates.right(f"right{index}"))
+    for server, number in ((killed, signal.SIGKILL), (hung, signal.SIGSTOP)):
+        eventually(lambda server=server: str(server) in measured_on(farm))
+        farm.send(server, number)
+    # Each gets what it fails at, sooner or later.
+    while not {wrong, crashing, older} <= events.of("set_aside").keys():
+        submit(candidates.right("odd"))
+        wait(futures, 0.5)
+        assert len(futures) < 300
+    submit(candidates.right("poison"))
+    submit(candidates.failing())
+    _, pending = wait(futures, 120)
+    assert not pending
+    errors: dict[str, set[str | None]] = {}
+    for future, name in futures.items():
+        errors.setdefault(name, set()).add(future.result().error)
+    assert errors.pop("poison.so") == {CRASH}
+    assert errors.pop("wrong.so") == {WRONG}
+    assert all(found == {None} for found in errors.values()), errors
+    # Every time that a server had a trial ended with a result or as a failure, once.
+    passed = sum(future.result().error is None for future in futures)
+    assert runner.counts().total() == passed + events.count("failed")
+    assert runner.counts()[good] > 0
+    aside = events.of("set_aside")
+    assert aside.keys() == {killed, hung, wrong, crashing, older}
+    assert "crashed or was lost" in aside[killed]["reason"]
+    assert "did not answer in time" in aside[hung]["reason"]
+    assert "wrong results" in aside[wrong]["reason"]
+    assert aside[wrong]["for_s"] is None
+    assert "crashed or was lost" in aside[crashing]["reason"]
+    assert "has tvmflow 0.0.1" in aside[older]["reason"]
+    assert runner.counts()[older] == 0
+
+
+def test_what_crashes_two_servers_is_at_fault_itself(
+    candidates: Candidates, run, events: Events, pair
+):
+    runner = run("pair")
+    poison = runner.submit(candidates.right("poison"), candidates.case)
+    after = runner.submit(candidates.right("after"), candidates.case)
+    assert poison.result(120).error == CRASH
+    assert after.result(120).error is None
+    assert len(events.of("failed")) == 2
+    assert not events.of("set_aside")
+
+
+def test_a_run_ends_with_its_last_server(
+    farm: Farm, candidates: Candidates, run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Places, "patience_s", 3.0)
+    server = farm.serve("single", FAULTY, FAULT_SLOW_S="1")
+    runner = run("single")
+    futures = [runner.submit(candidates.right(f"s{i}"), candidates.case) for i in range(2)]
+    eventually(lambda: str(server) in measured_on(farm))
+    farm.send(server, signal.SIGKILL)
+    for future in futures:
+        with pytest.raises(FarmError, match="No device is left for the key 'single'") as caught:
+            future.result(60)
+    assert str(server) in caught.value.details
+    with pytest.raises(FarmError):
+        runner.submit(candidates.right("late"), candidates.case).result(0)
+
+
+def test_a_closed_runner_gives_its_servers_back(farm: Farm, candidates: Candidates, run, pair):
+    runner = run("pair")
+    futures = [runner.submit(candidates.right(f"c{i}"), candidates.case) for i in range(30)]
+    futures[0].result(60)
+    runner.close()
+    assert all(future.done() for future in futures)
+    assert futures[-1].cancelled()
+    with Tracker(farm.address) as tracker:
+        eventually(lambda: tracker.summary().queues["pair"].free == 2)
+
+
+def test_servers_of_another_version_are_refused(run, pair, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(about, "__version__", "9.9.9")
+    with pytest.raises(FarmError, match=r"has tvmflow .* where 9\.9\.9 .* expected") as caught:
+        run("pair")
+    assert any(str(server) in caught.value.message for server in pair)
+    assert "same version" in caught.value.remedy
+
+
+def test_a_key_that_nobody_serves_is_refused(farm: Farm, run, pair):
+    with pytest.raises(FarmError, match=r"Nobody serves the key 'pixel8'.*pair") as caught:
+        run("pixel8")
+    assert "tvmflow farm serve" in caught.value.remedy
+
+
+def test_what_was_not_built_is_not_measured(candidates: Candidates, run, pair):
+    runner = run("pair")
+    built = replace(candidates.right("none"), path=None, error="no code")
+    measured = runner.submit(built, candidates.case).result(0)
+    assert (measured.error, measured.message) == (BUILD, "no code")
+    assert runner.counts().total() == 0

@@ -1,0 +1,115 @@
+"""A session with a server: in the process that measures through it, one at a time."""
+
+from __future__ import annotations
+
+import functools
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tvm import rpc
+
+from ..tuning.builder import Built
+from ..tuning.case import Case
+from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
+from ..tuning.runner import DEVICES
+from .about import ABOUT_FUNCTION, About
+from .tracker import Offer
+
+
+class RemoteSession(Session):
+    """Measures on a device of a server.
+
+    Parameters
+    ----------
+    offer
+        The server, as the tracker gave it.
+    kind
+        The target's kind; its first device is measured on.
+    config
+        How to measure.
+    limit_s
+        After so many seconds the server ends the session, whatever is running.
+    first
+        Time of the reference kernel in the device's first session, if it had one.
+    """
+
+    def __init__(
+        self, offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
+    ):
+        host, port = offer.address.host, offer.address.port
+        self._remote = rpc.connect(host, port, offer.ticket, session_timeout=limit_s)
+        # Not a method: the server stays busy until the last reference has gone.
+        load = functools.partial(_bring, self._remote)
+        super().__init__(self._remote.device(DEVICES[kind]), load, config)
+        self._first = first
+        # The device may have become hot since its last session.
+        self._since = config.reference_every
+
+    def about(self) -> About | None:
+        """Return what the server tells; a stock server tells nothing."""
+        try:
+            tell = self._remote.get_function(ABOUT_FUNCTION)
+        except AttributeError:
+            return None
+        return About.read(json.loads(tell()))
+
+    def answers(self) -> bool:
+        """Whether the server's process of this session still runs."""
+        try:
+            self.about()
+        except Exception:  # noqa: BLE001 (a broken connection fails in every way)
+            return False
+        return True
+
+    @property
+    def first(self) -> float | None:
+        """Time of the reference kernel when it first ran on the device."""
+        return self._first
+
+
+def _bring(remote: rpc.RPCSession, path: Path) -> Any:
+    """Load a library on the server."""
+    remote.upload(str(path))
+    library = remote.load_module(path.name)
+    # It is loaded: phones have little room.
+    with suppress(AttributeError, RuntimeError):
+        remote.remove(path.name)
+    return library
+
+
+_session: RemoteSession | None = None
+
+
+def connect(
+    offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
+) -> About | None:
+    """Open the session of this process; return what the server tells."""
+    global _session
+    disconnect()
+    _session = RemoteSession(offer, kind, config, limit_s, first)
+    about = _session.about()
+    if about is not None:
+        # Of a CPU, TVM does not tell the name.
+        _session.name = next((d.name for d in about.devices if d.kind == kind), _session.name)
+    return about
+
+
+def measure(built: Built, case: Case, bound_s: float | None) -> tuple[Measured, float | None]:
+    """Measure a candidate; return the time of the reference kernel, too.
+
+    A session that ended meanwhile is told from a kernel that failed.
+    """
+    assert _session is not None
+    measured = _session.measure(built, case, bound_s)
+    if measured.error == DEVICE and not _session.answers():
+        measured = replace(measured, error=CRASH, message="the session ended during the trial")
+    return measured, _session.first
+
+
+def disconnect() -> None:
+    """End the session, if there is one: the server takes the next."""
+    global _session
+    _session = None
