@@ -8,7 +8,7 @@ import pytest
 from farms import Farm
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     farm = Farm(tmp_path_factory.mktemp("farm"))
     yield farm

@@ -20,6 +20,7 @@ from tvmflow.farm.lane import Places
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import Address, Tracker
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
+from tvmflow.tuning.records import Event
 
 FAULTY = str(Path(__file__).parents[1] / "support" / "faulty_server.py")
 QUICK = Config(rounds=1, repeats=2, min_repeat_ms=0)
@@ -33,23 +34,25 @@ def candidates(tmp_path_factory: pytest.TempPathFactory) -> Candidates:
 
 
 class Events:
-    """What a runner reported."""
+    """What a runner reported, by the servers' addresses."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._heard: list[tuple[str, Address, dict[str, Any]]] = []
+        self._heard: list[Event] = []
 
-    def __call__(self, kind: str, address: Address, details: Mapping[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
+        assert event.device.facts["address"] == event.details["server"]
         with self._lock:
-            self._heard.append((kind, address, dict(details)))
+            self._heard.append(event)
 
     def count(self, kind: str) -> int:
         with self._lock:
-            return sum(k == kind for k, _, _ in self._heard)
+            return sum(event.kind == kind for event in self._heard)
 
-    def of(self, kind: str) -> dict[Address, dict[str, Any]]:
+    def of(self, kind: str) -> dict[Address, Mapping[str, Any]]:
         with self._lock:
-            return {address: details for k, address, details in self._heard if k == kind}
+            found = [event for event in self._heard if event.kind == kind]
+        return {Address.parse(event.details["server"]): event.details for event in found}
 
 
 @pytest.fixture

@@ -81,10 +81,10 @@ class Farm:
         for pid in self.processes_of(address):
             os.kill(pid, number)
 
-    def stop(self, address: Address, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask a server or the tracker to end; return its exit status."""
+    def stop(self, address: Address) -> int:
+        """Press Ctrl-C for a server; return its exit status."""
         process = self._processes[address.port]
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         return process.wait(PATIENCE_S)
 
     def log(self, address: Address) -> str:

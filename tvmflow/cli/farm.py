@@ -60,7 +60,7 @@ def run_tracker(
     _debug: Debug = False,
 ) -> None:
     """Run a tracker until Ctrl-C."""
-    from ..farm.tracker import running_tracker
+    from ..farm.server import running_tracker
 
     with running_tracker(host, port):
         note(("Tracking", "green"), f" at {host}:{port}; Ctrl-C ends it.")

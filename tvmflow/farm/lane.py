@@ -110,7 +110,10 @@ class Lane:
         settings = (places.target, places.config, places.session_limit_s)
         first = places.firsts.get(address)
         try:
-            about = self._worker.call(session.connect, offer, *settings, first, timeout_s=CONNECT_S)
+            name, about = self._worker.call(
+                session.connect, offer, *settings, first, timeout_s=CONNECT_S
+            )
+            self._runner.describe(address, name, about)
             if about is not None:
                 check_version(address, about)
         except FarmError as error:

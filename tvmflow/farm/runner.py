@@ -6,19 +6,20 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from ..errors import FarmError
+from ..errors import FarmError, TvmflowError
 from ..tuning.builder import Built
 from ..tuning.case import Case
 from ..tuning.measure import BUILD, Config, Measured
+from ..tuning.records import Device, Event
 from ..tuning.runner import MEASURE_LIMIT_S
-from .about import About, check_version
+from .about import About
 from .lane import TICK_S, Lane, Places
-from .ledger import Ledger, Listener, Trial
-from .tracker import Address, Tracker, check_key
+from .ledger import Ledger, Trial
+from .tracker import Address, Server, Tracker, check_key, check_served
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ _TRACKER_PATIENCE_S = 60.0
 class FarmRunner:
     """Measures on the servers of a tracker that have a key; a :class:`~.tuning.runner.Runner`.
 
-    Futures fail only with :class:`~tvmflow.errors.FarmError`, when no device is left.
+    Futures fail only when no device is left, or `listener` does.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ class FarmRunner:
     limit_s
         Seconds that measuring one candidate may take, its kernels' compilation included.
     listener
-        Gets events: ``joined``, ``lost``, ``returned``, ``failed``, ``set_aside``.
+        Gets events for the journal: ``joined``, ``lost``, ``returned``, ``failed``, ``set_aside``.
 
     Raises
     ------
@@ -62,18 +63,21 @@ class FarmRunner:
         target: str,
         config: Config | None = None,
         limit_s: float = MEASURE_LIMIT_S,
-        listener: Listener | None = None,
+        listener: Callable[[Event], None] | None = None,
     ):
         self._places = Places(tracker, check_key(key), target, config or Config(), limit_s)
-        self._ledger = Ledger(listener or _log, self._places.patience_s)
+        self._ledger = Ledger(self._heard, self._places.patience_s)
+        self._listener = listener
+        self._events: list[Event] = []
+        self._devices: dict[Address, Device] = {}
         self._changed = threading.Condition()
         self._closing = False
-        self._failure: FarmError | None = None
+        self._failure: TvmflowError | None = None
         self._running: dict[Address, str] = {}
         self._lanes: list[Lane] = []
         self._watch = Tracker(tracker)
         try:
-            self._look(first=True)
+            self._look(check_served(self._watch, key))
         except FarmError:
             self._watch.close()
             raise
@@ -106,16 +110,10 @@ class FarmRunner:
             self._closing = True
             dropped = self._ledger.give_up()
             self._changed.notify_all()
-        for trial in dropped:
-            trial.future.cancel()
+        _drop(dropped)
         self._watcher.join()
         for lane in self._lanes:
             lane.end()
-        with self._changed:
-            dropped = self._ledger.give_up()
-        for trial in dropped:
-            # It was being measured: too late to cancel it.
-            trial.future.set_exception(CancelledError())
         self._watch.close()
 
     # -- looking at the tracker --------------------------------------------------------------
@@ -128,7 +126,7 @@ class FarmRunner:
             try:
                 if lost_since is not None:
                     self._watch = Tracker(self._places.tracker)
-                self._look()
+                self._look(self._watch.summary().serving(self._places.key))
                 lost_since = None
             except FarmError as error:
                 self._watch.close()
@@ -137,20 +135,11 @@ class FarmRunner:
                     self._give_up(error)
                     return
 
-    def _look(self, first: bool = False) -> None:
+    def _look(self, servers: Sequence[Server]) -> None:
         """Bring the ledger up to date; there is a lane for each server."""
-        summary = self._watch.summary()
-        servers = summary.serving(self._places.key)
-        if first:
-            if not servers:
-                keys = ", ".join(sorted({server.key for server in summary.servers}))
-                key, tracker = self._places.key, self._places.tracker
-                raise FarmError(
-                    f"Nobody serves the key {key!r} at the tracker {tracker}: "
-                    + (f"it has servers for {keys}." if keys else "it has no server."),
-                    remedy=f"Start one: tvmflow farm serve --tracker {tracker} --key {key}",
-                )
-            _check_versions({s.address: About.read(s.about) for s in servers})
+        for server in servers:
+            if server.address not in self._devices:
+                self.describe(server.address, "", About.read(server.about))
         self._told(lambda ledger: ledger.update(server.address for server in servers))
         with self._changed:
             is_hopeless = self._ledger.is_hopeless()
@@ -168,7 +157,7 @@ class FarmRunner:
             details=self._ledger.reasons(),
         )
 
-    def _give_up(self, error: FarmError) -> None:
+    def _give_up(self, error: TvmflowError) -> None:
         with self._changed:
             self._failure = error
             trials = self._ledger.give_up()
@@ -189,6 +178,17 @@ class FarmRunner:
         """Whether one more device is still wanted."""
         with self._changed:
             return not self._closing and self._ledger.has_work
+
+    def describe(self, address: Address, name: str, about: About | None) -> None:
+        """Learn what a device is; a stock server tells no more than its device's name."""
+        devices = about.devices if about is not None else ()
+        served = next((device for device in devices if device.kind == self._places.target), None)
+        driver = ""
+        if served is not None:
+            name, driver = served.name, served.driver
+        with self._changed:
+            facts = {"address": str(address)}
+            self._devices[address] = Device(self._places.key, name, driver, facts)
 
     def accept(self, address: Address) -> bool:
         """Whether an offered device is to be used."""
@@ -219,35 +219,47 @@ class FarmRunner:
         """Account for a trial."""
         with self._changed:
             del self._running[address]
+            failure, closing = self._failure, self._closing
+        if closing:
+            # It may have been stopped in the middle, which is nobody's failure.
+            _drop([trial])
+            return
         self._told(lambda ledger: ledger.finish(address, trial, measured))
+        if failure is not None:
+            # It failed, and there will be no other device to repeat it on.
+            self._give_up(failure)
 
     def _told(self, tell: Callable[[Ledger], T]) -> T:
         """Let the ledger know something, and deliver the trials that this ends."""
         with self._changed:
             answer = tell(self._ledger)
             settled = self._ledger.take_settled()
+            events, self._events = self._events, []
             self._changed.notify_all()
         # Without the lock: who waits for a result may submit the next candidate at once.
+        try:
+            if self._listener is not None:
+                for event in events:
+                    self._listener(event)
+        except TvmflowError as error:
+            # A journal that cannot be written, say: no trial may go unrecorded.
+            self._give_up(error)
         for trial, measured in settled:
             trial.future.set_result(measured)
         return answer
 
-
-def _check_versions(told: Mapping[Address, About | None]) -> None:
-    """Refuse servers of which none is of this version; stock servers have none."""
-    errors = []
-    for address, about in told.items():
-        if about is None:
-            return
-        try:
-            check_version(address, about)
-            return
-        except FarmError as error:
-            errors.append(error)
-    raise errors[0]
+    def _heard(self, kind: str, address: Address, details: Mapping[str, Any]) -> None:
+        """Take an event from the ledger."""
+        level = logging.WARNING if kind == "set_aside" else logging.INFO
+        said = "; ".join(f"{name}: {value}" for name, value in details.items())
+        logger.log(level, "%s %s. %s", address, kind.replace("_", " "), said)
+        device = self._devices.get(address)
+        self._events.append(Event(kind, time.time(), device, {**details, "server": str(address)}))
 
 
-def _log(kind: str, address: Address, details: Mapping[str, Any]) -> None:
-    level = logging.WARNING if kind == "set_aside" else logging.INFO
-    said = ", ".join(f"{name} {value}" for name, value in details.items() if value)
-    logger.log(level, "%s: %s %s", address, kind.replace("_", " "), said)
+def _drop(trials: Iterable[Trial]) -> None:
+    """End trials without a result."""
+    for trial in trials:
+        # Those that were being measured can no longer be cancelled.
+        if not trial.future.cancel():
+            trial.future.set_exception(CancelledError())

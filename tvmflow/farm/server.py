@@ -11,15 +11,17 @@ import functools
 import json
 import os
 import signal
+import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FarmError
 from .about import ABOUT_FUNCTION, About, is_throttled, temperature_c
-from .tracker import Address, Tracker, cannot_listen, check_key
+from .tracker import Address, Tracker, check_key, protocol
 
 #: Ports that are tried when none is given.
 PORTS = range(9090, 9190)
@@ -152,6 +154,41 @@ class FarmServer:
                 if session.status() != psutil.STATUS_ZOMBIE:
                     return round(time.time() - session.create_time(), 1)
         return None
+
+
+@contextmanager
+def running_tracker(host: str, port: int) -> Iterator[None]:
+    """Run a tracker in a process of its own.
+
+    Raises
+    ------
+    FarmError
+        If the port is taken, or the address is not this machine's.
+    """
+    family = protocol().get_addr_family
+    from tvm.rpc.tracker import Tracker as RpcTracker
+
+    # TVM's tracker leaves a half-made object behind where it cannot listen.
+    try:
+        socket.create_server((host, port), family=family((host, port))).close()
+    except OSError as error:
+        raise cannot_listen(Address(host, port), error) from error
+    tracker = RpcTracker(host, port, port + 1)
+    try:
+        yield
+    finally:
+        # `terminate` asks it to end through 127.0.0.1, where it may not listen.
+        tracker.proc.kill()
+
+
+def cannot_listen(where: object, error: Exception) -> FarmError:
+    """Return the error for an address or a port that cannot be had."""
+    # TVM's worker process hands a whole traceback over.
+    reason = str(error).strip().splitlines()[-1]
+    return FarmError(
+        f"Listening at {where} failed: {reason}.",
+        remedy="Give the address of this machine with --host and a free port with --port.",
+    )
 
 
 # -- in the server's process -----------------------------------------------------------------

@@ -85,8 +85,8 @@ _session: RemoteSession | None = None
 
 def connect(
     offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
-) -> About | None:
-    """Open the session of this process; return what the server tells."""
+) -> tuple[str, About | None]:
+    """Open the session of this process; return the device's name and what the server tells."""
     global _session
     disconnect()
     _session = RemoteSession(offer, kind, config, limit_s, first)
@@ -94,7 +94,7 @@ def connect(
     if about is not None:
         # Of a CPU, TVM does not tell the name.
         _session.name = next((d.name for d in about.devices if d.kind == kind), _session.name)
-    return about
+    return _session.name, about
 
 
 def measure(built: Built, case: Case, bound_s: float | None) -> tuple[Measured, float | None]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FarmError
+from .about import About, check_version
 
 #: A tracker answers at once; one that does not within this time is not reachable.
 _ANSWER_S = 5.0
@@ -109,7 +109,7 @@ class Tracker:
 
     def __init__(self, address: Address):
         self.address = address
-        self._base = _protocol()
+        self._base = protocol()
         try:
             self._socket = socket.create_connection((address.host, address.port), _ANSWER_S)
             self._socket.sendall(struct.pack("<i", self._base.RPC_TRACKER_MAGIC))
@@ -209,7 +209,7 @@ class Tracker:
         )
 
 
-def _protocol() -> ModuleType:
+def protocol() -> ModuleType:
     """Return TVM's protocol of trackers, or say what is missing."""
     # The protocol needs none of them, but TVM's trackers and servers do.
     for package in ("cloudpickle", "psutil", "tornado"):
@@ -237,36 +237,31 @@ def check_key(key: str) -> str:
     return key
 
 
-@contextmanager
-def running_tracker(host: str, port: int) -> Iterator[None]:
-    """Run a tracker in a process of its own.
+def check_served(tracker: Tracker, key: str) -> list[Server]:
+    """Return the servers of a key.
 
     Raises
     ------
     FarmError
-        If the port is taken, or the address is not this machine's.
+        If there is none, or only such with other versions.
     """
-    family = _protocol().get_addr_family
-    from tvm.rpc.tracker import Tracker as TvmTracker
-
-    # TVM's tracker leaves a half-made object behind where it cannot listen.
-    try:
-        socket.create_server((host, port), family=family((host, port))).close()
-    except OSError as error:
-        raise cannot_listen(Address(host, port), error) from error
-    tracker = TvmTracker(host, port, port + 1)
-    try:
-        yield
-    finally:
-        # `terminate` asks it to end through 127.0.0.1, where it may not listen.
-        tracker.proc.kill()
-
-
-def cannot_listen(where: object, error: Exception) -> FarmError:
-    """Return the error for an address or a port that cannot be had."""
-    # TVM's worker process hands a whole traceback over.
-    reason = str(error).strip().splitlines()[-1]
-    return FarmError(
-        f"Listening at {where} failed: {reason}.",
-        remedy="Give the address of this machine with --host and a free port with --port.",
-    )
+    summary = tracker.summary()
+    servers = summary.serving(key)
+    if not servers:
+        keys = ", ".join(sorted({server.key for server in summary.servers}))
+        raise FarmError(
+            f"Nobody serves the key {key!r} at the tracker {tracker.address}: "
+            + (f"it has servers for {keys}." if keys else "it has no server."),
+            remedy=f"Start one: tvmflow farm serve --tracker {tracker.address} --key {key}",
+        )
+    errors = []
+    for server in servers:
+        about = About.read(server.about)
+        try:
+            if about is not None:
+                check_version(server.address, about)
+            # A stock server has no version to differ.
+            return servers
+        except FarmError as error:
+            errors.append(error)
+    raise errors[0]
