@@ -11,7 +11,7 @@ import pytest
 
 from tvmflow.farm.ledger import REST_S, Ledger, Trial
 from tvmflow.farm.tracker import Address
-from tvmflow.tuning.builder import Built
+from tvmflow.tuning.building import Built
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..tuning.builder import Built
+from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
 from .tracker import Address

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from ..errors import FarmError, TvmflowError
-from ..tuning.builder import Built
+from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import BUILD, Config, Measured
 from ..tuning.records import Device, Event

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import rpc
 
-from ..tuning.builder import Built
+from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
 from ..tuning.runner import DEVICES
