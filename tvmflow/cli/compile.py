@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .formats import bytes_text
-from .options import Debug, Json, ModelFile, Quiet, Verbose, parse_keep_layout, parse_shapes
+from .options import (
+    Accumulate,
+    Debug,
+    DeviceName,
+    Dtype,
+    InputShapes,
+    Json,
+    ModelFile,
+    Quiet,
+    Storage,
+    TargetName,
+    Verbose,
+    parse_keep_layout,
+    parse_shapes,
+)
 from .session import command, err_console, note, note_file, print_json, state
 
 if TYPE_CHECKING:
@@ -37,25 +51,8 @@ EXAMPLES = """
 @command
 def compile_model(
     model: ModelFile,
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="opencl|cuda|llvm",
-            help="What code is generated for.",
-            autocompletion=lambda: ["opencl", "cuda", "llvm"],
-        ),
-    ] = "opencl",
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            metavar="NAME",
-            help="What kernels are shaped for: cpu, adreno, mali, nvidia, or auto, the device of "
-            "this machine.",
-            autocompletion=lambda: ["auto", "cpu", "adreno", "mali", "nvidia"],
-        ),
-    ] = "auto",
+    target: TargetName = "opencl",
+    device: DeviceName = "auto",
     host: Annotated[
         str | None,
         typer.Option(
@@ -64,14 +61,7 @@ def compile_model(
             help="The machine that loads the module, such as aarch64-linux-gnu. Default: this one.",
         ),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shape",
-            metavar="NAME=1,3,224,224",
-            help="Shape of an input whose dimensions the model leaves open; repeatable.",
-        ),
-    ] = None,
+    shape: InputShapes = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -81,16 +71,7 @@ def compile_model(
             help="The module to write. Default: the model's name in this folder.",
         ),
     ] = None,
-    storage: Annotated[
-        str,
-        typer.Option(
-            "--storage",
-            metavar="auto|texture|buffer",
-            help="Where tensors between kernels are kept; auto decides for each of them by what "
-            "the device gains. With -v, every decision is shown.",
-            autocompletion=lambda: ["auto", "texture", "buffer"],
-        ),
-    ] = "auto",
+    storage: Storage = "auto",
     storage_overrides: Annotated[
         Path | None,
         typer.Option(
@@ -100,27 +81,8 @@ def compile_model(
             "buffer: these tensors are kept there, whatever --storage says.",
         ),
     ] = None,
-    dtype: Annotated[
-        str,
-        typer.Option(
-            "--dtype",
-            metavar="fp32|fp16",
-            help="Precision in which weights and tensors between kernels are stored, for "
-            "opencl and cuda. OpenCL devices need no cl_khr_fp16 for it.",
-            autocompletion=lambda: ["fp32", "fp16"],
-        ),
-    ] = "fp32",
-    accumulate: Annotated[
-        str,
-        typer.Option(
-            "--accumulate",
-            metavar="fp32|fp16",
-            help="Precision of products and sums in convolutions, dense layers and average "
-            "pooling. fp16 goes with --dtype fp16, needs a device with cl_khr_fp16, and is less "
-            "exact.",
-            autocompletion=lambda: ["fp32", "fp16"],
-        ),
-    ] = "fp32",
+    dtype: Dtype = "fp32",
+    accumulate: Accumulate = "fp32",
     knobs: Annotated[
         Path | None,
         typer.Option(

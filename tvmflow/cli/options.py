@@ -91,6 +91,67 @@ DeviceIndex = Annotated[
     ),
 ]
 
+# -- of what is compiled ----------------------------------------------------------------------
+
+TargetName = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="opencl|cuda|llvm",
+        help="What code is generated for.",
+        autocompletion=lambda: ["opencl", "cuda", "llvm"],
+    ),
+]
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="What kernels are shaped for: cpu, adreno, mali, nvidia, or auto, the device of "
+        "this machine.",
+        autocompletion=lambda: ["auto", "cpu", "adreno", "mali", "nvidia"],
+    ),
+]
+InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=1,3,224,224",
+        help="Shape of an input whose dimensions the model leaves open; repeatable.",
+    ),
+]
+Storage = Annotated[
+    str,
+    typer.Option(
+        "--storage",
+        metavar="auto|texture|buffer",
+        help="Where tensors between kernels are kept; auto decides for each of them by what "
+        "the device gains. With -v, every decision is shown.",
+        autocompletion=lambda: ["auto", "texture", "buffer"],
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="fp32|fp16",
+        help="Precision in which weights and tensors between kernels are stored, for "
+        "opencl and cuda. OpenCL devices need no cl_khr_fp16 for it.",
+        autocompletion=lambda: ["fp32", "fp16"],
+    ),
+]
+Accumulate = Annotated[
+    str,
+    typer.Option(
+        "--accumulate",
+        metavar="fp32|fp16",
+        help="Precision of products and sums in convolutions, dense layers and average "
+        "pooling. fp16 goes with --dtype fp16, needs a device with cl_khr_fp16, and is less "
+        "exact.",
+        autocompletion=lambda: ["fp32", "fp16"],
+    ),
+]
+
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     """Read ``NAME=1,3,224,224`` options.

@@ -57,7 +57,6 @@ class Built:
     seconds: float
 
 
-
 @lru_cache(maxsize=64)
 def function_of(text: str) -> tirx.PrimFunc:
     """Read a function's text, once for all of its candidates."""

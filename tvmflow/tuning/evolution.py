@@ -68,13 +68,13 @@ def features(knobs: Mapping[str, Any], space: Mapping[str, Any], shape: Mapping[
     number of its own for each pair of them.
     """
     row: list[float] = []
-    extents = [v for v in shape.values() if type(v) is int and v > 1]
+    extents = [v for v in shape.values() if type(v) is int]
     sizes = [v for v in knobs.values() if type(v) is int]
     for name, value in knobs.items():
         row.append(float(space[name].index(value) if isinstance(value, str) else value))
-    row += [log2(v) if type(v) is int and v > 0 else float(v == "texture") for v in shape.values()]
+    row += [log2(max(v, 1)) if type(v) is int else float(v == "texture") for v in shape.values()]
     row.append(sum(log2(size) for size in sizes))
-    row += [ceil(extent / size) * size / extent for extent in extents for size in sizes]
+    row += [ceil(extent / size) * size / max(extent, 1) for extent in extents for size in sizes]
     return row
 
 
@@ -158,6 +158,19 @@ def cost_model(seed: int) -> ms.cost_model.XGBModel:
     )
 
 
+def _context(task: Task, generator: Any, strategy: Any, seed: int) -> ms.TuneContext:
+    """A context for one thread.
+
+    Its Python constructor imports TVM's tensor intrinsics first, which takes from ten seconds up
+    and which no schedule of ours has.
+    """
+    context = ms.TuneContext.__new__(ms.TuneContext)
+    arguments = (stand_in(task), task.target.tvm_target, generator, strategy, task.name, 1, seed)
+    context.__init_handle_by_constructor__(ms._ffi_api.TuneContext, *arguments, None)
+    ms._ffi_api.TuneContextInitialize(context)
+    return context
+
+
 class EvolutionarySearch(Search):
     """Evolves populations by the predictions of a cost model.
 
@@ -178,26 +191,17 @@ class EvolutionarySearch(Search):
             postprocs=[KeepsConstraints(task)],
             mutator_probs={ChangesKnobs(self.random): 1.0},
         )
-        self._context = ms.TuneContext(
-            stand_in(task),
-            target=task.target.tvm_target,
-            space_generator=self._generator,
-            search_strategy=ms.search_strategy.EvolutionarySearch(
-                population_size=64,
-                init_measured_ratio=0.3,
-                init_min_unmeasured=16,
-                genetic_num_iters=3,
-                eps_greedy=0.15,
-            ),
-            task_name=task.name,
-            rand_state=self.random.randrange(1, 1 << 30),
-            num_threads=1,
+        strategy = ms.search_strategy.EvolutionarySearch(
+            population_size=64,
+            init_measured_ratio=0.3,
+            init_min_unmeasured=16,
+            genetic_num_iters=3,
+            eps_greedy=0.15,
         )
+        self._context = _context(task, self._generator, strategy, self.random.randrange(1, 1 << 30))
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._context.mod)
-        self._context.pre_tuning(
-            _TRIALS, BATCH, database=self._database, cost_model=self._model
-        )
+        self._context.pre_tuning(_TRIALS, BATCH, database=self._database, cost_model=self._model)
         self._proposed: list[Knobs] = []
 
     def _candidates(self, count: int) -> Iterator[Knobs]:

@@ -99,7 +99,7 @@ def _finish(done: Future[Any], result: Future[Measured], quiet: Quiet | None) ->
 
 # -- in the measuring process ----------------------------------------------------------------
 
-_sessions: dict[tuple[str, int, Config], Session] = {}
+_sessions: list[tuple[tuple[str, int, Config], Session]] = []
 
 
 def measure_here(
@@ -110,14 +110,15 @@ def measure_here(
     quiet: Quiet | None,
 ) -> Measured:
     """Measure a candidate in this process, which keeps its session."""
-    if where not in _sessions:
+    session = next((session for known, session in _sessions if known == where), None)
+    if session is None:
         target, index, config = where
         if target == "opencl":
             plugin.load()
-        device = tvm.device(DEVICES[target], index)
-        _sessions[where] = Session(device, load_here, config)
+        session = Session(tvm.device(DEVICES[target], index), load_here, config)
+        _sessions.append((where, session))
     kept = quiet.kept if quiet is not None else nullcontext
-    return _sessions[where].measure(built, case, bound_s, kept)
+    return session.measure(built, case, bound_s, kept)
 
 
 def load_here(path: Path) -> Any:

@@ -41,23 +41,24 @@ class Task:
 
     Parameters
     ----------
-    name
-        Of the function in the network; several functions may be one task.
+    names
+        Of the functions in the network that it stands for: of the same shape and arguments, they
+        may differ in the elementwise operators behind, and get the same knobs.
     function
-        Blocks without a schedule, with the scopes of its parameters.
+        The first of them: blocks without a schedule, with the scopes of its parameters.
     family, shape
         The schedule family that serves it, and what its knobs depend on.
     target
         What it is scheduled for.
     calls
-        How often the network runs it.
+        How often the network runs them.
     results
         How many of its last parameters are results.
     operations
         Steps of its loops, a stand-in for its time before that is measured.
     """
 
-    name: str
+    names: tuple[str, ...]
     function: tirx.PrimFunc
     family: Family
     shape: Any
@@ -65,6 +66,11 @@ class Task:
     calls: int
     results: int
     operations: int
+
+    @property
+    def name(self) -> str:
+        """Of the first function."""
+        return self.names[0]
 
     @cached_property
     def workload(self) -> records.Workload:
@@ -78,7 +84,7 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """The task's identity, whatever its function is named."""
+        """The task's identity, whatever its functions are named."""
         return records.digest("task", self.workload.data + self.journal_target.data).hex()
 
     @cached_property
@@ -145,16 +151,22 @@ def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
             function = mod[name]
             if not wants_schedule(function):
                 continue
-            task = _task(name, function, target, count, results[name])
+            task = task_of(name, function, target, count, results[name])
             known = tasks.get(task.digest)
-            tasks[task.digest] = replace(known, calls=known.calls + count) if known else task
+            if known is not None:
+                names = (*known.names, name)
+                task = replace(known, names=names, calls=known.calls + count)
+            tasks[task.digest] = task
     return list(tasks.values())
 
 
-def _task(name: str, function: tirx.PrimFunc, target: TargetSpec, calls: int, results: int) -> Task:
+def task_of(
+    name: str, function: tirx.PrimFunc, target: TargetSpec, calls: int, results: int
+) -> Task:
+    """A function's task; called within TVM's target."""
     # What a family would do is not all in `match`: one may still decline when it is applied.
     family = BY_NAME[schedule_function(function, target, name=name).family]
     workload = Workload.of(function, target)
     shape = family.match(workload)
     operations = sum(prod(workload.extents(block)) for block in workload.blocks)
-    return Task(name, function, family, shape, target, calls, results, operations)
+    return Task((name,), function, family, shape, target, calls, results, operations)

@@ -152,7 +152,7 @@ class Tuner:
                 continue
             if not search.note(knobs):
                 continue
-            error = trial.error.name if trial.error else None
+            error = f"{trial.error.name}: {trial.message}" if trial.error else None
             state.progress.take(knobs, Point(0.0, trial.cost, error), knobs == task.heuristic)
             learned.append((knobs, trial.cost))
         search.learn(learned)
@@ -291,7 +291,7 @@ class Tuner:
         trial.cost = measured.cost
         now = time.monotonic()
         self._journal.append(self._record(trial, measured, now - trial.started))
-        error = measured.error
+        error = f"{measured.error}: {measured.message}" if measured.error else None
         point = Point(now - self._began, measured.cost, error)
         state.progress.take(trial.knobs, point, trial.source == "heuristic")
         while state.batches and all(t.cost is not None for t in state.batches[0]):
@@ -310,7 +310,7 @@ class Tuner:
         return Trial(
             task.workload,
             task.journal_target,
-            Device(task.target.device.name, measured.device),
+            Device("", measured.device),
             trial.knobs,
             measured.costs,
             error,
@@ -333,5 +333,3 @@ def relatives_of(task: Task, journals: Iterable[Journal]) -> list[Knobs]:
         if task.allows(knobs):
             found[key_of(knobs)] = knobs
     return list(found.values())
-
-

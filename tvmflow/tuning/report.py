@@ -1,0 +1,136 @@
+"""A session's report: one page of HTML that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from ..deploy.files import staging
+from .progress import Progress
+from .session import Tuned
+
+_WIDTH, _HEIGHT = 260, 70
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+  color: #1c2733; background: #fff }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea }
+th:first-child, td:first-child { text-align: left; font-family: ui-monospace, monospace;
+  overflow-wrap: anywhere }
+.bar { background: #e8edf3; height: .9rem; min-width: 6rem }
+.bar div { background: #2b6cb0; height: 100% }
+.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr)); gap: 1rem }
+figure { margin: 0 } figcaption { font-size: 12px; overflow-wrap: anywhere }
+.headline { font-size: 1.3rem }
+@media (prefers-color-scheme: dark) { body { color: #d8e0e8; background: #11161c }
+  th, td { border-color: #2a333d } .bar { background: #2a333d } }
+"""
+
+
+def write_report(path: Path, name: str, tuned: Tuned) -> None:
+    """Write the page.
+
+    Raises
+    ------
+    ArtifactError
+        If it cannot be written.
+    """
+    with staging(path) as stage:
+        page = stage / path.name
+        page.write_text(_page(name, tuned), encoding="utf-8")
+        page.replace(path)
+
+
+def _page(name: str, tuned: Tuned) -> str:
+    known = [p for p in tuned.progress if math.isfinite(p.best)]
+    known.sort(key=lambda p: -p.time)
+    title = f"Tuning of {escape(name)}"
+    return "\n".join(
+        [
+            "<!doctype html>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
+            '<meta name="viewport" content="width=device-width">',
+            f"<style>{_STYLE}</style></head><body>",
+            f"<h1>{title}</h1>",
+            _headline(tuned, known),
+            "<h2>Share of time</h2>",
+            _table(known),
+            "<h2>Best so far</h2>",
+            "<p>Costs: the best so far (line), each trial (dots), the heuristic (dashed).</p>",
+            '<div class="curves">',
+            *map(_curve, known),
+            "</div></body></html>",
+        ]
+    )
+
+
+def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
+    trials = sum(p.trials for p in tuned.progress)
+    failures = sum(p.failures for p in tuned.progress)
+    before = sum(p.task.calls * p.heuristic for p in known if math.isfinite(p.heuristic))
+    after = sum(p.time for p in known if math.isfinite(p.heuristic))
+    lines = [
+        f"{trials} trials of {len(tuned.progress)} tasks, {failures} failed, {tuned.seconds:.0f} s."
+    ]
+    if after:
+        lines.append(
+            f"Sum of the kernels: {before * 1e3:.3f} ms with the heuristics, {after * 1e3:.3f} ms "
+            f"with the best knobs, {before / after:.2f} times as fast."
+        )
+    result = "".join(f"<p>{line}</p>" for line in lines)
+    if tuned.comparison is not None:
+        old, new = tuned.comparison.before_ms, tuned.comparison.after_ms
+        result = (
+            f'<p class="headline">The whole network: {old:.2f} ms before, {new:.2f} ms after, '
+            f"{old / new:.2f} times as fast.</p>{result}"
+        )
+    return result
+
+
+def _table(known: Sequence[Progress]) -> str:
+    total = sum(p.time for p in known) or 1.0
+    titles = ("task", "family", "calls", "trials", "heuristic, µs", "best, µs", "speed-up", "share")
+    rows = ["<tr>" + "".join(f"<th>{title}</th>" for title in titles) + "<th></th></tr>"]
+    for p in known:
+        share = p.time / total
+        heuristic = f"{p.heuristic * 1e6:.1f}" if math.isfinite(p.heuristic) else "failed"
+        rows.append(
+            f"<tr><td>{escape(p.task.name)}</td><td>{escape(p.task.family.NAME)}</td>"
+            f"<td>{p.task.calls}</td><td>{p.trials}</td><td>{heuristic}</td>"
+            f"<td>{p.best * 1e6:.1f}</td><td>{p.speedup:.2f}</td><td>{share:.1%}</td>"
+            f'<td><div class="bar"><div style="width:{share:.1%}"></div></div></td></tr>'
+        )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _curve(progress: Progress) -> str:
+    """Costs over trials as a drawing; slow candidates stand at its upper edge."""
+    base = progress.heuristic if math.isfinite(progress.heuristic) else progress.best
+    highest = 1.6 * base
+    lowest = 0.9 * progress.best
+
+    def y(cost: float) -> float:
+        part = (min(cost, highest) - lowest) / (highest - lowest)
+        return round(_HEIGHT - 4 - part * (_HEIGHT - 8), 1)
+
+    def x(index: int) -> float:
+        return round(4 + index / max(1, progress.trials - 1) * (_WIDTH - 8), 1)
+
+    dots, line, best = [], [], math.inf
+    for index, point in enumerate(progress.points):
+        if math.isfinite(point.cost):
+            dots.append(f'<circle cx="{x(index)}" cy="{y(point.cost)}" r="1.6" fill="#8aa0b5"/>')
+        best = min(best, point.cost)
+        if math.isfinite(best):
+            line.append(f"{x(index)},{y(best)}")
+    caption = f"{progress.task.name}: {progress.speedup:.2f} times as fast"
+    return (
+        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{escape(caption)}">'
+        f'<line x1="4" x2="{_WIDTH - 4}" y1="{y(base)}" y2="{y(base)}" stroke="#b0562b" '
+        f'stroke-dasharray="4 3"/>{"".join(dots)}'
+        f'<polyline points="{" ".join(line)}" fill="none" stroke="#2b6cb0" stroke-width="1.6"/>'
+        f"</svg><figcaption>{escape(caption)}</figcaption></figure>"
+    )

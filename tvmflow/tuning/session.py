@@ -1,0 +1,278 @@
+"""A tuning session: a network's tasks, a device, a journal, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..compilation import Compilation
+from ..deploy.artifact import EMBED_LIMIT_BYTES
+from ..deploy.module import Module, load
+from ..deploy.samples import random_inputs
+from ..errors import TvmflowError
+from ..pipeline import compile as compile_network
+from ..precision import check_accumulate, check_dtype
+from ..target import TargetSpec, resolve, with_storage
+from .budget import Budget
+from .builder import Builder
+from .journal import Journal
+from .measure import Config
+from .progress import Knobs, Progress
+from .reference import reference_task
+from .runner import LocalRunner, Runner
+from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check_search
+from .tasks import Task, extract_tasks, unscheduled
+from .tuner import Tuner
+
+#: Runs of each module in the comparison of the whole network.
+COMPARED_RUNS = 30
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is tuned: a model, and how it is compiled; see :func:`tvmflow.compile`."""
+
+    model: Any
+    target: str = "opencl"
+    device: str = "auto"
+    host: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+    storage: str = "auto"
+    dtype: str = "fp32"
+    accumulate: str = "fp32"
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+
+    def spec(self) -> TargetSpec:
+        """The target, checked.
+
+        Raises
+        ------
+        TargetError
+            If something of it is unknown or impossible.
+        """
+        spec = with_storage(resolve(self.target, self.device, self.host), self.storage)
+        check_dtype(spec, self.dtype)
+        check_accumulate(spec, self.accumulate, self.dtype, self.device)
+        return spec
+
+    def tasks(self) -> list[Task]:
+        """The network's tasks."""
+        spec = self.spec()
+        job = Compilation(
+            source=self.model,
+            shapes=self.shapes,
+            target=spec,
+            output=Path(),
+            embed_limit_bytes=EMBED_LIMIT_BYTES,
+            options={},
+            storage=self.storage,
+            dtype=self.dtype,
+            accumulate=self.accumulate,
+            algorithms=self.algorithms,
+        )
+        return extract_tasks(unscheduled(job), spec)
+
+    def compile(self, knobs: Mapping[str, Knobs]) -> Module:
+        """Compile it with knobs by the names of primary functions."""
+        return compile_network(
+            self.model,
+            target=self.target,
+            device=self.device,
+            host=self.host,
+            shapes=self.shapes,
+            storage=self.storage,
+            dtype=self.dtype,
+            accumulate=self.accumulate,
+            algorithms=self.algorithms,
+            knobs=knobs,
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole network with the heuristics' knobs and with those found, in turn."""
+
+    before_ms: float
+    after_ms: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a session found."""
+
+    progress: list[Progress]
+    seconds: float
+    #: ``None`` where the device is not of this machine, or nobody asked.
+    comparison: Comparison | None
+
+    @property
+    def knobs(self) -> dict[str, Knobs]:
+        """The best knobs by the names of primary functions, those of heuristics left out."""
+        return {
+            name: progress.best_knobs
+            for progress in self.progress
+            if progress.best_knobs and progress.best_knobs != progress.task.heuristic
+            for name in progress.task.names
+        }
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a session searches and measures."""
+
+    budget: Budget = field(default_factory=Budget)
+    search: str = "evolutionary"
+    seed: int = 0
+    #: Build processes; ``None`` is one a core.
+    workers: int | None = None
+    device_index: int = 0
+    measuring: Config = field(default_factory=Config)
+    #: Whether the whole network is compared before and after.
+    compare: bool = True
+
+
+#: Makes the runner of a session: of the target, of how to measure, and of the builder.
+RunnerFactory = Callable[[TargetSpec, Config, Builder], Runner]
+
+
+def tune(
+    network: Network,
+    journal: str | os.PathLike[str],
+    options: Options | None = None,
+    *,
+    relatives: Sequence[str | os.PathLike[str]] = (),
+    runner: RunnerFactory | None = None,
+    watch: Callable[[Sequence[Progress]], None] | None = None,
+) -> Tuned:
+    """Tune a network's primary functions, beginning where the journal left off.
+
+    Parameters
+    ----------
+    network
+        What is tuned.
+    journal
+        Gets every trial; made where there is none.
+    options
+        How to search and measure.
+    relatives
+        Journals of other devices, whose best knobs are tried first.
+    runner
+        Makes what measures; default this machine's device.
+    watch
+        Called with all tasks' progress whenever a trial has ended.
+
+    Raises
+    ------
+    TvmflowError
+        If the model, the target, a journal or the device does not work.
+    """
+    options = options or Options()
+    check_search(options.search)
+    began = time.monotonic()
+    spec = network.spec()
+    make = runner or _local(options)
+    with ExitStack() as stack:
+        book = stack.enter_context(Journal.open(journal, "a"))
+        others = [stack.enter_context(Journal.open(path)) for path in relatives]
+        tasks = network.tasks()
+        builder = Builder(options.workers)
+        stack.callback(builder.close)
+        measuring = replace(
+            options.measuring, reference=builder.submit(reference_task(spec), None).result()
+        )
+        devices = make(spec, measuring, builder)
+        stack.callback(devices.close)
+        tuner = Tuner(
+            *(tasks, builder, devices, book, options.budget),
+            searches(options.search, options.seed, options.budget.trials),
+            relatives=others,
+            watch=watch,
+        )
+        progress = tuner.run()
+    _refuse_silence(progress)
+    found = Tuned(progress, time.monotonic() - began, None)
+    if runner is None and options.compare and any(p.trials for p in progress):
+        found = replace(found, comparison=compare(network, found.knobs, options.device_index))
+    return found
+
+
+def _refuse_silence(progress: Sequence[Progress]) -> None:
+    """Raise where every trial failed: then it is not for the candidates."""
+    points = [point for p in progress for point in p.points]
+    if points and all(point.error for point in points):
+        raise TvmflowError(
+            f"Tuning found nothing: all of its {len(points)} trials failed.",
+            remedy="Try `tvmflow compile` and `tvmflow bench` with the same options, which show "
+            "whether the device works.",
+            details=points[0].error,
+        )
+
+
+def _local(options: Options) -> RunnerFactory:
+    def make(spec: TargetSpec, config: Config, builder: Builder) -> Runner:
+        # On a CPU, builds would run on the cores that are to be measured.
+        quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
+        return LocalRunner(spec.kind, options.device_index, config, quiet=quiet)
+
+    return make
+
+
+def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
+    """What makes the search of each task.
+
+    Raises
+    ------
+    TvmflowError
+        If the search needs a package that is not installed.
+    """
+    models: dict[str, Any] = {}
+
+    def make(task: Task) -> Search:
+        if kind == "grid":
+            return GridSearch(task, seed, trials)
+        if kind == "neighbourhood":
+            return NeighbourhoodSearch(task, seed)
+        if kind == "random" or not task.is_tunable:
+            return RandomSearch(task, seed)
+        try:
+            import xgboost  # noqa: F401
+        except ImportError as error:
+            raise TvmflowError(
+                "The evolutionary search needs the package xgboost, which is not installed.",
+                remedy="python -m pip install 'tvmflow[tuning]', or choose --search random.",
+            ) from error
+        from .evolution import EvolutionarySearch, cost_model
+
+        # Tasks of a family share what is learnt.
+        model = models.setdefault(task.family.NAME, cost_model(seed))
+        return EvolutionarySearch(task, seed, model)
+
+    return make
+
+
+def compare(network: Network, knobs: Mapping[str, Knobs], device_index: int = 0) -> Comparison:
+    """Measure the whole network without and with knobs, in turn on the same device."""
+    with ExitStack() as stack:
+        before, after = (_running(stack, network, k, device_index) for k in ({}, knobs))
+        inputs = random_inputs(before.inputs, 0)
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(COMPARED_RUNS):
+            for module, found in zip((before, after), times, strict=True):
+                started = time.perf_counter()
+                module(inputs)
+                found.append((time.perf_counter() - started) * 1e3)
+    # The first calls build kernels.
+    return Comparison(*(statistics.median(found[3:]) for found in times))
+
+
+def _running(
+    stack: ExitStack, network: Network, knobs: Mapping[str, Knobs], device_index: int
+) -> Module:
+    compiled = stack.enter_context(network.compile(knobs))
+    return stack.enter_context(load(compiled.path, device=device_index))
