@@ -48,6 +48,9 @@ TUNE_EXAMPLES = """
   tvmflow tune mobilenet_v2.onnx --journal cpu.journal --seconds 900 --report tuned.html
   tvmflow tune net.onnx --journal new.journal --relatives old.journal
       beginning with what was best on another device of the kind
+  tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
+      --host aarch64-linux-android24 --journal pixel8.journal
+      on all devices of a farm that have this key
 """
 
 
@@ -177,6 +180,26 @@ def tune_model(
         typer.Option("--workers", metavar="N", min=1, help="Build processes. Default: one a core."),
     ] = None,
     device_index: DeviceIndex = 0,
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            "--tracker",
+            metavar="HOST:PORT",
+            help="Measure on all devices that this tracker has for --key.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="TRIPLE",
+            help="The machine that the devices' servers run on, such as aarch64-linux-gnu. "
+            "Default: this one.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -201,10 +224,13 @@ def tune_model(
     from ..tuning.budget import Budget
     from ..tuning.measure import Config
     from ..tuning.report import write_report
-    from ..tuning.session import Network, Options, tune
+    from ..tuning.session import Farm, Network, Options, tune
 
+    if (tracker is None) != (key is None):
+        raise typer.BadParameter("--tracker and --key go together.")
+    farm = Farm(tracker, key) if tracker is not None and key is not None else None
     network = Network(
-        *(model, target, device, None, parse_shapes(shape or []) or None),
+        *(model, target, device, host, parse_shapes(shape or []) or None),
         *(storage, dtype, accumulate),
     )
     options = Options(
@@ -214,7 +240,7 @@ def tune_model(
         compare=compare,
     )
     with _watching(trials, seconds) as watch:
-        tuned = tune(network, journal, options, relatives=relatives or (), watch=watch)
+        tuned = tune(network, journal, options, relatives=relatives or (), farm=farm, watch=watch)
     if report is not None:
         write_report(report, model.name, tuned)
         note_file(report)

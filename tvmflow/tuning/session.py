@@ -15,7 +15,7 @@ from ..compilation import Compilation
 from ..deploy.artifact import EMBED_LIMIT_BYTES
 from ..deploy.module import Module, load
 from ..deploy.samples import random_inputs
-from ..errors import TvmflowError
+from ..errors import TargetError, TvmflowError
 from ..pipeline import compile as compile_network
 from ..precision import check_accumulate, check_dtype
 from ..target import TargetSpec, resolve, with_storage
@@ -137,8 +137,12 @@ class Options:
     compare: bool = True
 
 
-#: Makes the runner of a session: of the target, of how to measure, and of the builder.
-RunnerFactory = Callable[[TargetSpec, Config, Builder], Runner]
+@dataclass(frozen=True)
+class Farm:
+    """Devices at a tracker that measure instead of this machine's."""
+
+    tracker: str
+    key: str
 
 
 def tune(
@@ -147,7 +151,7 @@ def tune(
     options: Options | None = None,
     *,
     relatives: Sequence[str | os.PathLike[str]] = (),
-    runner: RunnerFactory | None = None,
+    farm: Farm | None = None,
     watch: Callable[[Sequence[Progress]], None] | None = None,
 ) -> Tuned:
     """Tune a network's primary functions, beginning where the journal left off.
@@ -162,8 +166,8 @@ def tune(
         How to search and measure.
     relatives
         Journals of other devices, whose best knobs are tried first.
-    runner
-        Makes what measures; default this machine's device.
+    farm
+        Devices that measure; default this machine's.
     watch
         Called with all tasks' progress whenever a trial has ended.
 
@@ -175,8 +179,13 @@ def tune(
     options = options or Options()
     check_search(options.search)
     began = time.monotonic()
+    if farm is not None and network.device == "auto":
+        raise TargetError(
+            "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
+            "stands for the OpenCL device of this machine.",
+            remedy="Name it, for example with --device adreno.",
+        )
     spec = network.spec()
-    make = runner or _local(options)
     with ExitStack() as stack:
         book = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
@@ -186,18 +195,19 @@ def tune(
         measuring = replace(
             options.measuring, reference=builder.submit(reference_task(spec), None).result()
         )
-        devices = make(spec, measuring, builder)
+        devices = _runner(spec, replace(options, measuring=measuring), builder, farm, book)
         stack.callback(devices.close)
         tuner = Tuner(
             *(tasks, builder, devices, book, options.budget),
             searches(options.search, options.seed, options.budget.trials),
             relatives=others,
+            key=farm.key if farm is not None else "",
             watch=watch,
         )
         progress = tuner.run()
     _refuse_silence(progress)
     found = Tuned(progress, time.monotonic() - began, None)
-    if runner is None and options.compare and any(p.trials for p in progress):
+    if farm is None and options.compare and any(p.trials for p in progress):
         found = replace(found, comparison=compare(network, found.knobs, options.device_index))
     return found
 
@@ -214,13 +224,19 @@ def _refuse_silence(progress: Sequence[Progress]) -> None:
         )
 
 
-def _local(options: Options) -> RunnerFactory:
-    def make(spec: TargetSpec, config: Config, builder: Builder) -> Runner:
-        # On a CPU, builds would run on the cores that are to be measured.
-        quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
-        return LocalRunner(spec.kind, options.device_index, config, quiet=quiet)
+def _runner(
+    spec: TargetSpec, options: Options, builder: Builder, farm: Farm | None, journal: Journal
+) -> Runner:
+    """What measures."""
+    if farm is not None:
+        from ..farm.runner import FarmRunner
+        from ..farm.tracker import Address
 
-    return make
+        tracker = Address.parse(farm.tracker)
+        return FarmRunner(tracker, farm.key, spec.kind, options.measuring, listener=journal.append)
+    # On a CPU, builds would run on the cores that are to be measured.
+    quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
+    return LocalRunner(spec.kind, options.device_index, options.measuring, quiet=quiet)
 
 
 def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:

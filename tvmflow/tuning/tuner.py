@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from .. import _versions
@@ -105,6 +104,8 @@ class Tuner:
         Makes the search of a task.
     relatives
         Journals of other devices, whose best knobs are tried first.
+    key
+        Of the devices at a tracker, for the records.
     watch
         Called with all tasks' progress whenever a trial has ended.
     """
@@ -119,12 +120,14 @@ class Tuner:
         search: Callable[[Task], Search],
         *,
         relatives: Sequence[Journal] = (),
+        key: str = "",
         watch: Callable[[Sequence[Progress]], None] | None = None,
     ):
         self._builder, self._runner = builder, runner
         self._journal = journal
         self._budget = budget
         self._relatives = relatives
+        self._key = key
         self._watch = watch
         self._began = time.monotonic()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -221,9 +224,9 @@ class Tuner:
     # -- what comes back ---------------------------------------------------------------------
 
     def _tell(self, what: Callable[..., None], trial: _Trial, done: Future[Any]) -> None:
-        """From another thread: have the books told of a result."""
+        """From another thread: have the books told of a result, or of what ends the session."""
         if not done.cancelled():
-            self._events.put(partial(what, trial, done.result()))
+            self._events.put(lambda: what(trial, done.result()))
 
     def _built(self, trial: _Trial, built: Built) -> None:
         state = trial.state
@@ -310,7 +313,7 @@ class Tuner:
         return Trial(
             task.workload,
             task.journal_target,
-            Device("", measured.device),
+            Device(self._key, measured.device),
             trial.knobs,
             measured.costs,
             error,

@@ -1,0 +1,52 @@
+"""Worker processes: they live on, and are replaced when they do not."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+import pytest
+
+from tvmflow.tuning.process import Pool, Worker, WorkerLostError
+
+
+@pytest.fixture
+def worker():
+    made = Worker({"TVMFLOW_TEST": "yes"})
+    yield made
+    made.close()
+
+
+def test_a_process_lives_on_and_is_replaced(worker):
+    first = worker.call(os.getpid, timeout_s=60)
+    assert first != os.getpid()
+    assert worker.call(os.getpid, timeout_s=60) == first == worker.pid
+    assert worker.call(os.getenv, "TVMFLOW_TEST", timeout_s=60) == "yes"
+    # Its own session: Ctrl-C does not reach it.
+    assert worker.call(os.getsid, 0, timeout_s=60) == first
+    with pytest.raises(WorkerLostError, match="SIGABRT") as lost:
+        worker.call(os.abort, timeout_s=60)
+    assert not lost.value.timed_out
+    with pytest.raises(WorkerLostError, match=r"more than 0\.2 s") as lost:
+        worker.call(time.sleep, 100, timeout_s=0.2)
+    assert lost.value.timed_out
+    assert worker.call(os.getpid, timeout_s=60) not in (first, os.getpid())
+
+
+def test_an_error_is_told_and_the_process_lives_on(worker):
+    first = worker.call(os.getpid, timeout_s=60)
+    with pytest.raises(RuntimeError, match="ValueError"):
+        worker.call(math.sqrt, -1.0, timeout_s=60)
+    assert worker.call(os.getpid, timeout_s=60) == first
+
+
+def test_a_pool_drops_what_is_queued():
+    pool = Pool(1)
+    running = pool.submit(time.sleep, 60, timeout_s=100)
+    queued = pool.submit(time.sleep, 60, timeout_s=100)
+    while not pool.processes:
+        time.sleep(0.05)
+    pool.close()
+    assert queued.cancelled()
+    assert isinstance(running.exception(), WorkerLostError)
