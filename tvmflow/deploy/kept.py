@@ -54,7 +54,7 @@ def all_to_logical(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> di
 
 def to_image(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     """Elements of a blocked array in the order of the texels of its image, in its shape."""
-    panels = _panels(info)
+    panels = panels_of(info.scope)
     if panels == 1:
         return array
     n, blocks, height, width, lanes = info.shape
@@ -64,7 +64,7 @@ def to_image(info: TensorInfo, array: np.ndarray) -> np.ndarray:
 
 def from_image(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     """The inverse of :func:`to_image`."""
-    panels = _panels(info)
+    panels = panels_of(info.scope)
     if panels == 1:
         return array
     n, blocks, height, width, lanes = info.shape
@@ -78,5 +78,6 @@ def stored_as(info: TensorInfo) -> str:
     return (info.image or "") + (" half" if half else "")
 
 
-def _panels(info: TensorInfo) -> int:
-    return int(info.scope.rpartition(":p")[2]) if info.scope is not None else 1
+def panels_of(scope: str | None) -> int:
+    """How many panels stand side by side in an image; 1 for what has none."""
+    return int(scope.rpartition(":p")[2]) if scope and ":p" in scope else 1

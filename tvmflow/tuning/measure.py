@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 
 from .building import ENTRY, Built
 from .case import Case, compare_results
+from .memory import Memory
 
 #: Why a trial has no costs.
 BUILD, WRONG, CRASH, TIMEOUT, DEVICE = "build", "wrong", "crash", "timeout", "device"
@@ -107,7 +107,7 @@ class Session:
         self._load = load
         self._config = config
         self._case: Path | None = None
-        self._tensors: list[Any] = []
+        self._memory: list[Memory] = []
         self._wanted: list[np.ndarray] = []
         self._since = 0
         self._first: float | None = None
@@ -154,29 +154,29 @@ class Session:
         seconds = time.perf_counter() - started
         return Measured(costs, error, message, self.name, seconds, self._drift)
 
+    @property
+    def _tensors(self) -> list[Any]:
+        return [memory.tensor for memory in self._memory]
+
     def _take(self, built: Built, case: Case) -> None:
         """Bring a case to the device; it stays while candidates of the same task follow."""
         if self._case == case.path:
             return
-        self._case, self._tensors = None, []
+        self._case, self._memory = None, []
         inputs, self._wanted = case.load()
-        for argument in built.arguments:
-            scope = argument.scope or None
-            self._tensors.append(
-                tvm.runtime.empty(argument.shape, argument.dtype, self.device, mem_scope=scope)
-            )
-        for tensor, array in zip(self._tensors, inputs, strict=False):
-            tensor.copyfrom(array)
+        self._memory = [Memory(argument, self.device) for argument in built.arguments]
+        for memory, array in zip(self._memory, inputs, strict=False):
+            memory.write(array)
         self._case = case.path
 
     def _wrong(self, library: Any, built: Built, case: Case) -> str:
         """Run a candidate once; say how its results differ from the case's, if they do."""
-        results = self._tensors[len(self._tensors) - len(self._wanted) :]
-        for tensor, wanted in zip(results, self._wanted, strict=True):
+        results = self._memory[len(self._memory) - len(self._wanted) :]
+        for memory, wanted in zip(results, self._wanted, strict=True):
             # What an earlier candidate left must not pass for this one's.
-            tensor.copyfrom(np.full(wanted.shape, _poison(wanted.dtype)))
+            memory.write(np.full(wanted.shape, _poison(wanted.dtype)))
         library[ENTRY](*self._tensors)
-        got = [tensor.numpy() for tensor in results]
+        got = [memory.read() for memory in results]
         for found in compare_results(built.arguments, case.lengths, got, self._wanted):
             if not found.passed:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
@@ -216,11 +216,10 @@ class Session:
         if reference is None or reference.path is None or not due:
             return
         self._since = 1
-        self._case, self._tensors = None, []
-        for argument in reference.arguments:
-            tensor = tvm.runtime.empty(argument.shape, argument.dtype, self.device)
-            tensor.copyfrom(np.full(argument.shape, 0.5, argument.dtype))
-            self._tensors.append(tensor)
+        self._case = None
+        self._memory = [Memory(argument, self.device) for argument in reference.arguments]
+        for memory, argument in zip(self._memory, reference.arguments, strict=True):
+            memory.write(np.full(argument.shape, 0.5))
         library = self._load(reference.path)
         library[ENTRY](*self._tensors)
         with quiet():

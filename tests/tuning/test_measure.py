@@ -1,0 +1,154 @@
+"""Building and measuring for real: right, wrong, crashing and hanging candidates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tunables import tasks
+from tvm import te, tirx
+
+import tvmflow.tuning.building as building
+from tvmflow.schedules.family import candidates
+from tvmflow.target import resolve
+from tvmflow.tuning.builder import Builder
+from tvmflow.tuning.case import Case
+from tvmflow.tuning.measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Config
+from tvmflow.tuning.runner import LocalRunner
+
+#: Costs are not looked at.
+QUICK = Config(repeats=2, rounds=1, min_repeat_ms=0)
+
+
+@pytest.fixture(scope="module")
+def builder():
+    made = Builder(workers=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def runner():
+    made = LocalRunner("opencl", config=QUICK)
+    yield made
+    made.close()
+
+
+def pick(task, number):
+    """Some knobs of a task's space."""
+    found = list(candidates(task.family, task.shape, task.target.device))
+    return asdict(found[number % len(found)])
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_candidates_are_right_in_buffers_and_textures(builder, runner, device):
+    found = tasks(device, "buffer" if device == "cpu" else "texture")
+    for number, task in enumerate(found.values()):
+        case = builder.make_case(task).result()
+        for knobs in (None, pick(task, 7 * number)):
+            built = builder.submit(task, knobs).result()
+            assert built.error is None
+            assert built.arguments == task.arguments
+            measured = runner.submit(built, case).result()
+            assert measured.error is None, measured.message
+            assert measured.device
+            assert len(measured.costs) == 2
+            assert 0 < measured.cost < 1
+
+
+@pytest.mark.opencl
+def test_a_wrong_kernel_is_a_failed_trial(builder, runner, tmp_path):
+    task = tasks()["depthwise"]
+    built = builder.submit(task, None).result()
+    right = builder.make_case(task).result()
+    inputs, (result,) = right.load()
+    # Wrong in one element of one channel.
+    result[0, 1, 3, 2, 1] += 0.01
+    arrays = {f"a{index}": array for index, array in enumerate(inputs)}
+    np.savez(tmp_path / "wrong.npz", **arrays, r0=result)
+    measured = runner.submit(built, Case(tmp_path / "wrong.npz")).result()
+    assert measured.error == WRONG
+    assert measured.costs == ()
+    assert "wrong by" in measured.message
+    assert runner.submit(built, right).result().error is None
+
+
+@pytest.mark.opencl
+def test_equal_kernels_are_one_file(builder):
+    task = tasks()["conv2d_1x1"]
+    first, again = (builder.submit(task, task.heuristic).result() for _ in range(2))
+    other = builder.submit(task, {**task.heuristic, "tile_w": 1}).result()
+    assert first.source_hash == again.source_hash != other.source_hash
+    assert first.path == again.path != other.path
+
+
+def test_knobs_without_a_schedule_are_no_candidate(builder, runner):
+    task = tasks()["conv2d_1x1"]
+    built = builder.submit(task, {**task.heuristic, "tile_w": 4096}).result()
+    assert built.path is None
+    measured = runner.submit(built, Case(Path("none"))).result()
+    assert measured.error == BUILD
+    assert "do not lead to a schedule" in measured.message
+
+
+def test_a_library_that_cannot_be_loaded_is_reported(builder, runner, tmp_path):
+    task = tasks()["depthwise"]
+    built = builder.submit(task, None).result()
+    (tmp_path / "none.so").write_bytes(b"no library")
+    broken = replace(built, path=tmp_path / "none.so")
+    measured = runner.submit(broken, builder.make_case(task).result()).result()
+    assert measured.error == DEVICE
+    assert measured.message
+
+
+@pytest.fixture
+def calling(builder, tmp_path):
+    """A candidate for this CPU that calls a function of the C library."""
+
+    def make(name, *arguments):
+        call = tirx.call_extern("int32", name, *arguments)
+        y = te.extern(
+            (4,),
+            [],
+            lambda _, outs: tirx.SeqStmt(
+                [tirx.Evaluate(call), tirx.BufferStore(outs[0], tirx.const(1.0, "float32"), [0])]
+            ),
+            dtype="float32",
+        )
+        target = resolve("llvm")
+        path = tmp_path / f"{name}.so"
+        with target.tvm_target:
+            function = te.create_prim_func([y]).with_attr("tirx.is_scheduled", True)
+            named = function.with_attr("global_symbol", building.ENTRY)
+            library = tvm.tirx.build(
+                tvm.IRModule({building.ENTRY: named}), target=target.tvm_target
+            )
+            building.link(library, path, target)
+        np.savez(tmp_path / "case.npz")
+        arguments = (building.Argument((4,), "float32", ""),)
+        built = building.Built("task", {}, name, path, arguments, None, 0.0)
+        return built, Case(tmp_path / "case.npz")
+
+    return make
+
+
+def test_a_process_that_a_kernel_crashes_or_blocks_is_replaced(calling):
+    runner = LocalRunner("llvm", config=QUICK, limit_s=20)
+    try:
+        good = calling("abs", tirx.const(-1, "int32"))
+        assert runner.submit(*good).result().error is None
+        crashed = runner.submit(*calling("abort")).result()
+        assert (crashed.error, crashed.costs) == (CRASH, ())
+        assert "SIGABRT" in crashed.message
+        assert runner.submit(*good).result().error is None
+        runner._limit_s = 1.0
+        blocked = runner.submit(*calling("pause")).result()
+        assert (blocked.error, blocked.costs) == (TIMEOUT, ())
+        runner._limit_s = 20.0
+        assert runner.submit(*good).result().error is None
+    finally:
+        runner.close()
