@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from farm_candidates import Candidates
-from farms import Farm, eventually
+from farms import STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import about
@@ -220,3 +220,18 @@ def test_what_was_not_built_is_not_measured(candidates: Candidates, run, pair):
     measured = runner.submit(built, candidates.case).result(0)
     assert (measured.error, measured.message) == (BUILD, "no code")
     assert runner.counts().total() == 0
+
+
+def test_a_server_without_the_plugin_gets_no_textures(
+    farm: Farm, candidates: Candidates, run, events: Events
+):
+    server = farm.serve("bare", "-m", STOCK, TVM_DEVICE_BACKEND_AUTOLOAD="0")
+    runner = run("bare")
+    plain = candidates.right("plain")
+    assert runner.submit(plain, candidates.case).result(60).error is None
+    scoped = tuple(replace(a, scope="global.texture:p1") for a in plain.arguments)
+    future = runner.submit(replace(plain, arguments=scoped), candidates.case)
+    with pytest.raises(FarmError, match="No device is left for the key 'bare'") as caught:
+        future.result(60)
+    assert "tune with --storage buffer" in caught.value.details
+    assert runner.counts() == {server: 1}

@@ -20,7 +20,7 @@ from tvmflow.tuning.session import Network
 def test_a_server_of_tvm_alone_measures_textures(farm: Farm, tmp_path: Path):
     network = Network(squeeze_and_excite(), "opencl", "adreno", storage="texture")
     task = max(network.tasks(), key=lambda task: sum(bool(a.scope) for a in task.arguments))
-    assert {a.scope for a in task.arguments} & {"global.texture", "global.texture-weight"}
+    assert any(a.scope.startswith("global.texture") for a in task.arguments)
     builder = Builder(1)
     farm.serve("textures", "-m", STOCK)
     runner = FarmRunner(farm.address, "textures", "opencl", Config(rounds=1, repeats=2))

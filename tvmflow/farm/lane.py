@@ -14,6 +14,7 @@ from ..tuning.process import Worker, WorkerLostError
 from . import session
 from .about import check_version
 from .ledger import Trial
+from .session import Opened
 from .tracker import Address, Offer, Tracker
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ IDLE_S = 5.0
 CONNECT_S = 30.0
 #: How often threads that wait for others see whether the end has come.
 TICK_S = 0.5
+
+_NO_TEXTURES = (
+    "its OpenCL runtime is not tvmflow's, which textures need: "
+    "run `tvmflow farm serve` there, or tune with --storage buffer"
+)
 
 
 @dataclass(frozen=True)
@@ -94,36 +100,42 @@ class Lane:
     def _serve(self, offer: Offer) -> None:
         """Measure in one session, for as long as there is something to measure."""
         address, ends = offer.address, time.monotonic() + SESSION_S
-        if not self._connect(offer):
+        opened = self._connect(offer)
+        if opened is None:
             return
         while time.monotonic() < ends:
             trial = self._runner.take(address, IDLE_S)
             if trial is None:
+                return
+            if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
+                # Unmeasured: another server may have it.
+                self._runner.give_back(address, trial)
+                self._runner.refuse(address, _NO_TEXTURES)
                 return
             measured = self._measure(address, trial)
             self._runner.finish(address, trial, measured)
             if measured.error in (CRASH, TIMEOUT):
                 return
 
-    def _connect(self, offer: Offer) -> bool:
+    def _connect(self, offer: Offer) -> Opened | None:
+        """Open a session; if there is to be none, the runner knows why."""
         places, address = self._places, offer.address
         settings = (places.target, places.config, places.session_limit_s)
         first = places.firsts.get(address)
         try:
-            name, about = self._worker.call(
+            opened: Opened = self._worker.call(
                 session.connect, offer, *settings, first, timeout_s=CONNECT_S
             )
-            self._runner.describe(address, name, about)
-            if about is not None:
-                check_version(address, about)
+            self._runner.describe(address, opened.name, opened.about)
+            if opened.about is not None:
+                check_version(address, opened.about)
+            return opened
         except FarmError as error:
             self._runner.refuse(address, error.message)
         except (WorkerLostError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[-1]
             self._runner.charge(address, f"no session could be opened: {reason}")
-        else:
-            return True
-        return False
+        return None
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
         started = time.monotonic()

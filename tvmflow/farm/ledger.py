@@ -168,10 +168,15 @@ class Ledger:
             if address in trial.failures or (suspect and not trial.failures):
                 continue
             self._waiting.remove(trial)
-            if trial.failures or trial.future.set_running_or_notify_cancel():
+            if trial.future.running() or trial.future.set_running_or_notify_cancel():
                 self.accounts[address].trials += 1
                 return trial
         return None
+
+    def give_back(self, address: Address, trial: Trial) -> None:
+        """Take back a trial that was not measured."""
+        self.accounts[address].trials -= 1
+        self._waiting.appendleft(trial)
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
         """Take what became of a trial on a device."""

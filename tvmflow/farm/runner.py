@@ -163,7 +163,7 @@ class FarmRunner:
             trials = self._ledger.give_up()
             self._changed.notify_all()
         for trial in trials:
-            if trial.failures or trial.future.set_running_or_notify_cancel():
+            if trial.future.running() or trial.future.set_running_or_notify_cancel():
                 trial.future.set_exception(error)
 
     # -- what lanes ask and tell -------------------------------------------------------------
@@ -214,6 +214,12 @@ class FarmRunner:
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                     break
         return None
+
+    def give_back(self, address: Address, trial: Trial) -> None:
+        """Return a trial that was taken and not measured."""
+        with self._changed:
+            del self._running[address]
+        self._told(lambda ledger: ledger.give_back(address, trial))
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
         """Account for a trial."""

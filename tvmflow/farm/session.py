@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,28 @@ from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
 from ..tuning.runner import DEVICES
 from .about import ABOUT_FUNCTION, About
 from .tracker import Offer
+
+#: One of those that tvmflow's plug-in registers.
+_PLUGIN_FUNCTION = "tvmflow.opencl.describe"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a session knows about its server.
+
+    Parameters
+    ----------
+    name
+        The device's.
+    about
+        ``None`` from a stock server.
+    has_plugin
+        Whether the OpenCL runtime there is tvmflow's.
+    """
+
+    name: str
+    about: About | None
+    has_plugin: bool
 
 
 class RemoteSession(Session):
@@ -50,11 +72,12 @@ class RemoteSession(Session):
 
     def about(self) -> About | None:
         """Return what the server tells; a stock server tells nothing."""
-        try:
-            tell = self._remote.get_function(ABOUT_FUNCTION)
-        except AttributeError:
-            return None
-        return About.read(json.loads(tell()))
+        tell = self._function(ABOUT_FUNCTION)
+        return None if tell is None else About.read(json.loads(tell()))
+
+    def has_plugin(self) -> bool:
+        """Whether the server has tvmflow's OpenCL runtime, which stock servers may load, too."""
+        return self._function(_PLUGIN_FUNCTION) is not None
 
     def answers(self) -> bool:
         """Whether the server's process of this session still runs."""
@@ -63,6 +86,12 @@ class RemoteSession(Session):
         except Exception:  # noqa: BLE001 (a broken connection fails in every way)
             return False
         return True
+
+    def _function(self, name: str) -> Any:
+        try:
+            return self._remote.get_function(name)
+        except AttributeError:
+            return None
 
     @property
     def first(self) -> float | None:
@@ -83,10 +112,8 @@ def _bring(remote: rpc.RPCSession, path: Path) -> Any:
 _session: RemoteSession | None = None
 
 
-def connect(
-    offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
-) -> tuple[str, About | None]:
-    """Open the session of this process; return the device's name and what the server tells."""
+def connect(offer: Offer, kind: str, config: Config, limit_s: float, first: float | None) -> Opened:
+    """Open the session of this process."""
     global _session
     disconnect()
     _session = RemoteSession(offer, kind, config, limit_s, first)
@@ -94,7 +121,7 @@ def connect(
     if about is not None:
         # Of a CPU, TVM does not tell the name.
         _session.name = next((d.name for d in about.devices if d.kind == kind), _session.name)
-    return _session.name, about
+    return Opened(_session.name, about, _session.has_plugin())
 
 
 def measure(built: Built, case: Case, bound_s: float | None) -> tuple[Measured, float | None]:
