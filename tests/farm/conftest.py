@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from farms import Farm
+from farms import FAULTY, Farm, eventually
+
+from tvmflow.farm.tracker import Address
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +15,13 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     farm = Farm(tmp_path_factory.mktemp("farm"))
     yield farm
     farm.close()
+
+
+@pytest.fixture(scope="session")
+def pair(farm: Farm) -> list[Address]:
+    """Two servers of one key, on which loading takes a moment."""
+    faults = {"FAULT_SLOW_S": "0.1", "FAULT_CRASH": "poison.so"}
+    servers = [farm.start_server("pair", FAULTY, **faults) for _ in range(2)]
+    for server in servers:
+        eventually(lambda server=server: farm.server(server))
+    return servers

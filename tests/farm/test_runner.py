@@ -7,12 +7,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from farm_candidates import Candidates
-from farms import STOCK, Farm, eventually
+from farms import FAULTY, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import about
@@ -22,7 +21,6 @@ from tvmflow.farm.tracker import Address, Tracker
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
 from tvmflow.tuning.records import Event
 
-FAULTY = str(Path(__file__).parents[1] / "support" / "faulty_server.py")
 QUICK = Config(rounds=1, repeats=2, min_repeat_ms=0)
 #: A trial takes some milliseconds; processes that share two cores stand still for longer.
 LIMIT_S = 10.0
@@ -79,16 +77,6 @@ def measured_on(farm: Farm) -> Mapping[str, str]:
     """What the tracker shows as being measured, by server."""
     with Tracker(farm.address) as tracker:
         return tracker.summary().runs
-
-
-@pytest.fixture(scope="module")
-def pair(farm: Farm) -> list[Address]:
-    """Two servers of one key, on which loading takes a moment."""
-    faults = {"FAULT_SLOW_S": "0.1", "FAULT_CRASH": "poison.so"}
-    servers = [farm.start_server("pair", FAULTY, **faults) for _ in range(2)]
-    for server in servers:
-        eventually(lambda server=server: farm.server(server))
-    return servers
 
 
 def test_two_servers_share_a_batch(farm: Farm, candidates: Candidates, run, pair):

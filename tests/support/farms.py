@@ -18,6 +18,8 @@ T = TypeVar("T")
 LOCAL = "127.0.0.1"
 #: TVM's own server.
 STOCK = "tvm.exec.rpc_server"
+#: A server with faults.
+FAULTY = str(Path(__file__).with_name("faulty_server.py"))
 #: Processes import TVM first, which takes long where other tests run.
 PATIENCE_S = 90.0
 

@@ -179,12 +179,8 @@ def tune(
     options = options or Options()
     check_search(options.search)
     began = time.monotonic()
-    if farm is not None and network.device == "auto":
-        raise TargetError(
-            "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
-            "stands for the OpenCL device of this machine.",
-            remedy="Name it, for example with --device adreno.",
-        )
+    if farm is not None:
+        _check_farm(farm, network.device)
     spec = network.spec()
     with ExitStack() as stack:
         book = stack.enter_context(Journal.open(journal, "a"))
@@ -222,6 +218,20 @@ def _refuse_silence(progress: Sequence[Progress]) -> None:
             "whether the device works.",
             details=points[0].error,
         )
+
+
+def _check_farm(farm: Farm, device: str) -> None:
+    """Refuse what would fail only after the network's tasks are found."""
+    from ..farm.tracker import Address, Tracker, check_served
+
+    if device == "auto":
+        raise TargetError(
+            "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
+            "stands for the OpenCL device of this machine.",
+            remedy="Name it, for example with --device adreno.",
+        )
+    with Tracker(Address.parse(farm.tracker)) as tracker:
+        check_served(tracker, farm.key)
 
 
 def _runner(
