@@ -22,7 +22,9 @@ def closed_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board")])
-def test_an_unreachable_tracker_is_one_sentence(cli, command):
+def test_an_unreachable_tracker_is_one_sentence(cli, monkeypatch, command):
+    # A server sets it for its own process, which here is that of the tests.
+    monkeypatch.setenv("TVMFLOW_CACHE", "0")
     with closed_port() as port:
         result = cli("farm", *command, "--tracker", f"127.0.0.1:{port}")
     result.refused(f"The tracker at 127.0.0.1:{port} cannot be reached", "tvmflow farm tracker")

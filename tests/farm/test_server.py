@@ -6,16 +6,20 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import psutil
 import pytest
 from farms import STOCK, Farm, eventually
 
 from tvmflow import __version__
+from tvmflow.deploy.link import Host
 from tvmflow.errors import FarmError
 from tvmflow.farm.about import ABOUT_FUNCTION, About, is_throttled, temperature_c
-from tvmflow.farm.tracker import Address, Queue, Tracker
+from tvmflow.farm.tracker import Address, Queue, Server, Tracker, check_host
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +96,31 @@ def test_a_server_whose_parent_is_killed_ends(farm: Farm):
     first, *others = (psutil.Process(pid) for pid in farm.processes_of(address))
     first.kill()
     assert psutil.wait_procs(others, timeout=10)[1] == []
+
+
+def test_an_opencl_device_that_is_not_there_is_refused(farm: Farm):
+    options = ["--tracker", str(farm.address), "--key", "k", "--opencl-device", "no:such"]
+    command = [sys.executable, "-m", "tvmflow.cli", "farm", "serve", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "The OpenCL device 'no:such' cannot be served" in done.stderr
+    assert "tvmflow devices" in done.stderr
+
+
+def server_on(host: str | None) -> Server:
+    about = {} if host is None else replace(About.here(), host=host).as_dict()
+    return Server(Address("board", 9090), "board", about)
+
+
+def test_candidates_for_another_processor_are_refused():
+    laptop = Host.parse("x86_64-linux-gnu")
+    arm, same, stock = map(server_on, ("aarch64-linux-gnu", "x86_64-linux-musl", None))
+    with pytest.raises(FarmError, match=r"compiled for the host x86_64.* run on aarch64") as caught:
+        check_host([arm], laptop)
+    assert "--host aarch64-linux-gnu" in caught.value.remedy
+    check_host([arm, same], laptop)
+    check_host([arm, stock], laptop)
+    check_host([arm], Host.parse("aarch64-linux-gnu"))
 
 
 def test_a_server_of_tvm_alone_is_listed(farm: Farm):

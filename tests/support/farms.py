@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,7 +82,9 @@ class Farm:
     def send(self, address: Address, number: signal.Signals) -> None:
         """Send all processes of a server a signal."""
         for pid in self.processes_of(address):
-            os.kill(pid, number)
+            # Some end with others.
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self, address: Address) -> int:
         """Press Ctrl-C for a server; return its exit status."""

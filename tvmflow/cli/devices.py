@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def list_all(
     _debug: Debug = False,
 ) -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
-    from ..runtime.devices import list_devices, why_no_opencl
+    from ..runtime.devices import list_devices
 
     devices = list_devices()
     if as_json:
@@ -43,7 +44,14 @@ def list_all(
     console = out_console()
     for device in devices:
         print_section(console, f"{device.kind}:{device.index}  {device.name}", facts(_rows(device)))
-    if not any(device.kind == "opencl" for device in devices) and (reason := why_no_opencl()):
+    note_missing_opencl(device.kind for device in devices)
+
+
+def note_missing_opencl(kinds: Iterable[str]) -> None:
+    """Say why there is no OpenCL device among those listed."""
+    from ..runtime.devices import why_no_opencl
+
+    if "opencl" not in kinds and (reason := why_no_opencl()):
         message, _, rest = reason.partition("\n")
         note((message, "yellow"), "\n", rest)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .devices import note_missing_opencl
 from .formats import facts, print_section, table
 from .options import Debug, Json, Quiet, Verbose
 from .session import command, note, out_console, print_json
@@ -111,6 +112,7 @@ def serve(
     server = FarmServer(options)
     try:
         _print_served(server.about)
+        note_missing_opencl(device.kind for device in server.about.devices)
         where = f" at port {server.port} for the key {key}; Ctrl-C ends it."
         note(("Serving", "green"), where)
         while True:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FarmError
+from ..runtime.devices import why_no_opencl
 from .about import ABOUT_FUNCTION, About, is_throttled, temperature_c
 from .tracker import Address, Tracker, check_key, protocol
 
@@ -68,12 +69,19 @@ class FarmServer:
         check_key(options.key)
         self.options = options
         self.crashes = 0
-        self._tracker: Tracker | None = Tracker(options.tracker)
+        # Before TVM is imported, here and in the server's process: the plug-in reads them once.
         if options.opencl_device is not None:
             os.environ["TVMFLOW_OPENCL_DEVICE"] = options.opencl_device
         # Candidates run once and never again: the cache of built programs is for others.
         os.environ.setdefault("TVMFLOW_CACHE", "0")
+        self._tracker: Tracker | None = Tracker(options.tracker)
         self.about = About.here()
+        if options.opencl_device and all(d.kind != "opencl" for d in self.about.devices):
+            reason = (why_no_opencl() or "there is none").partition("\n")[0]
+            raise FarmError(
+                f"The OpenCL device {options.opencl_device!r} cannot be served: {reason}",
+                remedy="Choose one that `tvmflow devices` lists.",
+            )
         ports = PORTS if options.port is None else range(options.port, options.port + 1)
         self._server = self._start(ports)
         self.port: int = self._server.port

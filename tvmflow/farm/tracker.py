@@ -12,13 +12,14 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from ..deploy.link import Host
 from ..errors import FarmError
 from .about import About, check_version
 
@@ -112,9 +113,13 @@ class Tracker:
         self._base = protocol()
         try:
             self._socket = socket.create_connection((address.host, address.port), _ANSWER_S)
+        except OSError as error:
+            raise self._unreachable(error) from error
+        try:
             self._socket.sendall(struct.pack("<i", self._base.RPC_TRACKER_MAGIC))
             (magic,) = struct.unpack("<i", self._base.recvall(self._socket, 4))
         except OSError as error:
+            self.close()
             raise self._unreachable(error) from error
         if magic != self._base.RPC_TRACKER_MAGIC:
             self.close()
@@ -265,3 +270,23 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
         except FarmError as error:
             errors.append(error)
     raise errors[0]
+
+
+def check_host(servers: Sequence[Server], host: Host) -> None:
+    """Refuse to compile for a machine that none of the servers is.
+
+    Raises
+    ------
+    FarmError
+        If all of them have another processor; stock servers do not tell theirs.
+    """
+    told = [About.read(server.about) for server in servers]
+    triples = {about.host for about in told if about is not None}
+    architectures = {Host.parse(triple).architecture for triple in triples}
+    if None not in told and host.architecture not in architectures:
+        triple = min(triples)
+        raise FarmError(
+            f"Candidates would be compiled for the host {host.triple}, but the servers of the key "
+            f"{servers[0].key!r} run on {', '.join(sorted(triples))}.",
+            remedy=f"Name their host: --host {triple}",
+        )

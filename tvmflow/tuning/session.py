@@ -13,6 +13,7 @@ from typing import Any
 
 from ..compilation import Compilation
 from ..deploy.artifact import EMBED_LIMIT_BYTES
+from ..deploy.link import Host
 from ..deploy.module import Module, load
 from ..deploy.samples import random_inputs
 from ..errors import TargetError, TvmflowError
@@ -180,7 +181,7 @@ def tune(
     check_search(options.search)
     began = time.monotonic()
     if farm is not None:
-        _check_farm(farm, network.device)
+        _check_farm(farm, network)
     spec = network.spec()
     with ExitStack() as stack:
         book = stack.enter_context(Journal.open(journal, "a"))
@@ -220,18 +221,19 @@ def _refuse_silence(progress: Sequence[Progress]) -> None:
         )
 
 
-def _check_farm(farm: Farm, device: str) -> None:
+def _check_farm(farm: Farm, network: Network) -> None:
     """Refuse what would fail only after the network's tasks are found."""
-    from ..farm.tracker import Address, Tracker, check_served
+    from ..farm.tracker import Address, Tracker, check_host, check_served
 
-    if device == "auto":
+    if network.device == "auto":
         raise TargetError(
             "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
             "stands for the OpenCL device of this machine.",
             remedy="Name it, for example with --device adreno.",
         )
     with Tracker(Address.parse(farm.tracker)) as tracker:
-        check_served(tracker, farm.key)
+        servers = check_served(tracker, farm.key)
+    check_host(servers, Host.parse(network.host) if network.host else Host.native())
 
 
 def _runner(
