@@ -71,7 +71,7 @@ def test_tuning_leaves_a_journal_that_compiling_uses(cli, network, tmp_path):
         (("--tracker", "127.0.0.1:1", "--key", "k"), ("needs the preset of its devices", "auto")),
         (
             ("--device", "cpu", "--tracker", "127.0.0.1:1", "--key", "k"),
-            ("127.0.0.1:1", "could not be reached"),
+            ("127.0.0.1:1", "cannot be reached"),
         ),
         (("--journal", "/nowhere/a.journal"), ("/nowhere/a.journal",)),
     ],

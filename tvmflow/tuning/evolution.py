@@ -10,6 +10,7 @@ are checked by a postprocessor, and the real schedule is made by the build proce
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +25,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from .search import Knobs, Search
 from .tasks import Task
+
+logger = logging.getLogger(__name__)
 
 #: Proposals that are generated at a time.
 BATCH = 8
@@ -158,6 +161,11 @@ def cost_model(seed: int) -> ms.cost_model.XGBModel:
     )
 
 
+def _log(_level: int, _file: str, _line: int, message: str) -> None:
+    """What the engine tells, which is for who looks into it."""
+    logger.debug("%s", message)
+
+
 def _context(task: Task, generator: Any, strategy: Any, seed: int) -> ms.TuneContext:
     """A context for one thread.
 
@@ -166,7 +174,7 @@ def _context(task: Task, generator: Any, strategy: Any, seed: int) -> ms.TuneCon
     """
     context = ms.TuneContext.__new__(ms.TuneContext)
     arguments = (stand_in(task), task.target.tvm_target, generator, strategy, task.name, 1, seed)
-    context.__init_handle_by_constructor__(ms._ffi_api.TuneContext, *arguments, None)
+    context.__init_handle_by_constructor__(ms._ffi_api.TuneContext, *arguments, _log)
     ms._ffi_api.TuneContextInitialize(context)
     return context
 

@@ -139,7 +139,7 @@ class Pool:
     Parameters
     ----------
     count
-        Processes, each started when there is work for it.
+        Processes; they start at once, as that takes longer than most of the work.
     environment
         Variables to set for them.
     """
@@ -149,6 +149,8 @@ class Pool:
         self._own = threading.local()
         self._workers: list[Worker] = []
         self._threads = ThreadPoolExecutor(count, "tvmflow-worker", self._adopt)
+        for _ in range(count):
+            self.submit(_ready, timeout_s=START_LIMIT_S)
 
     def _adopt(self) -> None:
         self._own.worker = Worker(self._environment)
