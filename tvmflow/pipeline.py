@@ -279,8 +279,9 @@ def compile(
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect
         --schedules`` prints them.  Those that do not fit are warned of and not used.
     journals
-        Tuning journals, or names of those that ship with tvmflow: what was measured for a primary function is used instead of the
-        heuristic.  Where two have something for it, the first one counts.
+        Tuning journals, or names of those that ship with tvmflow: what was measured for a
+        primary function is used instead of the heuristic.  Where two have something for it,
+        the first one counts.
     keep_layout
         ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
         application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
