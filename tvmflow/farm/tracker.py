@@ -208,6 +208,8 @@ class Tracker:
             raise self._unreachable(error) from error
 
     def _unreachable(self, reason: object) -> FarmError:
+        # Without its number.
+        reason = getattr(reason, "strerror", None) or reason
         return FarmError(
             f"The tracker at {self.address} cannot be reached: {reason}.",
             remedy="Start one (tvmflow farm tracker), or correct the address and the firewall.",
