@@ -152,7 +152,8 @@ class Workload:
         self.sch.set_scope(staged, 0, "local")
         loops = self.loops_below(staged, above)
         wide = bool(loops) and int(self.sch.get(loops[-1]).extent) in LANES
-        if wide and not gathers_bytes(self.sch.get(staged)):
+        block = self.sch.get(staged)
+        if wide and not gathers_bytes(block, block.iter_vars[-1].var):
             self.vectorize_last(loops)
         else:
             self.unroll_all(loops)

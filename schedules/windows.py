@@ -88,7 +88,7 @@ def stage_padded(workload: Workload, pad: s_tir.schedule.SBlockRV, above: object
     extent = int(workload.sch.get(loops[-1]).extent)
     block = workload.sch.get(pad)
     if extent in LANES and len(block.writes[0].region) == 5:
-        if gathers_bytes(block):
+        if gathers_bytes(block, block.iter_vars[-1].var):
             workload.unroll_all(loops[-1:])
         else:
             workload.sch.vectorize(loops[-1])

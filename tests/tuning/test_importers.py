@@ -132,6 +132,7 @@ def test_a_line_is_understood(tmp_path: Path):
         "texture",
     )
     window = {"kernel_h": 3, "kernel_w": 3, "padded": True, "texture": True, "weights": "texture"}
+    window["input_block"] = 4
     loops = {"batch": 1, "outputs": 6, "height": 7, "width": 6, "lanes": 4, "inputs": 32}
     assert work.shape == {**loops, **window}
     # Four rows do not divide seven, and 2 * 1 * 3 vectors fit sixteen registers.
@@ -165,6 +166,7 @@ def test_layouts_of_one_convolution_are_one_workload(tmp_path: Path):
     assert trials[0].knobs == {
         "tile_h": 4,
         "tile_w": 3,
+        "reuse_rows": False,
         "stage_input": False,
         "split_borders": False,
         "group_w": 4,

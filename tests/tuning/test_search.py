@@ -13,9 +13,9 @@ from tvmflow.tuning.search import SEARCHES, check_search, key_of
 from tvmflow.tuning.session import searches
 
 
-def course(kind, seed, batches=4, family="conv2d_1x1"):
+def course(kind, seed, batches=4, device="cpu"):
     """All proposals of a search that is told their pretended costs."""
-    task = tasks()[family]
+    task = tasks(device)["conv2d_1x1"]
     search = searches(kind, seed, 8 * batches)(task)
     search.note(task.heuristic)
     search.learn([(task.heuristic, cost_of(task.heuristic))])
@@ -71,12 +71,13 @@ def test_evolution_ends_where_little_is_left():
     assert len(found) > len(allowed(task)) / 2
 
 
-def test_evolution_finds_more_than_chance():
-    def best(kind):
-        costs = [min(map(cost_of, course(kind, seed))) for seed in range(3)]
-        return statistics.mean(costs)
+def test_evolution_proposes_better_than_chance():
+    def later(kind):
+        courses = [course(kind, seed, device="adreno") for seed in range(3)]
+        return statistics.mean(cost_of(knobs) for found in courses for knobs in found[16:])
 
-    assert best("evolutionary") < best("random")
+    # Chance stays at 4.3e-4.
+    assert later("evolutionary") < 0.9 * later("random")
 
 
 def test_neighbours_come_first():

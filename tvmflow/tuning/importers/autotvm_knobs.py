@@ -76,10 +76,19 @@ class Task:
         shape: Any
         if is_depthwise:
             family = depthwise
-            shape = depthwise.Shape(*loops, kernel_h, kernel_w, padded=padded, texture=True)
+            shape = depthwise.Shape(
+                *(*loops, kernel_h, kernel_w),
+                stride_h=int(strides[0]),
+                stride_w=int(strides[1]),
+                span_h=int(dilation[0]) * (kernel_h - 1) + 1,
+                span_w=int(dilation[1]) * (kernel_w - 1) + 1,
+                padded=padded,
+                texture=True,
+            )
         else:
             window = (inputs, kernel_h, kernel_w)
-            shape = conv2d.Shape(*loops, *window, padded=padded, texture=True, weights="texture")
+            stored: dict[str, Any] = {"texture": True, "weights": "texture", "input_block": BLOCK}
+            shape = conv2d.Shape(*loops, *window, padded=padded, **stored)
             family = conv2d_1x1 if shape.is_pointwise and not padded else conv2d
         text = "{} * {} stride {} padding {} dilation {}".format(
             *("x".join(map(str, part)) for part in (data, kernel, strides, padding, dilation))
@@ -116,7 +125,7 @@ def knobs_of(task: Task, entity: dict[str, tuple[str, Any]]) -> dict[str, Any]:
     }
     window = {"stage_input": False, "split_borders": False, "group_w": min(group_w, size)}
     if task.family is depthwise:
-        return asdict(_checked(task, depthwise.Knobs(**wanted, **window)))
+        return asdict(_checked(task, depthwise.Knobs(**wanted, reuse_rows=False, **window)))
     # Rows and columns first: blocks of outputs are what a register tile can do without.
     wanted["tile_h"] = largest_divisor(
         shape.height, min(rows, device.accumulators // wanted["tile_w"])
