@@ -19,12 +19,18 @@ def keep_machine_code(folder: Path, arch: str) -> None:
     """Compile the source of every module that is made from now on with `nvcc`."""
     from tvm.support.nvcc import compile_cuda
 
-    def keep(source: str, _target: object) -> str:
+    import tvmflow.build  # noqa: F401 (what it does to the source comes first)
+
+    name = "tvm_callback_cuda_postproc"
+    before = tvm_ffi.get_global_func(name, allow_missing=True)
+
+    def keep(source: str, target: object) -> str:
+        source = str(before(source, target)) if before is not None else source
         code = compile_cuda(source, target_format="cubin", arch=arch, compiler="nvcc")
         _file(folder, source).write_bytes(bytes(code))
         return source
 
-    tvm_ffi.register_global_func("tvm_callback_cuda_postproc", keep, override=True)
+    tvm_ffi.register_global_func(name, keep, override=True)
 
 
 def use_machine_code(folder: Path) -> None:

@@ -13,6 +13,7 @@ from operators import check, feeds_for, single
 from tvm_ffi.registry import remove_global_func
 
 import tvmflow
+import tvmflow.build  # (registers what it does to the source of CUDA kernels)
 from tvmflow.tolerance import STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
@@ -34,8 +35,11 @@ def run(model):
 def edit():
     """Return a function by which the source of the next modules is edited."""
 
+    before = tvm_ffi.get_global_func(POSTPROCESS, allow_missing=True)
+
     def use(pattern, replacement, count=0):
-        def replace(source, _target):
+        def replace(source, target):
+            source = str(before(source, target)) if before is not None else source
             edited, changes = re.subn(pattern, replacement, source, count=count)
             assert changes, f"the source has no {pattern}"
             return edited
@@ -43,7 +47,10 @@ def edit():
         tvm_ffi.register_global_func(POSTPROCESS, replace, override=True)
 
     yield use
-    remove_global_func(POSTPROCESS)
+    if before is not None:
+        tvm_ffi.register_global_func(POSTPROCESS, before, override=True)
+    else:
+        remove_global_func(POSTPROCESS)
 
 
 def test_right_kernels_pass():
