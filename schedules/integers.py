@@ -136,13 +136,14 @@ def words(x: te.Tensor, axis: int, *, copied: bool = False) -> te.Tensor:
     shape = [*x.shape[:axis], -(-extent // WORD), *x.shape[axis + 1 :]]
 
     def word(*index: tirx.PrimExpr) -> tirx.PrimExpr:
-        total = tirx.const(0, "int32")
+        total = tirx.const(0, "uint32")
         for byte in range(WORD if extent > WORD else extent):
             position = index[axis] * WORD + byte
             value = tirx.Cast("uint8", x(*index[:axis], position, *index[axis + 1 :]))
             if extent > WORD and byte >= (extent % WORD or WORD):
                 value = tirx.if_then_else(position < extent, value, tirx.const(0, "uint8"))
-            total = total | (tirx.Cast("int32", value) << tirx.const(8 * byte, "int32"))
-        return total if x.dtype == "uint8" else total ^ tirx.const(_word_of(128), "int32")
+            total = total | (tirx.Cast("uint32", value) << tirx.const(8 * byte, "uint32"))
+        signed = tirx.Cast("int32", total)
+        return signed if x.dtype == "uint8" else signed ^ tirx.const(_word_of(128), "int32")
 
     return te.compute(shape, word, name="words", attrs={ROLE: PAD} if copied else {})

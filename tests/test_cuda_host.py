@@ -10,7 +10,6 @@ import pytest
 import tvm_ffi
 from cuda_host import cuda_host
 from operators import check, feeds_for, single
-from tvm_ffi.registry import remove_global_func
 
 import tvmflow
 import tvmflow.build  # (registers what it does to the source of CUDA kernels)
@@ -34,23 +33,18 @@ def run(model):
 @pytest.fixture
 def edit():
     """Return a function by which the source of the next modules is edited."""
-
-    before = tvm_ffi.get_global_func(POSTPROCESS, allow_missing=True)
+    own = tvm_ffi.get_global_func(POSTPROCESS)
 
     def use(pattern, replacement, count=0):
         def replace(source, target):
-            source = str(before(source, target)) if before is not None else source
-            edited, changes = re.subn(pattern, replacement, source, count=count)
+            edited, changes = re.subn(pattern, replacement, str(own(source, target)), count=count)
             assert changes, f"the source has no {pattern}"
             return edited
 
         tvm_ffi.register_global_func(POSTPROCESS, replace, override=True)
 
     yield use
-    if before is not None:
-        tvm_ffi.register_global_func(POSTPROCESS, before, override=True)
-    else:
-        remove_global_func(POSTPROCESS)
+    tvm_ffi.register_global_func(POSTPROCESS, own, override=True)
 
 
 def test_right_kernels_pass():

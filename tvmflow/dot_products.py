@@ -89,9 +89,14 @@ def _by_function(call: Call) -> tirx.PrimExpr:
     return tirx.call_pure_extern(call.ty, f"{FUNCTION}{call.ty.dtype.lanes}", *call.args)
 
 
+def _by_scalar_function(call: Call) -> tirx.PrimExpr:
+    # TVM's CUDA code calls functions lane by lane.
+    return tirx.call_pure_extern(call.ty, f"{FUNCTION}1", *call.args)
+
+
 register_intrin_lowering(NAME, target="llvm", f=_for_llvm)
 register_intrin_lowering(NAME, target="opencl", f=_by_function)
-register_intrin_lowering(NAME, target="cuda", f=_by_function)
+register_intrin_lowering(NAME, target="cuda", f=_by_scalar_function)
 
 #: Vectors of two and more lanes, by halves.
 _HALVES = (
@@ -154,19 +159,15 @@ inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
 """
 )
 
+# CUDA C++ has a name only for factors that are both signed, or both not.
 CUDA = """\
 static __device__ __forceinline__ int tvmflow_dot4_1(int s, int x, int w) {
-  int sum;
-  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(w), "r"(s));
-  return sum;
-}
-static __device__ __forceinline__ int2 tvmflow_dot4_2(int2 s, int2 x, int2 w) {
-  return make_int2(tvmflow_dot4_1(s.x, x.x, w.x), tvmflow_dot4_1(s.y, x.y, w.y));
-}
-static __device__ __forceinline__ int4 tvmflow_dot4_4(int4 s, int4 x, int4 w) {
-  return make_int4(
-    tvmflow_dot4_1(s.x, x.x, w.x), tvmflow_dot4_1(s.y, x.y, w.y),
-    tvmflow_dot4_1(s.z, x.z, w.z), tvmflow_dot4_1(s.w, x.w, w.w));
+#if defined(__CUDACC__)
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(s) : "r"(x), "r"(w), "r"(s));
+#else
+  for (int byte = 0; byte < 32; byte += 8) s += (x >> byte & 255) * (signed char)(w >> byte);
+#endif
+  return s;
 }
 """
 

@@ -65,6 +65,23 @@ def quantized():
     return build(nodes, {"x": (5, 301)}, ["y"], constants, element_type=None)
 
 
+def quantized_conv():
+    """Dot products of four bytes: a window with padding, and one batch of pixels."""
+    rng = np.random.default_rng(2)
+    constants = {
+        "w": rng.integers(-128, 128, (18, 30, 3, 3)).astype(np.int8), "xz": np.uint8(113),
+        "v": rng.integers(-128, 128, (9, 18, 1, 1)).astype(np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["b"], to=TensorProto.UINT8),
+        helper.make_node("ConvInteger", ["b", "w", "xz"], ["c"], pads=[1] * 4),
+        helper.make_node("Cast", ["c"], ["d"], to=TensorProto.UINT8),
+        helper.make_node("ConvInteger", ["d", "v"], ["y"]),
+    ]
+    return build(nodes, {"x": (1, 30, 7, 9)}, ["y"], constants, element_type=None)
+
+
 #: Channels, rows and columns that are no whole vectors, tiles or work-groups; what each needs of
 #: the families.
 CASES = {
@@ -97,6 +114,7 @@ CASES = {
     "dense": (partial(gemm, 17, 33, 1001), {"dense"}),
     "matmul": (partial(single, "MatMul", [(3, 65, 70), (3, 70, 37)]), {"matmul"}),
     "quantized": (quantized, {"dense"}),
+    "quantized_conv": (quantized_conv, {"conv2d", "conv2d_1x1"}),
     "softmax": (partial(single, "Softmax", [(5, 1003)], axis=1), {"softmax"}),
     "softmax_channels": (partial(single, "Softmax", [(1, 7, 5, 9)], axis=1), {"softmax"}),
     # Two work-groups share the row.
