@@ -29,6 +29,9 @@ for _name in _FUNCTIONS:
 
 #: A parameter that a schedule wants in constant memory.
 _CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTANT_SUFFIX}\w*)")
+#: A vector of bytes that goes to memory, its pointer last.
+_STORED = re.compile(r"\bvstore(2|4|8|16)\(")
+_BYTES = re.compile(r"__global u?char\* (?:restrict )?(\w+)")
 _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
 
 
@@ -51,6 +54,42 @@ def fold_splats(source: str) -> str:
             position += _span(source, match.end())
     parts.append(source[position:])
     return "".join(parts)
+
+
+#: PoCL stores a vector of bytes byte by byte, as pointers say nothing of its alignment.  A packed
+#: structure says that there is none, which x86 is indifferent to.
+_STORES = """\
+#ifndef TVMFLOW_STORE
+#define TVMFLOW_STORE
+#if defined(__SSE2__)
+#define TVMFLOW_PACKED __attribute__((packed, may_alias))
+{structures}\
+#define TVMFLOW_STORE_BYTES(n, v, p) \\
+  (((__global struct tvmflow_bytes##n*)(p))->value = as_uchar##n(v))
+#else
+#define TVMFLOW_STORE_BYTES(n, v, p) vstore##n(as_uchar##n(v), 0, (__global uchar*)(p))
+#endif
+#endif
+""".format(
+    structures="".join(
+        f"struct TVMFLOW_PACKED tvmflow_bytes{n} {{ uchar{n} value; }};\n" for n in (2, 4, 8, 16)
+    )
+)
+
+
+def store_bytes(source: str) -> str:
+    """Write vectors of bytes by ``TVMFLOW_STORE_BYTES``."""
+    names = set(_BYTES.findall(source))
+    parts: list[str] = []
+    position = 0
+    for match in _STORED.finditer(source):
+        value, offset, pointer = _arguments(source, match.end())
+        if offset != "0" or re.match(r"\w*", pointer)[0] not in names:  # type: ignore[index]
+            continue
+        parts.append(source[position : match.start()])
+        parts.append(f"TVMFLOW_STORE_BYTES({match[1]}, ({value}), ({pointer}))")
+        position = match.end() + _span(source, match.end()) + 1
+    return "".join((_STORES, *parts, source[position:])) if parts else source
 
 
 def _span(source: str, start: int) -> int:
@@ -87,5 +126,5 @@ def _arguments(source: str, start: int) -> list[str]:
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
-    source = with_functions(source, OPENCL)
+    source = with_functions(store_bytes(source), OPENCL)
     return macros() + source if HALF_PREFIX in source else source

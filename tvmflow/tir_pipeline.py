@@ -16,15 +16,13 @@ from tvm.tirx import compilation_pipeline
 from .borders import SplitBorders
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
+from .rounding import RoundByAddition
 from .texture.half import LowerHalfBuffers, ReadHalfTexels
 from .texture.lowering import NameTexels, TextureFlatten
 from .texture.narrow import NarrowLocals
 from .texture.verify import VerifyTextures
 
 TIR_PIPELINE = "tvmflow"
-
-# Every target rounds whole vectors, to even; TVM's operator does not say so.
-tvm.ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
 
 
 def _blocks_to_loops() -> list[Pass]:
@@ -54,6 +52,7 @@ def _loops_to_statements() -> list[Pass]:
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
+        RoundByAddition,
         tirx.transform.VectorizeLoop(True),
         ChainDots,
         ReadHalfTexels,

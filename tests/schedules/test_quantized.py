@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
+from tvmflow.opencl_source import store_bytes
 from tvmflow.schedules.integers import EXACT_LIMIT, narrowest, sums_of
 
 TARGETS = [
@@ -181,5 +182,39 @@ def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
     assert convolutions
     for line in convolutions:
         assert line.count("uchar*") == 2
-        # Weights, four in each, and what leaves the sums.
-        assert line.count("__global int*") == 3
+        # Weights, four in each, what leaves the sums, biases and the zero point of the result.
+        assert line.count("__global int*") == 4
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_halves_are_rounded_to_even_and_limited(target, dtype):
+    """Every half from far below the limits to far above them, as vectors and one by one."""
+    x = np.arange(-1000, 1007, dtype=np.float32).reshape(1, -1) / 2
+    x = np.concatenate([x, [[-np.inf, np.inf, -3e38, 3e38, 0.49999997, -0.49999997]]], axis=1)
+    x = x.astype(np.float32)
+    constants = {"s": np.float32(1), "z": np.array(7, dtype)}
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    model = model_of([node], x.shape, "float32", constants)
+    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    with tvmflow.compile(model, target=target) as module:
+        np.testing.assert_array_equal(module(x=x)["y"], reference)
+
+
+@pytest.mark.opencl
+def test_epilogues_round_by_addition_and_store_whole_vectors(tmp_path):
+    model = qlinear_conv((1, 20, 8, 8), 32)
+    tvmflow.compile(model, target="opencl", device="cpu", dump_ir=tmp_path).close()
+    (path,) = tmp_path.glob("*_build.*.opencl")
+    kernels = path.read_text()
+    assert "rint(" not in kernels
+    assert "TVMFLOW_STORE_BYTES(16, " in kernels
+
+
+def test_stores_of_bytes_are_found_by_their_pointers():
+    header = "__kernel void k(__global uchar* restrict y_ptr, __global float* z_ptr) {"
+    body = "vstore4((uchar4)(f(a, 1)), 0, y_ptr + g(2, 3)); vstore4(b, 0, z_ptr + 1);"
+    written = store_bytes(header + body)
+    assert "TVMFLOW_STORE_BYTES(4, ((uchar4)(f(a, 1))), (y_ptr + g(2, 3)));" in written
+    assert "vstore4(b, 0, z_ptr + 1);" in written
+    assert store_bytes("vstore4(b, 0, z_ptr + 1);") == "vstore4(b, 0, z_ptr + 1);"

@@ -23,7 +23,11 @@ def quantize(c: NodeContext) -> relax.Expr:
         raise Refusal("only division in float32 is supported")
     scale, zero = _parameters(c, "float32")
     x = c.input() if c.dtype() == "float32" else c.emit(R.astype(c.input(), "float32"))
-    value = c.emit(R.round(c.emit(_divided(c, x, scale))))
+    value = c.emit(_divided(c, x, scale))
+    points = c.known(2) if c.has(2) else np.zeros(1, np.int32)
+    if points is not None and points.size == 1:
+        return rounded(c, value, int(points.reshape(())), target)
+    value = c.emit(R.round(value))
     if zero is not None:
         value = c.emit(R.add(value, zero))
     return narrowed(c, limit(c, value, target), target)
@@ -58,6 +62,19 @@ def _of_products(c: NodeContext, x: relax.Expr) -> bool:
 _AFTER_PRODUCTS = tuple(
     f"relax.{name}" for name in ("multiply", "add", "nn.relu", "clip", "maximum", "minimum")
 )
+
+
+def rounded(c: NodeContext, value: relax.Expr, zero: int, target: str) -> relax.Expr:
+    """round(value) + zero point, to even, limited to an integer type's range.
+
+    Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.rounding`).
+    """
+    limits = np.iinfo(target)
+    value = c.emit(R.clip(value, limits.min - zero, limits.max - zero))
+    value = c.emit(R.astype(c.emit(R.round(value)), "int32"))
+    if zero:
+        value = c.emit(R.add(value, constant(np.int32(zero))))
+    return R.astype(value, target)
 
 
 def narrowed(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:

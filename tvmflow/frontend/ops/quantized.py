@@ -11,7 +11,7 @@ from tvm import relax
 
 from .context import NodeContext, Refusal, constant
 from .convolution import convolve
-from .quantization import narrowed
+from .quantization import rounded
 from .registry import converts
 
 R = relax.op
@@ -91,15 +91,10 @@ def requantize(
     ``scales`` are the numbers of those inputs; the right one may be a vector along ``axis``.
     """
     left, right, result = (c.array(i, "scales").astype(np.float32) for i in scales)
-    shape, points = c.result.shape, c.array(zero, "zero points").astype(np.float32)
+    shape, points = c.result.shape, c.array(zero, "zero points")
     if left.size > 1 or result.size > 1:
         raise Refusal("only the second operand may have a scale for each column")
     ratio = left.reshape(()) * right / result.reshape(())
     scale = constant(ratio.astype(np.float32).reshape(shaped(ratio.size, shape, axis)))
     value = c.emit(R.multiply(c.emit(R.astype(total, "float32")), scale))
-    limits, zero_point = np.iinfo(c.result.dtype), float(points.reshape(()))
-    low, high = (constant(np.float32(v - zero_point)) for v in (limits.min, limits.max))
-    value = c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
-    value = c.emit(R.round(value))
-    value = c.emit(R.add(value, constant(np.float32(zero_point))))
-    return narrowed(c, value, c.result.dtype)
+    return rounded(c, value, int(points.reshape(())), c.result.dtype)

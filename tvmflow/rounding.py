@@ -1,0 +1,60 @@
+"""Floats to integers, to even, where limits are known: one addition.
+
+Between 2^23 and 2^24 fp32 numbers are the integers, so that adding some 1.5 · 2^23 rounds, and the
+sum's lowest bits count up with the integer::
+
+    int32(nearbyint(max(min(x, 255), 0)))    reinterpret(int32, max(min(x, 255), 0) + shift) - bits
+
+Drivers have no better way for all devices: PoCL takes ``rint`` of a vector apart into comparisons
+that are of use beyond 2^23 only, two thirds of a quantized layer's epilogue.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+from tvm.tirx.transform import prim_func_pass
+
+_ROUND = Op.get("tirx.nearbyint")
+# Every target rounds whole vectors, to even; TVM's operator does not say so.
+tvm.ir.register_op_attr(_ROUND.name, "TVectorizable", True)
+
+#: An even number of seven digits: TVM writes no more into OpenCL C.
+_SHIFT = 12582910
+_BITS = int(np.float32(_SHIFT).view(np.int32))
+#: Sums of numbers up to here are between 2^23 and 2^24.
+_LARGEST = 2**22
+
+
+@prim_func_pass(opt_level=0, name="tvmflow.RoundByAddition")
+def RoundByAddition(  # noqa: N802 (a pass, named as TVM names them)
+    function: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext
+) -> tirx.PrimFunc:
+    """Round numbers within limits by an addition; runs on scalars, before they become vectors."""
+    return function.with_body(tvm_ffi.structural_map(function.body, [(tirx.Cast, _added)]))
+
+
+def _added(cast: tirx.Cast) -> Any:
+    rounded = cast.value
+    if not (isinstance(rounded, Call) and rounded.op.same_as(_ROUND)):
+        return cast
+    value = rounded.args[0]
+    if str(cast.ty.dtype) != "int32" or not _is_limited(value):
+        return cast
+    return tirx.reinterpret("int32", value + tirx.const(_SHIFT, "float32")) - _BITS
+
+
+def _is_limited(value: Any) -> bool:
+    """Whether an fp32 number has a lower and an upper limit that are small enough."""
+    kinds = set()
+    while isinstance(value, (tirx.Max, tirx.Min)) and str(value.ty.dtype) == "float32":
+        if not (isinstance(value.b, tirx.FloatImm) and abs(value.b.value) <= _LARGEST):
+            return False
+        kinds.add(type(value))
+        value = value.a
+    return len(kinds) == 2
