@@ -17,6 +17,7 @@ from .borders import SplitBorders
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .rounding import RoundByAddition
+from .stack import KeepOnStack
 from .texture.half import LowerHalfBuffers, ReadHalfTexels
 from .texture.lowering import NameTexels, TextureFlatten
 from .texture.narrow import NarrowLocals
@@ -91,7 +92,7 @@ def _host_and_device() -> list[Pass]:
 
 
 def _finish_host() -> Pass:
-    return Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+    return Sequential([KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
 
 
 def _finish_device() -> Pass:
