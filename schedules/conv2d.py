@@ -136,6 +136,11 @@ class Shape:
         return input_lanes(self.inputs, self.input_block)
 
     @property
+    def dots(self) -> bool:
+        """Whether an input is four channels of 8 bits, which need a register in all lanes."""
+        return self.input_block < self.lanes
+
+    @property
     def weight_bytes(self) -> int:
         """Size of the weights as fp32."""
         products = self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
@@ -228,7 +233,8 @@ def _cpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     """
     tile_o = largest_divisor(shape.outputs, 2)
     tile_w = tile_of(shape.width, 8 if tile_o > 1 else device.accumulators // 2)
-    rest = max(1, (16 if tile_o > 1 else device.accumulators) // (tile_o * tile_w))
+    most = 16 if tile_o > 1 or shape.dots else device.accumulators
+    rest = max(1, most // (tile_o * tile_w))
     return tile_o, largest_divisor(shape.height, rest) if shape.is_pointwise else 1, tile_w
 
 
