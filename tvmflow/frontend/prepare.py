@@ -12,6 +12,7 @@ from ..errors import ModelError, UnsupportedModelError
 from ..tensors import TensorInfo
 from .constants import constant_value
 from .graph import Graph, TensorType, has_nested_graph
+from .qoperators import expanded, moved_first
 from .shapes import static_inputs
 from .source import Source
 from .weights import to_array
@@ -61,7 +62,8 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     skeleton = _skeleton(model, infos, nodes)
     result = Graph(
         source.name, opset, infos, [value.name for value in graph.output],
-        _inlined(skeleton), constants, source.large_weight_bytes,
+        moved_first(expanded(_inlined(skeleton), opset), constants), constants,
+        source.large_weight_bytes,
     )  # fmt: skip
     result.types = {info.name: TensorType(info.shape, info.dtype) for info in infos}
     result.drop_unused_nodes()

@@ -1,0 +1,158 @@
+"""ONNX Runtime's quantized operators, against ONNX Runtime, and quantized elements that move."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmflow
+from tvmflow.errors import UnsupportedModelError
+
+TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT}
+
+
+def integers(shape, dtype="uint8", seed=1):
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def model_of(nodes, inputs, constants, result, opset=17):
+    """Inputs are name: (shape, dtype); the result is called y."""
+    graph = helper.make_graph(
+        nodes,
+        "quantized",
+        [helper.make_tensor_value_info(n, TYPES[t], s) for n, (s, t) in inputs.items()],
+        [helper.make_tensor_value_info("y", TYPES[result], None)],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=8)
+
+
+def contributed(op_type, shapes, *, order="inputs first", dtype="uint8", **attributes):
+    """A node with operands of these shapes, each with its own scale and zero point."""
+    constants, operands = {}, []
+    for index in range(len(shapes)):
+        constants |= {f"s{index}": np.float32(0.02 + 0.013 * index)}
+        constants |= {f"z{index}": np.array(7 + 20 * index, dtype)}
+        operands += [f"x{index}", f"s{index}", f"z{index}"]
+    constants |= {"sy": np.float32(0.031), "zy": np.array(41, dtype)}
+    last = ["sy", "zy"]
+    names = operands + last if order == "inputs first" else last + operands
+    node = helper.make_node(op_type, names, ["y"], domain="com.microsoft", **attributes)
+    inputs = {f"x{index}": (shape, dtype) for index, shape in enumerate(shapes)}
+    return model_of([node], inputs, constants, dtype)
+
+
+def qgemm(*, transposed=False, bias=True, columns=True, quantized=True):
+    weight, count = integers((37, 11), "int8", 2), (11,) if columns else ()
+    constants = {
+        "sx": np.float32(0.03), "zx": np.uint8(119), "w": weight.T if transposed else weight,
+        "sw": np.random.default_rng(3).uniform(0.01, 0.03, count).astype(np.float32),
+        "zw": np.zeros(count, np.int8), "b": integers(11, "int16", 4).astype(np.int32) // 8,
+        "sy": np.float32(0.03 * 0.02 * 80 * 6), "zy": np.uint8(128),
+    }  # fmt: skip
+    if not bias:
+        del constants["b"]
+    names = ["x", "sx", "zx", "w", "sw", "zw", "b" if bias else ""]
+    if quantized:
+        names += ["sy", "zy"]
+    else:
+        del constants["sy"], constants["zy"]
+    node = helper.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=int(transposed))
+    return model_of(
+        [node], {"x": ((5, 37), "uint8")}, constants, "uint8" if quantized else "float32"
+    )
+
+
+MAP = (1, 6, 5, 7)
+CASES = {
+    "add": lambda: contributed("QLinearAdd", [MAP, MAP]),
+    "add_int8": lambda: contributed("QLinearAdd", [MAP, MAP], dtype="int8"),
+    "add_broadcast": lambda: contributed("QLinearAdd", [MAP, (6, 1, 1)]),
+    "mul": lambda: contributed("QLinearMul", [MAP, MAP]),
+    "leaky": lambda: contributed("QLinearLeakyRelu", [MAP], alpha=0.3),
+    "sigmoid": lambda: contributed("QLinearSigmoid", [MAP]),
+    "global_average": lambda: contributed("QLinearGlobalAveragePool", [MAP]),
+    "average": lambda: contributed(
+        "QLinearAveragePool", [MAP], kernel_shape=[2, 3], strides=[2, 2]
+    ),
+    "concat": lambda: contributed("QLinearConcat", [MAP, (1, 3, 5, 7)], order="last first", axis=1),
+    "gemm": qgemm,
+    "gemm_transposed": lambda: qgemm(transposed=True),
+    "gemm_plain": lambda: qgemm(bias=False, columns=False),
+    "gemm_real_result": lambda: qgemm(quantized=False),
+}
+
+
+def feeds_of(model):
+    return {
+        value.name: integers(
+            [d.dim_value for d in value.type.tensor_type.shape.dim],
+            next(n for n, t in TYPES.items() if t == value.type.tensor_type.elem_type),
+            5 + index,
+        )
+        for index, value in enumerate(model.graph.input)
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_contributed_operator(case):
+    model = CASES[case]()
+    feeds = feeds_of(model)
+    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    assert len(np.unique(reference)) > 4
+    with tvmflow.compile(model, target="llvm") as module:
+        output = module(**feeds)["y"]
+    assert output.dtype == reference.dtype
+    errors = np.abs(output.astype(np.float64) - reference.astype(np.float64))
+    # A number between two steps may be rounded to the other one.
+    assert errors.max() <= (1e-4 if reference.dtype == np.float32 else 1)
+    assert (errors > 0.5).mean() < 0.05
+
+
+@pytest.mark.parametrize("attributes", [{"channels_last": 1}, {}], ids=["channels last", "no zero"])
+def test_what_is_not_known_is_refused_by_name(attributes):
+    model = contributed("QLinearGlobalAveragePool", [MAP], **attributes)
+    if not attributes:
+        model.graph.node[0].input[-1] = ""
+    with pytest.raises(UnsupportedModelError) as caught:
+        tvmflow.compile(model, target="llvm")
+    assert "com.microsoft.QLinearGlobalAveragePool" in f"{caught.value}{caught.value.details}"
+
+
+MOVES = {
+    "Flatten": ({}, []),
+    "Reshape": ({}, ["shape"]),
+    "Transpose": ({"perm": [1, 0]}, []),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_elements_move_before_they_are_real_numbers(move, tmp_path):
+    """So that the product behind takes integers."""
+    attributes, more = MOVES[move]
+    shape = (37, 5) if move == "Transpose" else (5, 37, 1, 1)
+    constants = {
+        "s": np.float32(0.03), "z": np.uint8(119), "w": integers((37, 11), "int8", 2),
+        "ws": np.float32(0.02), "wz": np.int8(0),
+    }  # fmt: skip
+    if more:
+        constants["shape"] = np.array([5, -1])
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
+        helper.make_node(move, ["r", *more], ["m"], **attributes),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wr"]),
+        helper.make_node("Gemm", ["m", "wr"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (shape, "uint8")}, constants, "float32")
+    feeds = feeds_of(model)
+    # ONNX Runtime quantizes once more in between.
+    rows = (feeds["x"].T if move == "Transpose" else feeds["x"].reshape(5, 37)).astype(np.float64)
+    reference = (rows - 119) * 0.03 @ (constants["w"] * 0.02)
+    with tvmflow.compile(model, target="llvm", dump_ir=tmp_path) as module:
+        np.testing.assert_allclose(module(**feeds)["y"], reference, rtol=1e-4, atol=1e-4)
+    (scheduled,) = tmp_path.glob("*_schedule.py")
+    assert "tvmflow_dot4" in scheduled.read_text()
