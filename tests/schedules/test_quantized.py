@@ -218,3 +218,44 @@ def test_stores_of_bytes_are_found_by_their_pointers():
     assert "TVMFLOW_STORE_BYTES(4, ((uchar4)(f(a, 1))), (y_ptr + g(2, 3)));" in written
     assert "vstore4(b, 0, z_ptr + 1);" in written
     assert store_bytes("vstore4(b, 0, z_ptr + 1);") == "vstore4(b, 0, z_ptr + 1);"
+
+
+@pytest.mark.opencl
+@pytest.mark.oclgrind
+@pytest.mark.parametrize(
+    ("device", "storage"),
+    [("adreno", "auto"), pytest.param("cpu", "buffer", marks=pytest.mark.slow)],
+)
+def test_kernels_of_integers_are_clean(device, storage, under_oclgrind):
+    """Of five families, at odd extents, with channels that are no whole blocks."""
+    layers = [
+        {"kernel": 3, "strides": [2, 2]},
+        {"kernel": 3, "groups": 18},
+        {"kernel": 3, "groups": 2},
+        {"kernel": 1},
+    ]
+    nodes, constants, value = [], {}, "x"
+    for index, layer in enumerate(layers):
+        model = qlinear_conv((1, 5 if index == 0 else 18, 9, 7), 18, **layer)
+        names = {t.name: f"{t.name}{index}" for t in model.graph.initializer}
+        constants |= {names[t.name]: numpy_helper.to_array(t) for t in model.graph.initializer}
+        node = model.graph.node[0]
+        node.input[:] = [names.get(name, value) for name in node.input]
+        value = node.output[0] = f"v{index}"
+        nodes.append(node)
+    constants |= {"shape": np.array([1, -1])}
+    nodes.append(helper.make_node("Reshape", [value, "shape"], ["flat"]))
+    last = qlinear_matmul((1, 360), 11, columns=True)
+    constants |= {t.name: numpy_helper.to_array(t) for t in last.graph.initializer}
+    last.graph.node[0].input[0] = "flat"
+    nodes.append(last.graph.node[0])
+    model = model_of(nodes, (1, 5, 9, 7), "uint8", constants)
+    x = integers("uint8", (1, 5, 9, 7), seed=5)
+    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    with tvmflow.compile(model, target="opencl", device=device, storage=storage) as module:
+        families = {kernel["family"] for kernel in module.metadata["kernels"]}
+        output = under_oclgrind()(module, {"x": x})["y"]
+    assert families >= {"conv2d", "conv2d_1x1", "depthwise", "grouped"}
+    # A number that one layer rounds to the other of two steps moves those after it.
+    assert np.abs(output.astype(int) - reference.astype(int)).max() <= 2
+    assert len(np.unique(reference)) > 5
