@@ -33,6 +33,8 @@ class Compilation:
     options: dict[str, Any]
     #: Where tensors between primary functions are kept: see :data:`.target.STORAGES`.
     storage: str = "buffer"
+    #: Which record of which journal chose it, for people.
+    settled_storage: str = ""
     overrides: Mapping[str, str] = field(default_factory=dict)
     #: Precision in which tensors are stored: ``fp32`` or ``fp16``.
     dtype: str = "fp32"

@@ -11,8 +11,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ from .tuning_logs import find_journal
 
 if TYPE_CHECKING:
     import onnx
+
+    from .tuning.journal import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ def layout(job: Compilation) -> None:
     from .graph.rewriter import identifier
     from .texture.keep import keep_layouts
     from .texture.layout import apply_layouts
+    from .tuning.settled import measured_algorithms, settle_storage
 
     assert job.model is not None
     model, half = job.model, job.dtype == "fp16"
@@ -63,17 +66,29 @@ def layout(job: Compilation) -> None:
         job.keep_layout, model.inputs, model.outputs, job.target.device, half
     )
     job.model = replace(model, inputs=inputs, outputs=outputs)
-    job.mod, job.choices = apply_layouts(
-        job.mod,
-        job.target.device,
-        job.accumulate,
-        job.kept,
-        algorithms=job.algorithms,
-        aliases={name: identifier(b) for name, b in model.bindings.items()},
-        half=half,
-    )
+    with _journals(job) as journals:
+        settle_storage(job, journals)
+        job.mod, job.choices = apply_layouts(
+            job.mod,
+            job.target.device,
+            job.accumulate,
+            job.kept,
+            algorithms=job.algorithms,
+            aliases={name: identifier(b) for name, b in model.bindings.items()},
+            half=half,
+            measured=measured_algorithms(journals, job),
+        )
     for choice in job.choices:
         logger.info("algorithm %s", choice)
+
+
+@contextmanager
+def _journals(job: Compilation) -> Iterator[list[Journal]]:
+    """The journals in which a stage looks something up, open."""
+    from .tuning.journal import Journal
+
+    with ExitStack() as stack:
+        yield [stack.enter_context(Journal.open(path)) for path in job.journals]
 
 
 def fuse(job: Compilation) -> None:
@@ -132,13 +147,11 @@ def schedule(job: Compilation) -> None:
     """A schedule for each primary function."""
     from .build import schedule_module
     from .texture.narrow import half_sums
-    from .tuning.journal import Journal
 
     if job.accumulate == "fp16":
         job.half_sums = half_sums(job.mod)
     job.unscheduled = job.mod
-    with ExitStack() as stack:
-        journals = [stack.enter_context(Journal.open(path)) for path in job.journals]
+    with _journals(job) as journals:
         scheduled = schedule_module(job.mod, job.target, job.knobs, journals)
     job.mod, job.schedules = scheduled.mod, scheduled.choices
     for name in [name for name in job.knobs if name not in job.schedules]:
@@ -193,6 +206,7 @@ def export(job: Compilation) -> None:
             "extensions": extensions(job.executable),
             "half_sums": job.half_sums,
             "algorithms": [choice.report() for choice in job.choices],
+            "settled_storage": job.settled_storage,
             "weight_scopes": job.weight_scopes,
             "placements": [placement.report() for placement in job.placements],
             "memory": job.memory.report(),
@@ -280,8 +294,9 @@ def compile(
         --schedules`` prints them.  Those that do not fit are warned of and not used.
     journals
         Tuning journals, or names of those that ship with tvmflow: what was measured for a
-        primary function is used instead of the heuristic.  Where two have something for it,
-        the first one counts.
+        primary function is used instead of the heuristic, and for a convolution's algorithm
+        or the network's storage (``auto``) instead of the cost models.  Where two have
+        something for it, the first one counts.
     keep_layout
         ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
         application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
@@ -314,7 +329,7 @@ def compile(
     check_keep_layout(kept)
     chosen = dict(algorithms or {})
     if chosen:
-        from .texture.algorithms import check_algorithms
+        from .texture.asked_algorithms import check_algorithms
 
         check_algorithms(chosen)
     spec = with_storage(resolve(target, device, host), storage, overrides, kept)

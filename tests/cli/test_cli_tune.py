@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import onnx
 import pytest
-
-# Modules of other folders' tests.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
-
+from networks import Graph
 from tunables import model
 
 OPTIONS = ("--device", "cpu", "--search", "random", "--workers", "1")
+BUFFER = ("--storage", "buffer")
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def test_tasks_are_listed(cli, network):
 @pytest.mark.opencl
 def test_tuning_leaves_a_journal_that_compiling_uses(cli, network, tmp_path):
     journal, report = tmp_path / "a.journal", tmp_path / "report.html"
-    command = ("tune", network, "--journal", journal, *OPTIONS)
+    command = ("tune", network, "--journal", journal, *OPTIONS, *BUFFER)
     first = cli(*command, "--trials", "3", "--report", report, "--json").json
     assert first["before_ms"] > 0
     assert first["after_ms"] > 0
@@ -52,7 +48,7 @@ def test_tuning_leaves_a_journal_that_compiling_uses(cli, network, tmp_path):
     # One more of each, and what was known is still known.
     assert again["trials"] == first["trials"] + len(tunable)
     module = tmp_path / "net.so"
-    cli("compile", network, "--device", "cpu", "--journal", journal, "-o", module)
+    cli("compile", network, "--device", "cpu", *BUFFER, "--journal", journal, "-o", module)
     taken = cli("inspect", module, "--json").json["schedules"]
     for task in again["tasks"]:
         for name in task["functions"]:
@@ -62,6 +58,36 @@ def test_tuning_leaves_a_journal_that_compiling_uses(cli, network, tmp_path):
     assert page.count("<svg") == page.count("</svg>") == len(first["tasks"])
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
     assert "The whole network" in page
+
+
+@pytest.mark.opencl
+def test_algorithm_and_storage_are_settled_and_compiled(cli, tmp_path):
+    graph = Graph(1, 16, 12, 12)
+    onnx.save(graph.model(graph.relu(graph.conv("x", 16, 3))), "one.onnx")
+    command = ("tune", "one.onnx", "--journal", "a.journal", *OPTIONS, "--trials", "1")
+    tuned = cli(*command, "--report", "report.html", "--json").json
+    settled = {entry["what"]: entry for entry in tuned["settled"]}
+    assert settled["algorithm"]["names"] == ["t0"]
+    assert set(settled["algorithm"]["costs_s"]) == {"direct", "winograd2", "winograd4"}
+    assert set(settled["storage"]["costs_s"]) >= {"auto", "texture"}
+    for entry in tuned["settled"]:
+        assert all(cost is None or cost > 0 for cost in entry["costs_s"].values())
+    assert "Algorithms and storage" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    again = cli(*command, "--no-compare")
+    assert "cost model" in again.stdout
+    assert "winograd4 0." in again.stdout
+
+    cli("compile", "one.onnx", "--device", "cpu", "--journal", "a.journal", "-o", "one.so")
+    found = cli("inspect", "one.so", "--json").json
+    assert [c["algorithm"] for c in found["algorithms"]] == [settled["algorithm"]["choice"]]
+    assert found["algorithms"][0]["reason"].startswith("journal (a.journal: ")
+    assert found["settled_storage"].startswith(f"{settled['storage']['choice']}, journal (a.")
+    assert "chosen by" in cli("inspect", "one.so").stdout
+    assert "journal (a.journal" in cli("inspect", "one.so", "--schedules").stdout
+    for shown in (("ls",), ("best",), ("show", "--last", "0")):
+        text = cli("journal", shown[0], "a.journal", *shown[1:]).stdout
+        assert "algorithm" in text
+        assert "storage" in text
 
 
 @pytest.mark.parametrize(

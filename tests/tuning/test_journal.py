@@ -164,3 +164,16 @@ def test_another_kind_of_file_is_not_appended_to(tmp_path: Path):
         with pytest.raises(JournalError, match="journal"):
             Journal.open(path, "a")
         assert path.read_bytes() == content
+
+
+def test_a_writer_reads_what_it_appended(tmp_path: Path):
+    trials = random_trials(8, 10)
+    path = write(tmp_path / "a.journal", trials[:4])
+    with Journal.open(path) as reader, Journal.open(path, "a") as writer:
+        for count, trial in enumerate(trials[4:], 5):
+            writer.append(trial)
+            assert list(writer.trials()) == trials[:count]
+        writer.append(event := Event("session", 1.7e9))
+        assert list(writer.events()) == [event]
+        # What others append later is not looked at.
+        assert list(reader.trials()) == trials[:4]

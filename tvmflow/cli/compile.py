@@ -97,7 +97,8 @@ def compile_model(
         typer.Option(
             "--journal",
             metavar="FILE",
-            help="Tuning journal whose measured knobs are used instead of the heuristics'; "
+            help="Tuning journal whose measured knobs are used instead of the heuristics', and "
+            "whose algorithms and storage instead of the cost models'; "
             "repeatable, the first one that has something for a function counts. adreno660 and "
             "adreno740 stand for those that ship with tvmflow.",
         ),
@@ -155,7 +156,7 @@ def compile_model(
     from .. import compile as compile_network
     from ..deploy.files import staging
     from ..knobs import read_knobs_file
-    from ..texture.algorithms import read_algorithms
+    from ..texture.asked_algorithms import read_algorithms
     from ..texture.overrides import read_overrides
 
     given = read_knobs_file(knobs) if knobs else None

@@ -153,6 +153,7 @@ def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
         ("weights", _weights_text(artifact)),
         ("kernels", str(len(meta["kernels"]))),
         ("storage", storage_summary(meta) if "memory" in meta else "unknown"),
+        *([("chosen by", settled)] if (settled := meta.get("settled_storage")) else []),
         *([("needs", ", ".join(meta["extensions"]))] if meta.get("extensions") else []),
         ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
         ("options", ", ".join(_option(k, v) for k, v in meta["options"].items()) or "none"),

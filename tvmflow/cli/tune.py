@@ -220,7 +220,10 @@ def tune_model(
     _quiet: Quiet = False,
     _debug: Debug = False,
 ) -> None:
-    """Find better knobs for a network's primary functions by measuring them."""
+    """Find better knobs for a network's primary functions by measuring them.
+
+    Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
+    """
     from ..tuning.budget import Budget
     from ..tuning.measure import Config
     from ..tuning.report import write_report
@@ -307,6 +310,16 @@ def _describe(tuned: Tuned) -> dict[str, Any]:
         "trials": sum(p.trials for p in tuned.progress),
         "before_ms": comparison.before_ms if comparison else None,
         "after_ms": comparison.after_ms if comparison else None,
+        "settled": [
+            {
+                "what": s.what,
+                "names": list(s.names),
+                "cost_model": s.default,
+                "choice": s.choice,
+                "costs_s": {o: c if math.isfinite(c) else None for o, c in s.costs.items()},
+            }
+            for s in tuned.settled
+        ],
         "tasks": [
             {
                 "functions": list(p.task.names),
@@ -325,6 +338,9 @@ def _describe(tuned: Tuned) -> dict[str, Any]:
 
 def _summarize(tuned: Tuned, journal: Path) -> None:
     out_console().print(progress_table(tuned.progress))
+    if tuned.settled:
+        columns = ["decision", "of", "cost model", "measured", "cost"]
+        out_console().print(table(columns, [s.row for s in tuned.settled]))
     trials = sum(p.trials for p in tuned.progress)
     note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {trials} trials of it")
     if tuned.comparison is not None:

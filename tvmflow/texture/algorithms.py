@@ -19,22 +19,23 @@ transformed; and what one of the transformed weights costs that is read, 16 or 3
 
 from __future__ import annotations
 
-import difflib
+import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tvm import relax
+from tvm import IRModule, relax
 
 from ..errors import CompileError
-from ..graph.rewriter import constant_array, identifier, shape_of
+from ..graph.rewriter import constant_array, op_name, shape_of
 from ..schedules import gemm
 from ..schedules.winograd import TAPS, tiles
-from ..tables import check_values, read_table
 from ..target import Device
 from .blocked import blocks_of
 from .narrow import fits_half
+
+logger = logging.getLogger(__name__)
 
 DIRECT = "direct"
 #: A product of matrices, :mod:`tvmflow.schedules.gemm`.
@@ -45,7 +46,6 @@ ALGORITHMS = (DIRECT, GEMM, *WINOGRAD)
 #: What Winograd's may cost, of the direct one: it takes three launches, more memory, and rounds
 #: more, which small gains are not worth.
 WORTH = 0.9
-_REMEDY = f"Write names of convolutions, each with one of {', '.join(ALGORITHMS)}."
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Convolution:
     groups: int
     #: Whether no weight would be infinite in 16 bits.
     fits_half: bool = True
+    padding: tuple[int, ...] = (0, 0, 0, 0)
 
     @classmethod
     def of(cls, call: relax.Call) -> Convolution:
@@ -82,6 +83,7 @@ class Convolution:
             dilation=ints(call.attrs.dilation),
             groups=int(call.attrs.groups),
             fits_half=weight is None or fits_half(weight),
+            padding=ints(call.attrs.padding),
         )
 
 
@@ -94,6 +96,11 @@ class Choice:
     reason: str
     #: Whether the user asked for it.
     asked: bool
+    layer: Convolution
+    #: Whether its tensors are stored in 16 bits.
+    half: bool
+    #: Algorithms that can compute it.
+    possible: tuple[str, ...]
 
     def report(self) -> dict[str, Any]:
         """The choice as JSON, for the module's metadata."""
@@ -106,6 +113,15 @@ class Choice:
 
     def __str__(self) -> str:
         return f"{self.convolution}  {self.algorithm}  {self.reason}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An algorithm that was the fastest where it was measured."""
+
+    algorithm: str
+    #: Which record of which journal says so, for people.
+    origin: str
 
 
 def impossible(
@@ -190,102 +206,71 @@ def choose(
     asked: str | None,
     half: bool,
     half_sums: bool = False,
+    measured: Measured | None = None,
 ) -> Choice:
-    """The algorithm that was asked for, else the one that costs least.
+    """The algorithm that was asked for, else the one that was measured, or that costs least.
 
     Raises
     ------
     CompileError
         If the algorithm that was asked for cannot compute the convolution.
     """
-    if asked is not None:
-        if (reason := impossible(convolution, asked, device, half, half_sums)) is not None:
-            raise CompileError(
-                f"The algorithm {asked} was asked for the convolution {name}, but {reason}.",
-                remedy="Leave it out of the algorithms, or ask for direct"
-                + (", or compile with --dtype fp32." if "16 bits" in reason else "."),
-            )
-        return Choice(name, asked, "asked for", True)
     reasons = {a: impossible(convolution, a, device, half, half_sums) for a in ALGORITHMS}
-    product = reasons.pop(GEMM) is None and _product_pays(convolution, device)
+    if asked is not None:
+        if (no := reasons[asked]) is not None:
+            raise CompileError(
+                f"The algorithm {asked} was asked for the convolution {name}, but {no}.",
+                remedy="Leave it out of the algorithms, or ask for direct"
+                + (", or compile with --dtype fp32." if "16 bits" in no else "."),
+            )
+        algorithm, reason = asked, "asked for"
+    elif measured is not None and reasons.get(measured.algorithm, "unknown") is None:
+        algorithm, reason = measured.algorithm, f"journal ({measured.origin})"
+    else:
+        if measured is not None:
+            no = reasons.get(measured.algorithm, "there is no such algorithm")
+            logger.info("%s of %s for %s: %s", measured.algorithm, measured.origin, name, no)
+        algorithm, reason = _cheapest(convolution, device, half, reasons)
+    possible = tuple(a for a, no in reasons.items() if no is None)
+    return Choice(name, algorithm, reason, asked is not None, convolution, half, possible)
+
+
+def _cheapest(
+    convolution: Convolution, device: Device, half: bool, reasons: Mapping[str, str | None]
+) -> tuple[str, str]:
+    """The algorithm that seems best, and why; ``reasons`` say which cannot be."""
+    product = reasons[GEMM] is None and _product_pays(convolution, device)
     if product and half:
-        return Choice(name, GEMM, "tensor cores multiply its matrices", False)
-    costs = {a: cost(convolution, a, device) for a, no in reasons.items() if no is None}
+        return GEMM, "tensor cores multiply its matrices"
+    able = [a for a, no in reasons.items() if no is None and a != GEMM]
+    costs = {a: cost(convolution, a, device) for a in able}
     best = min(costs, key=lambda a: costs[a])
     if costs[best] > WORTH * costs[DIRECT]:
         best = GEMM if product else DIRECT
     if len(costs) == 1 and product:
-        return Choice(name, GEMM, "its matrices are little more than the layer's own", False)
+        return GEMM, "its matrices are little more than the layer's own"
     if len(costs) == 1:
-        return Choice(name, best, str(reasons["winograd2"]), False)
+        return best, str(reasons["winograd2"])
     text = ", ".join(f"{a} {value / costs[DIRECT]:.2f}" for a, value in costs.items())
-    return Choice(name, best, f"cost of {text}", False)
+    return best, f"cost of {text}"
 
 
-# -- what the user asks for ------------------------------------------------------------------
+def convolutions(mod: IRModule) -> dict[relax.Var, str]:
+    """Names of the nodes that are convolutions with constant weights, by their variables.
 
-
-def read_algorithms(path: Path) -> dict[str, str]:
-    """Read a file of algorithms: a JSON object, or a TOML table in a file ``*.toml``.
-
-    Raises
-    ------
-    CompileError
-        If the file cannot be read, or is not of that form.
+    What a node needs before its result is called ``NODE_1`` and so on: a convolution
+    whose bias is added has the name of the sum.
     """
-    content = read_table(path, "The algorithms", '{"conv1": "winograd4"}', _REMEDY)
-    check_algorithms(content)
-    return content
-
-
-def check_algorithms(algorithms: Mapping[Any, Any]) -> None:
-    """Refuse algorithms that do not exist.
-
-    Raises
-    ------
-    CompileError
-        Naming the convolution and what was asked for it.
-    """
-    check_values(algorithms, ALGORITHMS, "algorithm of the convolution", _REMEDY)
-
-
-def resolve_algorithms(
-    algorithms: Mapping[str, str], convolutions: Iterable[str], aliases: Mapping[str, str]
-) -> dict[str, str]:
-    """Algorithms by the names of the convolutions that there are.
-
-    Parameters
-    ----------
-    algorithms
-        As the user wrote them.
-    convolutions
-        Names of the convolutions: those of their nodes.
-    aliases
-        Names of nodes by those of the tensors that they write.
-
-    Raises
-    ------
-    CompileError
-        If a name is that of no convolution; it lists the nearest.
-    """
-    known = list(convolutions)
-    result: dict[str, str] = {}
-    for name, algorithm in algorithms.items():
-        found = next((n for n in (name, identifier(name), aliases.get(name)) if n in known), None)
-        if found is None:
-            names = known + [alias for alias, node in aliases.items() if node in known]
-            near = list(dict.fromkeys(difflib.get_close_matches(name, names, n=4, cutoff=0.5)))
-            nearest = f"; the nearest are {', '.join(near)}" if near else ""
-            raise CompileError(
-                f"The algorithms name {name!r}, which is no convolution with constant weights"
-                f"{nearest}.",
-                remedy="Compile with -v, which prints the name of every convolution.",
-            )
-        if result.get(found, algorithm) != algorithm:
-            raise CompileError(
-                f"The algorithms ask for both {result[found]} and {algorithm} for the convolution "
-                f"{found}, which {name!r} is another name of.",
-                remedy="Name each convolution once.",
-            )
-        result[found] = algorithm
-    return result
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    found = {
+        binding.var: str(binding.var.name)
+        for binding in bindings
+        if op_name(binding.value) == "relax.nn.conv2d"
+        and constant_array(binding.value.args[1]) is not None
+    }
+    for binding in bindings:
+        if op_name(binding.value) == "relax.add" and binding.value.args[0] in found:
+            part = binding.value.args[0]
+            if re.fullmatch(re.escape(binding.var.name) + r"_\d+", found[part]):
+                found[part] = str(binding.var.name)
+    return found

@@ -23,8 +23,7 @@ the model are plain, but for those that are kept in blocks (:mod:`.keep`).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +34,8 @@ from tvm.ir import GenericConst
 from ..graph.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from ..target import Device
 from . import blocked
-from .algorithms import Choice, Convolution, choose, resolve_algorithms
+from .algorithms import Choice, Convolution, Measured, choose, convolutions
+from .asked_algorithms import resolve_algorithms
 from .keep import Kept
 from .narrow import may_narrow
 from .rules import RULES, Later
@@ -76,6 +76,7 @@ class LayoutPass(Rewriter):
         algorithms: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
         half: bool = False,
+        measured: Callable[[Convolution, bool], Measured | None] | None = None,
     ):
         super().__init__(mod)
         self.kept = kept or Kept()
@@ -83,9 +84,11 @@ class LayoutPass(Rewriter):
         self.device = device
         self.half = half
         #: Convolutions' names, the algorithms that were asked for by name, and what each got.
-        self.convolutions = _convolutions(mod)
+        self.convolutions = convolutions(mod)
         names = self.convolutions.values()
         self.algorithms = resolve_algorithms(algorithms or {}, names, aliases or {})
+        #: What journals know of a convolution whose tensors are in 16 bits, or not.
+        self.measured = measured
         self.choices: list[Choice] = []
         self.block = device.channel_block
         self.accumulate = accumulate
@@ -143,8 +146,9 @@ class LayoutPass(Rewriter):
     def algorithm(self, convolution: Convolution, dtype: np.dtype[Any]) -> str:
         """Choose an algorithm for the convolution that is being rewritten."""
         asked, half = self.algorithms.get(self.node), self.half or dtype.itemsize == 2
+        known = self.measured(convolution, half) if self.measured is not None else None
         sums = self.accumulate == "fp16"
-        choice = choose(self.node, convolution, self.device, asked, half, sums)
+        choice = choose(self.node, convolution, self.device, asked, half, sums, known)
         self.choices.append(choice)
         return choice.algorithm
 
@@ -256,27 +260,6 @@ class LayoutPass(Rewriter):
     def constant(self, array: np.ndarray) -> relax.Expr:
         """A new constant of the graph."""
         return relax.const(np.ascontiguousarray(array), str(array.dtype))
-
-
-def _convolutions(mod: IRModule) -> dict[relax.Var, str]:
-    """Names of the nodes that are convolutions with constant weights, by their variables.
-
-    What a node needs before its result is called ``NODE_1`` and so on: a convolution
-    whose bias is added has the name of the sum.
-    """
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
-    found = {
-        binding.var: str(binding.var.name)
-        for binding in bindings
-        if op_name(binding.value) == "relax.nn.conv2d"
-        and constant_array(binding.value.args[1]) is not None
-    }
-    for binding in bindings:
-        if op_name(binding.value) == "relax.add" and binding.value.args[0] in found:
-            part = binding.value.args[0]
-            if re.fullmatch(re.escape(binding.var.name) + r"_\d+", found[part]):
-                found[part] = str(binding.var.name)
-    return found
 
 
 def apply_layouts(

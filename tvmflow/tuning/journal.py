@@ -156,7 +156,7 @@ class Journal:
 
     def trials(self, workload: Workload | None = None) -> Iterator[Trial]:
         """Trials in the order in which they were appended, of one workload or of all."""
-        self._check_open()
+        self._begin_reading()
         late = []
         for record in self._store.records():
             if record.kind == TRIAL:
@@ -181,7 +181,7 @@ class Journal:
 
     def events(self) -> Iterator[Event]:
         """Events in the order in which they were appended."""
-        self._check_open()
+        self._begin_reading()
         for record in self._store.records():
             if record.kind == EVENT:
                 try:
@@ -208,6 +208,12 @@ class Journal:
     def tail(self) -> Damage | None:
         """Bytes behind the last whole record: one that is being written, or was cut."""
         return self._store.tail
+
+    def _begin_reading(self) -> None:
+        self._check_open()
+        if self._writer is not None:
+            # Who appends sees what is there, others what was there.
+            self._store.take_up()
 
     def _check_open(self) -> None:
         if self._fd is None:

@@ -57,6 +57,7 @@ def _page(name: str, tuned: Tuned) -> str:
             _headline(tuned, known),
             "<h2>Share of time</h2>",
             _table(known),
+            _decisions(tuned),
             "<h2>Best so far</h2>",
             "<p>Costs: the best so far (line), each trial (dots), the heuristic (dashed).</p>",
             '<div class="curves">',
@@ -103,6 +104,17 @@ def _table(known: Sequence[Progress]) -> str:
             f'<td><div class="bar"><div style="width:{share:.1%}"></div></div></td></tr>'
         )
     return f"<table>{''.join(rows)}</table>"
+
+
+def _decisions(tuned: Tuned) -> str:
+    """Algorithms and storage that were settled by measuring."""
+    if not tuned.settled:
+        return ""
+    titles = ("decision", "of", "cost model", "measured", "cost")
+    rows = ["".join(f"<th>{title}</th>" for title in titles)]
+    rows += ["".join(f"<td>{escape(cell)}</td>" for cell in s.row) for s in tuned.settled]
+    content = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<h2>Algorithms and storage</h2><table>{content}</table>"
 
 
 def _curve(progress: Progress) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,25 +13,23 @@ from typing import Any
 from ..compilation import Compilation
 from ..deploy.artifact import EMBED_LIMIT_BYTES
 from ..deploy.link import Host
-from ..deploy.module import Module, load
-from ..deploy.samples import random_inputs
+from ..deploy.module import Module
 from ..errors import TargetError, TvmflowError
 from ..pipeline import compile as compile_network
 from ..precision import check_accumulate, check_dtype
-from ..target import TargetSpec, resolve, with_storage
+from ..target import TargetSpec, resolve, with_dtype, with_storage
 from .budget import Budget
 from .builder import Builder
+from .comparison import Comparison, compare
 from .journal import Journal
 from .measure import Config
 from .progress import Knobs, Progress
 from .reference import reference_task
 from .runner import LocalRunner, Runner
 from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check_search
-from .tasks import Task, extract_tasks, unscheduled
+from .tasks import Task, extract_tasks, run_part
 from .tuner import Tuner
-
-#: Runs of each module in the comparison of the whole network.
-COMPARED_RUNS = 30
+from .variants import Settled, tune_variants, variants_of
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,19 @@ class Network:
         spec = with_storage(resolve(self.target, self.device, self.host), self.storage)
         check_dtype(spec, self.dtype)
         check_accumulate(spec, self.accumulate, self.dtype, self.device)
-        return spec
+        return with_dtype(spec, self.dtype)
 
     def tasks(self) -> list[Task]:
         """The network's tasks."""
-        spec = self.spec()
-        job = Compilation(
+        job = self.job()
+        return extract_tasks(run_part(job, "import", "schedule"), job.target)
+
+    def job(self) -> Compilation:
+        """A compilation of it that has run no stage yet."""
+        return Compilation(
             source=self.model,
             shapes=self.shapes,
-            target=spec,
+            target=self.spec(),
             output=Path(),
             embed_limit_bytes=EMBED_LIMIT_BYTES,
             options={},
@@ -77,7 +78,6 @@ class Network:
             accumulate=self.accumulate,
             algorithms=self.algorithms,
         )
-        return extract_tasks(unscheduled(job), spec)
 
     def compile(self, knobs: Mapping[str, Knobs]) -> Module:
         """Compile it with knobs by the names of primary functions."""
@@ -96,14 +96,6 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The whole network with the heuristics' knobs and with those found, in turn."""
-
-    before_ms: float
-    after_ms: float
-
-
-@dataclass(frozen=True)
 class Tuned:
     """What a session found."""
 
@@ -111,6 +103,8 @@ class Tuned:
     seconds: float
     #: ``None`` where the device is not of this machine, or nobody asked.
     comparison: Comparison | None
+    #: Algorithms and storage that were measured; the progress is that of the network with them.
+    settled: list[Settled]
 
     @property
     def knobs(self) -> dict[str, Knobs]:
@@ -186,7 +180,7 @@ def tune(
     with ExitStack() as stack:
         book = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
-        tasks = network.tasks()
+        variants = variants_of(network.job())
         builder = Builder(options.workers)
         stack.callback(builder.close)
         measuring = replace(
@@ -194,18 +188,24 @@ def tune(
         )
         devices = _runner(spec, replace(options, measuring=measuring), builder, farm, book)
         stack.callback(devices.close)
-        tuner = Tuner(
-            *(tasks, builder, devices, book, options.budget),
-            searches(options.search, options.seed, options.budget.trials),
-            relatives=others,
-            key=farm.key if farm is not None else "",
-            watch=watch,
-        )
-        progress = tuner.run()
-    _refuse_silence(progress)
-    found = Tuned(progress, time.monotonic() - began, None)
-    if farm is None and options.compare and any(p.trials for p in progress):
-        found = replace(found, comparison=compare(network, found.knobs, options.device_index))
+
+        def measure(tasks: Sequence[Task], budget: Budget) -> list[Progress]:
+            tuner = Tuner(
+                *(tasks, builder, devices, book, budget),
+                searches(options.search, options.seed, budget.trials),
+                relatives=others,
+                key=farm.key if farm is not None else "",
+                watch=watch,
+            )
+            return tuner.run()
+
+        result = tune_variants(variants, measure, options.budget, book)
+    _refuse_silence(result.progress)
+    found = Tuned(result.progress, time.monotonic() - began, None, result.settled)
+    if farm is None and options.compare and any(p.trials for p in found.progress):
+        after = replace(network, storage=result.storage, algorithms=result.algorithms)
+        comparison = compare(network, after, found.knobs, options.device_index)
+        found = replace(found, comparison=comparison)
     return found
 
 
@@ -282,25 +282,3 @@ def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
         return EvolutionarySearch(task, seed, model)
 
     return make
-
-
-def compare(network: Network, knobs: Mapping[str, Knobs], device_index: int = 0) -> Comparison:
-    """Measure the whole network without and with knobs, in turn on the same device."""
-    with ExitStack() as stack:
-        before, after = (_running(stack, network, k, device_index) for k in ({}, knobs))
-        inputs = random_inputs(before.inputs, 0)
-        times: tuple[list[float], list[float]] = ([], [])
-        for _ in range(COMPARED_RUNS):
-            for module, found in zip((before, after), times, strict=True):
-                started = time.perf_counter()
-                module(inputs)
-                found.append((time.perf_counter() - started) * 1e3)
-    # The first calls build kernels.
-    return Comparison(*(statistics.median(found[3:]) for found in times))
-
-
-def _running(
-    stack: ExitStack, network: Network, knobs: Mapping[str, Knobs], device_index: int
-) -> Module:
-    compiled = stack.enter_context(network.compile(knobs))
-    return stack.enter_context(load(compiled.path, device=device_index))

@@ -91,10 +91,14 @@ class Store:
         # What others append later is not looked at; what is mapped never changes.
         return memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) if size else b"")
 
+    def take_up(self) -> None:
+        """See what was appended after the file was opened."""
+        self._view = self._map()
+
     def frame(self, offset: int) -> Frame | None:
         """The frame at an offset, also one that was appended after the file was opened."""
         if offset >= len(self._view):
-            self._view = self._map()
+            self.take_up()
         return frame_at(self._view, offset)
 
     # -- the index, and what follows it --------------------------------------------------------

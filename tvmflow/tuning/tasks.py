@@ -123,11 +123,10 @@ def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
     return tuple(found)
 
 
-def unscheduled(job: Compilation) -> IRModule:
-    """Run a compilation as far as its primary functions have no schedule yet."""
-    for name, stage in STAGES:
-        if name == "schedule":
-            break
+def run_part(job: Compilation, first: str, end: str) -> IRModule:
+    """Run the stages of a compilation from ``first`` on, up to ``end``, which is not run."""
+    names = [name for name, _ in STAGES]
+    for _, stage in STAGES[names.index(first) : names.index(end)]:
         stage(job)
     assert job.mod is not None
     return job.mod

@@ -31,6 +31,8 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
+#: Versions of what builds and runs candidates.
+TOOLCHAIN = {"tvmflow": _versions.__version__, "tvm": _versions.REQUIRED_TVM["apache-tvm"]}
 #: Candidates that are proposed at a time.
 BATCH = 8
 #: Batches of a task under way.
@@ -320,7 +322,7 @@ class Tuner:
             measured.message,
             time.time(),
             seconds,
-            {"tvmflow": _versions.__version__, "tvm": _versions.REQUIRED_TVM["apache-tvm"]},
+            TOOLCHAIN,
             "heuristic" if trial.source == "heuristic" else "measured",
         )
 

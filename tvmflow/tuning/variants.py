@@ -1,0 +1,292 @@
+"""Algorithms and storage as alternatives that are tuned, and settled by what they then cost.
+
+A decision has a set of tasks for each of its options.  They are tuned together with the tasks of
+the network as the cost models have it; then the least sum of best costs wins::
+
+    algorithm of conv1   direct     conv2d                                            0.8 ms
+                         winograd4  winograd_input, winograd_product, winograd_output 0.5 ms
+    storage              auto       all tasks                                         3.1 ms
+                         texture    all tasks                                         2.9 ms
+
+What the network then is may have tasks that no option had; they are tuned last.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..compilation import Compilation
+from ..errors import CompileError
+from ..target import with_storage
+from ..texture.algorithms import Choice
+from . import layers
+from .budget import Budget
+from .journal import Journal
+from .progress import Progress
+from .records import Target, Trial, Workload
+from .settled import ALGORITHM, STORAGE, algorithm_workload, is_open, storage_workload
+from .tasks import Task, extract_tasks, run_part
+from .tuner import TOOLCHAIN
+
+logger = logging.getLogger(__name__)
+
+#: Options whose heuristics cost more than this, relative to the best, are not tuned further.
+HOPELESS = 2.0
+#: What an option may cost, of what the cost model chose, to be taken: less is noise.
+WORTH = 0.97
+
+#: Seconds from the end of a kernel to the next one's begin, which events leave out: measured with
+#: PoCL, where ten layers in three kernels each, instead of one, took that longer for each launch.
+LAUNCH_S = 2e-6
+
+#: Tunes tasks with a budget.
+Measure = Callable[[Sequence[Task], Budget], list[Progress]]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A decision that was measured."""
+
+    #: ``algorithm`` or ``storage``.
+    what: str
+    #: Of the convolutions that it is for; of storage, the network's.
+    names: tuple[str, ...]
+    #: The option that the cost model has.
+    default: str
+    choice: str
+    #: Seconds of the kernels by option; infinite where one failed.
+    costs: Mapping[str, float]
+
+    @property
+    def row(self) -> tuple[str, str, str, str, str]:
+        """All of it in a table."""
+        return self.what, ", ".join(self.names), self.default, self.choice, self.comparison
+
+    @property
+    def comparison(self) -> str:
+        """The costs, for people."""
+        costs = sorted(self.costs.items(), key=lambda item: item[1])
+        return ", ".join(
+            f"{option} {cost * 1e3:.3g} ms" if math.isfinite(cost) else f"{option} failed"
+            for option, cost in costs
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Options for something, and the tasks that tell them apart."""
+
+    what: str
+    names: tuple[str, ...]
+    default: str
+    workload: Workload
+    options: Mapping[str, Sequence[Task]]
+
+    def cost(self, option: str, costs: Mapping[str, float]) -> float:
+        """Seconds of an option's tasks with their launches; costs of tasks are by digest."""
+        tasks = self.options[option]
+        launch = LAUNCH_S if tasks[0].target.is_gpu_kernel else 0.0
+        return sum(t.calls * (costs.get(t.digest, math.inf) + launch) for t in tasks)
+
+    def weighed(self, option: str) -> list[Task]:
+        """An option's tasks with the calls that the network would have of them."""
+        return [replace(t, calls=len(self.names) * t.calls) for t in self.options[option]]
+
+    def settle(self, best: Mapping[str, float]) -> Settled:
+        """The option of the least cost."""
+        costs = {option: self.cost(option, best) for option in self.options}
+        choice = min(costs, key=lambda option: costs[option])
+        if not costs[choice] < WORTH * costs[self.default]:
+            choice = self.default
+        return Settled(self.what, self.names, self.default, choice, costs)
+
+
+@dataclass
+class Variants:
+    """A network as the cost models have it, and what else it could be."""
+
+    #: Before layouts are chosen.
+    job: Compilation
+    tasks: list[Task]
+    decisions: list[Decision] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A network as it was settled, and what is known of its tasks."""
+
+    progress: list[Progress]
+    settled: list[Settled]
+    storage: str
+    algorithms: Mapping[str, str]
+
+
+def variants_of(job: Compilation) -> Variants:
+    """What of a network can be decided in several ways.
+
+    ``job`` has run no stage yet, and names what the user asks for: that is not decided here.
+    """
+    run_part(job, "import", "layout")
+    base = replace(job)
+    tasks = extract_tasks(run_part(base, "layout", "schedule"), base.target)
+    found = Variants(job, tasks)
+    if is_open(job):
+        found.decisions += _storage(job, tasks)
+    for group in layers.distinct(base.choices):
+        found.decisions += _algorithms(job, group)
+    return found
+
+
+def _tasks(
+    job: Compilation, storage: str | None = None, algorithms: Mapping[str, str] | None = None
+) -> list[Task]:
+    """Those of a network that stands before the layout stage."""
+    storage = storage or job.storage
+    target = with_storage(job.target, storage)
+    asked = job.algorithms if algorithms is None else algorithms
+    one = replace(job, storage=storage, target=target, algorithms=asked)
+    return extract_tasks(run_part(one, "layout", "schedule"), target)
+
+
+def _storage(job: Compilation, tasks: list[Task]) -> list[Decision]:
+    """The decision on a network's storage, where there is one."""
+    options = {job.storage: tasks}
+    for storage in ("texture", "buffer"):
+        found = _tasks(job, storage)
+        kernels = {task.digest for task in found}
+        if all(kernels != {task.digest for task in known} for known in options.values()):
+            options[storage] = found
+    if len(options) == 1:
+        return []
+    assert job.model is not None
+    workload = storage_workload(job.mod, job.dtype, job.accumulate)
+    return [Decision(STORAGE, (job.model.name,), job.storage, workload, options)]
+
+
+def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
+    """The decision on the algorithm of equal convolutions, where there is one."""
+    first = group[0]
+    assert job.model is not None
+    model = replace(job.model, inputs=(), outputs=(), weights={}, bindings={})
+    mod = layers.network_of(job.mod, first.convolution)
+    one = replace(job, mod=mod, model=model, overrides={}, keep_layout={})
+    options: dict[str, list[Task]] = {}
+    for algorithm in first.possible:
+        try:
+            options[algorithm] = _tasks(one, algorithms={first.convolution: algorithm})
+        except CompileError as error:
+            logger.info("%s of %s is left out: %s", algorithm, first.convolution, error.message)
+    if len(options) < 2:
+        return []
+    # Packing and unpacking of the layer's own inputs and outputs is none of its algorithms'.
+    common = set.intersection(*({t.digest for t in tasks} for tasks in options.values()))
+    options = {
+        option: [replace(t, names=(f"{first.convolution} ({option})",)) for t in tasks
+                 if t.digest not in common]
+        for option, tasks in options.items()
+    }  # fmt: skip
+    if first.algorithm not in options or not all(options.values()):
+        return []
+    names = tuple(choice.convolution for choice in group)
+    workload = algorithm_workload(first.layer, first.half, job.accumulate)
+    return [Decision(ALGORITHM, names, first.algorithm, workload, options)]
+
+
+# -- tuning ----------------------------------------------------------------------------------
+
+
+def tune_variants(
+    variants: Variants, measure: Measure, budget: Budget, journal: Journal
+) -> Outcome:
+    """Tune a network and its options, write the decisions down, and tune what they lead to."""
+    began = time.monotonic()
+    found, best = _tune_options(variants, measure, budget)
+    settled = [decision.settle(best) for decision in variants.decisions]
+    for decision, result in zip(variants.decisions, settled, strict=True):
+        _write_down(journal, variants.job, decision, result)
+    job = variants.job
+    changed = [s for s in settled if s.choice != s.default]
+    algorithms = {n: s.choice for s in changed if s.what == ALGORITHM for n in s.names}
+    algorithms = {**job.algorithms, **algorithms}
+    storage = next((s.choice for s in changed if s.what == STORAGE), job.storage)
+    tasks = _tasks(job, storage, algorithms) if changed else variants.tasks
+    new = [task for task in tasks if task.digest not in found]
+    if new:
+        found.update(_by_digest(measure(new, _remaining(budget, began))))
+    progress = [replace(found[task.digest], task=task) for task in tasks]
+    return Outcome(progress, settled, storage, algorithms)
+
+
+def _tune_options(
+    variants: Variants, measure: Measure, budget: Budget
+) -> tuple[dict[str, Progress], dict[str, float]]:
+    """Tune the network and those options that may win; costs of all that was measured."""
+    decisions, chosen = variants.decisions, list(variants.tasks)
+    heuristics: dict[str, float] = {}
+    if decisions:
+        options = [t for d in decisions for option in d.options for t in d.weighed(option)]
+        once = replace(budget, trials=1, patience=None)
+        heuristics = _costs(measure(_merged([*chosen, *options]), once))
+    for decision in decisions:
+        costs = {option: decision.cost(option, heuristics) for option in decision.options}
+        limit = HOPELESS * min(costs.values())
+        for option, cost in costs.items():
+            if cost <= limit < math.inf:
+                chosen += decision.weighed(option)
+    found = measure(_merged(chosen), budget)
+    return _by_digest(found), {**heuristics, **_costs(found)}
+
+
+def _remaining(budget: Budget, began: float) -> Budget:
+    """What is left of a budget."""
+    if budget.seconds is None:
+        return budget
+    return replace(budget, seconds=max(0.0, budget.seconds - (time.monotonic() - began)))
+
+
+def _by_digest(progress: Sequence[Progress]) -> dict[str, Progress]:
+    return {p.task.digest: p for p in progress}
+
+
+def _costs(progress: Sequence[Progress]) -> dict[str, float]:
+    return {p.task.digest: p.best for p in progress}
+
+
+def _merged(tasks: Sequence[Task]) -> list[Task]:
+    """Each task once, as it comes first."""
+    found: dict[str, Task] = {}
+    for task in tasks:
+        found.setdefault(task.digest, task)
+    return list(found.values())
+
+
+def _write_down(journal: Journal, job: Compilation, decision: Decision, settled: Settled) -> None:
+    """Have a journal know a decision, unless it does."""
+    cost = settled.costs[settled.choice]
+    target = Target.of(job.target)
+    kernels = (
+        journal.best(task.workload, task.journal_target)
+        for task in decision.options[settled.choice]
+    )
+    kernel = next(kernels, None)
+    if kernel is None or not math.isfinite(cost):
+        return
+    knobs, known = {decision.what: settled.choice}, journal.best(decision.workload, target)
+    if known is not None and (known.knobs, known.costs) == (knobs, (cost,)):
+        return
+    journal.append(
+        Trial(
+            decision.workload,
+            target,
+            kernel.device,
+            knobs,
+            (cost,),
+            timestamp=time.time(),
+            toolchain=TOOLCHAIN,
+            provenance={"note": settled.comparison},
+        )
+    )
