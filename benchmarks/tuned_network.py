@@ -25,12 +25,13 @@ from tvmflow.tuning.measure import Config
 from tvmflow.tuning.progress import Progress
 from tvmflow.tuning.runner import LocalRunner
 from tvmflow.tuning.session import Network, Options, tune
+from tvmflow.tuning.timing import Timing
 
 
 def in_turn(progress: list[Progress], rounds: int = 7) -> list[dict[str, Any]]:
     """Each task's heuristic and its best, timed in turn, so that luck does not count."""
     builder = Builder(1)
-    config = Config(rounds=1, hopeless=float("inf"))
+    config = Config(Timing(rounds=1))
     runner = LocalRunner("opencl", config=config, quiet=lambda: builder.quiet)
     rows = []
     try:

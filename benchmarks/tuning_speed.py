@@ -29,6 +29,7 @@ from tvmflow.tuning.runner import LocalRunner
 from tvmflow.tuning.search import Search
 from tvmflow.tuning.session import Network, searches
 from tvmflow.tuning.tasks import Task
+from tvmflow.tuning.timing import Timing
 from tvmflow.tuning.tuner import Tuner
 
 BATCH = 8
@@ -131,7 +132,7 @@ def build_with_knobs(module: tvm.IRModule, target: Any, _params: Any) -> tvm.run
 def in_turn(task: Task, found: dict[str, dict[str, Any]], rounds: int = 9) -> dict[str, float]:
     """Median costs of kernels, timed in turn by one runner, in microseconds."""
     builder = Builder(1)
-    config = Config(rounds=1, hopeless=float("inf"))
+    config = Config(Timing(rounds=1))
     runner = LocalRunner("opencl", config=config, quiet=lambda: builder.quiet)
     try:
         case = builder.make_case(task).result()

@@ -9,6 +9,8 @@ import pytest
 from networks import Graph
 from tunables import model
 
+from tvmflow.tuning import session
+
 OPTIONS = ("--device", "cpu", "--search", "random", "--workers", "1")
 BUFFER = ("--storage", "buffer")
 
@@ -88,6 +90,16 @@ def test_algorithm_and_storage_are_settled_and_compiled(cli, tmp_path):
         text = cli("journal", shown[0], "a.journal", *shown[1:]).stdout
         assert "algorithm" in text
         assert "storage" in text
+
+
+@pytest.mark.opencl
+def test_a_slower_network_is_said_to_be_slower(cli, network, tmp_path, monkeypatch):
+    slower = session.Comparison(before_ms=10.0, after_ms=11.0, is_slower=True)
+    monkeypatch.setattr(session, "compare", lambda *_: slower)
+    journal = tmp_path / "a.journal"
+    said = cli("tune", network, "--journal", journal, *OPTIONS, "--trials", "1")
+    assert "The network is slower with the knobs that were found" in said.stderr
+    assert "Compile it without" in said.stderr
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def failed(kind: str) -> Measured:
 
 
 def new_trial(index: int = 0) -> Trial:
-    return Trial(Built("task", {"i": index}, "", None, (), None, 0.0), Case(Path("unused")), None)
+    return Trial(Built("task", {"i": index}, "", None, (), None, 0.0), Case(Path("unused")))
 
 
 class Accounts:

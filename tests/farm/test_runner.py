@@ -20,8 +20,9 @@ from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import Address, Tracker
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
 from tvmflow.tuning.records import Event
+from tvmflow.tuning.timing import Timing
 
-QUICK = Config(rounds=1, repeats=2, min_repeat_ms=0)
+QUICK = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
 #: A trial takes some milliseconds; processes that share two cores stand still for longer.
 LIMIT_S = 10.0
 

@@ -14,6 +14,7 @@ from tvmflow.tuning.builder import Builder
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import WRONG, Config
 from tvmflow.tuning.session import Network
+from tvmflow.tuning.timing import Timing
 
 
 @pytest.mark.opencl
@@ -23,7 +24,7 @@ def test_a_server_of_tvm_alone_measures_textures(farm: Farm, tmp_path: Path):
     assert any(a.scope.startswith("global.texture") for a in task.arguments)
     builder = Builder(1)
     farm.serve("textures", "-m", STOCK)
-    runner = FarmRunner(farm.address, "textures", "opencl", Config(rounds=1, repeats=2))
+    runner = FarmRunner(farm.address, "textures", "opencl", Config(Timing(rounds=1, repeats=2)))
     try:
         built, case = builder.submit(task, None).result(), builder.make_case(task).result()
         measured = runner.submit(built, case).result(120)

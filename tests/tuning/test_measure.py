@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from tvmflow.tuning.builder import Builder
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Config
 from tvmflow.tuning.runner import LocalRunner
+from tvmflow.tuning.timing import Timing
 
 #: Costs are not looked at.
-QUICK = Config(repeats=2, rounds=1, min_repeat_ms=0)
+QUICK = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,29 @@ def test_candidates_are_right_in_buffers_and_textures(builder, runner, device):
             assert measured.device
             assert len(measured.costs) == 2
             assert 0 < measured.cost < 1
+
+
+@pytest.mark.opencl
+def test_two_kernels_are_timed_in_turn(builder):
+    runner = LocalRunner("opencl")
+    try:
+        task = tasks()["conv2d_1x1"]
+        case = builder.make_case(task).result()
+        ours, rival = (builder.submit(task, knobs).result() for knobs in (None, pick(task, 3)))
+        alone = runner.submit(ours, case).result()
+        assert (alone.error, alone.ratios) == (None, ())
+        same = runner.submit(ours, case, ours).result()
+        assert same.error is None, same.message
+        assert len(same.ratios) == len(same.costs) >= 2
+        assert 0.5 < statistics.median(same.ratios) < 2
+        there = statistics.median(runner.submit(ours, case, rival).result().ratios)
+        back = statistics.median(runner.submit(rival, case, ours).result().ratios)
+        assert there * back == pytest.approx(1, rel=0.5)
+        gone = replace(rival, path=Path("none.so"))
+        failed = runner.submit(ours, case, gone).result()
+        assert (failed.error, failed.costs) == (DEVICE, ())
+    finally:
+        runner.close()
 
 
 @pytest.mark.opencl

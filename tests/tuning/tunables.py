@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tvmflow.tuning.measure import Measured
 from tvmflow.tuning.quiet import Quiet
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
+from tvmflow.tuning.timing import PAIRS, Timing, time_alone, time_in_turn
 
 
 def model() -> onnx.ModelProto:
@@ -92,23 +94,61 @@ class PretendedRunner:
 
     def __init__(self, measure: Callable[[Mapping[str, Any]], Measured | float] = cost_of):
         self.measured: list[dict[str, Any]] = []
+        #: The rival's knobs in each measurement, where it had one.
+        self.rivals: list[Mapping[str, Any] | None] = []
         self._measure = measure
+        self._seen: dict[str, float] = {}
 
-    def submit(self, built: Built, case: Case, bound_s: float | None = None) -> Future[Measured]:
+    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
         self.measured.append(dict(built.knobs))
+        self.rivals.append(rival.knobs if rival is not None else None)
         future: Future[Measured] = Future()
         try:
-            found = self._measure(built.knobs)
+            future.set_result(self._found(built, rival))
         except Exception as error:  # noqa: BLE001 (as a farm without devices does)
             future.set_exception(error)
-            return future
+        return future
+
+    def _found(self, built: Built, rival: Built | None) -> Measured:
+        found = self._measure(built.knobs)
         if isinstance(found, float):
             found = Measured((found,) * 3, None, "", "pretended", 0.1)
-        future.set_result(found)
-        return future
+        if not found.error:
+            # Without what the device's drift makes of it, which the rival meets, too.
+            self._seen[built.source_hash] = cost = found.cost / found.drift
+            if rival is not None:
+                theirs = self._seen.get(rival.source_hash) or self._measure(rival.knobs)
+                return replace(found, ratios=(cost / theirs,) * PAIRS)
+        return found
 
     def close(self) -> None:
         pass
+
+
+class NoisyRunner(PretendedRunner):
+    """Times true costs on a device that is disturbed: noise of each run, bursts and drift."""
+
+    def __init__(self, seed: int, noise: float = 0.3):
+        super().__init__()
+        self._random = random.Random(seed)
+        self._noise = noise
+        self._speed = 1.0
+
+    def _run(self, cost: float) -> float:
+        # Drifts slowly, up to some times its speed, and is slower for a run now and then.
+        self._speed = min(3.0, max(0.7, self._speed * self._random.lognormvariate(0, 0.02)))
+        burst = 4.0 if self._random.random() < 0.05 else 1.0
+        return cost * self._speed * burst * self._random.lognormvariate(0, self._noise)
+
+    def _found(self, built: Built, rival: Built | None) -> Measured:
+        def timer(knobs: Mapping[str, Any]) -> Callable[[], float]:
+            return lambda: self._run(cost_of(knobs))
+
+        if rival is None:
+            return Measured(time_alone(timer(built.knobs), Timing()), None, "", "noisy", 0.1)
+        pairs = time_in_turn(timer(built.knobs), timer(rival.knobs), Timing())
+        ratios = tuple(a / b for a, b in zip(*pairs, strict=True))
+        return Measured(tuple(pairs[0]), None, "", "noisy", 0.1, 1.0, ratios)
 
 
 def done(result: Any) -> Future[Any]:

@@ -310,6 +310,7 @@ def _describe(tuned: Tuned) -> dict[str, Any]:
         "trials": sum(p.trials for p in tuned.progress),
         "before_ms": comparison.before_ms if comparison else None,
         "after_ms": comparison.after_ms if comparison else None,
+        "is_slower": comparison.is_slower if comparison else None,
         "settled": [
             {
                 "what": s.what,

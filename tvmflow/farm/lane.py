@@ -142,7 +142,7 @@ class Lane:
         try:
             measured, first = self._worker.call(
                 session.measure,
-                *(trial.built, trial.case, trial.bound_s),
+                *(trial.built, trial.case, trial.rival),
                 timeout_s=self._places.limit_s,
             )
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)

@@ -38,7 +38,7 @@ class Trial:
 
     built: Built
     case: Case
-    bound_s: float | None
+    rival: Built | None = None
     future: Future[Measured] = field(default_factory=Future)
     failures: dict[Address, Measured] = field(default_factory=dict)
 

@@ -84,9 +84,9 @@ class FarmRunner:
         self._watcher = threading.Thread(target=self._keep_looking, daemon=True)
         self._watcher.start()
 
-    def submit(self, built: Built, case: Case, bound_s: float | None = None) -> Future[Measured]:
+    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
         """Queue a candidate for the next device that is free."""
-        trial = Trial(built, case, bound_s)
+        trial = Trial(built, case, rival)
         if built.path is None:
             trial.future.set_result(Measured((), BUILD, str(built.error), "", 0.0))
             return trial.future

@@ -124,13 +124,13 @@ def connect(offer: Offer, kind: str, config: Config, limit_s: float, first: floa
     return Opened(_session.name, about, _session.has_plugin())
 
 
-def measure(built: Built, case: Case, bound_s: float | None) -> tuple[Measured, float | None]:
+def measure(built: Built, case: Case, rival: Built | None) -> tuple[Measured, float | None]:
     """Measure a candidate; return the time of the reference kernel, too.
 
     A session that ended meanwhile is told from a kernel that failed.
     """
     assert _session is not None
-    measured = _session.measure(built, case, bound_s)
+    measured = _session.measure(built, case, rival)
     if measured.error == DEVICE and not _session.answers():
         measured = replace(measured, error=CRASH, message="the session ended during the trial")
     return measured, _session.first

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..deploy.module import Module, load
 from ..deploy.samples import random_inputs
+from .timing import is_faster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ class Comparison:
 
     before_ms: float
     after_ms: float
+    #: Whether it is surely slower with the knobs found, whatever disturbed single runs.
+    is_slower: bool = False
 
 
 def compare(
@@ -46,7 +49,9 @@ def compare(
                 module(inputs)
                 found.append((time.perf_counter() - started) * 1e3)
     # The first calls build kernels.
-    return Comparison(*(statistics.median(found[3:]) for found in times))
+    earlier, later = (found[3:] for found in times)
+    is_slower = is_faster([a / b for a, b in zip(earlier, later, strict=True)])
+    return Comparison(statistics.median(earlier), statistics.median(later), is_slower)
 
 
 def _running(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ import numpy as np
 from .building import ENTRY, Built
 from .case import Case, compare_results
 from .memory import Memory
+from .timing import Timing, time_alone, time_in_turn
 
 #: Why a trial has no costs.
 BUILD, WRONG, CRASH, TIMEOUT, DEVICE = "build", "wrong", "crash", "timeout", "device"
+#: Libraries that stay loaded: rivals of a few tasks, and who may become one.
+_KEPT = 16
+#: Runs in a row of a kernel that takes less time than its launch.
+_FEW = 10
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Measured:
         How long measuring took.
     drift
         Time of the fixed reference kernel, relative to what it was at first.
+    ratios
+        Costs over those of the rival that was timed in turn, pair by pair; empty without one.
     """
 
     costs: tuple[float, ...]
@@ -47,6 +55,7 @@ class Measured:
     device: str
     seconds: float
     drift: float = 1.0
+    ratios: tuple[float, ...] = ()
 
     @property
     def cost(self) -> float:
@@ -60,16 +69,10 @@ class Config:
 
     Parameters
     ----------
-    spread
-        Timing ends when half of the costs are within this part of their median …
-    rounds
-        … or after so many rounds.
-    repeats
-        Costs of a round.
+    timing
+        When timing ends.
     min_repeat_ms
         Shorter kernels run several times for one cost.
-    hopeless
-        A candidate this many times slower than the best is timed once only.
     cool_down_s
         Pause before each candidate.
     reference
@@ -78,11 +81,8 @@ class Config:
         Candidates between two looks at it.
     """
 
-    spread: float = 0.02
-    rounds: int = 5
-    repeats: int = 5
+    timing: Timing = field(default_factory=Timing)
     min_repeat_ms: int = 1
-    hopeless: float = 1.5
     cool_down_s: float = 0.0
     reference: Built | None = None
     reference_every: int = 16
@@ -109,6 +109,7 @@ class Session:
         self._case: Path | None = None
         self._memory: list[Memory] = []
         self._wanted: list[np.ndarray] = []
+        self._libraries: OrderedDict[Path, Any] = OrderedDict()
         self._since = 0
         self._first: float | None = None
         self._drift = 1.0
@@ -117,7 +118,7 @@ class Session:
         self,
         built: Built,
         case: Case,
-        bound_s: float | None,
+        rival: Built | None = None,
         quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> Measured:
         """Check a candidate and time it.
@@ -128,31 +129,31 @@ class Session:
             A candidate that has a library.
         case
             Its task's.
-        bound_s
-            The task's best cost so far.
+        rival
+            The task's best candidate so far, which is timed in turn with this one.
         quiet
             Keeps the machine quiet while the candidate is timed.
         """
         started = time.perf_counter()
         costs: tuple[float, ...] = ()
+        ratios: tuple[float, ...] = ()
         error, message = None, ""
         try:
             if self._config.cool_down_s:
                 time.sleep(self._config.cool_down_s)
             self._look_at_reference(quiet)
             self._take(built, case)
-            assert built.path is not None
-            library = self._load(built.path)
+            library = self._library(built)
             message = self._wrong(library, built, case)
             if message:
                 error = WRONG
             else:
                 with quiet():
-                    costs = self._time(library, bound_s)
+                    costs, ratios = self._time(library, rival)
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
             error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
         seconds = time.perf_counter() - started
-        return Measured(costs, error, message, self.name, seconds, self._drift)
+        return Measured(costs, error, message, self.name, seconds, self._drift, ratios)
 
     @property
     def _tensors(self) -> list[Any]:
@@ -182,48 +183,62 @@ class Session:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
         return ""
 
-    def _time(self, library: Any, bound_s: float | None) -> tuple[float, ...]:
-        config = self._config
-        first = self._evaluate(library, 1)
-        if bound_s is not None and first[0] > config.hopeless * bound_s:
-            # Measured again: the first run may have met a cold cache.
-            first = self._evaluate(library, 2)
-            if min(first) > config.hopeless * bound_s:
-                return first
-        costs: list[float] = []
-        for _ in range(config.rounds):
-            costs += self._evaluate(library, config.repeats)
-            low, middle, high = statistics.quantiles(costs, n=4)
-            if high - low <= 2 * config.spread * middle:
-                break
-        return tuple(costs)
+    def _time(
+        self, library: Any, rival: Built | None
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Costs, and their ratios to the rival's."""
+        run = self._timed(library)
+        if rival is None:
+            return time_alone(run, self._config.timing), ()
+        costs, rivals = time_in_turn(run, self._timed(self._library(rival)), self._config.timing)
+        return tuple(costs), tuple(a / b for a, b in zip(costs, rivals, strict=True))
 
-    def _evaluate(self, library: Any, repeats: int) -> tuple[float, ...]:
-        timer = library.time_evaluator(
-            ENTRY,
-            self.device,
-            number=1,
-            repeat=repeats,
-            min_repeat_ms=self._config.min_repeat_ms,
-        )
-        return tuple(float(cost) for cost in timer(*self._tensors).results)
+    def _library(self, built: Built) -> Any:
+        """Load a candidate, unless it is still loaded.
+
+        A file that is loaded twice would be called with the state of whichever is left.
+        """
+        assert built.path is not None
+        if built.path not in self._libraries:
+            self._libraries[built.path] = self._load(built.path)
+            if len(self._libraries) > _KEPT:
+                self._libraries.popitem(last=False)
+        self._libraries.move_to_end(built.path)
+        return self._libraries[built.path]
+
+    def _timed(self, library: Any) -> Callable[[], float]:
+        """What times a kernel with the case's arguments: a short one several times in a row."""
+        started = time.perf_counter()
+        once = self._evaluate(library, 1)
+        wall = time.perf_counter() - started
+        wanted = self._config.min_repeat_ms * 1e-3
+        times = max(1, round(wanted / once)) if once > 0 else 1
+        # Launching may take much longer than what is launched.
+        times = min(times, max(_FEW, round(wanted / wall)))
+        return lambda: self._evaluate(library, times)
+
+    def _evaluate(self, library: Any, times: int) -> float:
+        """The mean time of some runs, after one that is not timed."""
+        timer = library.time_evaluator(ENTRY, self.device, number=times, repeat=1)
+        return float(timer(*self._tensors).mean)
 
     def _look_at_reference(self, quiet: Callable[[], AbstractContextManager[None]]) -> None:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
         due = self._first is None or self._since >= self._config.reference_every
         self._since += 1
-        if reference is None or reference.path is None or not due:
+        if reference is None or not reference.source_hash or not due:
             return
         self._since = 1
         self._case = None
         self._memory = [Memory(argument, self.device) for argument in reference.arguments]
         for memory, argument in zip(self._memory, reference.arguments, strict=True):
             memory.write(np.full(argument.shape, 0.5))
-        library = self._load(reference.path)
+        library = self._library(reference)
         library[ENTRY](*self._tensors)
         with quiet():
-            cost = statistics.median(self._evaluate(library, 9))
+            run = self._timed(library)
+            cost = statistics.median(run() for _ in range(9))
         self._first = self._first or cost
         self._drift = cost / self._first
 

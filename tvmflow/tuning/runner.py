@@ -27,8 +27,11 @@ DEVICES = {"opencl": "opencl", "cuda": "cuda", "llvm": "cpu"}
 class Runner(Protocol):
     """Measures candidates on one device or several."""
 
-    def submit(self, built: Built, case: Case, bound_s: float | None = None) -> Future[Measured]:
-        """Queue a candidate; its future never fails, except that it may be cancelled."""
+    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
+        """Queue a candidate; its future never fails, except that it may be cancelled.
+
+        With a rival, both are timed in turn on the same device.
+        """
 
     def close(self) -> None:
         """Give the devices back."""
@@ -65,7 +68,7 @@ class LocalRunner:
         # Candidates are built once and never again: the cache of programs is for others.
         self._pool = Pool(1, {"TVMFLOW_CACHE": "0"})
 
-    def submit(self, built: Built, case: Case, bound_s: float | None = None) -> Future[Measured]:
+    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
         """Queue a candidate; its future never fails, except that it may be cancelled."""
         result: Future[Measured] = Future()
         if built.path is None:
@@ -73,7 +76,7 @@ class LocalRunner:
             return result
         quiet = self._quiet() if self._quiet is not None else None
         call = self._pool.submit(
-            measure_here, self._device, built, case, bound_s, quiet, timeout_s=self._limit_s
+            measure_here, self._device, built, case, rival, quiet, timeout_s=self._limit_s
         )
         call.add_done_callback(lambda done: _finish(done, result, quiet))
         return result
@@ -106,7 +109,7 @@ def measure_here(
     where: tuple[str, int, Config],
     built: Built,
     case: Case,
-    bound_s: float | None,
+    rival: Built | None,
     quiet: Quiet | None,
 ) -> Measured:
     """Measure a candidate in this process, which keeps its session."""
@@ -118,7 +121,7 @@ def measure_here(
         session = Session(tvm.device(DEVICES[target], index), load_here, config)
         _sessions.append((where, session))
     kept = quiet.kept if quiet is not None else nullcontext
-    return session.measure(built, case, bound_s, kept)
+    return session.measure(built, case, rival, kept)
 
 
 def load_here(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check
 from .tasks import Task, extract_tasks, run_part
 from .tuner import Tuner
 from .variants import Settled, tune_variants, variants_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,13 @@ def tune(
         after = replace(network, storage=result.storage, algorithms=result.algorithms)
         comparison = compare(network, after, found.knobs, options.device_index)
         found = replace(found, comparison=comparison)
+        if comparison.is_slower:
+            logger.warning(
+                "The network is slower with the knobs that were found than with the heuristics. "
+                "Compile it without %s, or tune with a new journal while nothing else uses the "
+                "device.",
+                journal,
+            )
     return found
 
 

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .. import _versions
 from .budget import Budget
 from .builder import Builder, Built
-from .case import Case
+from .contest import Contest
 from .journal import Journal
 from .measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Measured
 from .progress import Knobs, Point, Progress
@@ -37,13 +38,6 @@ TOOLCHAIN = {"tvmflow": _versions.__version__, "tvm": _versions.REQUIRED_TVM["ap
 BATCH = 8
 #: Batches of a task under way.
 DEPTH = 2
-#: Beyond this change of the reference kernel a measurement is repeated …
-DISCARD = 1.5
-#: … so often, after this pause.
-REPEATS, PAUSE_S = 2, 5.0
-#: Below this change of the reference kernel costs are taken as they are.
-STEADY = 0.1
-
 _ERRORS = {
     BUILD: Error.HOST_BUILD,
     WRONG: Error.WRONG_RESULT,
@@ -62,9 +56,6 @@ class _Trial:
     source: str
     started: float
     built: Built | None = None
-    costs: tuple[float, ...] = ()
-    #: Measurements that were discarded.
-    discarded: int = 0
     #: What it is learned with, when the others of its batch are done, too.
     cost: float | None = None
 
@@ -75,13 +66,10 @@ class _State:
 
     progress: Progress
     search: Search
+    contest: Contest
     #: Chosen before the search begins: the heuristic's knobs, then relatives'.
     first: list[tuple[Knobs, str]]
     batches: list[list[_Trial]] = field(default_factory=list)
-    case: Future[Case] | None = None
-    #: Costs, and trials that wait for them, by the hash of the kernels' source.
-    known: dict[str, Measured] = field(default_factory=dict)
-    waiting: dict[str, list[_Trial]] = field(default_factory=dict)
     exhausted: bool = False
 
     @property
@@ -149,18 +137,21 @@ class Tuner:
 
     def _state(self, task: Task, search: Search) -> _State:
         """A task's books with the trials of earlier sessions."""
-        state = _State(Progress(task), search, [])
+        contest = Contest(task, self._builder, self._runner, self._tell)
+        state = _State(Progress(task), search, contest, [])
         learned: list[tuple[Knobs, float]] = []
         for trial in self._journal.trials(task.workload):
             knobs = dict(trial.knobs)
             if trial.target.kin != task.journal_target.kin or knobs.keys() != task.space.keys():
                 continue
-            if not search.note(knobs):
+            if not task.allows(knobs) or not search.note(knobs):
                 continue
             error = f"{trial.error.name}: {trial.message}" if trial.error else None
             state.progress.take(knobs, Point(0.0, trial.cost, error), knobs == task.heuristic)
             learned.append((knobs, trial.cost))
         search.learn(learned)
+        if math.isfinite(state.progress.best):
+            contest.resume(state.progress.best_knobs, state.progress.best)
         chosen = [(task.heuristic, "heuristic")]
         chosen += [(knobs, "relative") for knobs in relatives_of(task, self._relatives)]
         state.first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
@@ -220,74 +211,24 @@ class Tuner:
         for trial in batch:
             self._open += 1
             done = self._builder.submit(state.progress.task, trial.knobs)
-            done.add_done_callback(lambda f, t=trial: self._tell(self._built, t, f))  # type: ignore[misc]
+            self._tell(done, partial(self._built, trial))
         return True
 
     # -- what comes back ---------------------------------------------------------------------
 
-    def _tell(self, what: Callable[..., None], trial: _Trial, done: Future[Any]) -> None:
-        """From another thread: have the books told of a result, or of what ends the session."""
-        if not done.cancelled():
-            self._events.put(lambda: what(trial, done.result()))
+    def _tell(self, done: Future[Any], callback: Callable[[Any], None]) -> None:
+        """Have the books told of a result, or of what ends the session."""
+
+        def tell(done: Future[Any]) -> None:
+            if not done.cancelled():
+                self._events.put(lambda: callback(done.result()))
+
+        # Called by another thread, or at once.
+        done.add_done_callback(tell)
 
     def _built(self, trial: _Trial, built: Built) -> None:
-        state = trial.state
         trial.built = built
-        source = built.source_hash
-        if not source:
-            self._finish(trial, Measured((), BUILD, str(built.error), "", 0.0))
-        elif source in state.known:
-            self._finish(trial, state.known[source])
-        elif source in state.waiting:
-            state.waiting[source].append(trial)
-        else:
-            state.waiting[source] = []
-            self._measure(trial)
-
-    def _measure(self, trial: _Trial) -> None:
-        """Have a candidate measured, once its task's case is made."""
-        state = trial.state
-        if state.case is None:
-            state.case = self._builder.make_case(state.progress.task)
-
-        def submit(made: Future[Case]) -> None:
-            if made.cancelled():
-                return
-            built, best = trial.built, state.progress.best
-            assert built is not None
-            bound = best if math.isfinite(best) else None
-            done = self._runner.submit(built, made.result(), bound)
-            done.add_done_callback(lambda f: self._tell(self._measured, trial, f))
-
-        state.case.add_done_callback(submit)
-
-    def _measured(self, trial: _Trial, measured: Measured) -> None:
-        state = trial.state
-        off = max(measured.drift, 1 / measured.drift)
-        if off > DISCARD and trial.discarded < REPEATS:
-            logger.info("%s runs at %.2f of its speed: measured again", measured.device, off)
-            trial.discarded += 1
-            time.sleep(PAUSE_S)
-            self._measure(trial)
-            return
-        costs = measured.costs
-        if off > 1 + STEADY:
-            costs = tuple(cost / measured.drift for cost in costs)
-        costs = (*trial.costs, *costs)
-        measured = Measured(
-            costs, measured.error, measured.message, measured.device, measured.seconds
-        )
-        if not trial.costs and not measured.error and measured.cost < state.progress.best:
-            # A lucky first measurement must not win: the median of both counts.
-            trial.costs = costs
-            self._measure(trial)
-            return
-        assert trial.built is not None
-        source = trial.built.source_hash
-        state.known[source] = measured
-        self._finish(trial, measured)
-        for other in state.waiting.pop(source, []):
-            self._finish(other, measured)
+        trial.state.contest.enter(built, lambda measured: self._finish(trial, measured))
 
     def _finish(self, trial: _Trial, measured: Measured) -> None:
         """Write a trial down, and let the search learn from batches that are complete."""
