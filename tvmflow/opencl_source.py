@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import tvm
 import tvm_ffi
@@ -45,13 +46,15 @@ def fold_splats(source: str) -> str:
     parts: list[str] = []
     position = 0
     while match := _SPLAT.search(source, position):
-        lanes, arguments = int(match.group(1)), _arguments(source, match.end())
-        parts.append(source[position : match.end()])
-        position = match.end()
-        if arguments and len(arguments) == lanes and len(set(arguments)) == 1:
+        lanes, start = int(match.group(1)), match.end()
+        parts.append(source[position:start])
+        position = start
+        argument = source[start : next(_ends(source, start))]
+        rest = f", {argument}" * (lanes - 1) + ")"
+        if source.startswith(rest, start + len(argument)):
             # A splat inside the argument is folded too.
-            parts.append(fold_splats(arguments[0]))
-            position += _span(source, match.end())
+            parts.append(fold_splats(argument))
+            position += len(argument) + len(rest) - 1
     parts.append(source[position:])
     return "".join(parts)
 
@@ -83,43 +86,32 @@ def store_bytes(source: str) -> str:
     parts: list[str] = []
     position = 0
     for match in _STORED.finditer(source):
-        value, offset, pointer = _arguments(source, match.end())
+        ends = list(_ends(source, match.end()))
+        starts = [match.end(), *(end + 1 for end in ends[:-1])]
+        value, offset, pointer = (source[a:b].strip() for a, b in zip(starts, ends, strict=True))
         if offset != "0" or re.match(r"\w*", pointer)[0] not in names:  # type: ignore[index]
             continue
         parts.append(source[position : match.start()])
         parts.append(f"TVMFLOW_STORE_BYTES({match[1]}, ({value}), ({pointer}))")
-        position = match.end() + _span(source, match.end()) + 1
+        position = ends[-1] + 1
     return "".join((_STORES, *parts, source[position:])) if parts else source
 
 
-def _span(source: str, start: int) -> int:
-    """Characters from ``start`` to the parenthesis that closes the open one."""
+_PUNCTUATION = re.compile(r"[()\[\],]")
+
+
+def _ends(source: str, start: int) -> Iterator[int]:
+    """Where each argument ends of the call whose parenthesis opened just before ``start``."""
     depth = 0
-    for position in range(start, len(source)):
-        char = source[position]
-        if char in "([":
-            depth += 1
-        elif char in ")]":
-            if depth == 0:
-                return position - start
-            depth -= 1
-    return len(source) - start
-
-
-def _arguments(source: str, start: int) -> list[str]:
-    """Arguments of the call whose parenthesis opened just before ``start``."""
-    text = source[start : start + _span(source, start)]
-    arguments, depth, begin = [], 0, 0
-    for position, char in enumerate(text):
-        if char in "([":
-            depth += 1
-        elif char in ")]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            arguments.append(text[begin:position].strip())
-            begin = position + 1
-    arguments.append(text[begin:].strip())
-    return arguments
+    # Compilation time of large kernels: nothing else is looked at.
+    for match in _PUNCTUATION.finditer(source, start):
+        char = match.group()
+        if depth == 0 and char in ",)]":
+            yield match.start()
+            if char != ",":
+                return
+        depth += (char in "([") - (char in ")]")
+    yield len(source)
 
 
 @tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)

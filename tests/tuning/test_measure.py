@@ -86,6 +86,37 @@ def test_two_kernels_are_timed_in_turn(builder):
 
 
 @pytest.mark.opencl
+def test_builds_compile_kernels_for_whoever_measures(tmp_path, monkeypatch):
+    # What earlier tests left there would be taken.
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    task = tasks()["depthwise"]
+    made = Builder(workers=1, device_index=0)
+    runner = LocalRunner("opencl", config=QUICK, programs=made.programs)
+    try:
+        case = made.make_case(task).result()
+        assert made.submit(task, None).result().error is None
+        (kept,) = made.programs.glob("*.program")
+        stored = kept.stat().st_ino
+        assert runner.submit(made.submit(task, None).result(), case).result().error is None
+        # Taken from there, not compiled and stored again.
+        assert [p.stat().st_ino for p in made.programs.glob("*.program")] == [stored]
+    finally:
+        runner.close()
+        made.close()
+
+
+def test_kernels_that_cannot_be_compiled_are_left_to_measuring():
+    task = tasks()["depthwise"]
+    made = Builder(workers=1, device_index=99)
+    try:
+        built = made.submit(task, None).result()
+        assert built.error is None
+        assert built.path.exists()
+    finally:
+        made.close()
+
+
+@pytest.mark.opencl
 def test_a_wrong_kernel_is_a_failed_trial(builder, runner, tmp_path):
     task = tasks()["depthwise"]
     built = builder.submit(task, None).result()

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
+import tvm_ffi
 from tvm import IRModule, tirx
 
 from ..deploy.link import Host
 from ..deploy.writer import export_library
+from ..runtime import plugin
 from ..schedules import schedule_function
 from ..target import TargetSpec
 from ..tir_pipeline import TIR_PIPELINE
+from .memory import Memory
 from .tasks import Argument, arguments_of
 
 #: The name of the one function in a module.
@@ -64,9 +68,27 @@ def function_of(text: str) -> tirx.PrimFunc:
 
 
 def build_candidate(
-    text: str, target: TargetSpec, knobs: dict[str, Any], digest: str, folder: str
+    text: str,
+    target: TargetSpec,
+    knobs: dict[str, Any],
+    digest: str,
+    folder: str,
+    device_index: int | None = None,
 ) -> Built:
-    """Schedule, lower and link one candidate; called in a worker process."""
+    """Schedule, lower and link one candidate; called in a worker process.
+
+    Parameters
+    ----------
+    text
+        The task's function.
+    target, knobs, digest
+        What it is built for, the candidate, and the task's digest.
+    folder
+        Where libraries are.
+    device_index
+        Of the OpenCL device that compiles the kernels, too; ``None`` leaves this to whoever
+        measures.
+    """
     started = time.perf_counter()
     function = function_of(text)
 
@@ -87,7 +109,25 @@ def build_candidate(
     path = Path(folder, f"{source}.so")
     if not path.exists():
         link(library, path, target)
+        if device_index is not None:
+            compile_kernels(path, arguments_of(function), device_index)
     return built(source, path, None)
+
+
+def compile_kernels(path: Path, arguments: Sequence[Argument], device_index: int) -> None:
+    """Run a library once, so that the driver's compiler leaves its kernels in the program cache.
+
+    CPU drivers compile most of a kernel when it is first launched.
+    """
+    plugin.load()
+    device = tvm.device("opencl", device_index)
+    memory = [Memory(argument, device) for argument in arguments]
+    for argument, each in zip(arguments, memory, strict=True):
+        # Whatever is an index, 0 exists.
+        each.write(np.zeros(argument.shape, argument.dtype))
+    # The cache has it when the library and the device are done with it.
+    tvm_ffi.load_module(path, keep_module_alive=False)[ENTRY](*(each.tensor for each in memory))
+    device.sync()
 
 
 def lower(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:

@@ -148,8 +148,11 @@ class Session:
             if message:
                 error = WRONG
             else:
+                run = self._timed(library)
+                # Whoever has to be quiet may hold a lock of the driver's, which loading needs.
+                against = None if rival is None else self._timed(self._library(rival))
                 with quiet():
-                    costs, ratios = self._time(library, rival)
+                    costs, ratios = self._time(run, against)
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
             error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
         seconds = time.perf_counter() - started
@@ -184,13 +187,12 @@ class Session:
         return ""
 
     def _time(
-        self, library: Any, rival: Built | None
+        self, run: Callable[[], float], rival: Callable[[], float] | None
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Costs, and their ratios to the rival's."""
-        run = self._timed(library)
         if rival is None:
             return time_alone(run, self._config.timing), ()
-        costs, rivals = time_in_turn(run, self._timed(self._library(rival)), self._config.timing)
+        costs, rivals = time_in_turn(run, rival, self._config.timing)
         return tuple(costs), tuple(a / b for a, b in zip(costs, rivals, strict=True))
 
     def _library(self, built: Built) -> Any:
@@ -235,9 +237,8 @@ class Session:
         for memory, argument in zip(self._memory, reference.arguments, strict=True):
             memory.write(np.full(argument.shape, 0.5))
         library = self._library(reference)
-        library[ENTRY](*self._tensors)
+        run = self._timed(library)
         with quiet():
-            run = self._timed(library)
             cost = statistics.median(run() for _ in range(9))
         self._first = self._first or cost
         self._drift = cost / self._first

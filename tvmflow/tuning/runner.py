@@ -52,6 +52,8 @@ class LocalRunner:
         After so many seconds the process is replaced, and the candidate has failed.
     quiet
         What runs on the device's own CPUs and must hold still while a kernel is timed.
+    programs
+        The cache of programs that builds fill; default none.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class LocalRunner:
         config: Config | None = None,
         limit_s: float = MEASURE_LIMIT_S,
         quiet: Callable[[], Quiet] | None = None,
+        programs: Path | None = None,
     ):
         self._device = (target, index, config or Config())
         self._limit_s = limit_s
         self._quiet = quiet
-        # Candidates are built once and never again: the cache of programs is for others.
-        self._pool = Pool(1, {"TVMFLOW_CACHE": "0"})
+        # Candidates are built once and never again: the user's cache is for others.
+        environment = {"TVMFLOW_CACHE": str(int(programs is not None))}
+        self._pool = Pool(1, environment | {"TVMFLOW_CACHE_DIR": str(programs)})
 
     def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
         """Queue a candidate; its future never fails, except that it may be cancelled."""

@@ -184,7 +184,9 @@ def tune(
         book = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
         variants = variants_of(network.job())
-        builder = Builder(options.workers)
+        # On a CPU, the driver's compiler takes most of a trial's time.
+        compiles = farm is None and spec.kind == "opencl" and spec.device.is_cpu
+        builder = Builder(options.workers, device_index=options.device_index if compiles else None)
         stack.callback(builder.close)
         measuring = replace(
             options.measuring, reference=builder.submit(reference_task(spec), None).result()
@@ -258,7 +260,11 @@ def _runner(
         return FarmRunner(tracker, farm.key, spec.kind, options.measuring, listener=journal.append)
     # On a CPU, builds would run on the cores that are to be measured.
     quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
-    return LocalRunner(spec.kind, options.device_index, options.measuring, quiet=quiet)
+    return LocalRunner(
+        *(spec.kind, options.device_index, options.measuring),
+        quiet=quiet,
+        programs=builder.programs,
+    )
 
 
 def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
