@@ -15,6 +15,7 @@ from tunables import (
     PretendedBuilder,
     PretendedRunner,
     cost_of,
+    done,
     drifted,
     failed,
     tasks,
@@ -40,6 +41,7 @@ def tune(tmp_path):
         *,
         runner=None,
         every=False,
+        builder=PretendedBuilder,
         same=dict,
         kind="random",
         seed=0,
@@ -47,7 +49,7 @@ def tune(tmp_path):
     ):
         chosen = list(tasks().values()) if every else [tasks()["conv2d_1x1"]]
         budget = budget or Budget(trials=12)
-        builder, runner = PretendedBuilder(tmp_path, same), runner or PretendedRunner(measure)
+        builder, runner = builder(tmp_path, same), runner or PretendedRunner(measure)
         with Journal.open(tmp_path / "a.journal", "a") as journal:
             made = searches(kind, seed, budget.trials)
             tuner = Tuner(chosen, builder, runner, journal, budget, made, **options)
@@ -253,6 +255,39 @@ def test_relatives_are_tried_after_the_heuristic(tune, tmp_path):
         _, builder, _, records = tune(budget=Budget(3), relatives=[old])
     assert builder.built[1] == before.best_knobs
     assert len(records) == 3
+
+
+@pytest.mark.parametrize("change", [{"driver": "2.0"}, {"name": "another"}])
+def test_costs_of_another_device_are_not_taken(tune, change):
+    # The first device is ten times as fast: its costs would never be reached.
+    (before,), _, _, _ = tune(lambda knobs: 0.1 * cost_of(knobs), Budget(60), kind="grid")
+    other = PretendedRunner()
+    for name, value in change.items():
+        setattr(other, name, value)
+    (after,), builder, _, records = tune(runner=other, budget=Budget(8))
+    assert after.trials == 8
+    assert after.heuristic == pytest.approx(cost_of(after.task.heuristic))
+    assert builder.built[:2] == [after.task.heuristic, before.best_knobs]
+    assert after.best == pytest.approx(cost_of(after.best_knobs))
+    assert len({r.device for r in records}) == 2
+    # And it goes on where it was itself.
+    (again,), _, _, _ = tune(runner=other, budget=Budget(8))
+    assert (again.trials, again.best, again.heuristic) == (8, after.best, after.heuristic)
+
+
+def test_failures_that_no_device_had_are_remembered(tune):
+    class Failing(PretendedBuilder):
+        def submit(self, task, knobs):
+            built = super().submit(task, knobs)
+            if knobs == task.heuristic:
+                return built
+            return done(replace(built.result(), source_hash="", path=None, error="no code"))
+
+    (before,), _, _, records = tune(builder=Failing, budget=Budget(8))
+    assert (before.trials, before.failures) == (8, 7)
+    assert {r.device.name for r in records if r.error} == {""}
+    (after,), builder, _, _ = tune(budget=Budget(8))
+    assert (after.failures, builder.built) == (7, [])
 
 
 def test_what_ends_a_runner_ends_the_session(tune):

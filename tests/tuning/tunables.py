@@ -19,6 +19,7 @@ from tvmflow.tuning.building import Built
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import Measured
 from tvmflow.tuning.quiet import Quiet
+from tvmflow.tuning.records import Device
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
 from tvmflow.tuning.timing import PAIRS, Timing, time_alone, time_in_turn
@@ -92,6 +93,8 @@ class PretendedBuilder:
 class PretendedRunner:
     """Measures by a function of the knobs; what that raises, its futures raise."""
 
+    name, driver = "pretended", "1.0"
+
     def __init__(self, measure: Callable[[Mapping[str, Any]], Measured | float] = cost_of):
         self.measured: list[dict[str, Any]] = []
         #: The rival's knobs in each measurement, where it had one.
@@ -104,7 +107,8 @@ class PretendedRunner:
         self.rivals.append(rival.knobs if rival is not None else None)
         future: Future[Measured] = Future()
         try:
-            future.set_result(self._found(built, rival))
+            found = self._found(built, rival)
+            future.set_result(replace(found, device=self.name, driver=self.driver))
         except Exception as error:  # noqa: BLE001 (as a farm without devices does)
             future.set_exception(error)
         return future
@@ -120,6 +124,9 @@ class PretendedRunner:
                 theirs = self._seen.get(rival.source_hash) or self._measure(rival.knobs)
                 return replace(found, ratios=(cost / theirs,) * PAIRS)
         return found
+
+    def devices(self) -> list[Device]:
+        return [Device("", self.name, self.driver)]
 
     def close(self) -> None:
         pass

@@ -104,6 +104,11 @@ class FarmRunner:
         with self._changed:
             return self._ledger.counts()
 
+    def devices(self) -> list[Device]:
+        """The devices that the tracker showed so far."""
+        with self._changed:
+            return list(self._devices.values())
+
     def close(self) -> None:
         """Drop what is queued, and give the devices back."""
         with self._changed:

@@ -120,7 +120,9 @@ def connect(offer: Offer, kind: str, config: Config, limit_s: float, first: floa
     about = _session.about()
     if about is not None:
         # Of a CPU, TVM does not tell the name.
-        _session.name = next((d.name for d in about.devices if d.kind == kind), _session.name)
+        served = next((device for device in about.devices if device.kind == kind), None)
+        if served is not None:
+            _session.name, _session.driver = served.name, served.driver
     return Opened(_session.name, about, _session.has_plugin())
 
 

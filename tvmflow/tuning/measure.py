@@ -47,6 +47,8 @@ class Measured:
         Time of the fixed reference kernel, relative to what it was at first.
     ratios
         Costs over those of the rival that was timed in turn, pair by pair; empty without one.
+    driver
+        The device's driver, as far as it is known.
     """
 
     costs: tuple[float, ...]
@@ -56,6 +58,7 @@ class Measured:
     seconds: float
     drift: float = 1.0
     ratios: tuple[float, ...] = ()
+    driver: str = ""
 
     @property
     def cost(self) -> float:
@@ -104,6 +107,7 @@ class Session:
     def __init__(self, device: Any, load: Callable[[Path], Any], config: Config):
         self.device = device
         self.name = str(device.device_name or device)
+        self.driver = ""
         self._load = load
         self._config = config
         self._case: Path | None = None
@@ -156,7 +160,7 @@ class Session:
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
             error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
         seconds = time.perf_counter() - started
-        return Measured(costs, error, message, self.name, seconds, self._drift, ratios)
+        return Measured(costs, error, message, self.name, seconds, self._drift, ratios, self.driver)
 
     @property
     def _tensors(self) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,11 +12,13 @@ import tvm
 import tvm_ffi
 
 from ..runtime import plugin
+from ..runtime.devices import list_devices
 from .building import Built
 from .case import Case
 from .measure import BUILD, CRASH, TIMEOUT, Config, Measured, Session
 from .process import Pool, WorkerLostError
 from .quiet import Quiet
+from .records import Device
 
 #: Seconds that measuring one candidate may take, its kernels' compilation included.
 MEASURE_LIMIT_S = 60.0
@@ -32,6 +34,9 @@ class Runner(Protocol):
 
         With a rival, both are timed in turn on the same device.
         """
+
+    def devices(self) -> Sequence[Device]:
+        """What measures, as far as that is known yet."""
 
     def close(self) -> None:
         """Give the devices back."""
@@ -85,6 +90,12 @@ class LocalRunner:
         call.add_done_callback(lambda done: _finish(done, result, quiet))
         return result
 
+    def devices(self) -> Sequence[Device]:
+        """The device."""
+        target, index, _ = self._device
+        found = self._pool.submit(identify_here, target, index, timeout_s=self._limit_s).result()
+        return [Device("", *found)]
+
     def close(self) -> None:
         """End the process."""
         self._pool.close()
@@ -123,9 +134,17 @@ def measure_here(
         if target == "opencl":
             plugin.load()
         session = Session(tvm.device(DEVICES[target], index), load_here, config)
+        session.name, session.driver = identify_here(target, index)
         _sessions.append((where, session))
     kept = quiet.kept if quiet is not None else nullcontext
     return session.measure(built, case, rival, kept)
+
+
+def identify_here(target: str, index: int) -> tuple[str, str]:
+    """Name and driver of a device of this machine."""
+    found = (d for d in list_devices() if (d.kind, d.index) == (target, index))
+    device = next(found, None)
+    return (device.name, device.driver) if device is not None else ("", "")
 
 
 def load_here(path: Path) -> Any:

@@ -11,7 +11,7 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,13 +21,14 @@ from .. import _versions
 from .budget import Budget
 from .builder import Builder, Built
 from .contest import Contest
+from .earlier import knobs_of_others, trials_of
 from .journal import Journal
 from .measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Measured
 from .progress import Knobs, Point, Progress
 from .quiet import busy
 from .records import Device, Error, Trial
 from .runner import Runner
-from .search import Search, key_of
+from .search import Search
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class Tuner:
         self._watch = watch
         self._began = time.monotonic()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._devices = runner.devices()
         self._states = [self._state(task, search(task)) for task in tasks]
         self.progress = [state.progress for state in self._states]
         self._open = 0
@@ -140,11 +142,10 @@ class Tuner:
         contest = Contest(task, self._builder, self._runner, self._tell)
         state = _State(Progress(task), search, contest, [])
         learned: list[tuple[Knobs, float]] = []
-        for trial in self._journal.trials(task.workload):
+        own, others = trials_of(task, self._journal, self._devices)
+        for trial in own:
             knobs = dict(trial.knobs)
-            if trial.target.kin != task.journal_target.kin or knobs.keys() != task.space.keys():
-                continue
-            if not task.allows(knobs) or not search.note(knobs):
+            if not search.note(knobs):
                 continue
             error = f"{trial.error.name}: {trial.message}" if trial.error else None
             state.progress.take(knobs, Point(0.0, trial.cost, error), knobs == task.heuristic)
@@ -153,7 +154,8 @@ class Tuner:
         if math.isfinite(state.progress.best):
             contest.resume(state.progress.best_knobs, state.progress.best)
         chosen = [(task.heuristic, "heuristic")]
-        chosen += [(knobs, "relative") for knobs in relatives_of(task, self._relatives)]
+        elsewhere = knobs_of_others(task, others, self._relatives)
+        chosen += [(knobs, "relative") for knobs in elsewhere]
         state.first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
         return state
 
@@ -256,7 +258,7 @@ class Tuner:
         return Trial(
             task.workload,
             task.journal_target,
-            Device(self._key, measured.device),
+            Device(self._key, measured.device, measured.driver),
             trial.knobs,
             measured.costs,
             error,
@@ -266,16 +268,3 @@ class Tuner:
             TOOLCHAIN,
             "heuristic" if trial.source == "heuristic" else "measured",
         )
-
-
-def relatives_of(task: Task, journals: Iterable[Journal]) -> list[Knobs]:
-    """The best knobs of the same loops in other journals, those that this device allows."""
-    found: dict[tuple[Any, ...], Knobs] = {}
-    for journal in journals:
-        trial = journal.nearest(task.workload, task.journal_target)
-        if trial is None or trial.knobs.keys() != task.space.keys():
-            continue
-        knobs = dict(trial.knobs)
-        if task.allows(knobs):
-            found[key_of(knobs)] = knobs
-    return list(found.values())
