@@ -120,6 +120,17 @@ def test_a_layers_tasks_are_those_of_the_network(model):
     assert [t.calls for t in decision.weighed("direct")] == [2]
 
 
+def test_products_of_matrices_are_options_on_cuda(model):
+    strided, of_equal = sorted(
+        variants_of(Network(model, "cuda", dtype="fp16").job()).decisions,
+        key=lambda d: d.names[0] != "t4",
+    )
+    assert set(strided.options) == {"direct", "gemm"}
+    assert set(of_equal.options) == {"direct", "gemm", "winograd2"}
+    # Tensors in 16 bits are in blocks of 8 channels there.
+    assert all(t.arguments[-1].shape[-1] == 8 for t in of_equal.options["direct"])
+
+
 def test_what_the_user_asks_for_is_not_decided(model):
     both = {"t0": "winograd2", "t2": "direct"}
     asked = Network(model, "opencl", "adreno", storage="texture", algorithms=both)
