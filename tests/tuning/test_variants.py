@@ -50,11 +50,11 @@ def tune(tmp_path, model):
         by_digest = {task.digest: task for task in kernels}
 
         class Runner(PretendedRunner):
-            def submit(self, built, case, bound_s=None):
+            def submit(self, built, case, rival=None):
                 task = by_digest.get(built.task)
                 family = task.family.NAME if task else ""
                 self._measure = lambda _: cost(family, task.workload.storage if task else "")
-                return super().submit(built, case, bound_s)
+                return super().submit(built, case, rival)
 
         asked = []
         with Journal.open(tmp_path / "a.journal", "a") as journal:

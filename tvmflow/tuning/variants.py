@@ -207,7 +207,7 @@ def tune_variants(
     found, best = _tune_options(variants, measure, budget)
     settled = [decision.settle(best) for decision in variants.decisions]
     for decision, result in zip(variants.decisions, settled, strict=True):
-        _write_down(journal, variants.job, decision, result)
+        _write_down(journal, variants.job, decision, result, best)
     job = variants.job
     changed = [s for s in settled if s.choice != s.default]
     algorithms = {n: s.choice for s in changed if s.what == ALGORITHM for n in s.names}
@@ -264,17 +264,21 @@ def _merged(tasks: Sequence[Task]) -> list[Task]:
     return list(found.values())
 
 
-def _write_down(journal: Journal, job: Compilation, decision: Decision, settled: Settled) -> None:
+def _write_down(
+    journal: Journal,
+    job: Compilation,
+    decision: Decision,
+    settled: Settled,
+    best: Mapping[str, float],
+) -> None:
     """Have a journal know a decision, unless it does."""
     cost = settled.costs[settled.choice]
-    target = Target.of(job.target)
-    kernels = (
-        journal.best(task.workload, task.journal_target)
-        for task in decision.options[settled.choice]
-    )
-    kernel = next(kernels, None)
-    if kernel is None or not math.isfinite(cost):
+    if not math.isfinite(cost):
         return
+    target, task = Target.of(job.target), decision.options[settled.choice][0]
+    # The journal may have trials of other devices: the one with this cost is of this device.
+    trials = journal.trials(task.workload)
+    kernel = min(trials, key=lambda trial: abs(trial.cost - best[task.digest]))
     knobs, known = {decision.what: settled.choice}, journal.best(decision.workload, target)
     if known is not None and (known.knobs, known.costs) == (knobs, (cost,)):
         return
