@@ -29,7 +29,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvmflow._versions import REQUIRED_TVM, __version__
 from tvmflow.schedules import conv2d_1x1
-from tvmflow.schedules.conv2d import Shape
+from tvmflow.schedules.conv2d_shape import Shape
 from tvmflow.schedules.family import refusal
 from tvmflow.target import resolve
 from tvmflow.tuning.journal import Journal

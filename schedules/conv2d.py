@@ -15,17 +15,16 @@ lanes of ``x`` is never read.
 from __future__ import annotations
 
 import operator
-from dataclasses import KW_ONLY, dataclass
-from math import gcd
+from dataclasses import dataclass
 
 from tvm import s_tir, te, tirx
 
 from ..borders import PRAGMA as BORDERS
 from ..target import Device
-from ..texture.scope import is_half, is_texture
 from .common import FAMILY, Multiply, Workload, narrowed, widened
-from .family import Constraint, Value, knob
-from .sharing import CONSTANT_BYTES, share, to_constant_memory
+from .conv2d_shape import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
+from .family import Value, knob
+from .sharing import share, to_constant_memory
 from .tiles import divisors, largest_divisor, tile_choices, tile_of
 from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, stage_padded, window_space
 
@@ -82,74 +81,8 @@ def compute(
 
 # -- its knobs ----------------------------------------------------------------------------
 
-#: Where weights can be read.
-WEIGHTS = ("direct", "local", "constant")
 #: Vector products that may be unrolled in the innermost loop that is left.
 UNROLLED_PRODUCTS = 768
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the knobs depend on: extents of the loops, and how the input is read."""
-
-    batch: int
-    #: Blocks of output channels.
-    outputs: int
-    height: int
-    width: int
-    #: Channels of a block.
-    lanes: int
-    #: Input channels (of a group), and the window.
-    inputs: int
-    kernel_h: int
-    kernel_w: int
-    _: KW_ONLY
-    padded: bool
-    texture: bool
-    #: How weights are stored: ``texture``, ``buffer``, or ``half`` in a buffer.
-    weights: str
-    #: Lanes of a block of the input: fewer than those of the output where each holds four channels.
-    input_block: int
-
-    @classmethod
-    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
-        """Read it off the anchor's loops."""
-        padded = workload.padding()
-        reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
-        extents = workload.extents(anchor)
-        sch = workload.sch
-        scope = sch.get(anchor).reads[1].source.scope()
-        weights = "texture" if is_texture(scope) else "half" if is_half(scope) else "buffer"
-        source = sch.get(anchor).reads[0].source
-        block = int(source.shape[-1]) if len(source.shape) == 5 else extents[4]
-        return cls(
-            *extents,
-            padded=padded is not None,
-            texture=reads,
-            weights=weights,
-            input_block=block,
-        )
-
-    @property
-    def together(self) -> int:
-        """Inputs of one block that are taken together."""
-        return input_lanes(self.inputs, self.input_block)
-
-    @property
-    def dots(self) -> bool:
-        """Whether an input is four channels of 8 bits, which need a register in all lanes."""
-        return self.input_block < self.lanes
-
-    @property
-    def weight_bytes(self) -> int:
-        """Size of the weights as fp32."""
-        products = self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
-        return 4 * products
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether the window is a single pixel."""
-        return self.kernel_h == self.kernel_w == 1
 
 
 @dataclass(frozen=True)
@@ -172,46 +105,11 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-#: Of register tiles; also those of pointwise convolutions.
-TILE_CONSTRAINTS = (
-    Constraint(
-        "tile_o * tile_h * tile_w vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
-    ),
-    Constraint(
-        "tile_o must divide the output blocks and tile_h the rows: "
-        "a partial tile there is a test in the hot loop.",
-        lambda k, s, d: s.outputs % k.tile_o == 0 and s.height % k.tile_h == 0,
-    ),
-    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    Constraint(
-        "unroll_i must divide the input channels that are taken together.",
-        lambda k, s, d: s.together % k.unroll_i == 0,
-    ),
-)
-#: Of where weights are read.
-WEIGHT_CONSTRAINTS = (
-    Constraint(
-        "weights is direct, local or constant, and on a CPU direct.",
-        lambda k, s, d: k.weights in (("direct",) if d.is_cpu else WEIGHTS),
-    ),
-    Constraint(
-        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
-        lambda k, s, d: (
-            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
-        ),
-    ),
-)
 CONSTRAINTS = (
     *TILE_CONSTRAINTS,
     *WEIGHT_CONSTRAINTS,
     *WINDOW_CONSTRAINTS,
 )
-
-
-def input_lanes(inputs: int, block: int) -> int:
-    """Input channels of one block that are taken together; they divide all of them."""
-    return inputs if inputs < block else gcd(inputs, block)
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

@@ -19,7 +19,7 @@ from tvm import s_tir
 from ..target import Device
 from . import conv2d
 from .common import Block, Loop, Workload
-from .conv2d import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
+from .conv2d_shape import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
 from .family import GROUP_FITS, Constraint, Value, knob, violated
 from .sharing import LOCAL_BYTES
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices

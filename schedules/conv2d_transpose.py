@@ -25,7 +25,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, Workload, narrowed, widened
-from .conv2d import input_lanes
+from .conv2d_shape import input_lanes
 from .grouped import (
     CONSTRAINTS,
     SHARED,

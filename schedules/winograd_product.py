@@ -16,7 +16,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, Workload
-from .conv2d import input_lanes
+from .conv2d_shape import input_lanes
 from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 

@@ -17,7 +17,7 @@ from tvm import s_tir, te, tirx
 import tvmflow
 from tvmflow.dot_products import CUDA, FUNCTION, OPENCL, dot, with_functions
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.conv2d import Shape as ConvShape
+from tvmflow.schedules.conv2d_shape import Shape as ConvShape
 from tvmflow.schedules.family import candidates
 from tvmflow.schedules.integers import fits_dots, words
 from tvmflow.target import PRESETS

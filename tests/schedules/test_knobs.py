@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.conv2d import Shape as ConvShape
+from tvmflow.schedules.conv2d_shape import Shape as ConvShape
 from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape

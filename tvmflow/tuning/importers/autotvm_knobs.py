@@ -21,6 +21,7 @@ from math import prod
 from typing import Any
 
 from ...schedules import conv2d, conv2d_1x1, depthwise
+from ...schedules.conv2d_shape import Shape, input_lanes
 from ...schedules.family import refusal
 from ...schedules.tiles import largest_divisor
 from ...target import PRESETS
@@ -88,7 +89,7 @@ class Task:
         else:
             window = (inputs, kernel_h, kernel_w)
             stored: dict[str, Any] = {"texture": True, "weights": "texture", "input_block": BLOCK}
-            shape = conv2d.Shape(*loops, *window, padded=padded, **stored)
+            shape = Shape(*loops, *window, padded=padded, **stored)
             family = conv2d_1x1 if shape.is_pointwise and not padded else conv2d
         text = "{} * {} stride {} padding {} dilation {}".format(
             *("x".join(map(str, part)) for part in (data, kernel, strides, padding, dilation))
@@ -131,7 +132,7 @@ def knobs_of(task: Task, entity: dict[str, tuple[str, Any]]) -> dict[str, Any]:
         shape.height, min(rows, device.accumulators // wanted["tile_w"])
     )
     left = device.accumulators // (wanted["tile_h"] * wanted["tile_w"])
-    lanes = conv2d.input_lanes(shape.inputs, BLOCK)
+    lanes = input_lanes(shape.inputs, BLOCK)
     wanted |= {
         "tile_o": largest_divisor(shape.outputs, min(blocks, left)),
         "unroll_i": largest_divisor(lanes, BLOCK * entity["tile_rcc"][1][1]),
