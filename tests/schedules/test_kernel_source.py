@@ -14,7 +14,7 @@ import tvmflow
 pytestmark = pytest.mark.opencl
 
 CONDITION = re.compile(r"\bif \(")
-LOOP = re.compile(r"\bfor \(int")
+LOOP = re.compile(r"\bfor \((?:int|long) ")
 
 
 def kernels(model, family, folder):
