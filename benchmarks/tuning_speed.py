@@ -52,7 +52,7 @@ def ours(task: Task, trials: int, seconds: float, seed: int) -> dict[str, Any]:
             (progress,) = Tuner(
                 *([task], builder, runner, book, Budget(trials, seconds)),
                 searches("evolutionary", seed, trials),
-                watch=lambda _: ends.append(time.perf_counter()),
+                watch=lambda *_: ends.append(time.perf_counter()),
             ).run()
     finally:
         runner.close()

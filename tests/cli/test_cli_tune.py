@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 
 import onnx
 import pytest
 from networks import Graph
-from tunables import model
+from rich.console import Console
+from tunables import model, tasks
 
+from tvmflow.cli import tuning_view
 from tvmflow.tuning import session
+from tvmflow.tuning.progress import Point, Progress, Standing
 
 OPTIONS = ("--device", "cpu", "--search", "random", "--workers", "1")
 BUFFER = ("--storage", "buffer")
@@ -100,6 +104,20 @@ def test_a_slower_network_is_said_to_be_slower(cli, network, tmp_path, monkeypat
     said = cli("tune", network, "--journal", journal, *OPTIONS, "--trials", "1")
     assert "The network is slower with the knobs that were found" in said.stderr
     assert "Compile it without" in said.stderr
+
+
+def test_a_person_sees_what_each_device_did(monkeypatch):
+    screen = Console(file=StringIO(), force_terminal=True, width=120, height=40)
+    monkeypatch.setattr(tuning_view, "err_console", lambda: screen)
+    progress = Progress(tasks()["conv2d"], heuristic=2e-4, best=1e-4)
+    progress.points = [Point(0.0, 1e-4, None)]
+    devices = [Standing("Adreno [1]", 7, ""), Standing("10.0.0.3:9090", 2, "it was lost")]
+    with tuning_view.watching(8, None) as watch:
+        watch([progress], devices)
+    seen = screen.file.getvalue()
+    for words in ("Adreno [1]: 7 trials", "10.0.0.3:9090: 2 trials; set aside: it was lost"):
+        assert words in seen
+    assert "1 of at most 8 trials" in seen
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tvmflow.farm.ledger import REST_S, Ledger, Trial
+from tvmflow.farm.ledger import LENT_WITHIN_S, REST_S, Ledger, Trial
 from tvmflow.farm.tracker import Address
 from tvmflow.tuning.building import Built
 from tvmflow.tuning.case import Case
@@ -159,6 +159,29 @@ def test_a_device_that_was_lost_and_nobody_else_ends_the_run():
     # Nobody knows whether it was the candidate's fault: it has no result.
     assert accounts.settled() == []
     assert accounts.ledger.give_up() == [trial]
+
+
+def test_trials_do_not_wait_for_ever_for_devices_that_are_never_lent():
+    accounts = Accounts(A)
+    accounts.now += 2 * LENT_WITHIN_S
+    # Nothing waited until now.
+    accounts.add(2)
+    assert not accounts.ledger.is_starved()
+    accounts.now += LENT_WITHIN_S - 1
+    assert not accounts.ledger.is_starved()
+    accounts.now += 2
+    assert accounts.ledger.is_starved()
+    assert not accounts.ledger.is_hopeless()
+    # One that is lent, and measures, is worth waiting for.
+    assert accounts.ledger.offer(A)
+    assert not accounts.ledger.is_starved()
+    accounts.now += LENT_WITHIN_S - 1
+    accounts.run(A, FINE)
+    accounts.now += LENT_WITHIN_S - 1
+    assert not accounts.ledger.is_starved()
+    accounts.run(A, FINE)
+    accounts.now += 2 * LENT_WITHIN_S
+    assert not accounts.ledger.is_starved()
 
 
 def test_devices_that_are_all_set_aside_for_good_end_the_run_at_once():

@@ -14,7 +14,7 @@ from farm_candidates import Candidates
 from farms import FAULTY, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
-from tvmflow.farm import about
+from tvmflow.farm import about, ledger
 from tvmflow.farm.lane import Places
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import Address, Tracker
@@ -143,6 +143,10 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     assert "crashed or was lost" in aside[killed]["reason"]
     assert "did not answer in time" in aside[hung]["reason"]
     assert "wrong results" in aside[wrong]["reason"]
+    standings = {s.device.split()[-1]: s for s in runner.standings()}
+    assert "wrong results" in standings[str(wrong)].aside
+    assert standings[str(good)].aside == ""
+    assert standings[str(good)].trials == runner.counts()[good]
     assert aside[wrong]["for_s"] is None
     assert "crashed or was lost" in aside[crashing]["reason"]
     assert "has tvmflow 0.0.1" in aside[older]["reason"]
@@ -176,6 +180,24 @@ def test_a_run_ends_with_its_last_server(
     assert str(server) in caught.value.details
     with pytest.raises(FarmError):
         runner.submit(candidates.right("late"), candidates.case).result(0)
+
+
+def test_a_server_that_others_keep_is_not_waited_for_without_limit(
+    farm: Farm, candidates: Candidates, run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ledger, "LENT_WITHIN_S", 3.0)
+    server = farm.serve("kept", "-m", STOCK)
+    with Tracker(farm.address) as other:
+        other.request("kept")
+        eventually(lambda: other.offer(1.0))
+        runner = run("kept")
+        future = runner.submit(candidates.right("waiting"), candidates.case)
+        with pytest.raises(FarmError, match="lent none within") as caught:
+            future.result(60)
+        assert "tvmflow farm status" in caught.value.remedy
+        (standing,) = runner.standings()
+        assert (standing.trials, standing.aside) == (0, "")
+        assert str(server) in standing.device
 
 
 def test_a_closed_runner_gives_its_servers_back(farm: Farm, candidates: Candidates, run, pair):

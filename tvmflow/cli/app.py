@@ -17,6 +17,7 @@ from . import (
     models,
     run,
     schedules,
+    tasks,
     tune,
     verify,
 )
@@ -76,7 +77,7 @@ app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
-app.command("tasks", epilog=tune.TASKS_EXAMPLES)(tune.list_tasks)
+app.command("tasks", epilog=tasks.TASKS_EXAMPLES)(tasks.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")

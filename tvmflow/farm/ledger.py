@@ -23,6 +23,8 @@ from .tracker import Address
 
 #: After its first failure a device may try again, later: phones restart, networks hiccup.
 REST_S = 60.0
+#: So long may trials wait while the tracker lists devices and lends none.
+LENT_WITHIN_S = 600.0
 
 _REASONS = {
     WRONG: "it computed wrong results",
@@ -89,6 +91,8 @@ class Ledger:
         self._settled: list[tuple[Trial, Measured]] = []
         self.accounts: dict[Address, Account] = {}
         self._hopeless_since: float | None = None
+        #: When a device was last lent, took a trial or ended one.
+        self._active_at = clock()
 
     @property
     def has_work(self) -> bool:
@@ -97,6 +101,8 @@ class Ledger:
 
     def add(self, trial: Trial) -> None:
         """Queue a new trial."""
+        if not self._waiting:
+            self._active_at = self._clock()
         self._waiting.append(trial)
 
     def take_settled(self) -> list[tuple[Trial, Measured]]:
@@ -119,6 +125,7 @@ class Ledger:
 
     def offer(self, address: Address) -> bool:
         """Learn that the tracker gives a device; say whether it is to be used."""
+        self._active_at = self._clock()
         if address not in self.accounts:
             self._join(address)
         account = self.accounts[address]
@@ -170,6 +177,7 @@ class Ledger:
             self._waiting.remove(trial)
             if trial.future.running() or trial.future.set_running_or_notify_cancel():
                 self.accounts[address].trials += 1
+                self._active_at = self._clock()
                 return trial
         return None
 
@@ -180,6 +188,7 @@ class Ledger:
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
         """Take what became of a trial on a device."""
+        self._active_at = self._clock()
         if measured.error in (CRASH, TIMEOUT):
             # Its session has gone; whether it comes back, the tracker's next offer tells.
             self.accounts[address].present = False
@@ -236,6 +245,10 @@ class Ledger:
             self._hopeless_since = now
         return now > max(self._hopeless_since, *returns) + self._patience_s
 
+    def is_starved(self) -> bool:
+        """Whether trials wait, and no device was lent for longer than any trial takes."""
+        return self.has_work and self._clock() - self._active_at > LENT_WITHIN_S
+
     def give_up(self) -> list[Trial]:
         """Return all trials that wait, and forget them."""
         waiting = list(self._waiting)
@@ -249,6 +262,13 @@ class Ledger:
             f"{address}: {account.reason or 'the tracker does not offer it any more'}"
             for address, account in sorted(self.accounts.items())
         )
+
+    def aside(self, address: Address) -> str:
+        """Why a device gets no trials now; empty if it gets some."""
+        account = self.accounts[address]
+        if account.aside_until > self._clock():
+            return account.reason
+        return "" if account.present else "it was lost"
 
     def counts(self) -> Counter[Address]:
         """How many trials each device had."""

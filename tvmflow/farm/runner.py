@@ -14,11 +14,12 @@ from ..errors import FarmError, TvmflowError
 from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import BUILD, Config, Measured
+from ..tuning.progress import Standing
 from ..tuning.records import Device, Event
 from ..tuning.runner import MEASURE_LIMIT_S
 from .about import About
 from .lane import TICK_S, Lane, Places
-from .ledger import Ledger, Trial
+from .ledger import LENT_WITHIN_S, Ledger, Trial
 from .tracker import Address, Server, Tracker, check_key, check_served
 
 T = TypeVar("T")
@@ -109,6 +110,17 @@ class FarmRunner:
         with self._changed:
             return list(self._devices.values())
 
+    def standings(self) -> list[Standing]:
+        """How many trials each device had, and why some get no more."""
+        with self._changed:
+            ledger = self._ledger
+            return [
+                Standing(
+                    f"{self._devices[address].name} {address}".strip(), count, ledger.aside(address)
+                )
+                for address, count in sorted(ledger.counts().items())
+            ]
+
     def close(self) -> None:
         """Drop what is queued, and give the devices back."""
         with self._changed:
@@ -147,19 +159,30 @@ class FarmRunner:
                 self.describe(server.address, "", About.read(server.about))
         self._told(lambda ledger: ledger.update(server.address for server in servers))
         with self._changed:
-            is_hopeless = self._ledger.is_hopeless()
+            is_hopeless, is_starved = self._ledger.is_hopeless(), self._ledger.is_starved()
             runs = {str(address): task for address, task in self._running.items()}
             missing = len(self._ledger.accounts) - len(self._lanes)
         self._lanes += [Lane(self._places, self) for _ in range(missing)]
         self._watch.publish_runs(self._places.key, runs)
         if is_hopeless:
             self._give_up(self._hopeless())
+        elif is_starved:
+            self._give_up(self._starved())
 
     def _hopeless(self) -> FarmError:
         return FarmError(
             f"No device is left for the key {self._places.key!r}.",
             remedy="Repair or restart the servers, and start again: what was measured is kept.",
             details=self._ledger.reasons(),
+        )
+
+    def _starved(self) -> FarmError:
+        key, tracker = self._places.key, self._places.tracker
+        return FarmError(
+            f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
+            f"none within {LENT_WITHIN_S:g} s.",
+            remedy=f"See who has them with `tvmflow farm status --tracker {tracker}`; end that, or "
+            "restart their servers, and start again: what was measured is kept.",
         )
 
     def _give_up(self, error: TvmflowError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,3 +66,17 @@ class Progress:
         self.idle = 0 if point.cost < WORTH * self.best else self.idle + 1
         if point.cost < self.best:
             self.best, self.best_knobs = point.cost, knobs
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a device of a farm contributed."""
+
+    device: str
+    trials: int
+    #: Why it gets no trials now; empty if it gets some.
+    aside: str
+
+
+#: Called whenever a trial has ended, with all tasks and the farm's devices.
+Watch = Callable[[Sequence[Progress], Sequence[Standing]], None]

@@ -17,6 +17,7 @@ from .building import Built
 from .case import Case
 from .measure import BUILD, CRASH, TIMEOUT, Config, Measured, Session
 from .process import Pool, WorkerLostError
+from .progress import Standing
 from .quiet import Quiet
 from .records import Device
 
@@ -37,6 +38,9 @@ class Runner(Protocol):
 
     def devices(self) -> Sequence[Device]:
         """What measures, as far as that is known yet."""
+
+    def standings(self) -> Sequence[Standing]:
+        """What each of several devices contributed."""
 
     def close(self) -> None:
         """Give the devices back."""
@@ -95,6 +99,10 @@ class LocalRunner:
         target, index, _ = self._device
         found = self._pool.submit(identify_here, target, index, timeout_s=self._limit_s).result()
         return [Device("", *found)]
+
+    def standings(self) -> Sequence[Standing]:
+        """There is one device: nothing to tell."""
+        return ()
 
     def close(self) -> None:
         """End the process."""

@@ -24,7 +24,7 @@ from .builder import Builder
 from .comparison import Comparison, compare
 from .journal import Journal
 from .measure import Config
-from .progress import Knobs, Progress
+from .progress import Knobs, Progress, Standing, Watch
 from .reference import reference_task
 from .runner import LocalRunner, Runner
 from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check_search
@@ -108,6 +108,8 @@ class Tuned:
     comparison: Comparison | None
     #: Algorithms and storage that were measured; the progress is that of the network with them.
     settled: list[Settled]
+    #: What each device of a farm contributed.
+    devices: Sequence[Standing] = ()
 
     @property
     def knobs(self) -> dict[str, Knobs]:
@@ -150,7 +152,7 @@ def tune(
     *,
     relatives: Sequence[str | os.PathLike[str]] = (),
     farm: Farm | None = None,
-    watch: Callable[[Sequence[Progress]], None] | None = None,
+    watch: Watch | None = None,
 ) -> Tuned:
     """Tune a network's primary functions, beginning where the journal left off.
 
@@ -167,7 +169,7 @@ def tune(
     farm
         Devices that measure; default this machine's.
     watch
-        Called with all tasks' progress whenever a trial has ended.
+        Called whenever a trial has ended.
 
     Raises
     ------
@@ -205,8 +207,9 @@ def tune(
             return tuner.run()
 
         result = tune_variants(variants, measure, options.budget, book)
+        standings = devices.standings()
     _refuse_silence(result.progress)
-    found = Tuned(result.progress, time.monotonic() - began, None, result.settled)
+    found = Tuned(result.progress, time.monotonic() - began, None, result.settled, standings)
     if farm is None and options.compare and any(p.trials for p in found.progress):
         after = replace(network, storage=result.storage, algorithms=result.algorithms)
         comparison = compare(network, after, found.knobs, options.device_index)

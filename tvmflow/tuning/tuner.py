@@ -24,7 +24,7 @@ from .contest import Contest
 from .earlier import knobs_of_others, trials_of
 from .journal import Journal
 from .measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Measured
-from .progress import Knobs, Point, Progress
+from .progress import Knobs, Point, Progress, Watch
 from .quiet import busy
 from .records import Device, Error, Trial
 from .runner import Runner
@@ -98,7 +98,7 @@ class Tuner:
     key
         Of the devices at a tracker, for the records.
     watch
-        Called with all tasks' progress whenever a trial has ended.
+        Called whenever a trial has ended.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Tuner:
         *,
         relatives: Sequence[Journal] = (),
         key: str = "",
-        watch: Callable[[Sequence[Progress]], None] | None = None,
+        watch: Watch | None = None,
     ):
         self._builder, self._runner = builder, runner
         self._journal = journal
@@ -247,7 +247,7 @@ class Tuner:
             with busy(self._builder.quiet.lock):
                 state.search.learn([(t.knobs, float(t.cost or 0)) for t in batch])
         if self._watch is not None:
-            self._watch(self.progress)
+            self._watch(self.progress, self._runner.standings())
 
     def _record(self, trial: _Trial, measured: Measured, seconds: float) -> Trial:
         task = trial.state.progress.task
