@@ -49,7 +49,7 @@ def shapes(count: int) -> list[Shape]:
     sizes = [(112, 16), (56, 24), (28, 32), (14, 96), (7, 320)]
     return [
         Shape(1, channels // 4 * (1 + i // 5), size, size, 4, channels, 1, 1,
-              padded=False, texture=True, weights="texture")
+              padded=False, texture=True, weights="texture", input_block=4)
         for i in range(count)
         for size, channels in [sizes[i % 5]]
     ]  # fmt: skip
