@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -84,3 +85,18 @@ def _toml(path: Path, text: str) -> Any:
 
         return tomllib.loads(text)
     raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")
+
+
+def nearest(name: str, known: Sequence[str], aliases: Mapping[str, str]) -> str:
+    """``; the nearest are …``, for an error about an unknown name; empty where none is near.
+
+    Parameters
+    ----------
+    known
+        The names that there are.
+    aliases
+        Names of them by other names that a user may have meant.
+    """
+    names = [*known, *(alias for alias, meant in aliases.items() if meant in known)]
+    near = list(dict.fromkeys(difflib.get_close_matches(name, names, n=4, cutoff=0.5)))
+    return f"; the nearest are {', '.join(near)}" if near else ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
 from ..graph.rewriter import identifier
-from ..tables import check_values, read_table
+from ..tables import check_values, nearest, read_table
 from .algorithms import ALGORITHMS
 
 _REMEDY = f"Write names of convolutions, each with one of {', '.join(ALGORITHMS)}."
@@ -63,12 +62,9 @@ def resolve_algorithms(
     for name, algorithm in algorithms.items():
         found = next((n for n in (name, identifier(name), aliases.get(name)) if n in known), None)
         if found is None:
-            names = known + [alias for alias, node in aliases.items() if node in known]
-            near = list(dict.fromkeys(difflib.get_close_matches(name, names, n=4, cutoff=0.5)))
-            nearest = f"; the nearest are {', '.join(near)}" if near else ""
             raise CompileError(
                 f"The algorithms name {name!r}, which is no convolution with constant weights"
-                f"{nearest}.",
+                f"{nearest(name, known, aliases)}.",
                 remedy="Compile with -v, which prints the name of every convolution.",
             )
         if result.get(found, algorithm) != algorithm:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
-from ..tables import check_values, read_table
+from ..tables import check_values, nearest, read_table
 
 #: What a tensor may be asked to be.
 VALUES = ("texture", "buffer")
@@ -96,15 +95,11 @@ def resolve_overrides(
 
 
 def _unknown(name: str, known: list[str], aliases: Mapping[str, str]) -> CompileError:
-    names = known + [alias for alias, tensor in aliases.items() if tensor in known]
-    near = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
-    near = list(dict.fromkeys(near))
-    nearest = f"; the nearest are {', '.join(near)}" if near else ""
     inside = (
         " It is computed inside a primary function and is never stored." if name in aliases else ""
     )
     return CompileError(
-        f"The storage override {name!r} names no tensor between primary functions{nearest}."
-        f"{inside}",
+        f"The storage override {name!r} names no tensor between primary functions"
+        f"{nearest(name, known, aliases)}.{inside}",
         remedy="Compile with -v, which prints the name of every tensor.",
     )
