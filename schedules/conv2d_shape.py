@@ -89,12 +89,14 @@ class Shape:
         return self.kernel_h == self.kernel_w == 1
 
 
+#: Also of Winograd's products.
+TILE_FITS = Constraint(
+    "tile_o * tile_h * tile_w vectors must fit the device's registers.",
+    lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
+)
 #: Of register tiles; also those of pointwise convolutions.
 TILE_CONSTRAINTS = (
-    Constraint(
-        "tile_o * tile_h * tile_w vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
-    ),
+    TILE_FITS,
     Constraint(
         "tile_o must divide the output blocks and tile_h the rows: "
         "a partial tile there is a test in the hot loop.",

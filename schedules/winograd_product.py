@@ -16,7 +16,7 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .common import FAMILY, Workload
-from .conv2d_shape import input_lanes
+from .conv2d_shape import TILE_FITS, input_lanes
 from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
 
@@ -74,10 +74,7 @@ class Knobs:
 
 
 CONSTRAINTS = (
-    Constraint(
-        "tile_o * tile_h * tile_w vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
-    ),
+    TILE_FITS,
     Constraint(
         "tile_o must divide the output blocks and tile_h the rows: "
         "a partial tile there is a test in the hot loop.",
