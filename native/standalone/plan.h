@@ -1,0 +1,153 @@
+// The execution plan inside a library, and the weights beside it: byte layout and validation.
+//
+// `tvmflow/standalone/format.py` writes what is declared here; docs/standalone.md describes it.
+// All numbers are little-endian.  References between records are indices, references to text are
+// offsets into the strings, where each text ends with a zero byte.  A plan comes from a file that
+// may be damaged: nothing is followed before `tf_plan_open` has checked it.
+#ifndef TVMFLOW_STANDALONE_PLAN_H
+#define TVMFLOW_STANDALONE_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TF_PLAN_MAGIC "TVMFPLAN"
+#define TF_WEIGHTS_MAGIC "TVMFWGTS"
+#define TF_FORMAT_VERSION 1u
+#define TF_NONE 0xFFFFFFFFu
+
+typedef enum tf_section_name {
+  TF_STRINGS,       // bytes
+  TF_METADATA,      // bytes: JSON, ends with a zero byte
+  TF_EXTENSIONS,    // uint32_t: strings, OpenCL extensions that the kernels need
+  TF_ALLOCATIONS,   // tf_allocation
+  TF_WEIGHTS,       // tf_weight
+  TF_SOURCES,       // bytes: all programs' OpenCL C, one DEFLATE stream (RFC 1951)
+  TF_PROGRAMS,      // tf_program
+  TF_LAUNCHES,      // tf_launch, in order
+  TF_ARGUMENTS,     // tf_argument
+  TF_INPUTS,        // tf_interface
+  TF_OUTPUTS,       // tf_interface
+  TF_REGIONS,       // tf_region
+  TF_TEST_INPUTS,   // tf_test_input, one for each input; none: no self-test
+  TF_TEST_OUTPUTS,  // tf_test_output
+  TF_TEST_VALUES,   // double
+  TF_SECTION_COUNT
+} tf_section_name;
+
+typedef struct tf_section {
+  uint32_t offset;  // from the plan's begin, a multiple of 8
+  uint32_t count;   // of records, or of bytes
+} tf_section;
+
+typedef struct tf_header {
+  char magic[8];
+  uint32_t version;
+  uint32_t sections;       // TF_SECTION_COUNT
+  uint64_t bytes;          // of the whole plan
+  uint64_t source_bytes;   // of TF_SOURCES when inflated
+  uint64_t weight_bytes;   // of the weights, with their header
+  uint8_t weights_id[32];  // repeated in the weights' header: which weights belong to it
+  uint8_t checksum[32];    // SHA-256 of what follows the header
+  tf_section section[TF_SECTION_COUNT];
+} tf_header;
+
+// Before the weights, in the library or in a file.  Each weight begins at a multiple of 128.
+typedef struct tf_weights_header {
+  char magic[8];
+  uint32_t version;
+  uint32_t reserved;
+  uint64_t bytes;  // with this header
+  uint8_t id[32];  // SHA-256 of what follows the header
+  uint8_t padding[72];
+} tf_weights_header;
+
+typedef enum tf_kind { TF_BUFFER = 0, TF_IMAGE = 1 } tf_kind;
+
+// A memory object; tensors whose lives do not overlap share one.
+typedef struct tf_allocation {
+  uint32_t kind;           // tf_kind
+  uint32_t channel_type;   // of an image: CL_FLOAT, CL_HALF_FLOAT, ...; always CL_RGBA
+  uint32_t image_size[3];  // width, height, layers of an image2d_array_t
+  uint32_t reserved;
+  uint64_t bytes;  // of the buffer, or of the image's texels
+} tf_allocation;
+
+// Bytes of the weights that an allocation begins with, in the order of a buffer's elements or
+// an image's texels (layer, row, column).
+typedef struct tf_weight {
+  uint32_t name;        // string
+  uint32_t allocation;  // nobody else's
+  uint64_t offset;      // from the weights' begin
+  uint64_t bytes;       // as in the allocation
+} tf_weight;
+
+typedef struct tf_program {
+  uint32_t offset;  // into the inflated sources
+  uint32_t bytes;
+  uint32_t options;  // string: for the driver's compiler
+  uint32_t reserved;
+} tf_program;
+
+typedef struct tf_launch {
+  uint32_t program;
+  uint32_t kernel;          // string
+  uint32_t function;        // string
+  uint32_t first_argument;  // in TF_ARGUMENTS
+  uint32_t arguments;
+  uint32_t dimensions;  // 1 to 3
+  uint32_t global[3];   // work-items, a multiple of `local`
+  uint32_t local[3];
+} tf_launch;
+
+typedef enum tf_argument_kind { TF_MEMORY = 0, TF_VALUE = 1 } tf_argument_kind;
+
+typedef struct tf_argument {
+  uint32_t kind;        // tf_argument_kind
+  uint32_t allocation;  // TF_MEMORY
+  uint32_t bytes;       // TF_VALUE: 1 to 8
+  uint32_t reserved;
+  uint8_t value[8];
+} tf_argument;
+
+// An input or output of the network.
+typedef struct tf_interface {
+  uint32_t name;    // string
+  uint32_t layout;  // string
+  uint32_t dtype;   // tvmflow_dtype, of the host's data
+  uint32_t dimensions;
+  int64_t shape[8];
+  uint64_t bytes;  // of the host's data
+  uint32_t allocation;
+  // Data of float32 that the device keeps in 16 bits: converted on the way.
+  uint32_t half;
+  // How an image's parts follow each other in the host's data; none for a buffer.
+  uint32_t first_region;
+  uint32_t regions;
+} tf_interface;
+
+typedef struct tf_region {
+  uint64_t element;    // of the host's data where it begins
+  uint32_t origin[3];  // column, row, layer
+  uint32_t size[3];    // rows are contiguous in the host's data
+} tf_region;
+
+// Element i is low + (high - low) * u(i), with u from SplitMix64 at seed + i (see docs); integers
+// are rounded down.
+typedef struct tf_test_input {
+  uint64_t seed;
+  double low;
+  double high;
+} tf_test_input;
+
+// Every `stride`-th element of an output is compared: |got - value| <= atol + rtol * |value|.
+typedef struct tf_test_output {
+  uint32_t output;
+  uint32_t first_value;  // in TF_TEST_VALUES
+  uint32_t count;
+  uint32_t reserved;
+  uint64_t stride;
+  double rtol;
+  double atol;
+} tf_test_output;
+
+#endif

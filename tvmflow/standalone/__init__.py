@@ -1,0 +1,1 @@
+"""A compiled network as one library with a C interface: plan, runtime and weights inside."""
