@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from tunables import (
@@ -231,16 +232,18 @@ def test_patience_and_time_end_a_task(tune, tmp_path):
     assert all(math.isfinite(found.heuristic) for found in progress)
 
 
-def test_a_throttled_device_is_asked_again(tune, monkeypatch):
-    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+def test_a_throttled_device_is_asked_again_where_no_rival_throttles_with_it(tune, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
     numbers = count()
 
     def hot(knobs):
-        # Every second measurement of a candidate is from a device at half its speed.
-        return drifted(2 * cost_of(knobs), 2.0) if next(numbers) % 2 else cost_of(knobs)
+        # The first measurement, and every second one, is from a device at half its speed.
+        return cost_of(knobs) if next(numbers) % 2 else drifted(2 * cost_of(knobs), 2.0)
 
     _, _, _, records = tune(hot)
     assert all(r.cost == pytest.approx(cost_of(r.knobs)) for r in records)
+    assert len(pauses) == 1
 
 
 def test_small_drift_is_taken_out(tune):

@@ -23,7 +23,7 @@ from .timing import rated
 
 logger = logging.getLogger(__name__)
 
-#: Beyond this change of the reference kernel a measurement is repeated …
+#: Beyond this change of the reference kernel a measurement without a rival is repeated …
 DISCARD = 1.5
 #: … so often, after this pause.
 REPEATS, PAUSE_S = 2, 5.0
@@ -118,7 +118,8 @@ class Contest:
             self._tell(entrant.rival.built, submit)
 
     def _measured(self, entrant: _Entrant, measured: Measured) -> None:
-        off = max(measured.drift, 1 / measured.drift)
+        # A rival meets the same drift, so that their ratio tells nothing of it.
+        off = max(measured.drift, 1 / measured.drift) if entrant.rival is None else 1.0
         if off > DISCARD and entrant.discarded < REPEATS:
             logger.info("%s runs at %.2f of its speed: measured again", measured.device, off)
             entrant.discarded += 1
