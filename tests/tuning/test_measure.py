@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from tunables import tasks
 from tvm import te, tirx
 
 import tvmflow.tuning.building as building
+import tvmflow.tuning.measure as module
 from tvmflow.schedules.family import candidates
 from tvmflow.target import resolve
 from tvmflow.tuning.builder import Builder
 from tvmflow.tuning.case import Case
-from tvmflow.tuning.measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Config
-from tvmflow.tuning.runner import LocalRunner
+from tvmflow.tuning.measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Config, Session
+from tvmflow.tuning.reference import reference_task
+from tvmflow.tuning.runner import LocalRunner, load_here
 from tvmflow.tuning.timing import Timing
 
 #: Costs are not looked at.
@@ -81,6 +84,29 @@ def test_two_kernels_are_timed_in_turn(builder):
         assert (failed.error, failed.costs) == (DEVICE, ())
     finally:
         runner.close()
+
+
+@pytest.mark.opencl
+def test_a_changed_device_is_looked_at_again_unless_a_rival_meets_the_change(builder, monkeypatch):
+    task = tasks()["depthwise"]
+    case = builder.make_case(task).result()
+    built = builder.submit(task, None).result()
+    config = replace(QUICK, reference=builder.submit(reference_task(task.target), None).result())
+    session = Session(tvm.device("opencl"), load_here, config)
+    costs = iter([1.0, 2.0, 2.0, 1.0])
+    looked = []
+
+    def look(run):
+        looked.append(next(costs))
+        return looked[-1]
+
+    monkeypatch.setattr(module, "statistics", SimpleNamespace(median=look))
+    drifts = [session.measure(built, case).drift for _ in range(2)]
+    session._since = config.reference_every
+    drifts += [session.measure(built, case, rival).drift for rival in (None, built, None, None)]
+    # The last finds the device as it was.
+    assert drifts == [1.0, 1.0, 2.0, 2.0, 2.0, 1.0]
+    assert looked == [1.0, 2.0, 2.0, 1.0]
 
 
 @pytest.mark.opencl

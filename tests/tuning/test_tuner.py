@@ -246,6 +246,15 @@ def test_a_throttled_device_is_asked_again_where_no_rival_throttles_with_it(tune
     assert len(pauses) == 1
 
 
+def test_a_device_that_stays_slow_is_not_waited_for_again(tune, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    found, _, _, records = tune(lambda knobs: drifted(2 * cost_of(knobs), 2.0), every=True)
+    assert len(found) > 1
+    assert all(r.cost == pytest.approx(cost_of(r.knobs)) for r in records)
+    assert len(pauses) == module.REPEATS
+
+
 def test_small_drift_is_taken_out(tune):
     _, _, _, records = tune(lambda knobs: drifted(1.2 * cost_of(knobs), 1.2))
     assert all(r.cost == pytest.approx(cost_of(r.knobs)) for r in records)

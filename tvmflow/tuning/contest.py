@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any
 
 from .builder import Builder, Built
 from .case import Case
-from .measure import BUILD, Measured
+from .measure import BUILD, CHANGED, Measured
 from .progress import Knobs
 from .runner import Runner
 from .tasks import Task
@@ -23,9 +24,7 @@ from .timing import rated
 
 logger = logging.getLogger(__name__)
 
-#: Beyond this change of the reference kernel a measurement without a rival is repeated …
-DISCARD = 1.5
-#: … so often, after this pause.
+#: A device that changed is waited for so often, so long, and measured again.
 REPEATS, PAUSE_S = 2, 5.0
 #: Below this change of the reference kernel a cost that has no rival's is taken as it is.
 STEADY = 0.1
@@ -48,8 +47,6 @@ class _Entrant:
 
     built: Built
     rival: Champion | None = None
-    #: Measurements that were discarded.
-    discarded: int = 0
 
 
 class Contest:
@@ -63,12 +60,17 @@ class Contest:
         Where candidates are built and measured.
     tell
         How results reach the one thread that calls this.
+    pauses
+        How often each device was waited for in vain; shared by all contests.
     """
 
-    def __init__(self, task: Task, builder: Builder, runner: Runner, tell: Tell):
+    def __init__(
+        self, task: Task, builder: Builder, runner: Runner, tell: Tell, pauses: Counter[str]
+    ):
         self._task = task
         self._builder, self._runner = builder, runner
         self._tell = tell
+        self._pauses = pauses
         self._case: Future[Case] | None = None
         self._earlier: tuple[Knobs, float] | None = None
         self._champion: Champion | None = None
@@ -119,10 +121,7 @@ class Contest:
 
     def _measured(self, entrant: _Entrant, measured: Measured) -> None:
         # A rival meets the same drift, so that their ratio tells nothing of it.
-        off = max(measured.drift, 1 / measured.drift) if entrant.rival is None else 1.0
-        if off > DISCARD and entrant.discarded < REPEATS:
-            logger.info("%s runs at %.2f of its speed: measured again", measured.device, off)
-            entrant.discarded += 1
+        if entrant.rival is None and self._worth_waiting(measured):
             time.sleep(PAUSE_S)
             self._measure(entrant)
             return
@@ -145,6 +144,17 @@ class Contest:
         self._known[source] = measured
         for done in self._waiting.pop(source):
             done(measured)
+
+    def _worth_waiting(self, measured: Measured) -> bool:
+        """Whether a device may come back to the speed that it began with."""
+        device = measured.device
+        if max(measured.drift, 1 / measured.drift) <= CHANGED:
+            self._pauses[device] = 0
+        elif self._pauses[device] < REPEATS:
+            logger.info("%s has %.2f times its first costs: a pause", device, measured.drift)
+            self._pauses[device] += 1
+            return True
+        return False
 
 
 def _costs(entrant: _Entrant, measured: Measured) -> tuple[float, ...]:

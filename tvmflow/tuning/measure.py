@@ -20,6 +20,8 @@ from .timing import Timing, time_alone, time_in_turn
 
 #: Why a trial has no costs.
 BUILD, WRONG, CRASH, TIMEOUT, DEVICE = "build", "wrong", "crash", "timeout", "device"
+#: By so much the reference kernel's time may change: more, and it is measured again.
+CHANGED = 1.5
 #: Libraries that stay loaded: rivals of a few tasks, and who may become one.
 _KEPT = 16
 #: Runs in a row of a kernel that takes less time than its launch.
@@ -145,7 +147,7 @@ class Session:
         try:
             if self._config.cool_down_s:
                 time.sleep(self._config.cool_down_s)
-            self._look_at_reference(quiet)
+            self._look_at_reference(quiet, alone=rival is None)
             self._take(built, case)
             library = self._library(built)
             message = self._wrong(library, built, case)
@@ -228,10 +230,14 @@ class Session:
         timer = library.time_evaluator(ENTRY, self.device, number=times, repeat=1)
         return float(timer(*self._tensors).mean)
 
-    def _look_at_reference(self, quiet: Callable[[], AbstractContextManager[None]]) -> None:
+    def _look_at_reference(
+        self, quiet: Callable[[], AbstractContextManager[None]], alone: bool
+    ) -> None:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
         due = self._first is None or self._since >= self._config.reference_every
+        # After a pause the device may be as it was, which only a cost without a rival's asks for.
+        due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
         if reference is None or not reference.source_hash or not due:
             return

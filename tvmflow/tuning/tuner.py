@@ -11,6 +11,7 @@ import logging
 import math
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -123,6 +124,7 @@ class Tuner:
         self._began = time.monotonic()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._devices = runner.devices()
+        self._pauses: Counter[str] = Counter()
         self._states = [self._state(task, search(task)) for task in tasks]
         self.progress = [state.progress for state in self._states]
         self._open = 0
@@ -139,7 +141,7 @@ class Tuner:
 
     def _state(self, task: Task, search: Search) -> _State:
         """A task's books with the trials of earlier sessions."""
-        contest = Contest(task, self._builder, self._runner, self._tell)
+        contest = Contest(task, self._builder, self._runner, self._tell, self._pauses)
         state = _State(Progress(task), search, contest, [])
         learned: list[tuple[Knobs, float]] = []
         own, others = trials_of(task, self._journal, self._devices)
