@@ -3,8 +3,6 @@
 
 #include "cl_types.h"
 
-namespace tvmflow::opencl {
-
 // One row for each entry point: name, index in the dispatch table of cl_khr_icd,
 // return type, parameters.  A driver that is opened without a loader exports no
 // clXxx symbols; its entry points are then read from that table by index.
@@ -71,6 +69,9 @@ namespace tvmflow::opencl {
   ROW(clCreateImage, 96, cl_mem,                                                                   \
       (cl_context, cl_bitfield, const cl_image_format*, const cl_image_desc*, void*, cl_int*))
 
+#ifdef __cplusplus
+namespace tvmflow::opencl {
+
 // Entry points of one driver, each under its name in OpenCL.
 struct Api {
 #define TVMFLOW_OPENCL_MEMBER(name, index, result, parameters) result(*name) parameters = nullptr;
@@ -79,3 +80,4 @@ struct Api {
 };
 
 }  // namespace tvmflow::opencl
+#endif

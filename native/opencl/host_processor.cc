@@ -2,9 +2,9 @@
 
 #include <cstdio>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#else
+#include "host_features.h"
+
+#if !defined(__x86_64__)
 #include <sys/auxv.h>
 #endif
 
@@ -13,12 +13,10 @@ namespace tvmflow::opencl {
 std::string HostProcessorIdentity() {
   char text[256];
 #if defined(__x86_64__)
-  // Leaf 1: family and features up to AVX.  Leaf 7: features since AVX2.
-  unsigned a1 = 0, b1 = 0, c1 = 0, d1 = 0, a7 = 0, b7 = 0, c7 = 0, d7 = 0;
-  __get_cpuid(1, &a1, &b1, &c1, &d1);
-  __get_cpuid_count(7, 0, &a7, &b7, &c7, &d7);
-  // b1 is left out: it holds the number of the core that happens to execute this.
-  std::snprintf(text, sizeof(text), "x86 %08x %08x %08x %08x %08x %08x", a1, c1, d1, b7, c7, d7);
+  uint32_t w[6];
+  HostFeatures(w);
+  std::snprintf(text, sizeof(text), "x86 %08x %08x %08x %08x %08x %08x", w[0], w[1], w[2], w[3],
+                w[4], w[5]);
 #else
   std::snprintf(text, sizeof(text), "hwcap %lx %lx", getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
 #endif
@@ -43,13 +41,6 @@ const char* OlderProcessorName() {
 #endif
 }
 
-bool HostHasVectorDotProducts() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512vnni");
-#else
-  return false;
-#endif
-}
+bool HostHasVectorDotProducts() { return HostHasAvx512Vnni() != 0; }
 
 }  // namespace tvmflow::opencl

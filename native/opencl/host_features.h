@@ -1,0 +1,36 @@
+// What the processor that this process runs on can do, for C++ (native/opencl) and C
+// (native/standalone, which has no library of a compiler's to ask).
+#pragma once
+
+#include <stdint.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+// Words that differ where processors of x86 have different instruction sets; zeros on others.
+static inline void HostFeatures(uint32_t words[6]) {
+  for (unsigned i = 0; i < 6; ++i) words[i] = 0;
+#if defined(__x86_64__)
+  // Leaf 1: family and features up to AVX.  Leaf 7: features since AVX2.
+  uint32_t not_features = 0;  // holds the number of the core that happens to execute this
+  __get_cpuid(1, &words[0], &not_features, &words[1], &words[2]);
+  __get_cpuid_count(7, 0, &not_features, &words[3], &words[4], &words[5]);
+#endif
+}
+
+// Whether it has vpdpbusd on vectors of 512 bits, and the system saves such vectors.
+static inline int HostHasAvx512Vnni(void) {
+#if defined(__x86_64__)
+  uint32_t words[6];
+  HostFeatures(words);
+  if (!(words[1] >> 27 & 1)) return 0;  // xgetbv
+  uint32_t saved = 0;
+  uint32_t high = 0;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  (void)high;
+  const uint32_t vectors = 0xE6;  // of 128, 256 and 512 bits, and their masks
+  return (saved & vectors) == vectors && (words[3] >> 16 & 1) && (words[4] >> 11 & 1);
+#else
+  return 0;
+#endif
+}
