@@ -7,8 +7,11 @@
 #ifndef TVMFLOW_STANDALONE_PLAN_H
 #define TVMFLOW_STANDALONE_PLAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "message.h"
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
@@ -149,5 +152,40 @@ typedef struct tf_test_output {
   double rtol;
   double atol;
 } tf_test_output;
+
+// A plan that has been checked.
+typedef struct tf_plan {
+  const tf_header* header;
+  const char* strings;
+  const char* metadata;
+  const uint32_t* extensions;
+  const tf_allocation* allocations;
+  const tf_weight* weights;
+  const uint8_t* sources;
+  const tf_program* programs;
+  const tf_launch* launches;
+  const tf_argument* arguments;
+  const tf_interface* inputs;
+  const tf_interface* outputs;
+  const tf_region* regions;
+  const tf_test_input* test_inputs;
+  const tf_test_output* test_outputs;
+  const double* test_values;
+} tf_plan;
+
+static inline uint32_t tf_count(const tf_plan* plan, tf_section_name name) {
+  return plan->header->section[name].count;
+}
+
+// Checks everything that a damaged file could have wrong; `data` must stay.
+tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_message* message);
+
+// Bytes of an element of a tvmflow_dtype, and of an image's texel; 0 for what there is not.
+uint32_t tf_dtype_bytes(uint32_t dtype);
+uint32_t tf_texel_bytes(uint32_t channel_type);
+
+// Elements of an input's or output's host data, and bytes that the device keeps for it.
+uint64_t tf_elements(const tf_interface* tensor);
+uint64_t tf_device_bytes(const tf_interface* tensor);
 
 #endif

@@ -1,0 +1,60 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+
+// Adds a text in quotes; all control characters are left out.
+static void append_text(char* json, size_t bytes, const char* key, const char* text) {
+  tf_append(json, bytes, "\"%s\":\"", key);
+  for (; *text; ++text) {
+    if ((unsigned char)*text < 0x20) continue;
+    tf_append(json, bytes, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
+  }
+  tf_append(json, bytes, "\"");
+}
+
+// Names may double when their quotes are escaped.
+static size_t room(const tvmflow_model* m) { return tf_count(&m->plan, TF_METADATA) + 4096; }
+
+tvmflow_status tf_describe_create(tvmflow_model* m) {
+  m->description = calloc(room(m), 1);
+  if (m->description) return TVMFLOW_OK;
+  return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for a description.");
+}
+
+const char* tvmflow_describe(const tvmflow_model* m) {
+  if (!m || !m->description) return "{}";
+  static const char* const types[] = {"cpu", "gpu", "accelerator"};
+  const tf_device* const d = &m->device;
+  cl_ulong buffers = 0;
+  cl_ulong images = 0;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_ALLOCATIONS); ++i) {
+    const tf_allocation* const a = &m->plan.allocations[i];
+    *(a->kind == TF_IMAGE ? &images : &buffers) += a->bytes;
+  }
+  const unsigned type = d->type & CL_DEVICE_TYPE_GPU ? 1 : d->type & CL_DEVICE_TYPE_CPU ? 0 : 2;
+  const size_t bytes = room(m);
+  char* const json = m->description;
+  json[0] = 0;
+  tf_append(json, bytes, "{\"network\":%s,\"device\":{", m->plan.metadata);
+  append_text(json, bytes, "name", d->name);
+  tf_append(json, bytes, ",\"type\":\"%s\",", types[type]);
+  append_text(json, bytes, "platform", d->platform_name);
+  tf_append(json, bytes, ",");
+  append_text(json, bytes, "version", d->platform_version);
+  tf_append(json, bytes, ",");
+  append_text(json, bytes, "driver", d->driver);
+  tf_append(json, bytes, ",");
+  append_text(json, bytes, "library", d->library);
+  tf_append(json, bytes, "},\"memory\":{\"buffer_bytes\":%llu,\"image_bytes\":%llu,",
+            (unsigned long long)buffers, (unsigned long long)images);
+  tf_append(json, bytes, "\"weight_bytes\":%llu,\"weights_shared\":%s},",
+            (unsigned long long)m->weights.bytes, m->shared_memory ? "true" : "false");
+  tf_append(json, bytes, "\"kernels\":%u,\"programs\":%u,\"programs_from_cache\":%s,",
+            tf_count(&m->plan, TF_LAUNCHES), tf_count(&m->plan, TF_PROGRAMS),
+            m->from_cache ? "true" : "false");
+  append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
+  tf_append(json, bytes, "}");
+  return json;
+}

@@ -1,0 +1,277 @@
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// More are not looked at.
+enum { MAX_PLATFORMS = 16, MAX_DEVICES = 32 };
+
+typedef struct found {
+  tf_device device;
+  unsigned platform_index;
+  unsigned device_index;
+} found;
+
+static void device_text(const tf_device* d, cl_uint what, char* text, size_t bytes) {
+  text[0] = 0;
+  if (d->api.clGetDeviceInfo(d->id, what, bytes, text, NULL) != CL_SUCCESS) text[0] = 0;
+  text[bytes - 1] = 0;
+}
+
+static void platform_text(const tf_device* d, cl_uint what, char* text, size_t bytes) {
+  text[0] = 0;
+  if (d->api.clGetPlatformInfo(d->platform, what, bytes, text, NULL) != CL_SUCCESS) text[0] = 0;
+  text[bytes - 1] = 0;
+}
+
+// Leaves `value` as it is where the driver does not answer.
+static void query(const tf_device* d, cl_uint what, void* value, size_t bytes) {
+  (void)d->api.clGetDeviceInfo(d->id, what, bytes, value, NULL);
+}
+
+static void describe(tf_device* d) {
+  device_text(d, CL_DEVICE_NAME, d->name, sizeof(d->name));
+  device_text(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver));
+  platform_text(d, CL_PLATFORM_NAME, d->platform_name, sizeof(d->platform_name));
+  platform_text(d, CL_PLATFORM_VERSION, d->platform_version, sizeof(d->platform_version));
+  query(d, CL_DEVICE_TYPE, &d->type, sizeof(d->type));
+  query(d, CL_DEVICE_GLOBAL_MEM_SIZE, &d->memory_bytes, sizeof(d->memory_bytes));
+  query(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, &d->largest_allocation, sizeof(d->largest_allocation));
+  query(d, CL_DEVICE_MAX_WORK_GROUP_SIZE, &d->largest_group, sizeof(d->largest_group));
+  query(d, CL_DEVICE_MAX_WORK_ITEM_SIZES, d->largest_local, sizeof(d->largest_local));
+  cl_bool images = CL_FALSE;
+  query(d, CL_DEVICE_IMAGE_SUPPORT, &images, sizeof(images));
+  if (images) {
+    query(d, CL_DEVICE_IMAGE2D_MAX_WIDTH, &d->largest_image[0], sizeof(size_t));
+    query(d, CL_DEVICE_IMAGE2D_MAX_HEIGHT, &d->largest_image[1], sizeof(size_t));
+    query(d, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE, &d->largest_image[2], sizeof(size_t));
+  }
+  d->compiles_at_launch = strcmp(d->platform_name, "Portable Computing Language") == 0;
+}
+
+// Why the device cannot be used; NULL when it can.
+static const char* unusable(const tf_device* d) {
+  cl_bool available = CL_FALSE;
+  cl_bool compiler = CL_FALSE;
+  query(d, CL_DEVICE_AVAILABLE, &available, sizeof(available));
+  query(d, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof(compiler));
+  if (!available) return "is not available";
+  if (!compiler) return "has no compiler";
+  char version[128];
+  device_text(d, CL_DEVICE_VERSION, version, sizeof(version));
+  // The specification fixes the form "OpenCL <major>.<minor> <anything>".
+  const bool recent = strncmp(version, "OpenCL ", 7) == 0 && strcmp(version + 7, "1.2") >= 0;
+  return recent ? NULL : "is older than OpenCL 1.2";
+}
+
+static int rank(const tf_device* d) {
+  if (d->type & CL_DEVICE_TYPE_GPU) return 0;
+  return d->type & CL_DEVICE_TYPE_ACCELERATOR ? 1 : 2;
+}
+
+static unsigned find_devices(const tf_library* library, const char* name, found* all, char* tried,
+                             size_t tried_bytes) {
+  cl_platform_id platforms[MAX_PLATFORMS];
+  cl_uint platform_count = 0;
+  unsigned count = 0;
+  if (library->get_platforms(MAX_PLATFORMS, platforms, &platform_count) != CL_SUCCESS)
+    platform_count = 0;
+  if (platform_count > MAX_PLATFORMS) platform_count = MAX_PLATFORMS;
+  if (!platform_count) tf_append(tried, tried_bytes, "it has no platform");
+  for (cl_uint p = 0; p < platform_count; ++p) {
+    found next = {.device = {.platform = platforms[p]}, .platform_index = p};
+    tf_device* d = &next.device;
+    snprintf(d->library, sizeof(d->library), "%s", name);
+    if (!tf_opencl_resolve(&d->api, library, platforms[p])) {
+      tf_append(tried, tried_bytes, "%sit lacks functions of OpenCL 1.2", p ? "; " : "");
+      continue;
+    }
+    cl_device_id ids[MAX_DEVICES];
+    cl_uint id_count = 0;
+    if (d->api.clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MAX_DEVICES, ids, &id_count) !=
+        CL_SUCCESS)
+      id_count = 0;
+    if (!id_count) tf_append(tried, tried_bytes, "%sa platform has no device", p ? "; " : "");
+    for (cl_uint i = 0; i < id_count && i < MAX_DEVICES && count < MAX_DEVICES; ++i) {
+      d->id = ids[i];
+      next.device_index = i;
+      describe(d);
+      const char* const reason = unusable(d);
+      tf_append(tried, tried_bytes, "%sdevice '%s' of '%s' %s", p || i ? "; " : "", d->name,
+                d->platform_name, reason ? reason : "is usable");
+      if (reason) continue;
+      unsigned place = count++;
+      for (; place > 0 && rank(&all[place - 1].device) > rank(d); --place)
+        all[place] = all[place - 1];
+      all[place] = next;
+    }
+  }
+  return count;
+}
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+static bool contains(const char* text, const char* part, size_t part_length) {
+  for (; *text; ++text) {
+    size_t i = 0;
+    while (i < part_length && text[i] && lower(text[i]) == lower(part[i])) ++i;
+    if (i == part_length) return true;
+  }
+  return part_length == 0;
+}
+
+// Whether a part of TVMFLOW_OPENCL_DEVICE is the index, or a part of the name.
+static bool matches(const char* part, size_t length, unsigned index, const char* name) {
+  if (length == 0) return true;
+  char* end;
+  const unsigned long number = strtoul(part, &end, 10);
+  if (end == part + length) return number == index;
+  return contains(name, part, length);
+}
+
+// "platform:device", or one part of either's name, or the platform's index.
+static bool is_wanted(const char* wanted, const found* f) {
+  const char* const colon = strchr(wanted, ':');
+  const tf_device* const d = &f->device;
+  static const char* const types[] = {"gpu", "accelerator", "cpu"};
+  const char* const last = colon ? colon + 1 : wanted;
+  const bool is_type = strcmp(last, types[rank(d)]) == 0;
+  if (!colon)
+    return is_type || matches(wanted, strlen(wanted), f->platform_index, d->platform_name) ||
+           (!(*wanted >= '0' && *wanted <= '9') && contains(d->name, wanted, strlen(wanted)));
+  return matches(wanted, (size_t)(colon - wanted), f->platform_index, d->platform_name) &&
+         (is_type || matches(last, strlen(last), f->device_index, d->name));
+}
+
+// The device among those of one library; NULL when it is not there.
+static const found* choose(const found* all, unsigned count, const tvmflow_options* options) {
+  const char* const wanted = getenv("TVMFLOW_OPENCL_DEVICE");
+  for (unsigned i = 0; i < count; ++i) {
+    if (options->cl_device) {
+      if (all[i].device.id == options->cl_device) return &all[i];
+    } else if (options->device_index || !wanted || !*wanted) {
+      return options->device_index < count ? &all[options->device_index] : NULL;
+    } else if (is_wanted(wanted, &all[i])) {
+      return &all[i];
+    }
+  }
+  return NULL;
+}
+
+tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
+                              tf_message* message) {
+  char tried[TF_MESSAGE_BYTES - 512] = "";
+  bool any = false;
+  found* const all = calloc(MAX_DEVICES, sizeof(found));
+  if (!all) return tf_fail(message, TVMFLOW_ERROR_MEMORY, "No memory to look for devices.");
+  const found* chosen = NULL;
+  const char* name;
+  for (unsigned i = 0; !chosen && (name = tf_library_name(options->opencl_library, i)); ++i) {
+    tf_library library;
+    const char* reason = "";
+    tf_append(tried, sizeof(tried), "\n  %s: ", name);
+    if (!tf_library_open(&library, name, &reason)) {
+      tf_append(tried, sizeof(tried), "%s", reason);
+      continue;
+    }
+    const unsigned count = find_devices(&library, name, all, tried, sizeof(tried));
+    any = any || count > 0;
+    chosen = choose(all, count, options);
+  }
+  if (chosen) *device = chosen->device;
+  free(all);
+  if (chosen) return TVMFLOW_OK;
+  if (any)
+    return tf_fail(message, TVMFLOW_ERROR_ARGUMENT,
+                   "The device that was asked for (options' device_index or cl_device, or "
+                   "TVMFLOW_OPENCL_DEVICE) is none of those that were found. Remedy: choose one "
+                   "of them.\nLibraries tried:%s",
+                   tried);
+  return tf_fail(message, TVMFLOW_ERROR_NO_OPENCL,
+                 "No OpenCL device was found. Remedy: install the device's driver; on Android "
+                 "declare <uses-native-library android:name=\"libOpenCL.so\"/> in the manifest; "
+                 "or name the library in the options or in TVMFLOW_OPENCL_LIBRARY.\n"
+                 "Libraries tried:%s",
+                 tried);
+}
+
+bool tf_device_has(const tf_device* device, const char* extension) {
+  size_t bytes = 0;
+  if (device->api.clGetDeviceInfo(device->id, CL_DEVICE_EXTENSIONS, 0, NULL, &bytes) != CL_SUCCESS)
+    return false;
+  char* const list = calloc(bytes + 1, 1);
+  if (!list) return false;
+  query(device, CL_DEVICE_EXTENSIONS, list, bytes);
+  const size_t length = strlen(extension);
+  bool has = false;
+  for (const char* at = list; !has && (at = strstr(at, extension)); at += length)
+    has = (at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0);
+  free(list);
+  return has;
+}
+
+static tvmflow_status check_allocation(const tf_device* d, const tf_allocation* a,
+                                       tf_message* message) {
+  static const char* const remedy =
+      "Remedy: compile the network for this device, or with --storage buffer";
+  if (a->bytes > d->largest_allocation)
+    return tf_fail(message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "The network needs %llu bytes at once, but device '%s' allocates at most %llu. "
+                   "%s.",
+                   (unsigned long long)a->bytes, d->name, (unsigned long long)d->largest_allocation,
+                   remedy);
+  if (a->kind != TF_IMAGE) return TVMFLOW_OK;
+  if (!d->largest_image[0])
+    return tf_fail(message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "The network needs images, but device '%s' has none. %s.", d->name, remedy);
+  for (unsigned i = 0; i < 3; ++i) {
+    if (a->image_size[i] > d->largest_image[i])
+      return tf_fail(message, TVMFLOW_ERROR_UNSUPPORTED,
+                     "The network needs an image of %ux%ux%u (width, height, layers), but those "
+                     "of device '%s' have at most %zux%zux%zu. %s.",
+                     a->image_size[0], a->image_size[1], a->image_size[2], d->name,
+                     d->largest_image[0], d->largest_image[1], d->largest_image[2], remedy);
+  }
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_device_check(const tf_device* d, const tf_plan* plan, tf_message* message) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_EXTENSIONS); ++i) {
+    const char* const extension = plan->strings + plan->extensions[i];
+    if (!tf_device_has(d, extension))
+      return tf_fail(message, TVMFLOW_ERROR_UNSUPPORTED,
+                     "The network needs OpenCL's extension %s, which device '%s' lacks. Remedy: "
+                     "compile the network for this device.",
+                     extension, d->name);
+  }
+  cl_ulong bytes = 0;
+  for (uint32_t i = 0; i < tf_count(plan, TF_ALLOCATIONS); ++i) {
+    const tvmflow_status status = check_allocation(d, &plan->allocations[i], message);
+    if (status) return status;
+    bytes += plan->allocations[i].bytes;
+  }
+  if (bytes > d->memory_bytes)
+    return tf_fail(message, TVMFLOW_ERROR_MEMORY,
+                   "The network needs %llu bytes, but device '%s' has only %llu. Remedy: use a "
+                   "smaller network or batch, or fp16.",
+                   (unsigned long long)bytes, d->name, (unsigned long long)d->memory_bytes);
+  for (uint32_t i = 0; i < tf_count(plan, TF_LAUNCHES); ++i) {
+    const tf_launch* l = &plan->launches[i];
+    double group = 1;  // exact up to 2^53, and the limits are far below
+    bool fits = true;
+    for (uint32_t j = 0; j < l->dimensions; ++j) {
+      group *= l->local[j];
+      fits = fits && l->local[j] <= d->largest_local[j];
+    }
+    if (!fits || group > (double)d->largest_group)
+      return tf_fail(message, TVMFLOW_ERROR_UNSUPPORTED,
+                     "Kernel '%s' needs work-groups of %ux%ux%u, but device '%s' allows %zu "
+                     "work-items, %zux%zux%zu at most. Remedy: compile the network for this "
+                     "device.",
+                     plan->strings + l->kernel, l->local[0], l->dimensions > 1 ? l->local[1] : 1u,
+                     l->dimensions > 2 ? l->local[2] : 1u, d->name, d->largest_group,
+                     d->largest_local[0], d->largest_local[1], d->largest_local[2]);
+  }
+  return TVMFLOW_OK;
+}

@@ -1,0 +1,106 @@
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "model.h"
+
+static cl_mem create(const tvmflow_model* m, const tf_allocation* a, cl_bitfield flags, void* host,
+                     cl_int* code) {
+  const tf_opencl* const api = &m->device.api;
+  if (a->kind == TF_BUFFER) return api->clCreateBuffer(m->context, flags, a->bytes, host, code);
+  const cl_image_format format = {CL_RGBA, a->channel_type};
+  const cl_image_desc layout = {
+      .image_type = CL_MEM_OBJECT_IMAGE2D_ARRAY,
+      .image_width = a->image_size[0],
+      .image_height = a->image_size[1],
+      .image_array_size = a->image_size[2],
+  };
+  return api->clCreateImage(m->context, flags, &format, &layout, host, code);
+}
+
+static tvmflow_status allocate(tvmflow_model* m, uint32_t index, cl_bitfield flags) {
+  const tf_allocation* const a = &m->plan.allocations[index];
+  cl_int code = CL_SUCCESS;
+  m->own[index] = create(m, a, flags, NULL, &code);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  m->own[index] = NULL;
+  if (a->kind == TF_BUFFER)
+    return tf_fail_opencl(&m->message, code, "Allocating %llu bytes on device '%s'",
+                          (unsigned long long)a->bytes, m->device.name);
+  return tf_fail_opencl(&m->message, code, "Allocating an image of %ux%ux%u on device '%s'",
+                        a->image_size[0], a->image_size[1], a->image_size[2], m->device.name);
+}
+
+// A CPU's device can use the weights where they are mapped.
+static bool share(tvmflow_model* m, const tf_weight* w) {
+  const tf_allocation* const a = &m->plan.allocations[w->allocation];
+  if (!tf_is_cpu(&m->device) || a->bytes > m->weights.bytes - w->offset) return false;
+  // OpenCL has no pointers to constant memory; the flag says that nothing is written.
+  void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
+  cl_int code = CL_SUCCESS;
+  m->own[w->allocation] = create(m, a, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, data, &code);
+  if (code != CL_SUCCESS) {
+    m->own[w->allocation] = NULL;
+    return false;
+  }
+  m->shared_memory = true;
+  return true;
+}
+
+static tvmflow_status upload(tvmflow_model* m, const tf_weight* w) {
+  const tf_opencl* const api = &m->device.api;
+  const tf_allocation* const a = &m->plan.allocations[w->allocation];
+  const uint8_t* const data = m->weights.data + w->offset;
+  const tvmflow_status status = allocate(m, w->allocation, CL_MEM_READ_ONLY);
+  if (status) return status;
+  cl_int code;
+  if (a->kind == TF_BUFFER) {
+    code = api->clEnqueueWriteBuffer(m->queue, m->own[w->allocation], CL_TRUE, 0, w->bytes, data, 0,
+                                     NULL, NULL);
+  } else {
+    const size_t origin[3] = {0};
+    const size_t size[3] = {a->image_size[0], a->image_size[1], a->image_size[2]};
+    code = api->clEnqueueWriteImage(m->queue, m->own[w->allocation], CL_TRUE, origin, size, 0, 0,
+                                    data, 0, NULL, NULL);
+  }
+  if (code != CL_SUCCESS)
+    return tf_fail_opencl(&m->message, code, "Uploading weight '%s' to device '%s'",
+                          m->plan.strings + w->name, m->device.name);
+  // The pages that were read need not stay in memory: nothing reads them again, and they could
+  // be read from the file.
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1);
+  const uintptr_t end = ((uintptr_t)data + w->bytes) & ~(page - 1);
+  if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_memory_create(tvmflow_model* m) {
+  const uint32_t count = tf_count(&m->plan, TF_ALLOCATIONS);
+  m->own = calloc(count + 1u, sizeof(cl_mem));
+  m->bound = calloc(count + 1u, sizeof(cl_mem));
+  if (!m->own || !m->bound)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i) {
+    const tf_weight* const w = &m->plan.weights[i];
+    const tvmflow_status status = share(m, w) ? TVMFLOW_OK : upload(m, w);
+    if (status) return status;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!m->own[i]) {
+      const tvmflow_status status = allocate(m, i, CL_MEM_READ_WRITE);
+      if (status) return status;
+    }
+    m->bound[i] = m->own[i];
+  }
+  return TVMFLOW_OK;
+}
+
+void tf_memory_destroy(tvmflow_model* m) {
+  const uint32_t count = m->own ? tf_count(&m->plan, TF_ALLOCATIONS) : 0;
+  for (uint32_t i = 0; i < count; ++i)
+    if (m->own[i]) (void)m->device.api.clReleaseMemObject(m->own[i]);
+  free(m->own);
+  free(m->bound);
+  m->own = m->bound = NULL;
+}

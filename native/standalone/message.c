@@ -1,0 +1,66 @@
+#include "message.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../opencl/error_codes.h"
+
+typedef struct tf_code {
+  cl_int code;
+  const char* name;
+  const char* hint;
+} tf_code;
+
+#define TF_ROW(code, name, hint) {code, name, hint},
+static const tf_code codes[] = {TVMFLOW_OPENCL_CODES(TF_ROW)};
+#undef TF_ROW
+
+static tvmflow_status status_of(cl_int code) {
+  switch (code) {
+    case -4:  // memory object, resources, host memory
+    case -5:
+    case -6:
+      return TVMFLOW_ERROR_MEMORY;
+    case -10:  // image format, image size, buffer size, image descriptor
+    case -40:
+    case -61:
+    case -65:
+      return TVMFLOW_ERROR_UNSUPPORTED;
+    default:
+      return TVMFLOW_ERROR_DEVICE;
+  }
+}
+
+tvmflow_status tf_fail(tf_message* message, tvmflow_status status, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message->text, sizeof(message->text), format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+tvmflow_status tf_fail_opencl(tf_message* message, cl_int code, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message->text, sizeof(message->text), format, arguments);
+  va_end(arguments);
+  const char* name = "an unknown OpenCL error";
+  const char* hint = "";
+  for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); ++i) {
+    if (codes[i].code != code) continue;
+    name = codes[i].name;
+    hint = codes[i].hint;
+  }
+  tf_append(message->text, sizeof(message->text), " failed with %s (%d)%s%s.", name, (int)code,
+            *hint ? ": " : "", hint);
+  return status_of(code);
+}
+
+void tf_append(char* text, size_t bytes, const char* format, ...) {
+  const size_t used = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + used, bytes - used, format, arguments);
+  va_end(arguments);
+}

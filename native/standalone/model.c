@@ -1,0 +1,200 @@
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t tvmflow_api_version(void) { return TVMFLOW_API_VERSION; }
+
+const char* tvmflow_message(const tvmflow_model* m) {
+  return m ? m->message.text : "There is no instance: no memory was left for it.";
+}
+
+static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* given,
+                                   tvmflow_options* options) {
+  memset(options, 0, sizeof(*options));
+  if (!given) return TVMFLOW_OK;
+  if (given->struct_size < offsetof(tvmflow_options, opencl_library))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' struct_size is %zu, expected sizeof(tvmflow_options). Remedy: "
+                   "set it.",
+                   given->struct_size);
+  // An application may be older than the library, or newer.
+  const size_t known =
+      given->struct_size < sizeof(*options) ? given->struct_size : sizeof(*options);
+  memcpy(options, given, known);
+  if (options->flags & ~(uint32_t)(TVMFLOW_PROFILE | TVMFLOW_NO_COMMAND_BUFFER))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' flags 0x%x hold one that this library does not know.",
+                   options->flags);
+  if (options->cl_context && !options->cl_device)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options have a cl_context without its cl_device. Remedy: set both.");
+  m->flags = options->flags;
+  if (options->cache_folder) {
+    m->cache_folder = malloc(strlen(options->cache_folder) + 1);
+    if (!m->cache_folder)
+      return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the options.");
+    strcpy(m->cache_folder, options->cache_folder);
+  }
+  return TVMFLOW_OK;
+}
+
+static tvmflow_status make_queue(tvmflow_model* m, const tvmflow_options* options) {
+  const tf_opencl* const api = &m->device.api;
+  cl_int code = CL_SUCCESS;
+  if (options->cl_context) {
+    code = api->clRetainContext(options->cl_context);
+    if (code == CL_SUCCESS) m->context = options->cl_context;
+  } else {
+    const intptr_t properties[] = {CL_CONTEXT_PLATFORM, (intptr_t)m->device.platform, 0};
+    m->context = api->clCreateContext(properties, 1, &m->device.id, NULL, NULL, &code);
+  }
+  if (code != CL_SUCCESS) {
+    m->context = NULL;
+    return tf_fail_opencl(&m->message, code, "Creating a context on device '%s'", m->device.name);
+  }
+  const cl_bitfield properties = m->flags & TVMFLOW_PROFILE ? CL_QUEUE_PROFILING_ENABLE : 0;
+  m->queue = api->clCreateCommandQueue(m->context, m->device.id, properties, &code);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  m->queue = NULL;
+  return tf_fail_opencl(&m->message, code, "Creating a queue on device '%s'", m->device.name);
+}
+
+// What runs need, so that none of them allocates.
+static tvmflow_status make_room(tvmflow_model* m) {
+  size_t halves = 0;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_INPUTS) + tf_count(&m->plan, TF_OUTPUTS); ++i) {
+    const uint32_t inputs = tf_count(&m->plan, TF_INPUTS);
+    const tf_interface* const t = i < inputs ? &m->plan.inputs[i] : &m->plan.outputs[i - inputs];
+    if (t->half && tf_elements(t) > halves) halves = tf_elements(t);
+  }
+  const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
+  const bool profile = m->flags & TVMFLOW_PROFILE;
+  if (halves) m->halves = malloc(halves * sizeof(uint16_t));
+  if (profile) {
+    m->events = calloc(launches, sizeof(cl_event));
+    m->kernels = calloc(launches, sizeof(tvmflow_kernel));
+  }
+  if ((halves && !m->halves) || (profile && (!m->events || !m->kernels)))
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for inputs and outputs.");
+  return TVMFLOW_OK;
+}
+
+static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
+  tvmflow_options options;
+  tvmflow_status status = read_options(m, given, &options);
+  size_t bytes = 0;
+  if (!status) status = tf_library_check(&m->message);
+  const void* const plan = tf_library_plan(&bytes);
+  if (!status) status = tf_plan_open(&m->plan, plan, bytes, &m->message);
+  if (!status) status = tf_weights_open(&m->weights, &m->plan, options.weights_path, &m->message);
+  if (!status) status = tf_device_find(&m->device, &options, &m->message);
+  if (!status) status = tf_device_check(&m->device, &m->plan, &m->message);
+  if (!status) status = make_queue(m, &options);
+  if (!status) status = tf_memory_create(m);
+  if (!status) status = tf_programs_create(m);
+  if (!status) status = make_room(m);
+  m->recording_is_old = true;
+  return status ? status : tf_describe_create(m);
+}
+
+// Gives everything back that there is.
+static void release(tvmflow_model* m) {
+  const tf_opencl* const api = &m->device.api;
+  if (m->queue) (void)api->clFinish(m->queue);
+  tf_recording_end(m->recording);
+  tf_programs_destroy(m);
+  tf_memory_destroy(m);
+  if (m->queue) (void)api->clReleaseCommandQueue(m->queue);
+  if (m->context) (void)api->clReleaseContext(m->context);
+  tf_weights_close(&m->weights);
+  free(m->halves);
+  free(m->events);
+  free(m->kernels);
+  free(m->description);
+  free(m->cache_folder);
+}
+
+tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** model) {
+  if (!model) return TVMFLOW_ERROR_ARGUMENT;
+  tvmflow_model* const m = calloc(1, sizeof(tvmflow_model));
+  *model = m;
+  if (!m) return TVMFLOW_ERROR_MEMORY;
+  const tvmflow_status status = create(m, options);
+  if (!status) return TVMFLOW_OK;
+  release(m);
+  const tf_message message = m->message;
+  *m = (tvmflow_model){.message = message, .failed = status};
+  return status;
+}
+
+void tvmflow_destroy(tvmflow_model* m) {
+  if (!m) return;
+  release(m);
+  free(m);
+}
+
+tvmflow_status tf_check_idle(tvmflow_model* m, const char* attempt) {
+  if (!m) return TVMFLOW_ERROR_ARGUMENT;
+  if (m->failed) return m->failed;
+  if (!m->started) return TVMFLOW_OK;
+  return tf_fail(&m->message, TVMFLOW_ERROR_BUSY,
+                 "%s: a run was started and not waited for. Remedy: call tvmflow_wait first.",
+                 attempt);
+}
+
+tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
+  const tf_opencl* const api = &m->device.api;
+  if (!events && m->recording_is_old && !(m->flags & TVMFLOW_NO_COMMAND_BUFFER)) {
+    tf_recording_end(m->recording);
+    m->recording = tf_recording_begin(m);
+    m->recording_is_old = false;
+  }
+  cl_int code = CL_SUCCESS;
+  uint32_t i = 0;
+  if (!events && m->recording) {
+    code = tf_recording_enqueue(m, m->recording);
+  } else {
+    for (; code == CL_SUCCESS && i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
+      const tf_step* const s = &m->steps[i];
+      code = api->clEnqueueNDRangeKernel(m->queue, s->kernel, s->dimensions, NULL, s->global,
+                                         s->local, 0, NULL, events ? &events[i] : NULL);
+    }
+  }
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  (void)api->clFinish(m->queue);
+  return tf_fail_opencl(&m->message, code, "Running kernel '%s'",
+                        i ? m->plan.strings + m->plan.launches[i - 1].kernel : "(all)");
+}
+
+tvmflow_status tf_finish(tvmflow_model* m) {
+  const cl_int code = m->device.api.clFinish(m->queue);
+  if (code != CL_SUCCESS)
+    return tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name);
+  if (!m->stored) tf_programs_store(m);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_start(tvmflow_model* m) {
+  tvmflow_status status = tf_check_idle(m, "Starting a run");
+  if (!status) status = tf_enqueue(m, NULL);
+  if (status) return status;
+  m->started = true;
+  const cl_int code = m->device.api.clFlush(m->queue);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  (void)tvmflow_wait(m);
+  return tf_fail_opencl(&m->message, code, "Starting a run on device '%s'", m->device.name);
+}
+
+tvmflow_status tvmflow_wait(tvmflow_model* m) {
+  if (!m) return TVMFLOW_ERROR_ARGUMENT;
+  if (m->failed || !m->started) return m->failed;
+  m->started = false;
+  return tf_finish(m);
+}
+
+tvmflow_status tvmflow_run(tvmflow_model* m) {
+  tvmflow_status status = tf_check_idle(m, "Running");
+  if (!status) status = tf_enqueue(m, NULL);
+  return status ? status : tf_finish(m);
+}

@@ -1,0 +1,109 @@
+#include "opencl.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Stands for a library that is in the process already: linked to it, preloaded, or opened by
+// another part of the application for everybody.
+static const char in_process[] = "(in the process)";
+
+// The first names are found where the system or, on Android, the application's manifest
+// (uses-native-library) makes them visible; the paths are where vendors of Android devices
+// keep them.
+static const char* const names[] = {
+    in_process,
+    "libOpenCL.so.1",
+    "libOpenCL.so",
+    "libOpenCL-pixel.so",
+    "/system/vendor/lib64/libOpenCL.so",
+    "/vendor/lib64/libOpenCL.so",
+    "/system/lib64/libOpenCL.so",
+    "/vendor/lib64/egl/libGLES_mali.so",
+    "/system/vendor/lib64/egl/libGLES_mali.so",
+    "/system/lib64/egl/libGLES_mali.so",
+    "/vendor/lib64/libPVROCL.so",
+    "/system/vendor/lib64/libPVROCL.so",
+    "/system/vendor/lib64/libllvm-qcom.so",
+    "libnvidia-opencl.so.1",
+    NULL,
+};
+
+// Function pointers are not void* to C; POSIX says that they fit.
+typedef void (*function)(void);
+
+static function symbol(void* handle, const char* name) {
+  void* const address = dlsym(handle, name);
+  function found;
+  memcpy(&found, &address, sizeof(found));
+  return found;
+}
+
+const char* tf_library_name(const char* only, unsigned index) {
+  const char* const chosen = only ? only : getenv("TVMFLOW_OPENCL_LIBRARY");
+  if (chosen && *chosen) return index == 0 ? chosen : NULL;
+  return index < sizeof(names) / sizeof(names[0]) ? names[index] : NULL;
+}
+
+// Vendors' libraries lie in another linker namespace than the application's; Android's own
+// libraries reach them through this function, where applications may call it.
+static void* open_from_vendor(const char* name) {
+  void* const ndk_support = dlopen("libvndksupport.so", RTLD_LAZY | RTLD_LOCAL);
+  if (!ndk_support) return NULL;
+  void* (*const load)(const char*, int) =
+      (void* (*)(const char*, int))symbol(ndk_support, "android_load_sphal_library");
+  return load ? load(name, RTLD_LAZY | RTLD_LOCAL) : NULL;
+}
+
+bool tf_library_open(tf_library* library, const char* name, const char** reason) {
+  // Lazily bound: a driver may reference symbols that only optional parts of it need.
+  const bool inside = name == in_process;
+  void* handle = dlopen(inside ? NULL : name, RTLD_LAZY | RTLD_LOCAL);
+  if (!handle) {
+    const char* const error = dlerror();
+    *reason = error ? error : "it cannot be opened";
+    if (name[0] == '/') handle = open_from_vendor(strrchr(name, '/') + 1);
+    if (!handle) return false;
+  }
+  library->handle = handle;
+  function get_platforms = symbol(handle, "clGetPlatformIDs");
+  library->exported = get_platforms != NULL;
+  if (!get_platforms) get_platforms = symbol(handle, "clIcdGetPlatformIDsKHR");
+  if (!get_platforms) {
+    void* (*const address_of)(const char*) =
+        (void* (*)(const char*))symbol(handle, "clGetExtensionFunctionAddress");
+    void* const address = address_of ? address_of("clIcdGetPlatformIDsKHR") : NULL;
+    memcpy(&get_platforms, &address, sizeof(get_platforms));
+  }
+  library->get_platforms = (cl_int (*)(cl_uint, cl_platform_id*, cl_uint*))get_platforms;
+  if (get_platforms) return true;
+  dlclose(handle);
+  *reason = inside ? "there is none" : "it is not an OpenCL library";
+  return false;
+}
+
+bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform) {
+  bool complete = true;
+  memset(api, 0, sizeof(*api));
+#define TF_FROM_LIBRARY(name, index, result, parameters)                                           \
+  if (library->exported) api->name = (result(*) parameters)symbol(library->handle, #name);
+#define TF_FROM_TABLE(name, index, result, parameters)                                             \
+  if (!api->name && platform->dispatch)                                                            \
+    memcpy(&api->name, &platform->dispatch[index], sizeof(api->name));
+#define TF_NEEDED(name, index, result, parameters)                                                 \
+  TF_FROM_LIBRARY(name, index, result, parameters)                                                 \
+  TF_FROM_TABLE(name, index, result, parameters)                                                   \
+  complete = complete && api->name;
+  TVMFLOW_OPENCL_ENTRY_POINTS(TF_NEEDED)
+  TF_MORE_ENTRY_POINTS(TF_NEEDED)
+  // A driver's table may end before the optional ones: they are taken from it only where
+  // nothing else can be.
+  TF_OPTIONAL_ENTRY_POINTS(TF_FROM_LIBRARY)
+  if (!library->exported) {
+    TF_OPTIONAL_ENTRY_POINTS(TF_FROM_TABLE)
+  }
+#undef TF_NEEDED
+#undef TF_FROM_TABLE
+#undef TF_FROM_LIBRARY
+  return complete;
+}

@@ -1,0 +1,263 @@
+#include "plan.h"
+
+#include <string.h>
+
+#include "inflate.h"
+#include "sha256.h"
+
+// No network has as many; sums of such numbers do not overflow.
+#define MAX_BYTES (1ull << 46)
+
+static const uint8_t record_bytes[TF_SECTION_COUNT] = {
+    [TF_STRINGS] = 1,
+    [TF_METADATA] = 1,
+    [TF_EXTENSIONS] = sizeof(uint32_t),
+    [TF_ALLOCATIONS] = sizeof(tf_allocation),
+    [TF_WEIGHTS] = sizeof(tf_weight),
+    [TF_SOURCES] = 1,
+    [TF_PROGRAMS] = sizeof(tf_program),
+    [TF_LAUNCHES] = sizeof(tf_launch),
+    [TF_ARGUMENTS] = sizeof(tf_argument),
+    [TF_INPUTS] = sizeof(tf_interface),
+    [TF_OUTPUTS] = sizeof(tf_interface),
+    [TF_REGIONS] = sizeof(tf_region),
+    [TF_TEST_INPUTS] = sizeof(tf_test_input),
+    [TF_TEST_OUTPUTS] = sizeof(tf_test_output),
+    [TF_TEST_VALUES] = sizeof(double),
+};
+
+uint32_t tf_dtype_bytes(uint32_t dtype) {
+  static const uint8_t bytes[] = {4, 2, 8, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+  return dtype < sizeof(bytes) ? bytes[dtype] : 0;
+}
+
+uint32_t tf_texel_bytes(uint32_t channel_type) {
+  if (channel_type == CL_FLOAT || channel_type == CL_SIGNED_INT32 ||
+      channel_type == CL_UNSIGNED_INT32)
+    return 16;
+  if (channel_type == CL_HALF_FLOAT || channel_type == CL_SIGNED_INT16 ||
+      channel_type == CL_UNSIGNED_INT16)
+    return 8;
+  return channel_type == CL_SIGNED_INT8 || channel_type == CL_UNSIGNED_INT8 ? 4 : 0;
+}
+
+uint64_t tf_elements(const tf_interface* tensor) {
+  return tensor->bytes / tf_dtype_bytes(tensor->dtype);
+}
+
+uint64_t tf_device_bytes(const tf_interface* tensor) {
+  return tensor->half ? tensor->bytes / 2 : tensor->bytes;
+}
+
+// MAX_BYTES where the product is at least that.
+static uint64_t product(uint64_t a, uint64_t b, uint64_t c) {
+  if (a == 0 || b == 0 || c == 0) return 0;
+  if (a >= MAX_BYTES || b >= MAX_BYTES / a) return MAX_BYTES;
+  return c >= MAX_BYTES / (a * b) ? MAX_BYTES : a * b * c;
+}
+
+static bool is_string(const tf_plan* plan, uint32_t offset) {
+  return offset < tf_count(plan, TF_STRINGS);
+}
+
+static bool is_range(uint64_t first, uint64_t count, uint64_t all) {
+  return first <= all && count <= all - first;
+}
+
+// Sections follow each other without gaps but for alignment, so that each byte belongs to one.
+static bool sections_are_right(const tf_header* header) {
+  uint64_t end = sizeof(tf_header);
+  for (unsigned i = 0; i < TF_SECTION_COUNT; ++i) {
+    end = (end + 7) & ~7ull;
+    if (header->section[i].offset != end) return false;
+    end += (uint64_t)header->section[i].count * record_bytes[i];
+  }
+  return end == header->bytes;
+}
+
+static bool texts_are_right(const tf_plan* p) {
+  const uint32_t strings = tf_count(p, TF_STRINGS);
+  const uint32_t metadata = tf_count(p, TF_METADATA);
+  if (!strings || p->strings[strings - 1] || !metadata || p->metadata[metadata - 1]) return false;
+  for (uint32_t i = 0; i < tf_count(p, TF_EXTENSIONS); ++i)
+    if (!is_string(p, p->extensions[i])) return false;
+  return true;
+}
+
+static bool allocation_is_right(const tf_allocation* a) {
+  if (a->bytes == 0 || a->bytes >= MAX_BYTES) return false;
+  if (a->kind == TF_BUFFER) return true;
+  const uint64_t texels = product(a->image_size[0], a->image_size[1], a->image_size[2]);
+  return a->kind == TF_IMAGE && product(texels, tf_texel_bytes(a->channel_type), 1) == a->bytes;
+}
+
+static bool weight_is_right(const tf_plan* p, uint32_t index) {
+  const tf_weight* w = &p->weights[index];
+  if (!is_string(p, w->name) || w->allocation >= tf_count(p, TF_ALLOCATIONS)) return false;
+  const tf_allocation* a = &p->allocations[w->allocation];
+  // All of an image is written at once.
+  if (w->bytes == 0 || w->bytes > a->bytes || (a->kind == TF_IMAGE && w->bytes != a->bytes))
+    return false;
+  for (uint32_t i = 0; i < index; ++i)
+    if (p->weights[i].allocation == w->allocation) return false;
+  return w->offset >= sizeof(tf_weights_header) && w->offset % 128 == 0 &&
+         is_range(w->offset, w->bytes, p->header->weight_bytes);
+}
+
+static bool program_is_right(const tf_plan* p, const tf_program* program) {
+  return is_string(p, program->options) && program->bytes > 0 &&
+         is_range(program->offset, program->bytes, p->header->source_bytes);
+}
+
+static bool argument_is_right(const tf_plan* p, const tf_argument* a) {
+  if (a->kind == TF_MEMORY) return a->allocation < tf_count(p, TF_ALLOCATIONS);
+  return a->kind == TF_VALUE && a->bytes >= 1 && a->bytes <= sizeof(a->value);
+}
+
+static bool launch_is_right(const tf_plan* p, const tf_launch* l) {
+  if (l->program >= tf_count(p, TF_PROGRAMS) || !is_string(p, l->kernel) ||
+      !is_string(p, l->function) || l->dimensions < 1 || l->dimensions > 3 ||
+      !is_range(l->first_argument, l->arguments, tf_count(p, TF_ARGUMENTS)))
+    return false;
+  for (uint32_t i = 0; i < l->dimensions; ++i)
+    if (l->global[i] == 0 || l->local[i] == 0 || l->global[i] % l->local[i]) return false;
+  return true;
+}
+
+static bool region_is_right(const tf_region* r, const tf_allocation* image, uint64_t elements) {
+  const uint64_t texels = product(r->size[0], r->size[1], r->size[2]);
+  for (unsigned i = 0; i < 3; ++i)
+    if (!is_range(r->origin[i], r->size[i], image->image_size[i])) return false;
+  return texels > 0 && is_range(r->element, product(texels, 4, 1), elements);
+}
+
+static bool interface_is_right(const tf_plan* p, const tf_interface* t) {
+  const uint32_t element = tf_dtype_bytes(t->dtype);
+  if (!is_string(p, t->name) || !is_string(p, t->layout) || !element ||
+      t->dimensions > TVMFLOW_MAX_DIMENSIONS || t->half > 1 ||
+      (t->half && t->dtype != TVMFLOW_FLOAT32) || t->allocation >= tf_count(p, TF_ALLOCATIONS) ||
+      !is_range(t->first_region, t->regions, tf_count(p, TF_REGIONS)))
+    return false;
+  uint64_t bytes = element;
+  for (uint32_t i = 0; i < t->dimensions; ++i) {
+    if (t->shape[i] < 1) return false;
+    bytes = product(bytes, (uint64_t)t->shape[i], 1);
+  }
+  if (t->bytes != bytes || bytes == MAX_BYTES) return false;
+  for (uint32_t i = 0; i < tf_count(p, TF_WEIGHTS); ++i)
+    if (p->weights[i].allocation == t->allocation) return false;
+  const tf_allocation* a = &p->allocations[t->allocation];
+  if (a->kind == TF_BUFFER) return t->regions == 0 && tf_device_bytes(t) <= a->bytes;
+  if (t->regions == 0 || tf_texel_bytes(a->channel_type) != (t->half ? 8 : 4 * element))
+    return false;
+  for (uint32_t i = 0; i < t->regions; ++i)
+    if (!region_is_right(&p->regions[t->first_region + i], a, tf_elements(t))) return false;
+  return true;
+}
+
+// Not finite numbers would make any result right, or none.
+static bool is_tolerance(double value) { return value >= 0 && value < 1e300; }
+
+static bool test_is_right(const tf_plan* p) {
+  const uint32_t inputs = tf_count(p, TF_TEST_INPUTS);
+  const uint32_t outputs = tf_count(p, TF_TEST_OUTPUTS);
+  if (inputs == 0) return outputs == 0;
+  if (inputs != tf_count(p, TF_INPUTS) || outputs == 0) return false;
+  for (uint32_t i = 0; i < inputs; ++i) {
+    const tf_test_input* t = &p->test_inputs[i];
+    // Integers are made from them, and stay exact.
+    if (!(t->low >= -1e15 && t->high <= 1e15 && t->high >= t->low)) return false;
+  }
+  for (uint32_t i = 0; i < outputs; ++i) {
+    const tf_test_output* t = &p->test_outputs[i];
+    if (t->output >= tf_count(p, TF_OUTPUTS) || t->count == 0 || t->stride == 0 ||
+        !is_range(t->first_value, t->count, tf_count(p, TF_TEST_VALUES)) ||
+        !is_tolerance(t->rtol) || !is_tolerance(t->atol) ||
+        product(t->count - 1u, t->stride, 1) >= tf_elements(&p->outputs[t->output]))
+      return false;
+  }
+  return true;
+}
+
+#define ALL(section, condition)                                                                    \
+  do {                                                                                             \
+    for (uint32_t i = 0; i < tf_count(plan, section); ++i)                                         \
+      if (!(condition)) return "a record of section " #section " is wrong";                        \
+  } while (0)
+
+// What is wrong; NULL when nothing is.
+static const char* fault(tf_plan* plan) {
+  const tf_header* header = plan->header;
+  if (!texts_are_right(plan)) return "texts do not end";
+  if (header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_INFLATE_RATIO)
+    return "the sources' size is wrong";
+  if (header->weight_bytes >= MAX_BYTES ||
+      (tf_count(plan, TF_WEIGHTS) && header->weight_bytes < sizeof(tf_weights_header)))
+    return "the weights' size is wrong";
+  if (!tf_count(plan, TF_LAUNCHES) || !tf_count(plan, TF_OUTPUTS)) return "it does nothing";
+  ALL(TF_ALLOCATIONS, allocation_is_right(&plan->allocations[i]));
+  ALL(TF_WEIGHTS, weight_is_right(plan, i));
+  ALL(TF_PROGRAMS, program_is_right(plan, &plan->programs[i]));
+  ALL(TF_ARGUMENTS, argument_is_right(plan, &plan->arguments[i]));
+  ALL(TF_LAUNCHES, launch_is_right(plan, &plan->launches[i]));
+  ALL(TF_INPUTS, interface_is_right(plan, &plan->inputs[i]));
+  ALL(TF_OUTPUTS, interface_is_right(plan, &plan->outputs[i]));
+  return test_is_right(plan) ? NULL : "its self-test is wrong";
+}
+
+tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_message* message) {
+  const char* const attempt = "Reading the library's execution plan";
+  const char* const remedy = "copy the library again, or compile it again";
+  const uint8_t* const begin = data;
+  const tf_header* header = data;
+  if (bytes < sizeof(tf_header) || (uintptr_t)data % sizeof(uint64_t) ||
+      memcmp(header->magic, TF_PLAN_MAGIC, sizeof(header->magic)))
+    return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
+                   "%s: expected a plan of at least %zu bytes, got %zu bytes that are none. "
+                   "Remedy: %s.",
+                   attempt, sizeof(tf_header), bytes, remedy);
+  if (header->version != TF_FORMAT_VERSION || header->sections != TF_SECTION_COUNT)
+    return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
+                   "%s: expected version %u with %u sections, got version %u with %u. Remedy: %s.",
+                   attempt, TF_FORMAT_VERSION, (unsigned)TF_SECTION_COUNT, header->version,
+                   header->sections, remedy);
+  if (header->bytes != bytes)
+    return tf_fail(message, TVMFLOW_ERROR_DAMAGED, "%s: expected %llu bytes, got %zu. Remedy: %s.",
+                   attempt, (unsigned long long)header->bytes, bytes, remedy);
+  uint8_t digest[TF_DIGEST_BYTES];
+  tf_sha256 hash;
+  tf_sha256_begin(&hash);
+  tf_sha256_add(&hash, begin + sizeof(tf_header), bytes - sizeof(tf_header));
+  tf_sha256_end(&hash, digest);
+  const char* wrong = NULL;
+  if (memcmp(digest, header->checksum, sizeof(digest)))
+    wrong = "its checksum is wrong";
+  else if (!sections_are_right(header))
+    wrong = "its sections are not where they should be";
+  if (!wrong) {
+    const void* at[TF_SECTION_COUNT];
+    for (unsigned i = 0; i < TF_SECTION_COUNT; ++i) at[i] = begin + header->section[i].offset;
+    *plan = (tf_plan){
+        .header = header,
+        .strings = at[TF_STRINGS],
+        .metadata = at[TF_METADATA],
+        .extensions = at[TF_EXTENSIONS],
+        .allocations = at[TF_ALLOCATIONS],
+        .weights = at[TF_WEIGHTS],
+        .sources = at[TF_SOURCES],
+        .programs = at[TF_PROGRAMS],
+        .launches = at[TF_LAUNCHES],
+        .arguments = at[TF_ARGUMENTS],
+        .inputs = at[TF_INPUTS],
+        .outputs = at[TF_OUTPUTS],
+        .regions = at[TF_REGIONS],
+        .test_inputs = at[TF_TEST_INPUTS],
+        .test_outputs = at[TF_TEST_OUTPUTS],
+        .test_values = at[TF_TEST_VALUES],
+    };
+    wrong = fault(plan);
+  }
+  if (!wrong) return TVMFLOW_OK;
+  return tf_fail(message, TVMFLOW_ERROR_DAMAGED, "%s: it is damaged, %s. Remedy: %s.", attempt,
+                 wrong, remedy);
+}

@@ -1,0 +1,202 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../opencl/host_features.h"
+#include "build.h"
+#include "cache.h"
+#include "inflate.h"
+#include "model.h"
+
+static tvmflow_status make_keys(tvmflow_model* m, tf_build* builds, const char* sources) {
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
+    const tf_program* const p = &m->plan.programs[i];
+    tf_build* const b = &builds[i];
+    b->model = m;
+    b->source = sources + p->offset;
+    b->source_bytes = p->bytes;
+    const bool dots = tf_is_cpu(&m->device) && HostHasAvx512Vnni();
+    const int length = snprintf(b->options, sizeof(b->options), "%s%s",
+                                m->plan.strings + p->options, dots ? " -DTVMFLOW_AVX512_VNNI" : "");
+    if (length < 0 || (size_t)length >= sizeof(b->options))
+      return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
+                     "The options of program %u are too long. Remedy: compile the network again.",
+                     i);
+    uint32_t features[6] = {0};
+    if (tf_is_cpu(&m->device)) HostFeatures(features);
+    tf_sha256 hash;
+    tf_sha256_begin(&hash);
+    tf_sha256_add_text(&hash, "tvmflow program 1");
+    tf_sha256_add_text(&hash, m->device.name);
+    tf_sha256_add_text(&hash, m->device.driver);
+    tf_sha256_add_text(&hash, m->device.platform_name);
+    tf_sha256_add_text(&hash, m->device.platform_version);
+    tf_sha256_add(&hash, features, sizeof(features));
+    tf_sha256_add_text(&hash, b->options);
+    tf_sha256_add(&hash, b->source, b->source_bytes);
+    tf_sha256_end(&hash, m->program_keys[i]);
+    b->key = m->program_keys[i];
+  }
+  return TVMFLOW_OK;
+}
+
+static tvmflow_status describe_failure(tvmflow_model* m, const tf_build* b, uint32_t index) {
+  const tf_opencl* const api = &m->device.api;
+  if (b->code == CL_MEM_OBJECT_ALLOCATION_FAILURE || b->code == CL_OUT_OF_HOST_MEMORY)
+    return tf_fail_opencl(&m->message, b->code, "Building program %u on device '%s'", index,
+                          m->device.name);
+  tf_fail_opencl(&m->message, b->code, "Building program %u on device '%s'", index, m->device.name);
+  tf_append(m->message.text, sizeof(m->message.text),
+            " Remedy: update the device's driver, or compile the network for another device or "
+            "storage.\nOptions: %s\nBuild log:\n",
+            *b->options ? b->options : "(none)");
+  size_t bytes = 0;
+  char* log = NULL;
+  if (b->program && api->clGetProgramBuildInfo(b->program, m->device.id, CL_PROGRAM_BUILD_LOG, 0,
+                                               NULL, &bytes) == CL_SUCCESS)
+    log = calloc(bytes + 1, 1);
+  if (log && api->clGetProgramBuildInfo(b->program, m->device.id, CL_PROGRAM_BUILD_LOG, bytes, log,
+                                        NULL) == CL_SUCCESS)
+    tf_append(m->message.text, sizeof(m->message.text), "%s", log);
+  free(log);
+  return TVMFLOW_ERROR_BUILD;
+}
+
+static tvmflow_status set_argument(tvmflow_model* m, uint32_t step, uint32_t index) {
+  const tf_launch* const l = &m->plan.launches[step];
+  const tf_argument* const a = &m->plan.arguments[l->first_argument + index];
+  const bool is_memory = a->kind == TF_MEMORY;
+  const void* const value = is_memory ? (const void*)&m->bound[a->allocation] : a->value;
+  const cl_int code = m->device.api.clSetKernelArg(m->steps[step].kernel, index,
+                                                   is_memory ? sizeof(cl_mem) : a->bytes, value);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  return tf_fail_opencl(&m->message, code, "Setting argument %u of kernel '%s'", index,
+                        m->plan.strings + l->kernel);
+}
+
+static tvmflow_status make_step(tvmflow_model* m, uint32_t index, tf_build* builds) {
+  const tf_opencl* const api = &m->device.api;
+  const tf_launch* const l = &m->plan.launches[index];
+  const char* const name = m->plan.strings + l->kernel;
+  tf_step* const s = &m->steps[index];
+  tf_build* const b = &builds[l->program];
+  cl_int code = CL_SUCCESS;
+  s->kernel = api->clCreateKernel(b->program, name, &code);
+  if (code != CL_SUCCESS && b->cached) {
+    // What the driver took for a program need not have this kernel.
+    tf_build_again(b);
+    if (b->code != CL_SUCCESS) return describe_failure(m, b, l->program);
+    s->kernel = api->clCreateKernel(b->program, name, &code);
+  }
+  if (code != CL_SUCCESS) {
+    s->kernel = NULL;
+    return tf_fail_opencl(&m->message, code, "Creating kernel '%s'", name);
+  }
+  s->dimensions = l->dimensions;
+  size_t group = 1;
+  for (uint32_t i = 0; i < l->dimensions; ++i) {
+    s->global[i] = l->global[i];
+    s->local[i] = l->local[i];
+    group *= l->local[i];
+  }
+  size_t largest = 0;
+  code = api->clGetKernelWorkGroupInfo(s->kernel, m->device.id, CL_KERNEL_WORK_GROUP_SIZE,
+                                       sizeof(largest), &largest, NULL);
+  if (code == CL_SUCCESS && group > largest)
+    return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "Kernel '%s' needs work-groups of %zu, but device '%s' runs it with at most "
+                   "%zu work-items. Remedy: compile the network for this device.",
+                   name, group, m->device.name, largest);
+  for (uint32_t i = 0; i < l->arguments; ++i) {
+    const tvmflow_status status = set_argument(m, index, i);
+    if (status) return status;
+  }
+  return TVMFLOW_OK;
+}
+
+static tvmflow_status make_all(tvmflow_model* m, tf_build* builds, char* sources) {
+  const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
+  const size_t bytes = m->plan.header->source_bytes;
+  if (!tf_inflate(m->plan.sources, tf_count(&m->plan, TF_SOURCES), (uint8_t*)sources, bytes))
+    return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
+                   "Reading the kernels in the library: they are damaged. Remedy: copy the "
+                   "library again, or compile it again.");
+  tvmflow_status status = make_keys(m, builds, sources);
+  if (status) return status;
+  tf_build_all(builds, count);
+  m->from_cache = true;
+  for (uint32_t i = 0; i < count; ++i)
+    if (builds[i].code != CL_SUCCESS) return describe_failure(m, &builds[i], i);
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
+    status = make_step(m, i, builds);
+    if (status) return status;
+  }
+  for (uint32_t i = 0; i < count; ++i) m->from_cache = m->from_cache && builds[i].cached;
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_programs_create(tvmflow_model* m) {
+  const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
+  m->programs = calloc(count + 1u, sizeof(cl_program));
+  m->program_keys = calloc(count + 1u, sizeof(*m->program_keys));
+  m->steps = calloc(tf_count(&m->plan, TF_LAUNCHES) + 1u, sizeof(tf_step));
+  tf_build* const builds = calloc(count + 1u, sizeof(tf_build));
+  char* const sources = malloc(m->plan.header->source_bytes + 1);
+  tvmflow_status status;
+  if (m->programs && m->program_keys && m->steps && builds && sources)
+    status = make_all(m, builds, sources);
+  else
+    status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u programs.", count);
+  for (uint32_t i = 0; builds && m->programs && i < count; ++i) m->programs[i] = builds[i].program;
+  free(sources);
+  free(builds);
+  if (status) return status;
+  m->stored = m->from_cache || !m->cache_folder;
+  if (!m->device.compiles_at_launch) tf_programs_store(m);
+  return TVMFLOW_OK;
+}
+
+void tf_programs_store(tvmflow_model* m) {
+  const tf_opencl* const api = &m->device.api;
+  for (uint32_t i = 0; !m->stored && i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
+    size_t bytes = 0;
+    if (api->clGetProgramInfo(m->programs[i], CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes,
+                              NULL) != CL_SUCCESS ||
+        bytes == 0)
+      continue;
+    unsigned char* binary = malloc(bytes);
+    if (binary && api->clGetProgramInfo(m->programs[i], CL_PROGRAM_BINARIES, sizeof(binary),
+                                        &binary, NULL) == CL_SUCCESS)
+      tf_cache_store(m->cache_folder, m->program_keys[i], binary, bytes);
+    free(binary);
+  }
+  m->stored = true;
+}
+
+tvmflow_status tf_programs_bind(tvmflow_model* m, uint32_t allocation) {
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
+    const tf_launch* const l = &m->plan.launches[i];
+    for (uint32_t j = 0; j < l->arguments; ++j) {
+      const tf_argument* const a = &m->plan.arguments[l->first_argument + j];
+      if (a->kind != TF_MEMORY || a->allocation != allocation) continue;
+      const tvmflow_status status = set_argument(m, i, j);
+      if (status) return status;
+    }
+  }
+  m->recording_is_old = true;
+  return TVMFLOW_OK;
+}
+
+void tf_programs_destroy(tvmflow_model* m) {
+  const tf_opencl* const api = &m->device.api;
+  for (uint32_t i = 0; m->steps && i < tf_count(&m->plan, TF_LAUNCHES); ++i)
+    if (m->steps[i].kernel) (void)api->clReleaseKernel(m->steps[i].kernel);
+  for (uint32_t i = 0; m->programs && i < tf_count(&m->plan, TF_PROGRAMS); ++i)
+    if (m->programs[i]) (void)api->clReleaseProgram(m->programs[i]);
+  free(m->steps);
+  free(m->programs);
+  free(m->program_keys);
+  m->steps = NULL;
+  m->programs = NULL;
+  m->program_keys = NULL;
+}

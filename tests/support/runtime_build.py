@@ -1,0 +1,64 @@
+"""The standalone runtime, compiled for tests and linked with a plan and weights."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+NATIVE = Path(__file__).parents[2] / "native" / "standalone"
+COMPILER = shlex.split(os.environ.get("CC", "cc"))
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+_FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS)
+_folder = tempfile.TemporaryDirectory(prefix="tvmflow-runtime-")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
+
+
+@cache
+def objects(*flags: str) -> list[str]:
+    """Object files of the runtime, compiled with more flags."""
+    folder = Path(tempfile.mkdtemp(dir=_folder.name))
+    found = []
+    for source in sorted(NATIVE.glob("*.c")):
+        found.append(str(folder / f"{source.stem}.o"))
+        _run([*COMPILER, *_FLAGS, *flags, "-c", str(source), "-o", found[-1]])
+    return found
+
+
+def data_object(output: Path, contents: dict[str, bytes], align: int = 128) -> str:
+    """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``."""
+    lines = ['.section .rodata.tvmflow, "a"']
+    for name, content in contents.items():
+        binary = output.with_suffix(f".{name}.bin")
+        binary.write_bytes(content)
+        lines += [f".balign {align}"]
+        lines += [f".globl {name}_begin", f".hidden {name}_begin", f"{name}_begin:"]
+        lines += [f'.incbin "{binary}"']
+        lines += [f".globl {name}_end", f".hidden {name}_end", f"{name}_end:"]
+    lines += ['.section .note.GNU-stack, "", @progbits', ""]
+    source = output.with_suffix(".s")
+    source.write_text("\n".join(lines))
+    _run([*COMPILER, "-c", str(source), "-o", str(output)])
+    return str(output)
+
+
+def link(output: Path, plan: bytes, weights: bytes = b"", *flags: str) -> Path:
+    """A library of the runtime with this plan; ``weights`` empty: beside it, or none."""
+    data = data_object(
+        output.with_suffix(".o"), {"tvmflow_plan": plan, "tvmflow_weights": weights}
+    )
+    _run(
+        [
+            *(*COMPILER, *flags, "-shared", "-Wl,--no-undefined", "-o", str(output)),
+            *(*objects(*flags), data, "-ldl", "-lm", "-pthread"),
+        ]
+    )
+    return output

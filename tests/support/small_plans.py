@@ -1,0 +1,218 @@
+"""Small execution plans, written by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvmflow.standalone.format import (
+    DTYPES,
+    WEIGHT_ALIGNMENT,
+    ArgumentKind,
+    Kind,
+    Section,
+    Strings,
+    encode_plan,
+    records,
+    weights_header,
+)
+
+CHANNEL_TYPES = {"float32": 0x10DE, "float16": 0x10DD, "int8": 0x10D7, "int32": 0x10D9}
+
+
+@dataclass
+class Plan:
+    """A plan that grows record by record; methods return the index of what they add."""
+
+    source: str
+    options: str = ""
+    strings: Strings = field(default_factory=Strings)
+    rows: dict[Section, list[Any]] = field(default_factory=lambda: {s: [] for s in Section})
+    content: bytearray = field(default_factory=bytearray)
+    sources: bytearray = field(default_factory=bytearray)
+    values: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.program(self.source, self.options)
+
+    def _add(self, section: Section, **row: Any) -> int:
+        self.rows[section].append(row)
+        return len(self.rows[section]) - 1
+
+    def program(self, source: str, options: str = "") -> int:
+        """Another program."""
+        start = len(self.sources)
+        self.sources += source.encode()
+        options_at = self.strings(options)
+        return self._add(Section.PROGRAMS, offset=start, bytes=len(source), options=options_at)
+
+    def buffer(self, bytes: int) -> int:
+        """A buffer."""
+        return self._add(Section.ALLOCATIONS, kind=Kind.BUFFER, bytes=bytes)
+
+    def image(self, width: int, height: int, layers: int = 1, dtype: str = "float32") -> int:
+        """An image array of four channels."""
+        texels = width * height * layers
+        return self._add(
+            Section.ALLOCATIONS,
+            kind=Kind.IMAGE,
+            channel_type=CHANNEL_TYPES[dtype],
+            image_size=(width, height, layers),
+            bytes=texels * 4 * np.dtype(dtype).itemsize,
+        )
+
+    def weight(self, allocation: int, array: np.ndarray, name: str = "weight") -> int:
+        """What an allocation begins with."""
+        self.content += bytes(-len(self.content) % WEIGHT_ALIGNMENT)
+        offset = 128 + len(self.content)
+        self.content += array.tobytes()
+        return self._add(
+            Section.WEIGHTS,
+            name=self.strings(name),
+            allocation=allocation,
+            offset=offset,
+            bytes=array.nbytes,
+        )
+
+    def launch(
+        self,
+        kernel: str,
+        arguments: list[int | np.generic],
+        global_size: tuple[int, ...],
+        local_size: tuple[int, ...] | None = None,
+        program: int = 0,
+    ) -> int:
+        """A launch: allocations are ``int``, values NumPy's scalars."""
+        first = len(self.rows[Section.ARGUMENTS])
+        for argument in arguments:
+            if isinstance(argument, int):
+                self._add(Section.ARGUMENTS, kind=ArgumentKind.MEMORY, allocation=argument)
+                continue
+            value = np.frombuffer(argument.tobytes().ljust(8, b"\0"), np.uint8)
+            size = argument.dtype.itemsize
+            self._add(Section.ARGUMENTS, kind=ArgumentKind.VALUE, bytes=size, value=value)
+        ones = (1,) * (3 - len(global_size))
+        return self._add(
+            Section.LAUNCHES,
+            program=program,
+            kernel=self.strings(kernel),
+            function=self.strings(f"fused_{kernel}"),
+            first_argument=first,
+            arguments=len(arguments),
+            dimensions=len(global_size),
+            **{
+                "global": (*global_size, *ones),
+                "local": (*(local_size or (1,) * len(global_size)), *ones),
+            },
+        )
+
+    def interface(
+        self,
+        section: Section,
+        name: str,
+        shape: tuple[int, ...],
+        allocation: int,
+        dtype: str = "float32",
+        half: bool = False,
+        regions: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = (),
+    ) -> int:
+        """An input or output; regions are (element, origin, size)."""
+        first = len(self.rows[Section.REGIONS])
+        for element, origin, size in regions:
+            self._add(Section.REGIONS, element=element, origin=origin, size=size)
+        itemsize = {"bfloat16": 2}.get(dtype) or np.dtype(dtype).itemsize
+        return self._add(
+            section,
+            name=self.strings(name),
+            layout=0,
+            dtype=DTYPES[dtype],
+            dimensions=len(shape),
+            shape=(*shape, *(0,) * (8 - len(shape))),
+            bytes=int(np.prod(shape)) * itemsize,
+            allocation=allocation,
+            half=int(half),
+            first_region=first,
+            regions=len(regions),
+        )
+
+    def input(self, *arguments: Any, **options: Any) -> int:
+        """An input."""
+        return self.interface(Section.INPUTS, *arguments, **options)
+
+    def output(self, *arguments: Any, **options: Any) -> int:
+        """An output."""
+        return self.interface(Section.OUTPUTS, *arguments, **options)
+
+    def test(
+        self,
+        inputs: list[tuple[int, float, float]],
+        expected: dict[int, np.ndarray],
+        stride: int = 1,
+        rtol: float = 1e-5,
+        atol: float = 1e-6,
+    ) -> None:
+        """A self-test: seed, low and high of each input, and all elements of outputs."""
+        for seed, low, high in inputs:
+            self._add(Section.TEST_INPUTS, seed=seed, low=low, high=high)
+        for output, array in expected.items():
+            chosen = array.ravel()[::stride].astype(np.float64)
+            first = len(self.values)
+            self.values += list(chosen)
+            self._add(
+                Section.TEST_OUTPUTS,
+                output=output,
+                first_value=first,
+                count=len(chosen),
+                stride=stride,
+                rtol=rtol,
+                atol=atol,
+            )
+
+    def weights(self) -> bytes:
+        """The weights with their header."""
+        content = bytes(self.content)
+        return weights_header(hashlib.sha256(content).digest(), len(content)) + content
+
+    def encode(self) -> bytes:
+        """The bytes of the plan."""
+        sections: dict[Section, bytes | np.ndarray] = {
+            section: records(section, rows)
+            for section, rows in self.rows.items()
+            if rows and section != Section.EXTENSIONS
+        }
+        extensions = [self.strings(name) for name in self.rows[Section.EXTENSIONS]]
+        sections[Section.EXTENSIONS] = np.array(extensions, "<u4")
+        sections[Section.STRINGS] = self.strings.content
+        sections[Section.METADATA] = json.dumps({"model": "small"}).encode() + b"\0"
+        sections[Section.TEST_VALUES] = np.array(self.values, "<f8")
+        has_weights = bool(self.rows[Section.WEIGHTS])
+        return encode_plan(
+            sections,
+            bytes(self.sources),
+            hashlib.sha256(bytes(self.content)).digest(),
+            len(self.weights()) if has_weights else 0,
+        )
+
+
+ADD = """
+__kernel void add(__global const float* x, __global const float* w, __global float* y, float k) {
+  int i = get_global_id(0);
+  y[i] = k * x[i] + w[i];
+}
+"""
+
+
+def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, np.ndarray]:
+    """``y = scale * x + w``, in groups of 16; the plan and ``w``."""
+    w = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+    plan = Plan(ADD)
+    x, weight, y = (plan.buffer(4 * size) for _ in range(3))
+    plan.weight(weight, w)
+    plan.launch("add", [x, weight, y, np.float32(scale)], (size,), (16,))
+    plan.input("x", (size,), x)
+    plan.output("y", (size,), y)
+    return plan, w

@@ -1,0 +1,162 @@
+"""`tvmflow.h` for ctypes, as little of it as tests need."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvmflow.standalone.format import DTYPES
+
+NAMES = {code: name for name, code in DTYPES.items()}
+(OK, ARGUMENT, NO_OPENCL, UNSUPPORTED, BUILD, MEMORY, DAMAGED, DEVICE, BUSY, WRONG) = range(10)
+PROFILE, NO_COMMAND_BUFFER = 1, 2
+
+
+class Options(ctypes.Structure):
+    """`tvmflow_options`."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("device_index", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("opencl_library", ctypes.c_char_p),
+        ("cache_folder", ctypes.c_char_p),
+        ("weights_path", ctypes.c_char_p),
+        ("cl_context", ctypes.c_void_p),
+        ("cl_device", ctypes.c_void_p),
+    )
+
+
+class Tensor(ctypes.Structure):
+    """`tvmflow_tensor`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("layout", ctypes.c_char_p),
+        ("dtype", ctypes.c_uint32),
+        ("dimensions", ctypes.c_uint32),
+        ("shape", ctypes.c_int64 * 8),
+        ("bytes", ctypes.c_size_t),
+        ("image_size", ctypes.c_uint32 * 3),
+    )
+
+
+class Kernel(ctypes.Structure):
+    """`tvmflow_kernel`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_char_p),
+        ("start_ns", ctypes.c_uint64),
+        ("end_ns", ctypes.c_uint64),
+    )
+
+
+class Test(ctypes.Structure):
+    """`tvmflow_test`."""
+
+    __test__ = False
+    _fields_ = (
+        ("largest_error", ctypes.c_double),
+        ("tolerance_used", ctypes.c_double),
+        ("compared", ctypes.c_uint64),
+    )
+
+
+class Failed(Exception):
+    """A call that did not return ``TVMFLOW_OK``."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"status {status}: {message}")
+        self.status, self.message = status, message
+
+
+class Model:
+    """An instance; calls that fail raise `Failed`."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.library = ctypes.CDLL(str(path))
+        for name in ("message", "describe"):
+            getattr(self.library, f"tvmflow_{name}").restype = ctypes.c_char_p
+        for key, value in options.items():
+            if isinstance(value, str | Path):
+                options[key] = str(value).encode()
+        given = Options(**{"struct_size": ctypes.sizeof(Options), **options})
+        self.handle = ctypes.c_void_p()
+        try:
+            self.check(
+                self.library.tvmflow_create(ctypes.byref(given), ctypes.byref(self.handle))
+            )
+        except Failed:
+            self.close()
+            raise
+
+    def check(self, status: int) -> None:
+        """Raise `Failed` unless the status is ``TVMFLOW_OK``."""
+        if status:
+            raise Failed(status, self.library.tvmflow_message(self.handle).decode())
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call ``tvmflow_<name>`` with this instance."""
+        self.check(getattr(self.library, f"tvmflow_{name}")(self.handle, *arguments))
+
+    def tensor(self, side: str, index: int) -> Tensor:
+        """What ``tvmflow_input`` or ``tvmflow_output`` tells."""
+        info = Tensor()
+        self.call(side, index, ctypes.byref(info))
+        return info
+
+    def set_input(self, index: int, array: np.ndarray) -> None:
+        """Copy an array in."""
+        array = np.ascontiguousarray(array)
+        dtype = DTYPES[array.dtype.name]
+        data = array.ctypes.data_as(ctypes.c_void_p)
+        self.call("set_input", index, dtype, data, ctypes.c_size_t(array.nbytes))
+
+    def get_output(self, index: int) -> np.ndarray:
+        """Copy an output out."""
+        info = self.tensor("output", index)
+        found = np.empty(info.shape[: info.dimensions], NAMES[info.dtype])
+        data = found.ctypes.data_as(ctypes.c_void_p)
+        self.call("get_output", index, info.dtype, data, ctypes.c_size_t(found.nbytes))
+        return found
+
+    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """Set all inputs, run, and get all outputs."""
+        for index, array in enumerate(inputs):
+            self.set_input(index, array)
+        self.call("run")
+        count = self.library.tvmflow_output_count(self.handle)
+        return [self.get_output(index) for index in range(count)]
+
+    def profile(self) -> Sequence[Kernel]:
+        """Kernels with their times."""
+        kernels, count = ctypes.POINTER(Kernel)(), ctypes.c_uint32()
+        self.call("profile", ctypes.byref(kernels), ctypes.byref(count))
+        return kernels[: count.value]
+
+    def self_test(self) -> Test:
+        """Run the self-test."""
+        result = Test()
+        self.call("self_test", ctypes.byref(result))
+        return result
+
+    def describe(self) -> dict[str, Any]:
+        """What the library says about itself."""
+        return json.loads(self.library.tvmflow_describe(self.handle))
+
+    def close(self) -> None:
+        """Destroy the instance."""
+        self.library.tvmflow_destroy(self.handle)
+        self.handle = ctypes.c_void_p()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
