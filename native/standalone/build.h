@@ -3,7 +3,6 @@
 #define TVMFLOW_STANDALONE_BUILD_H
 
 #include "model.h"
-#include "sha256.h"
 
 typedef struct tf_build {
   const tvmflow_model* model;

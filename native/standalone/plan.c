@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "../opencl/sha256_state.h"
 #include "inflate.h"
-#include "sha256.h"
 
 // No network has as many; sums of such numbers do not overflow.
 #define MAX_BYTES (1ull << 46)
@@ -224,11 +224,11 @@ tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_me
   if (header->bytes != bytes)
     return tf_fail(message, TVMFLOW_ERROR_DAMAGED, "%s: expected %llu bytes, got %zu. Remedy: %s.",
                    attempt, (unsigned long long)header->bytes, bytes, remedy);
-  uint8_t digest[TF_DIGEST_BYTES];
-  tf_sha256 hash;
-  tf_sha256_begin(&hash);
-  tf_sha256_add(&hash, begin + sizeof(tf_header), bytes - sizeof(tf_header));
-  tf_sha256_end(&hash, digest);
+  uint8_t digest[32];
+  Sha256State hash;
+  Sha256Begin(&hash);
+  Sha256Add(&hash, begin + sizeof(tf_header), bytes - sizeof(tf_header));
+  Sha256End(&hash, digest);
   const char* wrong = NULL;
   if (memcmp(digest, header->checksum, sizeof(digest)))
     wrong = "its checksum is wrong";

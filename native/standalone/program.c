@@ -3,10 +3,16 @@
 #include <string.h>
 
 #include "../opencl/host_features.h"
+#include "../opencl/sha256_state.h"
 #include "build.h"
 #include "cache.h"
 #include "inflate.h"
 #include "model.h"
+
+// With its zero byte, so that two texts cannot run into each other.
+static void add_text(Sha256State* hash, const char* text) {
+  Sha256Add(hash, text, strlen(text) + 1);
+}
 
 static tvmflow_status make_keys(tvmflow_model* m, tf_build* builds, const char* sources) {
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
@@ -24,17 +30,17 @@ static tvmflow_status make_keys(tvmflow_model* m, tf_build* builds, const char* 
                      i);
     uint32_t features[6] = {0};
     if (tf_is_cpu(&m->device)) HostFeatures(features);
-    tf_sha256 hash;
-    tf_sha256_begin(&hash);
-    tf_sha256_add_text(&hash, "tvmflow program 1");
-    tf_sha256_add_text(&hash, m->device.name);
-    tf_sha256_add_text(&hash, m->device.driver);
-    tf_sha256_add_text(&hash, m->device.platform_name);
-    tf_sha256_add_text(&hash, m->device.platform_version);
-    tf_sha256_add(&hash, features, sizeof(features));
-    tf_sha256_add_text(&hash, b->options);
-    tf_sha256_add(&hash, b->source, b->source_bytes);
-    tf_sha256_end(&hash, m->program_keys[i]);
+    Sha256State hash;
+    Sha256Begin(&hash);
+    add_text(&hash, "tvmflow program 1");
+    add_text(&hash, m->device.name);
+    add_text(&hash, m->device.driver);
+    add_text(&hash, m->device.platform_name);
+    add_text(&hash, m->device.platform_version);
+    Sha256Add(&hash, features, sizeof(features));
+    add_text(&hash, b->options);
+    Sha256Add(&hash, b->source, b->source_bytes);
+    Sha256End(&hash, m->program_keys[i]);
     b->key = m->program_keys[i];
   }
   return TVMFLOW_OK;

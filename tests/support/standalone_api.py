@@ -68,7 +68,7 @@ class Test(ctypes.Structure):
     )
 
 
-class Failed(Exception):
+class CallError(Exception):
     """A call that did not return ``TVMFLOW_OK``."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -77,7 +77,7 @@ class Failed(Exception):
 
 
 class Model:
-    """An instance; calls that fail raise `Failed`."""
+    """An instance; calls that fail raise `CallError`."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.library = ctypes.CDLL(str(path))
@@ -92,14 +92,14 @@ class Model:
             self.check(
                 self.library.tvmflow_create(ctypes.byref(given), ctypes.byref(self.handle))
             )
-        except Failed:
+        except CallError:
             self.close()
             raise
 
     def check(self, status: int) -> None:
-        """Raise `Failed` unless the status is ``TVMFLOW_OK``."""
+        """Raise `CallError` unless the status is ``TVMFLOW_OK``."""
         if status:
-            raise Failed(status, self.library.tvmflow_message(self.handle).decode())
+            raise CallError(status, self.library.tvmflow_message(self.handle).decode())
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call ``tvmflow_<name>`` with this instance."""

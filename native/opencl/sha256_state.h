@@ -1,8 +1,16 @@
-// The step of SHA-256 (FIPS 180-4) that takes 64 bytes, for C++ (native/opencl) and C
-// (native/standalone).
+// SHA-256 (FIPS 180-4), for C++ (native/opencl, see sha256.h) and C (native/standalone).
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+typedef struct Sha256State {
+  uint32_t words[8];
+  uint8_t pending[64];
+  size_t pending_bytes;
+  uint64_t bytes;
+} Sha256State;
 
 static inline uint32_t Sha256Rotate(uint32_t word, unsigned bits) {
   return word >> bits | word << (32 - bits);
@@ -45,4 +53,45 @@ static inline void Sha256Block(uint32_t state[8], const uint8_t* block) {
     v[0] = t1 + sum0 + majority;
   }
   for (unsigned i = 0; i < 8; ++i) state[i] += v[i];
+}
+
+static inline void Sha256Begin(Sha256State* hash) {
+  static const uint32_t initial[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  memset(hash, 0, sizeof(*hash));
+  memcpy(hash->words, initial, sizeof(initial));
+}
+
+static inline void Sha256Add(Sha256State* hash, const void* data, size_t bytes) {
+  const uint8_t* input = (const uint8_t*)data;
+  hash->bytes += bytes;
+  while (bytes > 0) {
+    if (hash->pending_bytes == 0 && bytes >= 64) {
+      Sha256Block(hash->words, input);
+      input += 64;
+      bytes -= 64;
+      continue;
+    }
+    const size_t room = 64 - hash->pending_bytes;
+    const size_t taken = bytes < room ? bytes : room;
+    memcpy(hash->pending + hash->pending_bytes, input, taken);
+    hash->pending_bytes += taken;
+    input += taken;
+    bytes -= taken;
+    if (hash->pending_bytes == 64) {
+      Sha256Block(hash->words, hash->pending);
+      hash->pending_bytes = 0;
+    }
+  }
+}
+
+static inline void Sha256End(Sha256State* hash, uint8_t digest[32]) {
+  static const uint8_t padding[64] = {0x80};
+  const uint64_t bits = hash->bytes * 8;
+  const size_t used = hash->pending_bytes;
+  Sha256Add(hash, padding, (used < 56 ? 56 : 120) - used);
+  uint8_t length[8];
+  for (unsigned i = 0; i < 8; ++i) length[i] = (uint8_t)(bits >> (56 - 8 * i));
+  Sha256Add(hash, length, sizeof(length));
+  for (unsigned i = 0; i < 32; ++i) digest[i] = (uint8_t)(hash->words[i / 4] >> (24 - 8 * (i % 4)));
 }
