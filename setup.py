@@ -126,6 +126,8 @@ def wheel_tag_options() -> dict[str, object]:
 
 #: Folders at the top of the tree that are packages inside tvmflow.
 MAPPED = ("schedules", "models", "tuning_logs")
+#: Folders of C files that users' machines compile, for other machines.
+COMPILED_LATER = ("standalone", "opencl", "bionic", "bionic/sys")
 
 
 def packages_and_folders() -> tuple[list[str], dict[str, str]]:
@@ -136,6 +138,10 @@ def packages_and_folders() -> tuple[list[str], dict[str, str]]:
         folders[f"tvmflow.{top}"] = top
         packages.append(f"tvmflow.{top}")
         packages += [f"tvmflow.{top}.{name}" for name in find_namespace_packages(top)]
+    # Beside each other, as in the tree: they include each other's headers.
+    for top in COMPILED_LATER:
+        packages.append(f"tvmflow.native_sources.{top}".replace("/", "."))
+        folders[packages[-1]] = f"native/{top}"
     return [name for name in packages if "__pycache__" not in name], folders
 
 
@@ -150,7 +156,11 @@ packages, package_dir = packages_and_folders()
 setup(
     packages=packages,
     package_dir=package_dir,
-    package_data={"tvmflow": ["py.typed"], "tvmflow.tuning_logs": ["**/*"]},
+    package_data={
+        "tvmflow": ["py.typed"],
+        "tvmflow.tuning_logs": ["**/*"],
+        "": ["*.c", "*.h", "*.hpp"],
+    },
     ext_modules=[Extension("tvmflow.runtime.tvmflow_opencl", sources=sources)],
     cmdclass={"build_ext": BuildPlugin, **wheel_tag_options()},
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tiny_network import build, metadata, weight
 
-from tvmflow.deploy import link
+from tvmflow.deploy import link, tool
 from tvmflow.deploy.artifact import write_artifact
 from tvmflow.errors import TargetError
 
@@ -23,6 +23,9 @@ elffile = pytest.importorskip("elftools.elf.elffile")
         ("aarch64-unknown-linux-gnu", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu"),
         ("arm64-linux-android24", "aarch64-linux-android24", "aarch64-unknown-linux-android24"),
         ("AMD64-pc-linux-musl", "x86_64-linux-musl", "x86_64-unknown-linux-musl"),
+        ("linux-x64", "x86_64-linux-gnu", "x86_64-unknown-linux-gnu"),
+        ("linux-arm64", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu"),
+        ("android-arm64", "aarch64-linux-android24", "aarch64-unknown-linux-android24"),
     ],
 )
 def test_triples(text: str, triple: str, llvm: str):
@@ -33,8 +36,9 @@ def test_triples(text: str, triple: str, llvm: str):
 
 @pytest.mark.parametrize("text", ["", "x86_64", "aarch64-linux", "a-b-c", "x86_64-linux-gnu-x-y"])
 def test_what_is_no_triple(text: str):
-    with pytest.raises(TargetError, match="ARCHITECTURE-linux-ABI was expected"):
+    with pytest.raises(TargetError, match="ARCHITECTURE-linux-ABI was expected") as caught:
         link.Host.parse(text)
+    assert "android-arm64" in str(caught.value)
 
 
 def test_this_machine_is_native():
@@ -43,7 +47,7 @@ def test_this_machine_is_native():
 
 
 def test_no_linker_for_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(link, "find_spec", lambda name: None)
+    monkeypatch.setattr(tool, "find_spec", lambda name: None)
     monkeypatch.setattr(link.shutil, "which", lambda name: None)
     host = link.Host.parse("aarch64-linux-gnu")
     with pytest.raises(TargetError, match="no linker for it was found") as caught:
@@ -55,19 +59,23 @@ def test_no_linker_for_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_next_linker_is_tried_and_all_failures_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def failing(word: str) -> Any:
-        def run(*_: object) -> None:
-            raise subprocess.CalledProcessError(1, word, stderr=f"{word} says no")
-
-        return link.LinkTool(word, run)
-
     used: list[Any] = []
-    good = link.LinkTool("good", lambda *arguments: used.append(arguments))
+
+    class Fake(tool.Tool):
+        def link(self, *arguments: Any, **_: Any) -> None:
+            if self.name != "good":
+                raise subprocess.CalledProcessError(1, "ld", stderr=f"{self.name} says no")
+            used.append(arguments[:3])
+
+    def available(*names: str) -> None:
+        found = [Fake(name, (), ()) for name in names]
+        monkeypatch.setattr(link, "tools", lambda host: iter(found))
+
     host = link.Host.native()
-    monkeypatch.setattr(link, "_tools", lambda host: iter([failing("first"), good]))
+    available("first", "good")
     assert link.link_shared(["a.o"], tmp_path / "x.so", host, tmp_path) == "good"
     assert used == [(["a.o"], tmp_path / "x.so", tmp_path)]
-    monkeypatch.setattr(link, "_tools", lambda host: iter([failing("first"), failing("second")]))
+    available("first", "second")
     with pytest.raises(TargetError, match="every linker found failed") as caught:
         link.link_shared(["a.o"], tmp_path / "x.so", host, tmp_path)
     assert caught.value.details == "first: first says no\nsecond: second says no"

@@ -87,7 +87,24 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
         there = {path for path in there if path.suffix != ".pyc" and path.name != "README.md"}
         assert packed == {f"tvmflow/{path.relative_to(ROOT)}" for path in there}
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not any(name.endswith((".cc", ".h", ".o")) or "tests/" in name for name in names)
+    assert not any(name.endswith((".cc", ".o")) or "tests/" in name for name in names)
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
+    packed = {name for name in ZipFile(wheel).namelist() if name.endswith((".c", ".h", ".hpp"))}
+    native = ROOT / "native"
+    there = {
+        path
+        for folder, ends in {
+            "standalone": (".c", ".h", ".hpp"),
+            "opencl": ".h",
+            "bionic": ".h",
+        }.items()
+        for path in (native / folder).rglob("*")
+        if path.name.endswith(ends)
+    }
+    assert packed == {f"tvmflow/native_sources/{path.relative_to(native)}" for path in there}
 
 
 @pytest.mark.slow

@@ -3,27 +3,35 @@
 TVM compiles host code for any triple by itself; only the last step needs a
 linker for that triple.  A linker is looked for in this order: the system's own
 compiler (for this machine), an installed cross compiler, ``clang``, and the clang
-that comes as the Python package ``ziglang`` (extra ``cross``).
+that comes as the Python package ``ziglang`` (extra ``cross``).  For Android see
+:mod:`.android`.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import TargetError
+from .android import android_tools
+from .tool import Tool, ziglang
+
+T = TypeVar("T")
 
 #: glibc whose symbol versions zig links against: old enough for every supported board.
-_ZIG_GLIBC = "2.28"
+ZIG_GLIBC = "2.28"
+#: Short names of hosts, with the triples that they stand for.
+HOSTS = {
+    "linux-x64": "x86_64-linux-gnu",
+    "linux-arm64": "aarch64-linux-gnu",
+    "android-arm64": "aarch64-linux-android24",
+}
 _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
-_LLD_EMULATIONS = {"aarch64": "aarch64linux", "x86_64": "elf_x86_64"}
 
 
 @dataclass(frozen=True)
@@ -36,22 +44,23 @@ class Host:
 
     @classmethod
     def parse(cls, triple: str) -> Host:
-        """Read a triple of three or four parts, such as ``aarch64-linux-gnu``.
+        """Read a short name (`HOSTS`), or a triple of three or four parts.
 
         Raises
         ------
         TargetError
             If it is not of that form, or its system is not Linux or Android.
         """
-        parts = triple.strip().lower().split("-")
+        name = triple.strip().lower()
+        parts = HOSTS.get(name, name).split("-")
         if len(parts) == 4:
             del parts[1]  # the vendor
         if len(parts) != 3 or not all(parts) or parts[1] != "linux":
             raise TargetError(
                 f"The host triple {triple!r} was not understood: "
-                "ARCHITECTURE-linux-ABI was expected.",
-                remedy="Use a triple such as x86_64-linux-gnu, aarch64-linux-gnu or "
-                "aarch64-linux-android24.",
+                f"{', '.join(HOSTS)} or ARCHITECTURE-linux-ABI was expected.",
+                remedy="Use one of these names, or a triple such as x86_64-linux-gnu, "
+                "aarch64-linux-gnu or aarch64-linux-android24.",
             )
         architecture = _ARCHITECTURES.get(parts[0], parts[0])
         return cls(architecture, parts[1], parts[2])
@@ -84,14 +93,6 @@ class Host:
         return self == Host.native()
 
 
-@dataclass(frozen=True)
-class LinkTool:
-    """One way to link: its name for messages and the function that does it."""
-
-    name: str
-    link: Callable[[Sequence[str], Path, Path], None]  # objects, output, folder for its own files
-
-
 def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) -> str:
     """Link object files to a shared library with the first tool that can.
 
@@ -117,17 +118,48 @@ def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) ->
         If no tool for `host` is installed, or all fail; the details hold what
         each said.
     """
+    # No name of its own (-soname): the file is renamed later.  Android's stand-ins lack the
+    # functions of TVM's runtime, which are found when the module is loaded.
+    options = ("--no-as-needed", "--unresolved-symbols=ignore-all") if host.is_android else ()
+
+    def link(tool: Tool) -> str:
+        tool.link(objects, output, work, options)
+        return tool.name
+
+    return first_success(link, tools(host), f"Linking a module for the host {host.triple}", host)
+
+
+def first_success(
+    action: Callable[[Tool], T], candidates: Iterable[Tool], attempt: str, host: Host
+) -> T:
+    """Do something with the first tool that can, and return what it returns.
+
+    Parameters
+    ----------
+    action
+        What is done with a tool; raises `subprocess.CalledProcessError` when it cannot.
+    candidates
+        The tools for `host`.
+    attempt
+        What is attempted, for the message.
+    host
+        The machine that the result is for.
+
+    Raises
+    ------
+    TargetError
+        If there is no tool, or all fail; the details hold what each said.
+    """
     failures = []
-    for tool in _tools(host):
+    for tool in candidates:
         try:
-            tool.link(objects, output, work)
-            return tool.name
+            return action(tool)
         except subprocess.CalledProcessError as error:
             failures.append(f"{tool.name}: {(error.stderr or '').strip() or error}")
     reason = "every linker found failed" if failures else "no linker for it was found"
     package = _COMPILER_PACKAGES.get(host.triple, "a compiler for it")
     raise TargetError(
-        f"Linking a module for the host {host.triple} failed: {reason}.",
+        f"{attempt} failed: {reason}.",
         remedy=f"Install {package}, or: python -m pip install 'tvmflow[cross]'",
         details="\n".join(failures) or None,
     )
@@ -141,73 +173,25 @@ _COMPILER_PACKAGES = {
 }
 
 
-def _tools(host: Host) -> Iterator[LinkTool]:
-    names = [f"{host.triple}-{suffix}" for suffix in ("g++", "gcc", "clang")]
+def tools(host: Host) -> Iterator[Tool]:
+    """Yield the compilers for a host that are installed, the preferred one first."""
+    if host.is_android:
+        yield from android_tools(host)
+        return
+    names = [f"{host.triple}-{suffix}" for suffix in ("gcc", "clang")]
     if host.is_native:
-        names = ["cc", "gcc", "clang", "c++", *names]
+        names = ["cc", "gcc", "clang", *names]
     for name in names:
         if path := shutil.which(name):
-            yield LinkTool(name, _driver([path]))
+            yield Tool(name, (path,), (path,))
+    command: tuple[str, ...]
     if path := shutil.which("clang"):
-        yield LinkTool("clang --target", _driver([path, f"--target={host.llvm_triple}"]))
-    if find_spec("ziglang") is not None:
-        if host.is_android:
-            yield LinkTool("ziglang ld.lld", lambda *args: _link_android(host, *args))
-        else:
-            version = f".{_ZIG_GLIBC}" if host.abi.startswith("gnu") else ""
-            target = ["-target", f"{host.triple}{version}"]
-            yield LinkTool("ziglang cc", _driver([*_ZIG, "cc", *target]))
-
-
-_ZIG = [sys.executable, "-m", "ziglang"]
-
-
-def _driver(command: list[str]) -> Callable[[Sequence[str], Path, Path], None]:
-    """Return a linking function for a compiler driver."""
-
-    def link(objects: Sequence[str], output: Path, work: Path) -> None:
-        # Kernels call the mathematical library; TVM's own symbols are found when loading.
-        flags = ["-shared", "-fPIC", "-Wl,-z,noexecstack", "-Wl,-z,relro"]
-        _run([*command, *flags, "-o", str(output), *objects, "-lm"], work)
-
-    return link
-
-
-def _link_android(host: Host, objects: Sequence[str], output: Path, work: Path) -> None:
-    """Link for Android without its NDK.
-
-    The libraries of Android that are needed at run time are stood in for by empty
-    ones of the same names, so that the module records that it needs them.  Page
-    size 16 KiB: newer devices refuse less, older ones do not mind.
-    """
-    emulation = _LLD_EMULATIONS.get(host.architecture)
-    if emulation is None:
-        raise subprocess.CalledProcessError(1, "ld.lld", stderr=f"no emulation for {host.triple}")
-    linker = [*_ZIG, "ld.lld", "-m", emulation, "-shared"]
-    empty = work / "empty.s"
-    empty.write_text("")
-    _run(
-        [*_ZIG, "clang", f"--target={host.llvm_triple}", "-c", str(empty), "-o", f"{empty}.o"], work
-    )
-    stubs = []
-    for name in ("libm.so", "libc.so"):
-        stub = work / name
-        _run([*linker, "-soname", name, f"{empty}.o", "-o", str(stub)], work)
-        stubs.append(str(stub))
-    pages = ["-z", "max-page-size=16384", "-z", "common-page-size=16384"]
-    hardening = ["-z", "now", "-z", "relro", "-z", "noexecstack", "-z", "text"]
-    # No name of its own (-soname): the file is renamed later.
-    tables = ["--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"]
-    needed = ["--no-as-needed", *stubs, "--unresolved-symbols=ignore-all"]
-    options = [*tables, *hardening, *pages]
-    _run([*linker, *options, "-o", str(output), *objects, *needed], work)
-
-
-def _run(command: Sequence[str], work: Path) -> None:
-    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work / "zig-cache")}
-    subprocess.run(
-        command, check=True, capture_output=True, text=True, errors="replace", env=environment
-    )
+        command = (path, f"--target={host.llvm_triple}")
+        yield Tool("clang --target", command, command)
+    if (zig := ziglang()) is not None:
+        version = f".{ZIG_GLIBC}" if host.abi.startswith("gnu") else ""
+        command = (*zig, "cc", "-target", f"{host.triple}{version}")
+        yield Tool("ziglang cc", command, command, is_portable=True)
 
 
 def _runs_on_musl() -> bool:

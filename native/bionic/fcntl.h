@@ -1,0 +1,17 @@
+#pragma once
+#include <sys/types.h>
+
+#define O_RDONLY 0
+#define O_WRONLY 1
+#define O_RDWR 2
+#define O_CREAT 0100
+#define O_EXCL 0200
+#define O_TRUNC 01000
+#define O_APPEND 02000
+// 64-bit Arm has numbers of its own for the next two.
+#define O_DIRECTORY 040000
+#define O_NOFOLLOW 0100000
+#define O_CLOEXEC 02000000
+
+int open(const char* path, int flags, ...);
+int fcntl(int file, int command, ...);

@@ -1,0 +1,38 @@
+#pragma once
+#include <sys/types.h>
+#include <time.h>
+
+// The kernel's structure of 64-bit Arm.
+struct stat {
+  dev_t st_dev;
+  ino_t st_ino;
+  mode_t st_mode;
+  nlink_t st_nlink;
+  uid_t st_uid;
+  gid_t st_gid;
+  dev_t st_rdev;
+  uint64_t padding_1;
+  off_t st_size;
+  blksize_t st_blksize;
+  int32_t padding_2;
+  blkcnt_t st_blocks;
+  struct timespec st_atim;
+  struct timespec st_mtim;
+  struct timespec st_ctim;
+  uint32_t padding_3[2];
+};
+#define st_atime st_atim.tv_sec
+#define st_mtime st_mtim.tv_sec
+
+#define S_IFMT 0170000
+#define S_IFDIR 0040000
+#define S_IFREG 0100000
+#define S_ISDIR(mode) (((mode) & S_IFMT) == S_IFDIR)
+#define S_ISREG(mode) (((mode) & S_IFMT) == S_IFREG)
+
+int stat(const char* path, struct stat* info);
+int lstat(const char* path, struct stat* info);
+int fstat(int file, struct stat* info);
+int mkdir(const char* path, mode_t mode);
+int chmod(const char* path, mode_t mode);
+mode_t umask(mode_t mask);

@@ -1,0 +1,31 @@
+#pragma once
+#include <sys/types.h>
+
+#define F_OK 0
+#define X_OK 1
+#define W_OK 2
+#define R_OK 4
+#define SEEK_SET 0
+#define SEEK_CUR 1
+#define SEEK_END 2
+#define _SC_PAGESIZE 0x27
+#define _SC_PAGE_SIZE 0x28
+
+ssize_t read(int file, void* to, size_t size);
+ssize_t write(int file, const void* from, size_t size);
+ssize_t pread(int file, void* to, size_t size, off_t offset);
+ssize_t pwrite(int file, const void* from, size_t size, off_t offset);
+off_t lseek(int file, off_t offset, int whence);
+int close(int file);
+int fsync(int file);
+int ftruncate(int file, off_t size);
+int access(const char* path, int mode);
+int unlink(const char* path);
+int rmdir(const char* path);
+ssize_t readlink(const char* path, char* to, size_t size);
+pid_t getpid(void);
+pid_t gettid(void);
+uid_t getuid(void);
+uid_t geteuid(void);
+long sysconf(int name);
+int usleep(uint32_t us);

@@ -1,0 +1,120 @@
+"""Compiling the C runtime for a host, once for each version of it.
+
+Objects are kept in the user's cache folder under a hash of everything that they depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from ..deploy.link import Host, tools
+from ..deploy.tool import Tool
+from ..native import native_folder
+
+#: What the runtime is compiled with on every host.
+FLAGS = (
+    "-std=c11",
+    "-O2",
+    "-fPIC",
+    # Only what the header declares is visible.
+    "-fvisibility=hidden",
+    # What nobody calls is left out.
+    *("-ffunction-sections", "-fdata-sections"),
+    # The same bytes, wherever it is compiled.
+    "-fno-ident",
+)
+
+
+def candidates(host: Host) -> list[Tool]:
+    """List the compilers for a host: first those whose result runs on older systems too.
+
+    Raises
+    ------
+    TargetError
+        If the environment names an NDK that has no compiler.
+    """
+    return sorted(tools(host), key=lambda tool: not tool.is_portable)
+
+
+def runtime_objects(tool: Tool, work: Path, sources: Path | None = None) -> list[Path]:
+    """Compile the runtime, or find it compiled; return its object files.
+
+    Parameters
+    ----------
+    tool
+        The compiler.
+    work
+        A folder for intermediate files, and for the objects where none can be kept.
+    sources
+        The folder of C files, by default the runtime's.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        If a file cannot be compiled.
+    """
+    folder = sources or native_folder("standalone")
+    files = sorted(folder.glob("*.c"))
+    final = cache_folder() / _key(tool, folder, work)
+    kept = [final / f"{path.stem}.o" for path in files]
+    if all(path.is_file() for path in kept):
+        return kept
+    fresh = _new_folder(final, work)
+    # From the folder of the sources: messages and objects then hold no path of this machine.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(_compile, tool, path, fresh / f"{path.stem}.o", work) for path in files]
+        for job in jobs:
+            job.result()
+    if fresh.parent == work:
+        return [fresh / path.name for path in kept]
+    try:
+        os.rename(fresh, final)
+    except OSError:
+        # Another process was faster, with the same result.
+        shutil.rmtree(fresh, ignore_errors=True)
+    return kept
+
+
+def cache_folder() -> Path:
+    """Return the folder where compiled runtimes are kept, beside the drivers' programs."""
+    if folder := os.environ.get("TVMFLOW_CACHE_DIR"):
+        return Path(folder) / "standalone"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    root = Path(base) if base.startswith("/") else Path("~/.cache").expanduser()
+    return root / "tvmflow" / "standalone"
+
+
+def _compile(tool: Tool, source: Path, target: Path, work: Path) -> None:
+    tool.compile(source, target, work, FLAGS)
+
+
+def _new_folder(final: Path, work: Path) -> Path:
+    """Make a folder that can be renamed to `final`, or one in `work` if there can be none."""
+    with suppress(OSError):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    return Path(tempfile.mkdtemp(prefix="objects.", dir=work))
+
+
+def _key(tool: Tool, folder: Path, work: Path) -> str:
+    """Hash everything that the objects depend on."""
+    digest = hashlib.sha256()
+    version = tool.run([*tool.compiler, "--version"], work)
+    for part in (*tool.compiler, version, *FLAGS):
+        digest.update(part.encode() + b"\0")
+    for path in _sources(folder):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for root in (folder, native_folder("opencl"), native_folder("bionic")):
+        yield from sorted(root.rglob("*.[ch]"))
