@@ -1,0 +1,78 @@
+"""The fake OpenCL driver of ``tests/standalone/fake_opencl``: compiling it, and its controls."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "tests" / "standalone" / "fake_opencl"
+#: The runtime is C11; these warnings are errors in the tests.
+FLAGS = ["-std=gnu11", "-g", "-O1", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
+
+
+def compile_c(output: Path, *arguments: object) -> Path:
+    """Compile with the machine's C compiler."""
+    command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS, *map(str, arguments)]
+    done = subprocess.run(
+        [*command, "-o", str(output)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)}\n{done.stderr}")
+    return output
+
+
+def build_fake(folder: Path, *flags: str) -> Path:
+    """Compile ``libOpenCL.so`` into the folder."""
+    return compile_c(
+        folder / "libOpenCL.so",
+        *flags,
+        "-shared",
+        "-fvisibility=hidden",
+        f"-I{ROOT / 'native' / 'opencl'}",
+        *sorted(SOURCES.glob("*.c")),
+        "-pthread",
+    )
+
+
+class Fake(ctypes.CDLL):
+    """The driver in this process, with the types of its controls."""
+
+    def __init__(self, path: Path):
+        super().__init__(str(path))
+        for name in ("fake_failed", "fake_violations", "fake_live_text"):
+            getattr(self, name).restype = ctypes.c_char_p
+        for name in ("fake_count", "fake_live", "fake_memory"):
+            getattr(self, name).restype = ctypes.c_uint64
+        for function in self.creators:
+            getattr(self, function).restype = ctypes.c_void_p
+
+    creators = (
+        "clCreateContext",
+        "clCreateCommandQueue",
+        "clCreateBuffer",
+        "clCreateImage",
+        "clCreateProgramWithSource",
+        "clCreateProgramWithBinary",
+        "clCreateKernel",
+        "clCreateCommandBufferKHR",
+        "clNewRecordingQCOM",
+        "clGetExtensionFunctionAddress",
+    )
+
+    def set(self, name: str, value: str | None) -> None:
+        """Change a setting; ``None``: its default."""
+        self.fake_set(name.encode(), value.encode() if value is not None else None)
+
+    @property
+    def violations(self) -> str:
+        """What was wrong with arguments."""
+        return self.fake_violations().decode()
+
+    @property
+    def live(self) -> str:
+        """Objects that have not been released."""
+        return self.fake_live_text().decode()
