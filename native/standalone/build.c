@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "cache.h"
 
@@ -65,10 +64,7 @@ static void* work(void* argument) {
 }
 
 void tf_build_all(tf_build* builds, uint32_t count) {
-  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  uint32_t threads = processors > MAX_THREADS ? MAX_THREADS : (uint32_t)processors;
-  if (processors < 1) threads = 1;
-  if (threads > count) threads = count;
+  const uint32_t threads = count < MAX_THREADS ? count : MAX_THREADS;
   share_of_work shares[MAX_THREADS];
   pthread_t ids[MAX_THREADS];
   bool running[MAX_THREADS] = {false};

@@ -169,12 +169,8 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
   const char* name;
   for (unsigned i = 0; !chosen && (name = tf_library_name(options->opencl_library, i)); ++i) {
     tf_library library;
-    const char* reason = "";
     tf_append(tried, sizeof(tried), "\n  %s: ", name);
-    if (!tf_library_open(&library, name, &reason)) {
-      tf_append(tried, sizeof(tried), "%s", reason);
-      continue;
-    }
+    if (!tf_library_open(&library, name, tried, sizeof(tried))) continue;
     const unsigned count = find_devices(&library, name, all, tried, sizeof(tried));
     any = any || count > 0;
     chosen = choose(all, count, options);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "message.h"
+
 // Stands for a library that is in the process already: linked to it, preloaded, or opened by
 // another part of the application for everybody.
 static const char in_process[] = "(in the process)";
@@ -55,13 +57,13 @@ static void* open_from_vendor(const char* name) {
   return load ? load(name, RTLD_LAZY | RTLD_LOCAL) : NULL;
 }
 
-bool tf_library_open(tf_library* library, const char* name, const char** reason) {
+bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes) {
   // Lazily bound: a driver may reference symbols that only optional parts of it need.
   const bool inside = name == in_process;
   void* handle = dlopen(inside ? NULL : name, RTLD_LAZY | RTLD_LOCAL);
   if (!handle) {
     const char* const error = dlerror();
-    *reason = error ? error : "it cannot be opened";
+    tf_append(text, bytes, "%s", error ? error : "it cannot be opened");
     if (name[0] == '/') handle = open_from_vendor(strrchr(name, '/') + 1);
     if (!handle) return false;
   }
@@ -78,7 +80,7 @@ bool tf_library_open(tf_library* library, const char* name, const char** reason)
   library->get_platforms = (cl_int (*)(cl_uint, cl_platform_id*, cl_uint*))get_platforms;
   if (get_platforms) return true;
   dlclose(handle);
-  *reason = inside ? "there is none" : "it is not an OpenCL library";
+  tf_append(text, bytes, "%s", inside ? "there is none" : "it is not an OpenCL library");
   return false;
 }
 

@@ -36,8 +36,8 @@ typedef struct tf_library {
 // Name of the `index`-th library to try, NULL after the last.  `only`: the option's path.
 const char* tf_library_name(const char* only, unsigned index);
 
-// False, with the reason, where there is no such library or it is not OpenCL.
-bool tf_library_open(tf_library* library, const char* name, const char** reason);
+// False where there is no such library or it is not OpenCL; the reason is added to the text.
+bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes);
 
 // False where functions of OpenCL 1.2 are missing.
 bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform);

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE  // dladdr
 #include "weights.h"
 
 #include <dlfcn.h>

@@ -13,7 +13,7 @@ NATIVE = Path(__file__).parents[2] / "native" / "standalone"
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-_FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS)
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS)
 _folder = tempfile.TemporaryDirectory(prefix="tvmflow-runtime-")
 
 
@@ -52,9 +52,7 @@ def data_object(output: Path, contents: dict[str, bytes], align: int = 128) -> s
 
 def link(output: Path, plan: bytes, weights: bytes = b"", *flags: str) -> Path:
     """A library of the runtime with this plan; ``weights`` empty: beside it, or none."""
-    data = data_object(
-        output.with_suffix(".o"), {"tvmflow_plan": plan, "tvmflow_weights": weights}
-    )
+    data = data_object(output.with_suffix(".o"), {"tvmflow_plan": plan, "tvmflow_weights": weights})
     _run(
         [
             *(*COMPILER, *flags, "-shared", "-Wl,--no-undefined", "-o", str(output)),

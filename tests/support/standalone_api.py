@@ -89,9 +89,7 @@ class Model:
         given = Options(**{"struct_size": ctypes.sizeof(Options), **options})
         self.handle = ctypes.c_void_p()
         try:
-            self.check(
-                self.library.tvmflow_create(ctypes.byref(given), ctypes.byref(self.handle))
-            )
+            self.check(self.library.tvmflow_create(ctypes.byref(given), ctypes.byref(self.handle)))
         except CallError:
             self.close()
             raise
@@ -135,10 +133,10 @@ class Model:
         return [self.get_output(index) for index in range(count)]
 
     def profile(self) -> Sequence[Kernel]:
-        """Kernels with their times."""
+        """Kernels with their times, copied: the instance may be destroyed."""
         kernels, count = ctypes.POINTER(Kernel)(), ctypes.c_uint32()
         self.call("profile", ctypes.byref(kernels), ctypes.byref(count))
-        return kernels[: count.value]
+        return [Kernel.from_buffer_copy(kernel) for kernel in kernels[: count.value]]
 
     def self_test(self) -> Test:
         """Run the self-test."""
