@@ -245,6 +245,7 @@ void fake_free_command(fake_command* command);
 cl_int fake_check_wait_list(const char* function, cl_uint count, const cl_event* events);
 cl_int fake_submit(fake_queue* queue, fake_command* command, bool blocking);
 void fake_execute_all(fake_queue* queue);
+void fake_abandon(fake_queue* queue);
 // objects.c, for launches.c, which gives them as extensions.
 FAKE_API cl_int clReleaseCommandBufferKHR(void* buffer);
 FAKE_API cl_int clReleaseRecordingQCOM(void* recording);

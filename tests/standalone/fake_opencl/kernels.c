@@ -212,14 +212,16 @@ cl_int fake_run_kernel(const fake_command* command) {
   const fake_kernel* kernel = command->kernel;
   kernel->program->complete = true;
   const bool adds = strncmp(kernel->name, "add", 3) == 0;
-  const bool scales = strncmp(kernel->name, "scale", 5) == 0;
-  if (!adds && !scales && strncmp(kernel->name, "copy", 4) != 0) return CL_SUCCESS;
+  if (!adds && strncmp(kernel->name, "scale", 5) != 0 && strncmp(kernel->name, "copy", 4) != 0)
+    return CL_SUCCESS;
   const elements a = elements_of(command, 0);
   const elements b = adds ? elements_of(command, 1) : a;
   const elements out = elements_of(command, adds ? 2 : 1);
+  // y = k x, and for "add" y = k x + w.
   float factor = 1;
-  if (scales) memcpy(&factor, command->arguments[2].value, sizeof(factor));
-  for (size_t i = 0; i < out.count; ++i)
-    put(out, i, adds ? get(a, i) + get(b, i) : get(a, i) * factor);
+  const uint32_t last = kernel->argument_count - 1;
+  if (kernel->arguments[last].kind == FAKE_ARGUMENT_VALUE)
+    memcpy(&factor, command->arguments[last].value, sizeof(factor));
+  for (size_t i = 0; i < out.count; ++i) put(out, i, factor * get(a, i) + (adds ? get(b, i) : 0));
   return CL_SUCCESS;
 }

@@ -49,8 +49,13 @@ static void destroy_unused(fake_object* object) {
 void fake_retain(fake_object* object) { ++object->references; }
 
 void fake_release(fake_object* object) {
-  if (--object->references == 0) --live[object->kind - FAKE_PLATFORM];
-  destroy_unused(object);
+  if (--object->references > 0) return;
+  --live[object->kind - FAKE_PLATFORM];
+  // Nobody waited, and memory of the host may be gone: what is pending is not executed.  A use
+  // keeps the queue until then, because commands' events use it.
+  fake_use(object);
+  if (object->kind == FAKE_QUEUE) fake_abandon((fake_queue*)object);
+  fake_unuse(object);
 }
 
 void fake_use(fake_object* object) { ++object->uses; }

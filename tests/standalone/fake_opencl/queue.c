@@ -51,10 +51,7 @@ void fake_execute_all(fake_queue* queue) {
   queue->last = NULL;
 }
 
-static void destroy_queue(fake_object* object) {
-  fake_queue* queue = (fake_queue*)object;
-  // Nobody waited, so that a device might be writing still: what is pending is not executed, as
-  // memory of the host may be gone.
+void fake_abandon(fake_queue* queue) {
   while (queue->first) {
     fake_command* command = queue->first;
     queue->first = command->next;
@@ -72,7 +69,7 @@ FAKE_API cl_command_queue clCreateCommandQueue(cl_context context, cl_device_id 
                       CL_INVALID_QUEUE_PROPERTIES, "the device has no recordable queues");
   FAKE_REQUIRE_CREATE(!((properties & ~(cl_bitfield)FAKE_QUEUE_RECORDABLE) >> 2), code,
                       CL_INVALID_VALUE, "properties 0x%llx", (unsigned long long)properties);
-  fake_queue* queue = fake_new(sizeof(*queue), FAKE_QUEUE, (fake_object*)context, destroy_queue);
+  fake_queue* queue = fake_new(sizeof(*queue), FAKE_QUEUE, (fake_object*)context, NULL);
   queue->properties = properties;
   return (cl_command_queue)queue;
 }

@@ -1,0 +1,177 @@
+"""Every call of OpenCL, every allocation and every file operation fails once, and from then on."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runtime_build
+from fake_opencl import SOURCES, build_fake, compile_c
+from small_plans import Plan
+
+WRAPPED = (
+    *("malloc", "calloc", "realloc", "pthread_create"),
+    *("read", "write", "open", "rename", "mkdir", "stat", "fstat", "mmap"),
+)
+#: A failure takes a leak check of a few milliseconds.
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g")
+COUNT, SCALE = 48, 1.5
+
+BUFFERS = """
+__kernel void add(__global const float* x, __global const float* w, __global float* y, float k) {
+  int i = get_global_id(0);
+  y[i] = k * x[i] + w[i];
+}
+"""
+HALVES = """
+__kernel void add_h(__global const half* x, __global const half* w, __global half* y, float k) {
+  int i = get_global_id(0);
+  vstore_half(k * vload_half(i, x) + vload_half(i, w), i, y);
+}
+"""
+IMAGES = """
+__kernel void add_i(__read_only image2d_array_t x, __read_only image2d_array_t w,
+                    __write_only image2d_array_t y, float k) {
+  int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
+  write_imagef(y, at, k * read_imagef(x, at) + read_imagef(w, at));
+}
+"""
+COPY = """
+__kernel void copy(__global const float* x, __global float* y) {
+  y[get_global_id(0)] = x[get_global_id(0)];
+}
+"""
+
+
+def buffers(w: np.ndarray) -> Plan:
+    """Two programs: ``y = k * x + w``, and a copy of that."""
+    plan = Plan(BUFFERS)
+    x, weight, sum_, y = (plan.buffer(4 * COUNT) for _ in range(4))
+    plan.weight(weight, w)
+    plan.launch("add", [x, weight, sum_, np.float32(SCALE)], (COUNT,), (16,))
+    plan.launch("copy", [sum_, y], (COUNT,), program=plan.program(COPY))
+    plan.input("x", (COUNT,), x)
+    plan.output("y", (COUNT,), y)
+    return plan
+
+
+def halves(w: np.ndarray) -> Plan:
+    """The same in half precision, and the host's data in single precision."""
+    plan = Plan(HALVES)
+    x, weight, y = (plan.buffer(2 * COUNT) for _ in range(3))
+    plan.weight(weight, w.astype(np.float16))
+    plan.launch("add_h", [x, weight, y, np.float32(SCALE)], (COUNT,))
+    plan.input("x", (COUNT,), x, half=True)
+    plan.output("y", (COUNT,), y, half=True)
+    return plan
+
+
+def images(w: np.ndarray, dtype: str = "float32") -> Plan:
+    """The same in images of 3 columns, 2 rows and 2 layers, which the host has in two parts."""
+    plan = Plan(IMAGES)
+    x, weight, y = (plan.image(3, 2, 2, dtype) for _ in range(3))
+    plan.weight(weight, w.astype(dtype))
+    plan.launch("add_i", [x, weight, y, np.float32(SCALE)], (3, 2, 2))
+    layers = [(0, (0, 0, 0), (3, 2, 1)), (COUNT // 2, (0, 0, 1), (3, 2, 1))]
+    shape = (1, 2, 2, 3, 4)
+    plan.input("x", shape, x, half=dtype == "float16", regions=layers)
+    plan.output("y", shape, y, half=dtype == "float16", regions=layers)
+    return plan
+
+
+def half_images(w: np.ndarray) -> Plan:
+    """Images of half precision."""
+    return images(w, "float16")
+
+
+PLANS = {plan.__name__: plan for plan in (buffers, halves, images, half_images)}
+
+
+def uniform(seed: int, low: float, high: float, count: int) -> np.ndarray:
+    """The self-test's input, see docs/standalone.md."""
+    mask = 0xFFFFFFFFFFFFFFFF
+    values = []
+    for index in range(count):
+        z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
+        values.append(((z ^ z >> 31) >> 40) * 2.0**-24)
+    return (low + (high - low) * np.array(values)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory) -> Path:
+    """The driver, with the sanitizers."""
+    return build_fake(tmp_path_factory.mktemp("driver"), *SANITIZERS)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Return the program ``faults`` with a plan, and its input and output beside it."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name in made:
+            return made[name]
+        folder = tmp_path_factory.mktemp(name)
+        rng = np.random.default_rng(7)
+        w = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
+        plan = PLANS[name](w)
+        x = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
+        tested = uniform(3, -1, 1, COUNT)
+        plan.test([(3, -1.0, 1.0)], {0: SCALE * tested + w}, rtol=2e-3, atol=2e-3)
+        x.tofile(folder / "input.bin")
+        (SCALE * x + w).tofile(folder / "expected.bin")
+        data = runtime_build.data_object(
+            folder / "data.o",
+            {"tvmflow_plan": plan.encode(), "tvmflow_weights": plan.weights()},
+        )
+        made[name] = compile_c(
+            folder / "faults",
+            *SANITIZERS,
+            "-D_GNU_SOURCE",
+            f"-I{SOURCES}",
+            f"-I{runtime_build.NATIVE}",
+            f"-I{runtime_build.NATIVE.parent / 'opencl'}",
+            Path(__file__).with_name("faults.c"),
+            *runtime_build.objects(*SANITIZERS),
+            data,
+            *(f"-Wl,--wrap={function}" for function in WRAPPED),
+            *("-ldl", "-lm", "-pthread"),
+        )
+        return made[name]
+
+    return make
+
+
+@pytest.mark.parametrize("often", ["once", "always"])
+@pytest.mark.parametrize(
+    ("plan", "what"),
+    [
+        ("buffers", "opencl"),
+        ("buffers", "opencl cache"),
+        ("buffers", "opencl recording"),
+        ("images", "opencl cache recording"),
+        ("halves", "opencl"),
+        ("half_images", "opencl"),
+        ("buffers", "memory cache recording"),
+        ("half_images", "memory"),
+        ("buffers", "files cache"),
+    ],
+)
+def test_nothing_is_left_and_nothing_crashes(fake, programs, plan, what, often):
+    program = programs(plan)
+    done = subprocess.run(
+        [program, fake, program.parent, *what.split(), often],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    failures, errors = (int(word) for word in done.stdout.split() if word.isdigit())
+    # So many that the runtime was really reached, and that failures were noticed.
+    assert failures > (10 if "files" in what else 50 if "opencl" in what else 20)
+    assert errors > (0 if "files" in what else failures // 4)
