@@ -1,16 +1,199 @@
+#define _GNU_SOURCE  // dladdr
+
 #include "cache.h"
 
-uint8_t* tf_cache_load(const char* folder, const uint8_t key[32], size_t* bytes) {
-  (void)folder;
-  (void)key;
-  *bytes = 0;
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../opencl/sha256_state.h"
+
+static const char magic[8] = {'T', 'V', 'M', 'F', 'L', 'O', 'W', 'P'};
+static const char suffix[] = ".program";
+static const char temporary_prefix[] = "tmp-";
+// A writer that died leaves its temporary file; one this old has no writer any more.
+enum { FORMAT = 1, DIGEST_BYTES = 32, MAX_PATH = 4096, STALE_SECONDS = 3600 };
+
+// Before a binary in its file; as native/opencl/program_cache.cc has it, with other keys, so
+// that both can have the same folder.
+typedef struct entry_header {
+  char magic[8];
+  uint32_t format;
+  uint32_t driver;
+  uint8_t key[DIGEST_BYTES];
+  uint64_t bytes;
+  uint8_t checksum[DIGEST_BYTES];
+} entry_header;
+
+static void give_up(tf_cache* cache, const char* attempt, int code) {
+  snprintf(cache->note, sizeof(cache->note), "%s the cache folder failed (%s): nothing is kept",
+           attempt,
+           code == ENOSPC   ? "it is full"
+           : code == EACCES ? "no permission"
+                            : strerror(code));
+}
+
+static bool entry_path(const tf_cache* cache, const uint8_t* key, char path[MAX_PATH]) {
+  char name[2 * DIGEST_BYTES + 1];
+  for (int i = 0; i < DIGEST_BYTES; ++i) snprintf(name + 2 * i, 3, "%02x", key[i]);
+  return snprintf(path, MAX_PATH, "%s/%s%s", cache->folder, name, suffix) < MAX_PATH;
+}
+
+bool tf_cache_open(tf_cache* cache, const char* folder, const void* driver_function) {
+  tf_shipped_open(cache);
+  if (!folder || !*folder) return true;
+  Dl_info info;
+  struct stat file;
+  if (dladdr(driver_function, &info) && info.dli_fname && stat(info.dli_fname, &file) == 0)
+    cache->driver = (uint32_t)file.st_size * 31 + (uint32_t)file.st_mtime;
+  cache->folder = malloc(strlen(folder) + 1);
+  if (!cache->folder) return false;
+  strcpy(cache->folder, folder);
+  // With its parents, for this user only.
+  for (char* slash = cache->folder;; *slash = '/') {
+    slash = strchr(slash + 1, '/');
+    if (slash) *slash = 0;
+    const bool made = mkdir(cache->folder, 0700) == 0 || errno == EEXIST;
+    if (slash) continue;
+    if (!made) give_up(cache, "Making", errno);
+    return true;
+  }
+}
+
+void tf_cache_close(tf_cache* cache) {
+  if (cache->shipped) munmap((void*)(uintptr_t)cache->shipped, cache->shipped_bytes);
+  free(cache->folder);
+  *cache = (tf_cache){0};
+}
+
+static bool read_all(int file, void* data, size_t bytes) {
+  for (uint8_t* at = data; bytes > 0;) {
+    const ssize_t got = read(file, at, bytes);
+    if (got <= 0) return false;
+    at += got;
+    bytes -= (size_t)got;
+  }
+  return true;
+}
+
+static bool write_all(int file, const void* data, size_t bytes) {
+  for (const uint8_t* at = data; bytes > 0;) {
+    const ssize_t put = write(file, at, bytes);
+    if (put <= 0) return false;
+    at += put;
+    bytes -= (size_t)put;
+  }
+  return true;
+}
+
+static void checksum(const uint8_t* data, size_t bytes, uint8_t digest[DIGEST_BYTES]) {
+  Sha256State hash;
+  Sha256Begin(&hash);
+  Sha256Add(&hash, data, bytes);
+  Sha256End(&hash, digest);
+}
+
+static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, size_t* bytes) {
+  struct stat status;
+  entry_header header;
+  // It holds code that will run: nobody else may have been able to write it.
+  if (fstat(file, &status) || !S_ISREG(status.st_mode) || status.st_uid != geteuid() ||
+      status.st_mode & (S_IWGRP | S_IWOTH) || !read_all(file, &header, sizeof(header)) ||
+      memcmp(header.magic, magic, sizeof(magic)) || header.format != FORMAT ||
+      header.driver != cache->driver || memcmp(header.key, key, sizeof(header.key)) ||
+      header.bytes == 0 || header.bytes != (uint64_t)status.st_size - sizeof(header))
+    return NULL;
+  uint8_t* const binary = malloc(header.bytes);
+  uint8_t digest[DIGEST_BYTES];
+  if (binary && read_all(file, binary, header.bytes)) {
+    checksum(binary, header.bytes, digest);
+    if (!memcmp(digest, header.checksum, sizeof(digest))) {
+      // The time of the last use decides which files go when the folder is full.
+      (void)futimens(file, NULL);
+      *bytes = header.bytes;
+      return binary;
+    }
+  }
+  free(binary);
   return NULL;
 }
 
-void tf_cache_store(const char* folder, const uint8_t key[32], const uint8_t* binary,
-                    size_t bytes) {
-  (void)folder;
-  (void)key;
-  (void)binary;
-  (void)bytes;
+uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes) {
+  char path[MAX_PATH];
+  uint8_t* binary = NULL;
+  const int file =
+      cache->folder && entry_path(cache, key, path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  if (file >= 0) {
+    binary = read_entry(cache, file, key, bytes);
+    close(file);
+  }
+  const uint8_t* const shipped = binary ? NULL : tf_shipped_find(cache, key, bytes);
+  if (!shipped) return binary;
+  binary = malloc(*bytes);
+  if (binary) memcpy(binary, shipped, *bytes);
+  return binary;
+}
+
+// Removes temporary files that nobody writes any more, and the files used least recently while
+// all are larger than the limit.
+static void trim(const tf_cache* cache) {
+  for (uint64_t before = 0, total;; before = total) {
+    DIR* const folder = opendir(cache->folder);
+    if (!folder) return;
+    char oldest[256] = "";
+    time_t oldest_time = 0;
+    total = 0;
+    for (const struct dirent* item; (item = readdir(folder)) != NULL;) {
+      struct stat file;
+      const char* const end = strrchr(item->d_name, '.');
+      if (fstatat(dirfd(folder), item->d_name, &file, AT_SYMLINK_NOFOLLOW)) continue;
+      if (!strncmp(item->d_name, temporary_prefix, strlen(temporary_prefix))) {
+        if (time(NULL) - file.st_mtime > STALE_SECONDS) unlinkat(dirfd(folder), item->d_name, 0);
+      } else if (end && !strcmp(end, suffix)) {
+        total += (uint64_t)file.st_size;
+        if (*oldest && file.st_mtime >= oldest_time) continue;
+        snprintf(oldest, sizeof(oldest), "%s", item->d_name);
+        oldest_time = file.st_mtime;
+      }
+    }
+    // It ends also where files cannot be removed.
+    const bool done =
+        total <= TF_CACHE_LIMIT_BYTES || total == before || unlinkat(dirfd(folder), oldest, 0) != 0;
+    closedir(folder);
+    if (done) return;
+  }
+}
+
+void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binary, size_t bytes) {
+  char path[MAX_PATH];
+  char temporary[MAX_PATH];
+  if (!cache->folder || *cache->note || bytes > TF_CACHE_LIMIT_BYTES ||
+      !entry_path(cache, key, path))
+    return;
+  // The address tells instances of a process apart.
+  const int length = snprintf(temporary, sizeof(temporary), "%s/%s%d-%p", cache->folder,
+                              temporary_prefix, (int)getpid(), (void*)cache);
+  if (length >= MAX_PATH) return;
+  entry_header header = {.format = FORMAT, .driver = cache->driver, .bytes = bytes};
+  memcpy(header.magic, magic, sizeof(magic));
+  memcpy(header.key, key, sizeof(header.key));
+  checksum(binary, bytes, header.checksum);
+  const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  bool written =
+      file >= 0 && write_all(file, &header, sizeof(header)) && write_all(file, binary, bytes);
+  if (file >= 0 && close(file) != 0) written = false;
+  if (written && rename(temporary, path) == 0) {
+    trim(cache);
+    return;
+  }
+  give_up(cache, "Writing to", errno);
+  if (file >= 0) unlink(temporary);
 }

@@ -55,6 +55,8 @@ const char* tvmflow_describe(const tvmflow_model* m) {
             tf_count(&m->plan, TF_LAUNCHES), tf_count(&m->plan, TF_PROGRAMS),
             m->from_cache ? "true" : "false");
   append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
+  tf_append(json, bytes, ",");
+  append_text(json, bytes, "cache", m->cache.note);
   tf_append(json, bytes, "}");
   return json;
 }

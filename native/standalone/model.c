@@ -30,12 +30,6 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* give
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The options have a cl_context without its cl_device. Remedy: set both.");
   m->flags = options->flags;
-  if (options->cache_folder) {
-    m->cache_folder = malloc(strlen(options->cache_folder) + 1);
-    if (!m->cache_folder)
-      return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the options.");
-    strcpy(m->cache_folder, options->cache_folder);
-  }
   return TVMFLOW_OK;
 }
 
@@ -90,6 +84,8 @@ static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
   if (!status) status = tf_weights_open(&m->weights, &m->plan, options.weights_path, &m->message);
   if (!status) status = tf_device_find(&m->device, &options, &m->message);
   if (!status) status = tf_device_check(&m->device, &m->plan, &m->message);
+  if (!status && !tf_cache_open(&m->cache, options.cache_folder, m->device.api.clBuildProgram))
+    status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the cache's folder.");
   if (!status) status = make_queue(m, &options);
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
@@ -112,7 +108,7 @@ static void release(tvmflow_model* m) {
   free(m->events);
   free(m->kernels);
   free(m->description);
-  free(m->cache_folder);
+  tf_cache_close(&m->cache);
 }
 
 tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** model) {
@@ -143,18 +139,30 @@ tvmflow_status tf_check_idle(tvmflow_model* m, const char* attempt) {
                  attempt);
 }
 
-tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
-  const tf_opencl* const api = &m->device.api;
-  if (!events && m->recording_is_old && !(m->flags & TVMFLOW_NO_COMMAND_BUFFER)) {
+// False: nothing was enqueued, because there is no recording or the driver does not take it.
+static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
+  if (m->recording_is_old) {
     tf_recording_end(m->recording);
     m->recording = tf_recording_begin(m);
     m->recording_is_old = false;
   }
+  if (!m->recording) return false;
+  bool begun = false;
+  *code = tf_recording_enqueue(m, m->recording, &begun);
+  if (*code == CL_SUCCESS) return true;
+  tf_recording_end(m->recording);
+  m->recording = NULL;
+  m->flags |= TVMFLOW_NO_COMMAND_BUFFER;
+  // What was begun cannot be begun again: inputs may have been overwritten.
+  return begun;
+}
+
+tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
+  const tf_opencl* const api = &m->device.api;
   cl_int code = CL_SUCCESS;
   uint32_t i = 0;
-  if (!events && m->recording) {
-    code = tf_recording_enqueue(m, m->recording);
-  } else {
+  if (events || !enqueue_recording(m, &code)) {
+    code = CL_SUCCESS;
     for (; code == CL_SUCCESS && i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
       const tf_step* const s = &m->steps[i];
       code = api->clEnqueueNDRangeKernel(m->queue, s->kernel, s->dimensions, NULL, s->global,

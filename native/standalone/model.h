@@ -2,6 +2,7 @@
 #ifndef TVMFLOW_STANDALONE_MODEL_H
 #define TVMFLOW_STANDALONE_MODEL_H
 
+#include "cache.h"
 #include "device.h"
 #include "message.h"
 #include "plan.h"
@@ -24,7 +25,7 @@ struct tvmflow_model {
   bool stored;         // the programs' binaries are in the cache, or need not be
   bool from_cache;     // all programs came from there
   bool shared_memory;  // weights are used where they are mapped
-  char* cache_folder;
+  tf_cache cache;
   tf_plan plan;
   tf_weights weights;
   tf_device device;

@@ -87,6 +87,7 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
 bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform) {
   bool complete = true;
   memset(api, 0, sizeof(*api));
+  api->library = library->handle;
 #define TF_FROM_LIBRARY(name, index, result, parameters)                                           \
   if (library->exported) api->name = (result(*) parameters)symbol(library->handle, #name);
 #define TF_FROM_TABLE(name, index, result, parameters)                                             \
@@ -108,4 +109,14 @@ bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id
 #undef TF_FROM_TABLE
 #undef TF_FROM_LIBRARY
   return complete;
+}
+
+void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name) {
+  void* found = NULL;
+  if (api->clGetExtensionFunctionAddressForPlatform)
+    found = api->clGetExtensionFunctionAddressForPlatform(platform, name);
+  // Qualcomm's drivers answer only one of these.
+  if (!found && api->clGetExtensionFunctionAddress)
+    found = api->clGetExtensionFunctionAddress(name);
+  return found ? found : dlsym(api->library, name);
 }

@@ -14,6 +14,7 @@
 
 // For extensions; NULL where the library has none.
 #define TF_OPTIONAL_ENTRY_POINTS(ROW)                                                              \
+  ROW(clGetExtensionFunctionAddress, 65, void*, (const char*))                                     \
   ROW(clGetExtensionFunctionAddressForPlatform, 107, void*, (cl_platform_id, const char*))
 
 // Entry points of one platform, each under its name in OpenCL.
@@ -23,6 +24,7 @@ typedef struct tf_opencl {
   TF_MORE_ENTRY_POINTS(TF_MEMBER)
   TF_OPTIONAL_ENTRY_POINTS(TF_MEMBER)
 #undef TF_MEMBER
+  void* library;
 } tf_opencl;
 
 // A library that has been opened.  It stays open: drivers keep threads and do not survive
@@ -38,6 +40,9 @@ const char* tf_library_name(const char* only, unsigned index);
 
 // False where there is no such library or it is not OpenCL; the reason is added to the text.
 bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes);
+
+// An extension's function, NULL where there is none.
+void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name);
 
 // False where functions of OpenCL 1.2 are missing.
 bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform);

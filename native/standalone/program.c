@@ -157,7 +157,7 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
   free(sources);
   free(builds);
   if (status) return status;
-  m->stored = m->from_cache || !m->cache_folder;
+  m->stored = m->from_cache || !m->cache.folder;
   if (!m->device.compiles_at_launch) tf_programs_store(m);
   return TVMFLOW_OK;
 }
@@ -173,7 +173,7 @@ void tf_programs_store(tvmflow_model* m) {
     unsigned char* binary = malloc(bytes);
     if (binary && api->clGetProgramInfo(m->programs[i], CL_PROGRAM_BINARIES, sizeof(binary),
                                         &binary, NULL) == CL_SUCCESS)
-      tf_cache_store(m->cache_folder, m->program_keys[i], binary, bytes);
+      tf_cache_store(&m->cache, m->program_keys[i], binary, bytes);
     free(binary);
   }
   m->stored = true;

@@ -24,6 +24,13 @@ const void* tf_library_plan(size_t* bytes) {
   return tvmflow_plan_begin;
 }
 
+bool tf_library_path(char* path, size_t bytes, const char* suffix) {
+  Dl_info info;
+  if (!dladdr(tvmflow_plan_begin, &info) || !info.dli_fname) return false;
+  const int length = snprintf(path, bytes, "%s%s", info.dli_fname, suffix);
+  return length >= 0 && (size_t)length < bytes;
+}
+
 // Where bytes of the file end that segments are made of, from the program headers in memory.
 static uint64_t end_of_segments(const uint8_t* base) {
   // Offsets of fields in the headers of 64-bit ELF files.
@@ -121,10 +128,7 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
   }
   char beside[MAX_PATH];
   if (!path) {
-    Dl_info info;
-    const bool known = dladdr(tvmflow_plan_begin, &info) && info.dli_fname;
-    const int length = snprintf(beside, sizeof(beside), "%s.weights", known ? info.dli_fname : "");
-    if (!known || length < 0 || length >= MAX_PATH)
+    if (!tf_library_path(beside, sizeof(beside), ".weights"))
       return tf_fail(message, TVMFLOW_ERROR_ARGUMENT,
                      "Opening the weights: it is not known where the library lies. Remedy: name "
                      "the file in the options' weights_path.");

@@ -21,6 +21,9 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
                                tf_message* message);
 void tf_weights_close(tf_weights* weights);
 
+// Path of the library with `suffix` behind it; false where it is not known.
+bool tf_library_path(char* path, size_t bytes, const char* suffix);
+
 // The plan in the library.
 const void* tf_library_plan(size_t* bytes);
 

@@ -29,8 +29,8 @@ _FRAME = struct.Struct("<2sII")
 FRAME_BYTES = _FRAME.size
 MAX_PAYLOAD_BYTES = (1 << 24) - 1
 
-#: Types of frames.
-DEFINITION, TRIAL, EVENT, BLOCK, INDEX = 1, 2, 3, 4, 5
+#: Types of frames; a program's binary is no part of tuning, see `tvmflow.standalone.programs`.
+DEFINITION, TRIAL, EVENT, BLOCK, INDEX, PROGRAM = 1, 2, 3, 4, 5, 6
 
 Buffer = bytes | memoryview
 

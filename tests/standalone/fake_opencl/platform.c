@@ -51,7 +51,7 @@ FAKE_API cl_int clGetPlatformInfo(cl_platform_id id, cl_uint what, size_t room, 
   FAKE_ENTER();
   FAKE_REQUIRE(fake_alive(id, FAKE_PLATFORM), CL_INVALID_PLATFORM, "no platform");
   const char* text = what == CL_PLATFORM_VERSION  ? fake_text("VERSION")
-                     : what == CL_PLATFORM_NAME   ? "Fake platform"
+                     : what == CL_PLATFORM_NAME   ? fake_text("PLATFORM_NAME")
                      : what == CL_PLATFORM_VENDOR ? "Nobody"
                      : what == 0x0900             ? "FULL_PROFILE"
                      : what == 0x0904             ? fake_text("EXTENSIONS")

@@ -14,6 +14,7 @@ static struct {
     {"PLATFORMS", "1", NULL},
     {"DEVICES", "gpu", NULL},  // of the platform: gpu, cpu or accelerator, with commas; none: ""
     {"NAME", "Fake GPU", NULL},
+    {"PLATFORM_NAME", "Fake platform", NULL},
     {"DRIVER", "1.0", NULL},
     {"VERSION", "OpenCL 1.2 fake", NULL},  // of platform and device
     {"EXTENSIONS", "cl_khr_fp16", NULL},
