@@ -33,13 +33,13 @@ def objects(*flags: str) -> list[str]:
     return found
 
 
-def data_object(output: Path, contents: dict[str, bytes], align: int = 128) -> str:
+def data_object(output: Path, contents: dict[str, bytes], section: str) -> str:
     """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``."""
-    lines = ['.section .rodata.tvmflow, "a"']
+    lines = [f".section {section}"]
     for name, content in contents.items():
         binary = output.with_suffix(f".{name}.bin")
         binary.write_bytes(content)
-        lines += [f".balign {align}"]
+        lines += [".balign 128"]
         lines += [f".globl {name}_begin", f".hidden {name}_begin", f"{name}_begin:"]
         lines += [f'.incbin "{binary}"']
         lines += [f".globl {name}_end", f".hidden {name}_end", f"{name}_end:"]
@@ -52,11 +52,20 @@ def data_object(output: Path, contents: dict[str, bytes], align: int = 128) -> s
 
 def link(output: Path, plan: bytes, weights: bytes = b"", *flags: str) -> Path:
     """A library of the runtime with this plan; ``weights`` empty: beside it, or none."""
-    data = data_object(output.with_suffix(".o"), {"tvmflow_plan": plan, "tvmflow_weights": weights})
-    _run(
-        [
-            *(*COMPILER, *flags, "-shared", "-Wl,--no-undefined", "-o", str(output)),
-            *(*objects(*flags), data, "-ldl", "-lm", "-pthread"),
-        ]
-    )
+    contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
+    data = data_object(output.with_suffix(".o"), contents, '.rodata.tvmflow, "a"')
+    _link(output, [data], "-shared", "-Wl,--no-undefined", *flags)
     return output
+
+
+def program(output: Path, main: Path, plan: bytes, weights: bytes = b"") -> Path:
+    """A program with the runtime and sanitizers in it; plan and weights can be written to."""
+    contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
+    data = data_object(output.with_suffix(".o"), contents, '.data.tvmflow, "aw"')
+    _link(output, [str(main), data], "-std=gnu11", f"-I{NATIVE}", *WARNINGS, *SANITIZERS)
+    return output
+
+
+def _link(output: Path, files: list[str], *flags: str) -> None:
+    compiled = objects(*(SANITIZERS if SANITIZERS[0] in flags else ()))
+    _run([*COMPILER, *files, *flags, "-o", str(output), *compiled, "-ldl", "-lm", "-pthread"])
