@@ -33,7 +33,9 @@ def objects(*flags: str) -> list[str]:
     return found
 
 
-def data_object(output: Path, contents: dict[str, bytes], section: str) -> str:
+def data_object(
+    output: Path, contents: dict[str, bytes], section: str = '.rodata.tvmflow, "a"'
+) -> str:
     """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``."""
     lines = [f".section {section}"]
     for name, content in contents.items():
@@ -53,7 +55,7 @@ def data_object(output: Path, contents: dict[str, bytes], section: str) -> str:
 def link(output: Path, plan: bytes, weights: bytes = b"", *flags: str) -> Path:
     """A library of the runtime with this plan; ``weights`` empty: beside it, or none."""
     contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
-    data = data_object(output.with_suffix(".o"), contents, '.rodata.tvmflow, "a"')
+    data = data_object(output.with_suffix(".o"), contents)
     _link(output, [data], "-shared", "-Wl,--no-undefined", *flags)
     return output
 
