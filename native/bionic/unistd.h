@@ -10,6 +10,7 @@
 #define SEEK_END 2
 #define _SC_PAGESIZE 0x27
 #define _SC_PAGE_SIZE 0x28
+#define _SC_NPROCESSORS_ONLN 0x61
 
 ssize_t read(int file, void* to, size_t size);
 ssize_t write(int file, const void* from, size_t size);

@@ -49,7 +49,7 @@ pread pwrite read readdir readlink realpath remove rename rmdir stat stderr umas
 
 calloc free madvise malloc mmap munmap posix_memalign realloc sysconf
 
-abs atoi bsearch isalnum isalpha isdigit isprint isspace isxdigit memchr memcmp memcpy memmove
+abs atoi bsearch isalnum isalpha isdigit isprint isspace isxdigit ldexp memchr memcmp memcpy memmove
 memrchr memset qsort snprintf sscanf strcat strchr strcmp strcpy strcspn strdup strerror strlen
 strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol strtoll strtoul
 strtoull tolower toupper vsnprintf
@@ -72,7 +72,8 @@ sinh sqrt tan tanh tgamma trunc
 SYMBOLS: Mapping[str, frozenset[str]] = {
     "libc.so": frozenset(_LIBC.split()),
     "libdl.so": frozenset(_LIBDL.split()),
-    "libm.so": frozenset(f"{name}{end}" for name in _LIBM.split() for end in ("", "f")),
+    "libm.so": frozenset(f"{name}{end}" for name in _LIBM.split() for end in ("", "f"))
+    - frozenset(_LIBC.split()),
 }
 
 

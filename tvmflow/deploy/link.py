@@ -9,6 +9,7 @@ that comes as the Python package ``ziglang`` (extra ``cross``).  For Android see
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -181,8 +182,12 @@ def tools(host: Host) -> Iterator[Tool]:
     names = [f"{host.triple}-{suffix}" for suffix in ("gcc", "clang")]
     if host.is_native:
         names = ["cc", "gcc", "clang", *names]
+    tried = set()
     for name in names:
-        if path := shutil.which(name):
+        path = shutil.which(name)
+        # Several names of one compiler would fail alike.
+        if path is not None and (real := os.path.realpath(path)) not in tried:
+            tried.add(real)
             yield Tool(name, (path,), (path,))
     command: tuple[str, ...]
     if path := shutil.which("clang"):

@@ -70,11 +70,14 @@ class Tool:
 
     def compile(self, source: Path, target: Path, work: Path, flags: Sequence[str] = ()) -> None:
         """Compile C, or assemble, to an object file."""
-        self.run([*self.compiler, *flags, "-c", source, "-o", target], work)
+        # From the folder of the source: neither messages nor objects then depend on where it
+        # lies, and what it includes is found beside it.
+        command = [*self.compiler, *flags, "-c", source.name, "-o", str(target.absolute())]
+        self.run(command, work, source.parent)
 
-    def run(self, command: Sequence[str | Path], work: Path) -> str:
-        """Run one of the tool's commands in a folder, and return what it printed."""
-        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work / "zig-cache")}
+    def run(self, command: Sequence[str | Path], work: Path, folder: Path | None = None) -> str:
+        """Run one of the tool's commands, by default in this folder; return what it printed."""
+        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work.absolute() / "zig-cache")}
         return subprocess.run(
             command,
             check=True,
@@ -82,7 +85,7 @@ class Tool:
             text=True,
             errors="replace",
             env=environment,
-            cwd=work,
+            cwd=folder,
         ).stdout
 
     def _stub(self, library: str, symbols: frozenset[str], work: Path) -> str:

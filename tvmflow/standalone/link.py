@@ -73,12 +73,12 @@ def link_library(
         (stage / "weights").symlink_to(os.path.abspath(embedded or os.devnull))
         (stage / "data.s").write_text(_data())
         (stage / "script.ld").write_text(_SCRIPT)
-        options = ("-soname", output.name, "-T", "script.ld", *_OPTIONS)
+        options = ("-soname", output.name, "-T", str(stage / "script.ld"), *_OPTIONS)
 
         def link(tool: Tool) -> None:
             objects = runtime_objects(tool, stage)
-            tool.compile(Path("data.s"), Path("data.o"), stage)
-            tool.link([*objects, "data.o"], library, stage, options, _LIBRARIES)
+            tool.compile(stage / "data.s", stage / "data.o", stage)
+            tool.link([*objects, stage / "data.o"], library, stage, options, _LIBRARIES)
 
         attempt = f"Linking {output} for the host {host.triple}"
         first_success(link, candidates(host), attempt, host)

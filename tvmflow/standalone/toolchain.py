@@ -20,7 +20,7 @@ from ..native import native_folder
 
 #: What the runtime is compiled with on every host.
 FLAGS = (
-    "-std=c11",
+    *("-std=c11", "-D_GNU_SOURCE"),
     "-O2",
     "-fPIC",
     # Only what the header declares is visible.
@@ -67,9 +67,10 @@ def runtime_objects(tool: Tool, work: Path, sources: Path | None = None) -> list
     if all(path.is_file() for path in kept):
         return kept
     fresh = _new_folder(final, work)
-    # From the folder of the sources: messages and objects then hold no path of this machine.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(_compile, tool, path, fresh / f"{path.stem}.o", work) for path in files]
+        jobs = [
+            pool.submit(tool.compile, path, fresh / f"{path.stem}.o", work, FLAGS) for path in files
+        ]
         for job in jobs:
             job.result()
     if fresh.parent == work:
@@ -90,10 +91,6 @@ def cache_folder() -> Path:
     # The XDG specification says that a relative path is to be ignored.
     root = Path(base) if base.startswith("/") else Path("~/.cache").expanduser()
     return root / "tvmflow" / "standalone"
-
-
-def _compile(tool: Tool, source: Path, target: Path, work: Path) -> None:
-    tool.compile(source, target, work, FLAGS)
 
 
 def _new_folder(final: Path, work: Path) -> Path:
