@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .formats import bytes_text, facts, ms_text, print_section, shape_text, table
+from .host_abi import inspect_host_abi
 from .memory import memory_plan, print_memory, print_placements, write_picture
 from .options import Debug, Json, ModuleFile, Quiet, Verbose
 from .schedules import print_algorithms, print_schedules
@@ -29,6 +30,8 @@ EXAMPLES = """
   tvmflow inspect net.so --check
       compares every byte with the digests it was written with
   tvmflow inspect net.so --json | jq .inputs
+  tvmflow inspect libnet.so --host-abi --host android-arm64
+      whether such a machine loads it: what it needs, alignment, symbols; status 1 if not
 """
 
 
@@ -54,6 +57,23 @@ def inspect_module(
     check: Annotated[
         bool, typer.Option("--check", help="Compare code and weights with their digests.")
     ] = False,
+    host_abi: Annotated[
+        bool,
+        typer.Option(
+            "--host-abi",
+            help="Check what the library asks of the machine that loads it, and only that; any "
+            "ELF library. The exit status is 1 if a rule of that machine is broken.",
+        ),
+    ] = False,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="The machine for --host-abi, such as android-arm64. Default: the one that the "
+            "file looks to be made for.",
+        ),
+    ] = None,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -63,6 +83,9 @@ def inspect_module(
 
     Nothing of the module is run or loaded: modules for other machines can be inspected.
     """
+    if host_abi:
+        inspect_host_abi(module, host, as_json)
+        return
     from ..deploy.artifact import read_artifact
 
     artifact = read_artifact(module)
