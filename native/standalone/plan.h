@@ -134,8 +134,8 @@ typedef struct tf_region {
   uint32_t size[3];    // rows are contiguous in the host's data
 } tf_region;
 
-// Element i is low + (high - low) * u(i), with u from SplitMix64 at seed + i (see docs); integers
-// are rounded down.
+// Element i is low + (high - low) * u(i), with u from SplitMix64 (tvmflow/standalone/self_test.py);
+// integers are rounded down.
 typedef struct tf_test_input {
   uint64_t seed;
   double low;
@@ -143,6 +143,7 @@ typedef struct tf_test_input {
 } tf_test_input;
 
 // Every `stride`-th element of an output is compared: |got - value| <= atol + rtol * |value|.
+// A value that is NaN stands for an element that may be anything: lanes beyond the last channel.
 typedef struct tf_test_output {
   uint32_t output;
   uint32_t first_value;  // in TF_TEST_VALUES
