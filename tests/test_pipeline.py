@@ -10,7 +10,7 @@ from operators import conv
 import tvmflow
 from tvmflow.errors import TvmflowError
 from tvmflow.models import build as build_model
-from tvmflow.pipeline import STAGES
+from tvmflow.stages import STAGES
 from tvmflow.tolerance import assert_close
 
 TARGETS = ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)]

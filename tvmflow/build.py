@@ -6,9 +6,10 @@ TIR is lowered by our own pipeline (:mod:`.tir_pipeline`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import IRModule, relax, s_tir, tirx
@@ -25,6 +26,9 @@ from .texture.refusal import refusals
 from .tir_pipeline import TIR_PIPELINE
 from .tuning.journal import Journal
 from .tuning.lookup import lookup_in
+
+if TYPE_CHECKING:
+    from .standalone.kernels import Kernels
 
 
 @dataclass
@@ -95,6 +99,23 @@ def wants_schedule(function: tirx.PrimFunc) -> bool:
     return isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
 
 
+def plan_calls(
+    mod: IRModule, prepare: Callable[[IRModule], IRModule] | None = None
+) -> tuple[IRModule, MemoryPlan]:
+    """A graph of calls that return tensors, to a list of calls that write to planned memory.
+
+    ``prepare`` runs before memory is planned.
+    """
+    transform = relax.transform
+    calls = [
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+    ]
+    mod = tvm.transform.Sequential(calls)(mod)
+    return plan_memory(prepare(mod) if prepare is not None else mod)
+
+
 def lower_graph(mod: IRModule, *, cuda_graph: bool = False) -> tuple[IRModule, MemoryPlan]:
     """Graph-level passes between fusion and the virtual machine: memory plan and calls.
 
@@ -106,13 +127,7 @@ def lower_graph(mod: IRModule, *, cuda_graph: bool = False) -> tuple[IRModule, M
         If a function cannot be part of a CUDA graph.
     """
     transform = relax.transform
-    calls = [
-        transform.ToNonDataflow(),
-        transform.RemovePurityChecking(),
-        transform.CallTIRRewrite(),
-    ]
-    mod = tvm.transform.Sequential(calls)(mod)
-    mod, plan = plan_memory(stage_boundary(mod) if cuda_graph else mod)
+    mod, plan = plan_calls(mod, stage_boundary if cuda_graph else None)
     if cuda_graph:
         mod = capture(mod)
     lower = tvm.transform.Sequential(
@@ -136,11 +151,32 @@ def build_executable(mod: IRModule, target: TargetSpec) -> relax.VMExecutable:
     CompileError
         If code generation fails; the message names the reason TVM gave.
     """
+    with _generating(target):
+        return relax.build(
+            mod, target=target.tvm_target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
+        )
+
+
+def build_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
+    """Generate the kernels of a scheduled module, without any code for the host.
+
+    Raises
+    ------
+    CompileError
+        As for `build_executable`.
+    """
+    from .standalone.kernels import generate_kernels
+
+    with _generating(target):
+        return generate_kernels(mod, target)
+
+
+@contextmanager
+def _generating(target: TargetSpec) -> Iterator[None]:
+    """Say in an error of ours what TVM's code generation refused."""
     try:
         with refusals(), target.tvm_target:
-            return relax.build(
-                mod, target=target.tvm_target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
-            )
+            yield
     except CompileError:
         raise
     except Exception as error:
@@ -166,12 +202,16 @@ def device_modules(executable: relax.VMExecutable) -> list[tvm.runtime.Module]:
     return found
 
 
-def extensions(executable: relax.VMExecutable) -> list[str]:
+def device_sources(executable: relax.VMExecutable) -> list[str]:
+    """Source of the device modules inside an executable."""
+    return [module.inspect_source() for module in device_modules(executable)]
+
+
+def extensions(sources: Iterable[str]) -> list[str]:
     """OpenCL extensions that the kernels need of the device.
 
     TVM asks for ``cl_khr_fp16`` in the source of kernels that compute with ``half``.
     """
-    sources = [m.inspect_source() for m in device_modules(executable) if m.kind == "opencl"]
     return [FP16_EXTENSION] if any(FP16_EXTENSION in source for source in sources) else []
 
 
@@ -179,21 +219,15 @@ def extensions(executable: relax.VMExecutable) -> list[str]:
 _KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
 
 
-def kernel_names(
-    executable: relax.VMExecutable, choices: Mapping[str, Scheduled]
-) -> list[dict[str, str]]:
-    """Kernels of an executable with the primary function and schedule family of each.
+def kernel_names(sources: Iterable[str], choices: Mapping[str, Scheduled]) -> list[dict[str, str]]:
+    """Kernels in generated source with the primary function and schedule family of each.
 
     TVM names the kernels of a function ``f_kernel``, ``f_kernel_1`` and so on; on
     a CPU a primary function is one "kernel" of its own name.
     """
-    names: list[str] = []
-    for module in device_modules(executable):
-        names += _KERNEL.findall(module.inspect_source())
-    if not names:
-        names = list(choices)
+    names = [name for source in sources for name in _KERNEL.findall(source)]
     kernels = []
-    for name in names:
+    for name in names or choices:
         function = re.sub(r"_kernel(_\d+)?$", "", name)
         family = choices[function].family if function in choices else ""
         kernels.append({"name": name, "function": function, "family": family})

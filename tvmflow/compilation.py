@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from .frontend import ImportedModel
     from .graph.memory import MemoryPlan
     from .schedules import Scheduled
+    from .standalone.kernels import Kernels
     from .texture.algorithms import Choice
     from .texture.keep import Kept
     from .texture.placement import Placement
+
+#: Forms of a module.
+TVM, STANDALONE = "tvm", "standalone"
+FORMATS = (TVM, STANDALONE)
 
 
 @dataclass
@@ -43,6 +48,8 @@ class Compilation:
     #: Forms of the inputs and outputs that the application has in the blocked layout.
     keep_layout: Mapping[str, str] = field(default_factory=dict)
     kept: Kept | None = None
+    #: What is written: a module for TVM's runtime, or one that needs none.
+    format: str = TVM
     #: Whether all kernels are launched at once.
     cuda_graph: bool = False
     model: ImportedModel | None = None
@@ -65,5 +72,7 @@ class Compilation:
     half_sums: list[int] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
     memory: MemoryPlan | None = None
+    #: Generated code: for TVM's runtime, or without it.
     executable: Any = None
+    kernels: Kernels | None = None
     stage_ms: dict[str, float] = field(default_factory=dict)

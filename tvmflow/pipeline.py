@@ -1,4 +1,4 @@
-"""The way of a model: a list of named stages, from an ONNX file to a module file.
+"""The way of a model, from an ONNX file to a module file: `compile`, and who runs the stages.
 
 Dumps of the IR, timings and the progress display are instruments around the
 list, not entries in it.
@@ -11,18 +11,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .compilation import Compilation
-from .deploy.artifact import EMBED_LIMIT_BYTES, write_artifact
+from .deploy.artifact import EMBED_LIMIT_BYTES
 from .deploy.module import Module
 from .dump import dump, dumping
-from .errors import CompileError
 from .precision import check_accumulate, check_dtype
+from .stages import STAGES
 from .target import check_cuda_graph, resolve, with_dtype, with_storage
 from .texture.overrides import check_keep_layout, check_overrides
 from .tuning_logs import find_journal
@@ -30,211 +28,10 @@ from .tuning_logs import find_journal
 if TYPE_CHECKING:
     import onnx
 
-    from .tuning.journal import Journal
-
 logger = logging.getLogger(__name__)
 
 #: Called before each stage with its name, its index and the number of stages.
 Progress = Callable[[str, int, int], None]
-
-
-def import_model(job: Compilation) -> None:
-    """ONNX to Relax, with static shapes and constant weights."""
-    from .frontend import load_model
-
-    job.model = load_model(job.source, dict(job.shapes) if job.shapes else None)
-    job.mod = job.model.mod
-
-
-def simplify(job: Compilation) -> None:
-    """Fold constants and drop what nobody reads."""
-    from .graph.simplify import simplify as run
-
-    job.mod = run(job.mod)
-
-
-def layout(job: Compilation) -> None:
-    """Convolutions and what stands between them to ``NCHW{c}c``."""
-    from .graph.rewriter import identifier
-    from .texture.keep import keep_layouts
-    from .texture.layout import apply_layouts
-    from .tuning.settled import measured_algorithms, settle_storage
-
-    assert job.model is not None
-    model, half = job.model, job.dtype == "fp16"
-    job.kept, inputs, outputs = keep_layouts(
-        job.keep_layout, model.inputs, model.outputs, job.target.device, half
-    )
-    job.model = replace(model, inputs=inputs, outputs=outputs)
-    with _journals(job) as journals:
-        settle_storage(job, journals)
-        job.mod, job.choices = apply_layouts(
-            job.mod,
-            job.target.device,
-            job.accumulate,
-            job.kept,
-            algorithms=job.algorithms,
-            aliases={name: identifier(b) for name, b in model.bindings.items()},
-            half=half,
-            measured=measured_algorithms(journals, job),
-        )
-    for choice in job.choices:
-        logger.info("algorithm %s", choice)
-
-
-@contextmanager
-def _journals(job: Compilation) -> Iterator[list[Journal]]:
-    """The journals in which a stage looks something up, open."""
-    from .tuning.journal import Journal
-
-    with ExitStack() as stack:
-        yield [stack.enter_context(Journal.open(path)) for path in job.journals]
-
-
-def fuse(job: Compilation) -> None:
-    """Operators to primary functions."""
-    from .graph.fuse import legalize_and_fuse
-    from .graph.rewriter import identifier
-
-    assert job.model is not None
-    job.mod = legalize_and_fuse(
-        job.mod, job.target, {identifier(name) for name in job.model.bindings.values()}
-    )
-
-
-def storage(job: Compilation) -> None:
-    """Texture or buffer for each tensor between primary functions."""
-    from .graph.rewriter import identifier
-    from .texture.placement import table
-    from .texture.storage import place_tensors
-
-    assert job.model is not None
-    job.mod, job.placements = place_tensors(
-        job.mod,
-        job.target.device,
-        job.storage,
-        job.overrides,
-        aliases={name: identifier(b) for name, b in job.model.bindings.items()},
-        half=job.dtype == "fp16",
-        inputs=[info.name for info in job.model.inputs],
-        textures=job.kept.textures if job.kept is not None else ((), ()),
-    )
-    for line in table(job.placements):
-        logger.info("storage   %s", line)
-    if job.target.kind == "cuda":
-        from .texture.typed_half import type_halves
-
-        job.mod = type_halves(job.mod)
-
-
-def weights(job: Compilation) -> None:
-    """Constants to parameters, behind the model's large weights."""
-    from .graph.weights import lift_weights
-    from .texture.scope import is_half
-    from .texture.signatures import parameter_scopes
-
-    assert job.model is not None
-    job.mod, lifted = lift_weights(job.mod)
-    job.weights = {**job.model.weights, **lifted}
-    scopes = parameter_scopes(job.mod)
-    job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
-    for name, scope in job.weight_scopes.items():
-        if is_half(scope):
-            job.weights[name] = job.weights[name].astype("float16")
-
-
-def schedule(job: Compilation) -> None:
-    """A schedule for each primary function."""
-    from .build import schedule_module
-    from .texture.narrow import half_sums
-
-    if job.accumulate == "fp16":
-        job.half_sums = half_sums(job.mod)
-    job.unscheduled = job.mod
-    with _journals(job) as journals:
-        scheduled = schedule_module(job.mod, job.target, job.knobs, journals)
-    job.mod, job.schedules = scheduled.mod, scheduled.choices
-    for name in [name for name in job.knobs if name not in job.schedules]:
-        logger.warning("Knobs were given for %s, which is no primary function here.", name)
-
-
-def lower(job: Compilation) -> None:
-    """The memory plan, and calls of the virtual machine."""
-    from .build import lower_graph
-
-    job.mod, job.memory = lower_graph(job.mod, cuda_graph=job.cuda_graph)
-
-
-def build(job: Compilation) -> None:
-    """Machine code and kernel source."""
-    from .build import build_executable
-
-    try:
-        job.executable = build_executable(job.mod, job.target)
-    except CompileError as error:
-        if not job.knobs and not job.journals:
-            raise
-        # Knobs may meet all constraints and still lead to code that TVM cannot generate.
-        logger.warning(
-            "No code could be generated with the knobs given or looked up. The heuristics are "
-            "used for all functions. (%s)",
-            error.message,
-        )
-        job.knobs, job.journals, job.mod = {}, (), job.unscheduled
-        schedule(job)
-        lower(job)
-        job.executable = build_executable(job.mod, job.target)
-
-
-def export(job: Compilation) -> None:
-    """The module file, and the weights beside it when they are large."""
-    from .build import extensions, kernel_names
-
-    assert job.model is not None
-    assert job.memory is not None
-    write_artifact(
-        job.executable,
-        job.output,
-        metadata={
-            "name": job.model.name,
-            "target": job.target.kind,
-            "device": job.target.device.name,
-            "inputs": job.model.inputs,
-            "outputs": job.model.outputs,
-            "kernels": kernel_names(job.executable, job.schedules),
-            "schedules": {name: choice.report() for name, choice in job.schedules.items()},
-            "extensions": extensions(job.executable),
-            "half_sums": job.half_sums,
-            "algorithms": [choice.report() for choice in job.choices],
-            "settled_storage": job.settled_storage,
-            "weight_scopes": job.weight_scopes,
-            "placements": [placement.report() for placement in job.placements],
-            "memory": job.memory.report(),
-            "cpu": job.target.cpu,
-            "options": job.options,
-            "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
-        },
-        weights=job.weights,
-        host=job.target.host,
-        embed_limit_bytes=job.embed_limit_bytes,
-    )
-
-
-Stage = Callable[[Compilation], None]
-
-#: The pipeline.  What each stage does is in its docstring.
-STAGES: tuple[tuple[str, Stage], ...] = (
-    ("import", import_model),
-    ("simplify", simplify),
-    ("layout", layout),
-    ("fuse", fuse),
-    ("storage", storage),
-    ("weights", weights),
-    ("schedule", schedule),
-    ("lower", lower),
-    ("build", build),
-    ("export", export),
-)
 
 
 def compile(

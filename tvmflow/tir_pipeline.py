@@ -70,8 +70,8 @@ def _loops_to_statements() -> list[Pass]:
     ]
 
 
-def _host_and_device() -> list[Pass]:
-    """One function for the host and one for each kernel, with TVM's calling convention."""
+def _split() -> list[Pass]:
+    """One function for the host, and one for each kernel."""
     transform = s_tir.transform
     return [
         tirx.transform.FP8ComputeLegalize(),
@@ -85,9 +85,6 @@ def _host_and_device() -> list[Pass]:
         transform.InjectPTXAsyncCopy(),
         transform.MergeSharedMemoryAllocations(),
         tirx.transform.SplitHostDevice(),
-        tirx.transform.MakePackedAPI(),
-        tirx.transform.FP8StorageLegalize(),
-        tirx.transform.BF16StorageLegalize(),
     ]
 
 
@@ -95,7 +92,13 @@ def _finish_host() -> Pass:
     return Sequential([KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
 
 
-def _finish_device() -> Pass:
+def store_narrow() -> Pass:
+    """Tensors of bfloat16 and of 8-bit floats, in functions as they are called."""
+    return Sequential([tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()])
+
+
+def finish_device() -> Pass:
+    """What remains to be done with kernels once they are functions of their own."""
     return Sequential(
         [
             tirx.transform.LowerWarpMemory(),
@@ -105,9 +108,9 @@ def _finish_device() -> Pass:
     )
 
 
-def _pipeline():  # type: ignore[no-untyped-def]
-    """Factory in the form that TVM asks for: the passes and both finalisers."""
-    passes = Sequential(
+def host_and_device() -> Pass:
+    """From scheduled primary functions to a function for the host and one for each kernel."""
+    return Sequential(
         [
             *_blocks_to_loops(),
             SplitBorders,
@@ -118,15 +121,20 @@ def _pipeline():  # type: ignore[no-untyped-def]
             NameTexels,
             VerifyTextures,
             LowerHalfBuffers,
-            *_host_and_device(),
+            *_split(),
         ]
     )
+
+
+def _pipeline():  # type: ignore[no-untyped-def]
+    """Factory in the form that TVM asks for: the passes and both finalisers."""
+    passes = Sequential([host_and_device(), tirx.transform.MakePackedAPI(), store_narrow()])
 
     @tvm.transform.module_pass(opt_level=0, name="tvmflow.TirPipeline")
     def run(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         return passes(mod)
 
-    return run, _finish_host, _finish_device
+    return run, _finish_host, finish_device
 
 
 compilation_pipeline.PIPELINE_MAP[TIR_PIPELINE] = _pipeline

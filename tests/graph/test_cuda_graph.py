@@ -16,9 +16,10 @@ from tvm import relax
 from tvm.script import tirx as T
 
 import tvmflow
+from tvmflow.compilation import Compilation
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.graph.cuda_graph import stage_boundary
-from tvmflow.pipeline import STAGES, Compilation
+from tvmflow.stages import STAGES
 from tvmflow.target import resolve
 from tvmflow.tolerance import NETWORK, assert_close
 

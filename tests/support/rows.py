@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from tvmflow.pipeline import STAGES, Compilation
+from tvmflow.compilation import Compilation
 from tvmflow.schedules import Scheduled
+from tvmflow.stages import STAGES
 from tvmflow.target import resolve, with_storage
 
 #: A target, a device, a storage and a dtype.

@@ -14,8 +14,8 @@ from networks import Graph
 import tvmflow
 from tvmflow import models
 from tvmflow.compilation import Compilation
-from tvmflow.pipeline import STAGES
 from tvmflow.schedules import FAMILIES
+from tvmflow.stages import STAGES
 from tvmflow.target import resolve
 from tvmflow.tolerance import OPERATOR, assert_close
 from tvmflow.tuning.journal import Journal

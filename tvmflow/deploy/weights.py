@@ -163,7 +163,7 @@ def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: Wei
         weight = weights[name]
         expected = weight_bytes(weight)
         written = 0
-        for piece in _weight_pieces(weight):
+        for piece in weight_pieces(weight):
             if piece.dtype != weight.dtype:
                 raise WeightsError(f"weight {name} has dtype {piece.dtype}, not {weight.dtype}")
             data = as_bytes(piece)
@@ -289,7 +289,7 @@ def _parse_header(
     return entries, digest
 
 
-def _weight_pieces(weight: WeightLike) -> Iterator[np.ndarray]:
+def weight_pieces(weight: WeightLike) -> Iterator[np.ndarray]:
     """Yield the elements of any kind of weight in C order."""
     if isinstance(weight, LazyWeight):
         value = weight.evaluate()

@@ -13,10 +13,10 @@ from tvm import IRModule, tirx
 
 from ..build import wants_schedule
 from ..compilation import Compilation
-from ..pipeline import STAGES
 from ..schedules import FAMILIES, schedule_function
 from ..schedules.common import Workload
 from ..schedules.family import Family, refusal
+from ..stages import STAGES
 from ..target import TargetSpec
 from ..texture.signatures import called_function
 from . import records

@@ -1,0 +1,87 @@
+"""From a compiled network to a library: the last stage of ``--format standalone``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .. import _versions
+from ..build import extensions
+from ..compilation import Compilation
+from ..deploy.link import Host
+from ..verify import table_for
+from .check import check_plan
+from .encode import encode
+from .extract import extract_plan
+from .plan import Plan
+from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
+from .weights import write_weights
+
+
+def make_plan(job: Compilation) -> Plan:
+    """The plan of a network whose kernels are generated, with its self-test."""
+    assert job.model is not None
+    assert job.kernels is not None
+    assert job.mod is not None
+    model = job.model
+    plan = extract_plan(
+        job.mod, job.kernels, inputs=model.inputs, outputs=model.outputs, weights=job.weights
+    )
+    check_plan(plan)
+    plan.extensions = extensions(plan.sources.values())
+    plan.metadata = _metadata(job, plan)
+    plan.test_inputs = seeded_inputs(model.inputs)
+    pairs = zip(model.inputs, plan.test_inputs, strict=True)
+    arrays = {info.name: values_of(test, info) for info, test in pairs}
+    references, source = reference_outputs(
+        job.source, job.shapes, model.inputs, model.outputs, arrays
+    )
+    plan.test_outputs = expected_outputs(model.outputs, references, table_for(plan.metadata))
+    plan.metadata["reference"] = source
+    return plan
+
+
+def _metadata(job: Compilation, plan: Plan) -> dict[str, Any]:
+    """What the library says of itself, besides what the plan's sections say."""
+    assert job.model is not None
+    return {
+        "name": job.model.name,
+        "target": job.target.kind,
+        "device": job.target.device.name,
+        "tvmflow": _versions.__version__,
+        "tvm": _versions.REQUIRED_TVM["apache-tvm"],
+        "options": job.options,
+        "half_sums": job.half_sums,
+        "memory": {
+            "allocations": len(plan.allocations),
+            "bytes": sum(a.bytes for a in plan.allocations),
+            "weights_bytes": sum(
+                plan.allocations[t.allocation].bytes for t in plan.weight_tensors.values()
+            ),
+        },
+        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+    }
+
+
+def write_plan(plan: Plan, weights: Path) -> bytes:
+    """Write the file of the weights, and return the plan's bytes."""
+    return encode(plan, write_weights(weights, plan.weights))
+
+
+def write_library(job: Compilation) -> None:
+    """Write the library, and the weights beside it when they are large."""
+    from .link import link_library
+
+    plan = make_plan(job)
+    host = Host.parse(job.target.host) if job.target.host else Host.native()
+    with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
+        weights = Path(folder) / "weights"
+        content = write_plan(plan, weights)
+        link_library(
+            content,
+            weights if plan.weights else None,
+            host,
+            job.output,
+            embed=weights.stat().st_size <= job.embed_limit_bytes,
+        )

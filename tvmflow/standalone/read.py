@@ -1,0 +1,107 @@
+"""The plan inside a library, read without loading it: libraries for other machines, too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArtifactError
+from .format import HEADER, PLAN_MAGIC, RECORDS, VERSION, Section
+
+
+@dataclass(frozen=True)
+class EncodedPlan:
+    """The bytes of a plan, section by section."""
+
+    content: bytes
+    header: np.void
+
+    def __getitem__(self, section: Section) -> Any:
+        """Records of a section, or its bytes."""
+        offset, count = (int(value) for value in self.header["section"][section])
+        if section not in RECORDS:
+            return self.content[offset : offset + count]
+        return np.frombuffer(self.content, RECORDS[section], count, offset)
+
+    def text(self, offset: int) -> str:
+        """The text at an offset of the strings."""
+        strings: bytes = self[Section.STRINGS]
+        return strings[offset : strings.index(b"\0", offset)].decode()
+
+    @cached_property
+    def source(self) -> str:
+        """OpenCL C of all programs, one after the other."""
+        return zlib.decompress(self[Section.SOURCES], -15).decode()
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What the library says of itself."""
+        found: dict[str, Any] = json.loads(self[Section.METADATA].rstrip(b"\0"))
+        return found
+
+
+def read_plan(content: bytes) -> EncodedPlan | None:
+    """The plan that ``content`` begins with; ``None`` if it is none, or damaged."""
+    if len(content) < HEADER.itemsize or not content.startswith(PLAN_MAGIC):
+        return None
+    header = np.frombuffer(content, HEADER, 1)[0]
+    size = int(header["bytes"])
+    if (header["version"], header["sections"]) != (VERSION, len(Section)) or size > len(content):
+        return None
+    digest = hashlib.sha256(content[HEADER.itemsize : size]).digest()
+    if digest != bytes(header["checksum"]):
+        return None
+    return EncodedPlan(bytes(content[:size]), header)
+
+
+def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
+    """The plan inside a standalone library; ``None`` if the file has none.
+
+    Raises
+    ------
+    ArtifactError
+        If the file cannot be read, or has the begin of a plan and not the whole.
+    """
+    file_path = Path(path)
+    try:
+        with open(file_path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _search(file_path, content)
+    except OSError as error:
+        raise ArtifactError(
+            f"Reading the module {file_path} failed: {error.strerror or error}.",
+            remedy="Check the name, and the permissions of the file and its folder.",
+        ) from error
+
+
+def _search(path: Path, content: mmap.mmap) -> EncodedPlan | None:
+    begins = False
+    position = content.find(PLAN_MAGIC)
+    while position >= 0:
+        # The runtime has the magic word, too, as text.
+        header = np.frombuffer(
+            content[position : position + HEADER.itemsize].ljust(HEADER.itemsize, b"\0"), HEADER, 1
+        )[0]
+        if header["version"] == VERSION and header["sections"] == len(Section):
+            begins = True
+            found = read_plan(content[position : position + int(header["bytes"])])
+            if found is not None:
+                return found
+        position = content.find(PLAN_MAGIC, position + 1)
+    if begins:
+        raise ArtifactError(
+            f"Reading the module {path} failed: the file is cut short or damaged.",
+            remedy="Copy it again from where it was made, or compile the model again.",
+        )
+    return None
