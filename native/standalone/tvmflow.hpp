@@ -1,0 +1,242 @@
+// Run a compiled network from C++17: `tvmflow.h` with destructors, containers and exceptions.
+//
+//   tvmflow::Model model("./libmobilenet.so");     // any number of libraries in one program
+//   model.SetInput(0, image);                      // a std::vector<float>, std::array, ...
+//   model.Run();
+//   std::vector<float> scores = model.Output<float>(0);
+//
+// A program that is linked to its library writes `tvmflow::Model model(tvmflow::Linked{})`.
+// Where exceptions are disabled, or TVMFLOW_NO_EXCEPTIONS is defined, nothing is thrown: calls
+// return a status other than TVMFLOW_OK, `status()` and `message()` tell what failed last.
+#ifndef TVMFLOW_HPP
+#define TVMFLOW_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tvmflow_library.h"
+
+#if !defined(TVMFLOW_NO_EXCEPTIONS) && !defined(__cpp_exceptions)
+#define TVMFLOW_NO_EXCEPTIONS
+#endif
+
+namespace tvmflow {
+
+// What a library's function reports.
+class Error : public std::runtime_error {
+ public:
+  Error(tvmflow_status status, const std::string& message)
+      : std::runtime_error(message), status_(status) {}
+  tvmflow_status status() const noexcept { return status_; }
+
+ private:
+  tvmflow_status status_;
+};
+
+// Chooses the library that the program is linked to.
+struct Linked {};
+
+// The code of an element type; float16 and bfloat16 have none in C++17, see `SetInputBytes`.
+template <typename T>
+constexpr tvmflow_dtype DType() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return TVMFLOW_BOOL;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "networks have floats of 32 and 64 bits");
+    return sizeof(T) == 4 ? TVMFLOW_FLOAT32 : TVMFLOW_FLOAT64;
+  } else {
+    static_assert(std::is_integral_v<T>, "tensors have elements of arithmetic types");
+    constexpr tvmflow_dtype kSigned[] = {TVMFLOW_INT8, TVMFLOW_INT16, TVMFLOW_INT32, TVMFLOW_INT64};
+    constexpr tvmflow_dtype kUnsigned[] = {TVMFLOW_UINT8, TVMFLOW_UINT16, TVMFLOW_UINT32,
+                                           TVMFLOW_UINT64};
+    constexpr int kLog = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return std::is_signed_v<T> ? kSigned[kLog] : kUnsigned[kLog];
+  }
+}
+
+// One instance; used from one thread at a time.
+class Model {
+ public:
+  // Opens a library by its path, or by its bare name among the loader's folders.  The size in
+  // the options is filled in here.
+  explicit Model(const std::string& path, const tvmflow_options& options = {}) {
+    auto opened = std::unique_ptr<tvmflow_library, Closer>(new tvmflow_library());
+    if (const char* reason = tvmflow_library_open(opened.get(), path.c_str())) {
+      Report(TVMFLOW_ERROR_DAMAGED, "Opening the library " + path + " failed: " + reason);
+      return;
+    }
+    library_ = std::move(opened);
+    Create(options);
+  }
+
+  explicit Model(Linked /*tag*/, const tvmflow_options& options = {}) {
+    library_.reset(new tvmflow_library());
+#define TVMFLOW_TAKE(name) library_->name = &tvmflow_##name;
+    TVMFLOW_EACH_FUNCTION(TVMFLOW_TAKE)
+#undef TVMFLOW_TAKE
+    Create(options);
+  }
+
+  Model(Model&& other) noexcept
+      : library_(std::move(other.library_)),
+        model_(std::exchange(other.model_, nullptr)),
+        status_(std::exchange(other.status_, TVMFLOW_ERROR_ARGUMENT)),
+        message_(std::move(other.message_)) {}
+
+  Model& operator=(Model&& other) noexcept {
+    Model taken(std::move(other));
+    std::swap(library_, taken.library_);
+    std::swap(model_, taken.model_);
+    std::swap(status_, taken.status_);
+    std::swap(message_, taken.message_);
+    return *this;
+  }
+
+  ~Model() {
+    if (model_ != nullptr) library_->destroy(model_);
+  }
+
+  // Whether it was opened; a constructor that throws leaves no model behind.
+  explicit operator bool() const noexcept { return model_ != nullptr; }
+
+  // What the last call returned, and the last failure's message.
+  tvmflow_status status() const noexcept { return status_; }
+  const std::string& message() const noexcept { return message_; }
+
+  std::string Describe() const { return model_ ? library_->describe(model_) : ""; }
+  uint32_t input_count() const { return model_ ? library_->input_count(model_) : 0; }
+  uint32_t output_count() const { return model_ ? library_->output_count(model_) : 0; }
+
+  // All zero where there is no such input or output.
+  tvmflow_tensor InputInfo(uint32_t index) { return Info(&tvmflow_library::input, index); }
+  tvmflow_tensor OutputInfo(uint32_t index) { return Info(&tvmflow_library::output, index); }
+
+  tvmflow_status SetInputBytes(uint32_t index, tvmflow_dtype dtype, const void* data,
+                               size_t bytes) {
+    return Call(&tvmflow_library::set_input, index, dtype, data, bytes);
+  }
+  template <typename T>
+  tvmflow_status SetInput(uint32_t index, const T* data, size_t count) {
+    return SetInputBytes(index, DType<T>(), data, count * sizeof(T));
+  }
+  // Anything with std::data and std::size.
+  template <typename Container>
+  tvmflow_status SetInput(uint32_t index, const Container& values) {
+    return SetInput(index, std::data(values), std::size(values));
+  }
+
+  tvmflow_status GetOutputBytes(uint32_t index, tvmflow_dtype dtype, void* data, size_t bytes) {
+    return Call(&tvmflow_library::get_output, index, dtype, data, bytes);
+  }
+  template <typename T>
+  tvmflow_status GetOutput(uint32_t index, T* data, size_t count) {
+    return GetOutputBytes(index, DType<T>(), data, count * sizeof(T));
+  }
+  template <typename Container>
+  tvmflow_status GetOutput(uint32_t index, Container& values) {
+    return GetOutput(index, std::data(values), std::size(values));
+  }
+  // In a new vector, empty where this fails.
+  template <typename T>
+  std::vector<T> Output(uint32_t index) {
+    static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no array of bytes behind it");
+    std::vector<T> values(OutputInfo(index).bytes / sizeof(T));
+    if (status_ != TVMFLOW_OK || GetOutput(index, values) != TVMFLOW_OK) values.clear();
+    return values;
+  }
+
+  // The application's cl_mem as input or output; nullptr gives the network's own memory back.
+  tvmflow_status UseInput(uint32_t index, void* cl_memory) {
+    return Call(&tvmflow_library::use_input, index, cl_memory);
+  }
+  tvmflow_status UseOutput(uint32_t index, void* cl_memory) {
+    return Call(&tvmflow_library::use_output, index, cl_memory);
+  }
+
+  tvmflow_status Run() { return Call(&tvmflow_library::run); }
+  tvmflow_status Start() { return Call(&tvmflow_library::start); }
+  tvmflow_status Wait() { return Call(&tvmflow_library::wait); }
+
+  // Names are the library's: valid until the next call.
+  std::vector<tvmflow_kernel> Profile() {
+    const tvmflow_kernel* kernels = nullptr;
+    uint32_t count = 0;
+    if (Call(&tvmflow_library::profile, &kernels, &count) != TVMFLOW_OK) return {};
+    return {kernels, kernels + count};
+  }
+
+  tvmflow_status SelfTest(tvmflow_test* result = nullptr) {
+    return Call(&tvmflow_library::self_test, result);
+  }
+
+ private:
+  struct Closer {
+    void operator()(tvmflow_library* library) const {
+      tvmflow_library_close(library);
+      delete library;
+    }
+  };
+
+  void Create(tvmflow_options options) {
+    options.struct_size = sizeof(options);
+    tvmflow_model* model = nullptr;
+    const tvmflow_status status = library_->create(&options, &model);
+    if (status == TVMFLOW_OK) {
+      model_ = model;
+      return;
+    }
+    // An instance that could not be made only has a message.
+    const std::string message =
+        model ? library_->message(model) : "Opening the model failed: there is no memory for it.";
+    library_->destroy(model);
+    Report(status, message);
+  }
+
+  template <typename... Parameters, typename... Arguments>
+  tvmflow_status Call(tvmflow_status (*tvmflow_library::*function)(tvmflow_model*, Parameters...),
+                      Arguments... arguments) {
+    if (model_ == nullptr)
+      return Report(TVMFLOW_ERROR_ARGUMENT, message_.empty()
+                                                ? "Using the model failed: it was moved to another."
+                                                : message_);
+    const tvmflow_status status = (library_.get()->*function)(model_, arguments...);
+    if (status != TVMFLOW_OK) return Report(status, library_->message(model_));
+    return status_ = TVMFLOW_OK;
+  }
+
+  template <typename Member>
+  tvmflow_tensor Info(Member function, uint32_t index) {
+    tvmflow_tensor info{};
+    Call(function, index, &info);
+    return info;
+  }
+
+  tvmflow_status Report(tvmflow_status status, const std::string& message) {
+#ifdef TVMFLOW_NO_EXCEPTIONS
+    status_ = status;
+    message_ = message;
+    return status;
+#else
+    status_ = status;
+    message_ = message;
+    throw Error(status, message);
+#endif
+  }
+
+  std::unique_ptr<tvmflow_library, Closer> library_;
+  tvmflow_model* model_ = nullptr;
+  tvmflow_status status_ = TVMFLOW_OK;
+  std::string message_;
+};
+
+}  // namespace tvmflow
+
+#endif

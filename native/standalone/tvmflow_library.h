@@ -1,0 +1,68 @@
+// Several models in one program: the functions of a library that is opened at run time.
+//
+// Every library of `tvmflow compile --standalone` has functions of the same names.  A program
+// that is linked to one calls them as `tvmflow.h` declares them; one that uses several, or gets
+// its model later, takes them from each library:
+//
+//   tvmflow_library net;
+//   const char* reason = tvmflow_library_open(&net, "./libmobilenet.so");
+//   if (reason) return puts(reason);
+//   net.create(NULL, &model);
+#ifndef TVMFLOW_LIBRARY_H
+#define TVMFLOW_LIBRARY_H
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "tvmflow.h"
+
+#define TVMFLOW_EACH_FUNCTION(X)                                                                   \
+  X(api_version)                                                                                   \
+  X(create)                                                                                        \
+  X(destroy)                                                                                       \
+  X(message)                                                                                       \
+  X(describe)                                                                                      \
+  X(input_count)                                                                                   \
+  X(output_count)                                                                                  \
+  X(input)                                                                                         \
+  X(output)                                                                                        \
+  X(set_input)                                                                                     \
+  X(get_output)                                                                                    \
+  X(use_input) X(use_output) X(run) X(start) X(wait) X(profile) X(self_test)
+
+// `create` is `tvmflow_create` of this library, and so on.
+typedef struct tvmflow_library {
+  void* handle;
+#define TVMFLOW_MEMBER(name) __typeof__(&tvmflow_##name) name;
+  TVMFLOW_EACH_FUNCTION(TVMFLOW_MEMBER)
+#undef TVMFLOW_MEMBER
+} tvmflow_library;
+
+// Unloads it; all its models must have been destroyed.
+static inline void tvmflow_library_close(tvmflow_library* library) {
+  if (library->handle != NULL) dlclose(library->handle);
+  memset(library, 0, sizeof(*library));
+}
+
+// NULL, or why the library cannot be used: valid until the next call of `dlopen` and the like in
+// this thread; nothing needs to be closed then.
+static inline const char* tvmflow_library_open(tvmflow_library* library, const char* path) {
+  const char* missing = NULL;
+  void* symbol;
+  memset(library, 0, sizeof(*library));
+  library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library->handle == NULL) return dlerror();
+  // A function's address cannot be converted from dlsym's result in ISO C, but copied.
+#define TVMFLOW_TAKE(name)                                                                         \
+  symbol = dlsym(library->handle, "tvmflow_" #name);                                               \
+  if (symbol == NULL && missing == NULL) missing = "the library has no function tvmflow_" #name;   \
+  memcpy(&library->name, &symbol, sizeof(symbol));
+  TVMFLOW_EACH_FUNCTION(TVMFLOW_TAKE)
+#undef TVMFLOW_TAKE
+  if (missing == NULL && library->api_version() < TVMFLOW_API_VERSION)
+    missing = "the library was compiled by an older tvmflow than the one of this program's headers";
+  if (missing != NULL) tvmflow_library_close(library);
+  return missing;
+}
+
+#endif

@@ -1,0 +1,161 @@
+// A model without OpenCL, for tests of the languages: "sum" is SCALE * ("a" + "b").
+//
+// The option `opencl_library` chooses what goes wrong: "fail create 4" makes `tvmflow_create`
+// return status 4, "fail run 7" the same for runs, "fail test 9" for the self-test.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tvmflow.h"
+
+#ifndef SCALE
+#define SCALE 1
+#endif
+#ifndef VERSION
+#define VERSION TVMFLOW_API_VERSION
+#endif
+#define ELEMENTS 6
+#define TEXT_(value) #value
+#define TEXT(value) TEXT_(value)
+
+struct tvmflow_model {
+  float values[3][ELEMENTS];  // a, b, sum
+  int fails_to_run, test_status, runs, busy, profiled;
+  char message[256];
+  char description[512];
+};
+
+// Read by whoever looks for a plan in the file; the linker keeps it for this address.
+extern const char plan[];
+__asm__(
+    ".section .rodata.plan, \"a\"\n"
+    ".balign 64\n"
+    "plan:\n"
+#ifdef PLAN
+    ".incbin \"" TEXT(PLAN) "\"\n"
+#endif
+    ".byte 0\n"
+    ".previous\n");
+
+static tvmflow_status fail(tvmflow_model* model, int status, const char* what) {
+  snprintf(model->message, sizeof(model->message),
+           "%s failed: status %d was asked for; naïve 𝄞.\nRemedy: Ask for 0.\nline 1\nline 2", what,
+           status);
+  return (tvmflow_status)status;
+}
+
+uint32_t tvmflow_api_version(void) { return VERSION; }
+
+tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** model) {
+  if (model == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  tvmflow_model* made = *model = calloc(1, sizeof(**model));
+  if (made == NULL) return TVMFLOW_ERROR_MEMORY;
+  const char* library = options ? options->opencl_library : NULL;
+  const char* cache = options && options->cache_folder ? options->cache_folder : "";
+  int status = 0;
+  made->profiled = options && (options->flags & TVMFLOW_PROFILE);
+  snprintf(made->description, sizeof(made->description),
+           "{\"name\": \"sum %d\", \"device\": {\"name\": \"mock\", \"index\": %u}, "
+           "\"cache\": \"%s\", \"plan\": %d}",
+           SCALE, options ? options->device_index : 0, cache, plan[0]);
+  if (library && sscanf(library, "fail create %d", &status) == 1)
+    return fail(made, status, "Creating the model");
+  if (library) sscanf(library, "fail run %d", &made->fails_to_run);
+  if (library) sscanf(library, "fail test %d", &made->test_status);
+  return TVMFLOW_OK;
+}
+
+void tvmflow_destroy(tvmflow_model* model) { free(model); }
+const char* tvmflow_message(const tvmflow_model* model) { return model ? model->message : ""; }
+const char* tvmflow_describe(const tvmflow_model* model) { return model->description; }
+uint32_t tvmflow_input_count(const tvmflow_model* model) { return model ? 2 : 0; }
+uint32_t tvmflow_output_count(const tvmflow_model* model) { return model ? 1 : 0; }
+
+static tvmflow_status tensor(tvmflow_model* model, const char* name, tvmflow_tensor* info) {
+  if (info == NULL) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Describing a tensor");
+  memset(info, 0, sizeof(*info));
+  info->name = name;
+  info->layout = "";
+  info->dtype = TVMFLOW_FLOAT32;
+  info->dimensions = 2;
+  info->shape[0] = 2;
+  info->shape[1] = ELEMENTS / 2;
+  info->bytes = sizeof(model->values[0]);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index, tvmflow_tensor* info) {
+  if (index > 1) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Describing an input");
+  return tensor(model, index ? "b/𝄞" : "a", info);
+}
+
+tvmflow_status tvmflow_output(tvmflow_model* model, uint32_t index, tvmflow_tensor* info) {
+  if (index > 0) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Describing an output");
+  return tensor(model, "sum", info);
+}
+
+static int fits(uint32_t index, uint32_t count, tvmflow_dtype dtype, const void* data, size_t n) {
+  return index < count && dtype == TVMFLOW_FLOAT32 && data && n == ELEMENTS * sizeof(float);
+}
+
+tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t index, tvmflow_dtype dtype,
+                                 const void* data, size_t bytes) {
+  if (!fits(index, 2, dtype, data, bytes))
+    return fail(model, TVMFLOW_ERROR_ARGUMENT, "Setting an input");
+  memcpy(model->values[index], data, bytes);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t index, tvmflow_dtype dtype,
+                                  void* data, size_t bytes) {
+  if (!fits(index, 1, dtype, data, bytes))
+    return fail(model, TVMFLOW_ERROR_ARGUMENT, "Getting an output");
+  model->busy = 0;
+  memcpy(data, model->values[2], bytes);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_use_input(tvmflow_model* model, uint32_t index, void* cl_memory) {
+  return index < 2 && !cl_memory ? TVMFLOW_OK : fail(model, TVMFLOW_ERROR_ARGUMENT, "Sharing");
+}
+
+tvmflow_status tvmflow_use_output(tvmflow_model* model, uint32_t index, void* cl_memory) {
+  return index < 1 && !cl_memory ? TVMFLOW_OK : fail(model, TVMFLOW_ERROR_ARGUMENT, "Sharing");
+}
+
+tvmflow_status tvmflow_start(tvmflow_model* model) {
+  if (model->busy) return fail(model, TVMFLOW_ERROR_BUSY, "Starting");
+  if (model->fails_to_run) return fail(model, model->fails_to_run, "Running");
+  for (int i = 0; i < ELEMENTS; ++i)
+    model->values[2][i] = SCALE * (model->values[0][i] + model->values[1][i]);
+  model->runs += 1;
+  model->busy = 1;
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_wait(tvmflow_model* model) {
+  model->busy = 0;
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_run(tvmflow_model* model) {
+  tvmflow_status status = tvmflow_start(model);
+  return status == TVMFLOW_OK ? tvmflow_wait(model) : status;
+}
+
+tvmflow_status tvmflow_profile(tvmflow_model* model, const tvmflow_kernel** kernels,
+                               uint32_t* count) {
+  static const tvmflow_kernel times[] = {{"add_kernel", "add", 1000, 4000},
+                                         {"scale_kernel", "scale", 4500, 6000}};
+  if (!model->profiled) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Profiling");
+  tvmflow_status status = tvmflow_run(model);
+  *kernels = times;
+  *count = 2;
+  return status;
+}
+
+tvmflow_status tvmflow_self_test(tvmflow_model* model, tvmflow_test* result) {
+  int wrong = model->test_status == TVMFLOW_ERROR_WRONG;
+  if (result != NULL) *result = (tvmflow_test){wrong ? 3.5 : 0.25, wrong ? 14.0 : 0.5, 6};
+  return model->test_status ? fail(model, model->test_status, "The self-test") : TVMFLOW_OK;
+}

@@ -1,0 +1,105 @@
+"""The C and C++ interfaces and examples, compiled strictly and run on the mock model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from mock_library import C_COMPILER, CPP_COMPILER, NATIVE, ROOT, build_mock
+
+WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+
+
+def compiled(command, *arguments, folder):
+    """Compile a program, and return its path."""
+    program = folder / "program"
+    subprocess.run(
+        [*command, *WARNINGS, f"-I{NATIVE}", *map(str, arguments), "-ldl", "-o", str(program)],
+        check=True,
+    )
+    return program
+
+
+def run(*command):
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
+    folder = tmp_path / "c"
+    folder.mkdir()
+    for name in ("main.c", "Makefile"):
+        (folder / name).write_text((ROOT / "examples" / "c" / name).read_text())
+    model = tmp_path / mock.name
+    model.write_bytes(mock.read_bytes())
+    flags = [f"MODEL={model}", f"TVMFLOW={NATIVE}", f"CC={' '.join(C_COMPILER)}", "CFLAGS=-Werror"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    subprocess.run(["make", "-C", str(folder), *flags], check=True, env=env)
+    process = run(folder / "run", tmp_path)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    assert f'"cache": "{tmp_path}"' in lines[0]
+    assert lines[1:4] == [
+        "self-test passed: 6 elements, 0.5 of the tolerance used",
+        "input a: 2 3 (24 bytes)",
+        "input b/𝄞: 2 3 (24 bytes)",
+    ]
+    assert lines[4].startswith("median of 50 runs: ")
+    assert lines[5:] == ["output sum: 2 3 (24 bytes)", "  first value 0"]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("fail create 2", "Error 2: Creating the model failed"),
+        ("fail test 9", "Error 9: The self-test failed"),
+        ("fail run 7", "Error 7: Running failed"),
+    ],
+)
+def test_the_c_example_says_what_failed_and_leaks_nothing(tmp_path, how, message):
+    model = build_mock(tmp_path / "libmock.so", flags=SANITIZERS)
+    program = compiled(
+        [*C_COMPILER, "-std=c99"],
+        *SANITIZERS,
+        ROOT / "examples" / "c" / "main.c",
+        model,
+        f"-Wl,-rpath,{tmp_path}",
+        folder=tmp_path,
+    )
+    process = run(program, "", how)
+    assert process.returncode == 1
+    assert process.stderr.startswith(message), process.stderr
+    assert "Sanitizer" not in process.stderr, process.stderr
+
+
+def test_the_cpp_example_runs_two_models_in_one_program(mock, mock_tenfold, tmp_path):
+    source = ROOT / "examples" / "cpp" / "main.cpp"
+    program = compiled([*CPP_COMPILER, "-std=c++17"], source, folder=tmp_path)
+    process = run(program, mock, mock_tenfold)
+    assert process.stdout.count("sum: 6 values, the first is 0") == 2, process.stderr
+    process = run(program, mock, tmp_path / "none.so")
+    assert process.returncode == 1
+    assert process.stderr.startswith(f"Error: Opening the library {tmp_path}/none.so failed: ")
+
+
+@pytest.mark.parametrize("exceptions", [True, False], ids=["exceptions", "no-exceptions"])
+@pytest.mark.parametrize("linked", [False, True], ids=["dlopen", "linked"])
+def test_the_cpp_wrapper(tmp_path, exceptions, linked):
+    checked = () if linked else SANITIZERS
+    model = build_mock(tmp_path / "libmock.so", flags=checked)
+    tenfold = build_mock(tmp_path / "libtenfold.so", scale=10, flags=checked)
+    program = compiled(
+        [*CPP_COMPILER, "-std=c++17"],
+        *checked,
+        Path(__file__).with_name("wrapper.cpp"),
+        *([] if exceptions else ["-fno-exceptions"]),
+        *(["-DLINKED", model, f"-Wl,-rpath,{tmp_path}"] if linked else []),
+        folder=tmp_path,
+    )
+    process = run(program, model, tenfold)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout == "passed\n"

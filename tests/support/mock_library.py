@@ -1,0 +1,61 @@
+"""A standalone library whose model is in C and needs no OpenCL: see `mock_model.c`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvmflow.standalone.format import Section, Strings, encode_plan, records
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "native" / "standalone"
+SOURCE = ROOT / "tests" / "standalone" / "mock_model.c"
+C_COMPILER = shlex.split(os.environ.get("CC", "cc"))
+CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
+
+
+def mock_plan() -> bytes:
+    """The plan of `mock_model.c`'s tensors and kernels."""
+    strings = Strings()
+    tensor = {"dtype": 0, "dimensions": 2, "shape": (2, 3, 0, 0, 0, 0, 0, 0), "bytes": 24}
+    sizes = {"dimensions": 2, "global": (8, 2, 1), "local": (4, 1, 1)}
+    metadata = {"name": "sum", "target": "opencl", "device": "cpu", "options": {}}
+    sections = {
+        Section.INPUTS: records(
+            Section.INPUTS, [{"name": strings(name), **tensor} for name in ("a", "b/𝄞")]
+        ),
+        Section.OUTPUTS: records(Section.OUTPUTS, [{"name": strings("sum"), **tensor}]),
+        Section.LAUNCHES: records(
+            Section.LAUNCHES,
+            [
+                {"kernel": strings(kernel), "function": strings(function), **sizes}
+                for kernel, function in (("add_kernel", "add"), ("scale_kernel", "scale"))
+            ],
+        ),
+        Section.METADATA: json.dumps(metadata).encode() + b"\0",
+    }
+    return encode_plan({**sections, Section.STRINGS: strings.content}, b"")
+
+
+def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
+    """Compile the mock to a library with a plan, as the real ones have."""
+    plan = path.with_suffix(".plan")
+    plan.write_bytes(mock_plan())
+    subprocess.run(
+        [
+            *C_COMPILER,
+            *("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"),
+            *("-fvisibility=hidden", f"-I{NATIVE}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
+            *flags,
+            *(str(SOURCE), "-ldl"),
+            # Its own functions, whatever other model the program is linked to.
+            *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", str(path)),
+        ],
+        check=True,
+    )
+    plan.unlink()
+    return path
