@@ -22,7 +22,7 @@ from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
     from ..bench import Timing
-    from ..deploy.profile import KernelTime
+    from ..deploy.kernel_time import KernelTime
 
 EXAMPLES = """
 [bold]Examples[/bold]

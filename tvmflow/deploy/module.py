@@ -12,45 +12,47 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import _versions
 from ..errors import ArtifactError, InputError
+from ..standalone.recognise import is_standalone
 from ..tensors import TensorInfo
 from .files import place_copy, publish, staging
-from .link import Host
-from .reader import SIDECAR_SUFFIX, Artifact, read_artifact
+from .reader import SIDECAR_SUFFIX, read_artifact
 from .values import Outputs, order_inputs
 from .writer import remove_stale_sidecar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .profile import KernelTime
-    from .session import Session
+    from .kernel_time import KernelTime
 
 
-class Module:
+class Running(Protocol):
+    """A module that was loaded onto its device."""
+
+    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+        """Run the network once; ``on_device`` leaves the outputs there."""
+        ...
+
+    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+        """Measure every kernel launch."""
+        ...
+
+
+class Module(ABC):
     """A compiled network in a module file.
 
     Nothing is loaded before the first call (or `open`), so that a module for
     another machine can be inspected and saved.  Calls from several threads are
     safe and run one after the other.
-
-    Parameters
-    ----------
-    artifact
-        The module file.
-    device_index
-        Which of the target's devices runs it.
     """
 
-    def __init__(self, artifact: Artifact, *, device_index: int = 0):
-        self._artifact = artifact
-        self._device_index = device_index
-        self._session: Session | None = None
+    def __init__(self) -> None:
+        self._running: Running | None = None
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[[], Module] | None = None
 
@@ -63,44 +65,52 @@ class Module:
         Parameters
         ----------
         path
-            The file, as `write_artifact` wrote it.
+            The file, as `tvmflow.compile` wrote it.
         cleanup
             Removes it; called once, when the module is closed, collected, or the
             process ends.  It must not hold a reference to the module.
         """
-        module = cls(read_artifact(path), device_index=device_index)
+        module = load(path, device=device_index)
         module._cleanup = weakref.finalize(module, cleanup)
         return module
 
     @property
+    @abstractmethod
     def path(self) -> Path:
         """The module file."""
-        return self._artifact.path
 
     @property
-    def artifact(self) -> Artifact:
-        """The module file's content, without the library."""
-        return self._artifact
+    @abstractmethod
+    def weights_path(self) -> Path | None:
+        """The weights beside the module file, if they are not inside."""
 
     @property
+    @abstractmethod
     def metadata(self) -> dict[str, Any]:
         """Target, device, versions, kernels, options: what the file says of itself."""
-        return self._artifact.metadata
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every input, in order."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every output, in order."""
+
+    @abstractmethod
+    def _open(self) -> Running:
+        """Load the library, and bring the weights to the device."""
+
+    def prepare(self) -> Self:
+        """Import what opening needs: for whoever measures how long opening takes."""
+        return self
 
     @property
     def target(self) -> str:
         """``opencl``, ``cuda`` or ``llvm``."""
         return str(self.metadata["target"])
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every input, in order."""
-        return self._artifact.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every output, in order."""
-        return self._artifact.outputs
 
     def open(self) -> Self:
         """Load the library, and bring the weights to the device; once, then nothing.
@@ -190,14 +200,12 @@ class Module:
         list of KernelTime
             One a launch, in launch order.
         """
-        from .profile import profile_kernels
-
         if isinstance(inputs, Mapping):
             values = order_inputs(self.inputs, (), inputs)
         else:
             values = order_inputs(self.inputs, inputs, {})
         with self._lock:
-            return profile_kernels(self._opened(), values, runs)
+            return self._opened().profile(values, runs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the module, and the weights beside it if they are not inside.
@@ -213,27 +221,26 @@ class Module:
             If a file cannot be written; nothing is left then.
         """
         final = Path(path)
-        source = self._artifact
         self._require_file("Saving")
-        if final.exists() and final.samefile(source.path):
+        if final.exists() and final.samefile(self.path):
             return final
         with staging(final) as stage:
             files: dict[Path, Path] = {}
             final_sidecar = final.with_name(final.name + SIDECAR_SUFFIX)
-            if source.sidecar is not None:
+            if self.weights_path is not None:
                 files[stage / final_sidecar.name] = final_sidecar
-                place_copy(source.sidecar, stage / final_sidecar.name)
+                place_copy(self.weights_path, stage / final_sidecar.name)
             files[stage / final.name] = final
-            place_copy(source.path, stage / final.name)
+            place_copy(self.path, stage / final.name)
             publish(files)
-        if source.sidecar is None:
+        if self.weights_path is None:
             remove_stale_sidecar(final_sidecar)
         return final
 
     def close(self) -> None:
         """Unload the library, free the device's memory and remove a temporary file."""
         with self._lock:
-            self._session = None
+            self._running = None
             if self._cleanup is not None:
                 self._cleanup()
 
@@ -256,20 +263,17 @@ class Module:
                 remedy="Load it again from where it was saved, or compile the model again.",
             )
 
-    def _opened(self) -> Session:
-        if self._session is None:
-            from .session import Session
-
+    def _opened(self) -> Running:
+        if self._running is None:
             self._require_file("Running")
-            _check_host(self._artifact)
-            _check_cpu(self._artifact)
-            self._artifact.check_library()
-            self._session = Session(self._artifact, self._device_index)
-        return self._session
+            self._running = self._open()
+        return self._running
 
 
 def load(path: str | os.PathLike[str], *, device: int = 0) -> Module:
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
+
+    A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
 
     Parameters
     ----------
@@ -284,52 +288,11 @@ def load(path: str | os.PathLike[str], *, device: int = 0) -> Module:
         If there is no such file, it is damaged, or it was compiled with another
         version of TVM.
     """
-    artifact = read_artifact(path)
-    _check_versions(artifact)
-    return Module(artifact, device_index=device)
+    # Not at the top: both derive from the class above.
+    if is_standalone(path):
+        from ..standalone.loaded import StandaloneModule
 
+        return StandaloneModule(path, device_index=device)
+    from .relax import RelaxModule
 
-def _check_versions(artifact: Artifact) -> None:
-    """The virtual machine's program is only understood by the TVM that wrote it."""
-    required = _versions.REQUIRED_TVM
-    for key, package in (("tvm", "apache-tvm"), ("tvm_ffi", "apache-tvm-ffi")):
-        found = artifact.metadata.get(key)
-        if found != required[package]:
-            raise ArtifactError(
-                f"Loading the module {artifact.path} failed: it was compiled with {package} "
-                f"{found}, but {required[package]} is installed.",
-                remedy="Compile the model again with this tvmflow.",
-            )
-
-
-def _check_cpu(artifact: Artifact) -> None:
-    """Code for a newer CPU would end the process at its first unknown instruction."""
-    cpu = artifact.metadata.get("cpu")
-    if not cpu:
-        return
-    from tvm.target import Target
-    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
-
-    here = str(llvm_get_system_cpu())
-    if cpu == here:
-        return
-    needed, present = (
-        set(llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": name}))) for name in (cpu, here)
-    )
-    if needed <= present:
-        return
-    raise ArtifactError(
-        f"Running the module {artifact.path} failed: it was compiled for the CPU {cpu}, and this "
-        f"one ({here}) lacks {', '.join(sorted(map(str, needed - present)))}.",
-        remedy=f"Compile on this machine, or with --host {Host.native().triple} for any such CPU.",
-    )
-
-
-def _check_host(artifact: Artifact) -> None:
-    host, native = str(artifact.metadata["host"]), Host.native()
-    if host != native.triple or artifact.architecture != native.architecture:
-        raise ArtifactError(
-            f"Running the module {artifact.path} failed: its host code is for {host}, "
-            f"but this machine is {native.triple}.",
-            remedy=f"Run it on such a machine, or compile with --host {native.triple}.",
-        )
+    return RelaxModule(read_artifact(path), device_index=device)

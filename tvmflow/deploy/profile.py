@@ -5,41 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
 from ..errors import DeviceError
+from .kernel_time import KernelTime, p90
 
 if TYPE_CHECKING:
     from .session import Session
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """How long one launch of a run took.
-
-    Parameters
-    ----------
-    kernel
-        The kernel's name.
-    median_us, p90_us
-        Over the measured runs, in microseconds.
-    clock
-        ``"device"``: the device's profiling events.  ``"host"``: measured around
-        the call (including the launch and the waiting for a device).
-    global_size, local_size
-        Work-items of the launch and of a work-group; empty when not launched so.
-    """
-
-    kernel: str
-    median_us: float
-    p90_us: float
-    clock: str
-    global_size: tuple[int, ...] = ()
-    local_size: tuple[int, ...] = ()
 
 
 def profile_kernels(session: Session, values: Sequence[Any], runs: int) -> list[KernelTime]:
@@ -94,7 +69,7 @@ def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[
         first = launches[position]
         us = sorted(launches[run * count + position]["us"] for run in range(runs))
         sizes = tuple(first.get("global", ())), tuple(first.get("local", ()))
-        times.append(KernelTime(first["kernel"], median(us), _p90(us), "device", *sizes))
+        times.append(KernelTime(first["kernel"], median(us), p90(us), "device", *sizes))
     return times
 
 
@@ -128,10 +103,5 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
     times = []
     for position, (name, _) in enumerate(by_run[0]):
         us = sorted(run[position][1] for run in by_run)
-        times.append(KernelTime(name, median(us), _p90(us), "host"))
+        times.append(KernelTime(name, median(us), p90(us), "host"))
     return times
-
-
-def _p90(ordered: list[float]) -> float:
-    """The smallest value that is not exceeded by nine tenths of them."""
-    return ordered[-(-len(ordered) * 9 // 10) - 1]

@@ -17,6 +17,8 @@ from ..tensors import TensorInfo
 from ..texture.scope import is_half
 from .boundary import NO_DEVICE_REMEDIES, translate
 from .kept import from_image, stored_as, to_image, to_kept
+from .kernel_time import KernelTime
+from .profile import profile_kernels
 from .reader import Artifact
 from .values import Outputs, as_array, check_input, is_shareable, writable_alias
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
@@ -101,6 +103,10 @@ class Session:
             if (translated := translate(error, self._attempt(), self.target)) is not None:
                 raise translated from error
             raise
+
+    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+        """Measure every kernel launch of the network's run."""
+        return profile_kernels(self, values, runs)
 
     def bring(self, values: Sequence[Any], *, reuse: bool) -> list[Any]:
         """Check the inputs and bring them to the device.
