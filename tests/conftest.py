@@ -84,6 +84,7 @@ NEEDS: dict[str, Reason] = {
     "oclgrind": _no_command("oclgrind"),
     "onnxruntime": _no_module("onnxruntime"),
     "cross": _no_module("ziglang"),
+    "java": _no_command("javac"),
 }
 
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.

@@ -42,7 +42,7 @@ def mock_plan() -> bytes:
 
 
 def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
-    """Compile the mock to a library with a plan, as the real ones have."""
+    """Compile the mock to a library with JNI functions and a plan, as the real ones have."""
     plan = path.with_suffix(".plan")
     plan.write_bytes(mock_plan())
     subprocess.run(
@@ -51,7 +51,7 @@ def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
             *("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"),
             *("-fvisibility=hidden", f"-I{NATIVE}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
             *flags,
-            *(str(SOURCE), "-ldl"),
+            *(str(SOURCE), str(NATIVE / "jni.c"), "-ldl"),
             # Its own functions, whatever other model the program is linked to.
             *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", str(path)),
         ],

@@ -1,0 +1,345 @@
+package ai.tvmflow;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+
+/**
+ * A network in a library that {@code tvmflow compile --standalone} wrote.
+ *
+ * <pre>{@code
+ * try (Model model = Model.open("mobilenet", new ModelOptions().cacheFolder(folder))) {
+ *     model.setInput(0, image);          // float[] or ByteBuffer
+ *     model.run();
+ *     float[] scores = model.output(0);
+ * }
+ * }</pre>
+ *
+ * Methods may be called from any thread; calls of one model run one after the other, those of
+ * different models at the same time. What the library or the driver reports is a {@link
+ * ModelException}; what the caller did wrong is an {@link IllegalArgumentException}, a {@link
+ * NullPointerException} or, after {@link #close}, an {@link IllegalStateException}.
+ */
+public final class Model implements AutoCloseable {
+    private final List<Tensor> inputs;
+    private final List<Tensor> outputs;
+    // Memory that the library can reach, for data that arrives in arrays; made when needed.
+    private final ByteBuffer[] staging;
+    private long handle;
+
+    private Model(long handle) {
+        this.handle = handle;
+        inputs = tensors(false);
+        outputs = tensors(true);
+        staging = new ByteBuffer[inputs.size() + outputs.size()];
+    }
+
+    /** Opens a library with the default options: see {@link #open(String, ModelOptions)}. */
+    public static Model open(String library) {
+        return open(library, new ModelOptions());
+    }
+
+    /**
+     * Opens a library, builds its kernels or takes them from the cache, and uploads the weights.
+     * This takes from milliseconds to seconds: call it on a thread of its own.
+     *
+     * @param library {@code "mobilenet"} for {@code libmobilenet.so} of the application, or the
+     *     absolute path of a file
+     */
+    public static Model open(String library, ModelOptions options) {
+        boolean isPath = library.indexOf('/') >= 0;
+        String file = isPath ? library : System.mapLibraryName(library);
+        long handle;
+        try {
+            if (isPath) {
+                System.load(library);
+            } else {
+                System.loadLibrary(library);
+            }
+            handle =
+                    nativeOpen(
+                            utf8(file),
+                            utf8(options.cacheFolder()),
+                            utf8(options.weights()),
+                            utf8(options.openclLibrary()),
+                            options.device(),
+                            options.flags());
+        } catch (UnsatisfiedLinkError error) {
+            throw new ModelException(
+                    ModelException.Status.DAMAGED,
+                    "Opening the library " + library + " failed: " + error.getMessage(),
+                    error);
+        }
+        if (handle == 0) {
+            throw new OutOfMemoryError("Opening the library " + library + " failed: no memory.");
+        }
+        try {
+            check(handle, nativeStatus(handle));
+            return new Model(handle);
+        } catch (RuntimeException | Error error) {
+            nativeClose(handle);
+            throw error;
+        }
+    }
+
+    /** The network's inputs, in order. */
+    public List<Tensor> inputs() {
+        return inputs;
+    }
+
+    /** The network's outputs, in order. */
+    public List<Tensor> outputs() {
+        return outputs;
+    }
+
+    /** Network, target, versions, memory, device and driver, as JSON. */
+    public synchronized String describe() {
+        return text(nativeDescribe(opened()));
+    }
+
+    /**
+     * Copies an input to the device, from the buffer's position on; the position stays. A direct
+     * buffer in the machine's byte order is the fastest.
+     */
+    public synchronized void setInput(int index, ByteBuffer data) {
+        Tensor tensor = tensor(inputs, "input", index);
+        checkSize(tensor, data.remaining(), "bytes", tensor.bytes);
+        ByteBuffer direct = data;
+        if (!data.isDirect()) {
+            direct = staged(index, tensor);
+            direct.put(data.duplicate()).clear();
+        }
+        setInput(index, tensor, direct);
+    }
+
+    /** Copies an input of 32-bit floats to the device. */
+    public synchronized void setInput(int index, float[] values) {
+        Tensor tensor = tensor(inputs, "input", index);
+        checkFloats(tensor, values);
+        ByteBuffer direct = staged(index, tensor);
+        direct.asFloatBuffer().put(values);
+        setInput(index, tensor, direct);
+    }
+
+    /** Runs the network and waits for it. */
+    public synchronized void run() {
+        check(opened(), nativeRun(handle));
+    }
+
+    /** Starts a run and returns at once; {@link #await} or {@link #getOutput} waits for it. */
+    public synchronized void start() {
+        check(opened(), nativeStart(handle));
+    }
+
+    /** Waits for what was started. */
+    public synchronized void await() {
+        check(opened(), nativeWait(handle));
+    }
+
+    /** Copies an output into the buffer, from its position on; the position stays. */
+    public synchronized void getOutput(int index, ByteBuffer data) {
+        Tensor tensor = tensor(outputs, "output", index);
+        checkSize(tensor, data.remaining(), "bytes", tensor.bytes);
+        if (data.isReadOnly()) {
+            throw new IllegalArgumentException(
+                    "The output '" + tensor.name + "' cannot be written to a read-only buffer.");
+        }
+        if (data.isDirect()) {
+            getOutput(index, tensor, data);
+            return;
+        }
+        ByteBuffer direct = staged(inputs.size() + index, tensor);
+        getOutput(index, tensor, direct);
+        data.duplicate().put(direct.duplicate());
+    }
+
+    /** Copies an output of 32-bit floats into an array. */
+    public synchronized void getOutput(int index, float[] values) {
+        Tensor tensor = tensor(outputs, "output", index);
+        checkFloats(tensor, values);
+        ByteBuffer direct = staged(inputs.size() + index, tensor);
+        getOutput(index, tensor, direct);
+        direct.asFloatBuffer().get(values);
+    }
+
+    /** An output of 32-bit floats in a new array. */
+    public float[] output(int index) {
+        float[] values = new float[tensor(outputs, "output", index).bytes / Float.BYTES];
+        getOutput(index, values);
+        return values;
+    }
+
+    /**
+     * Runs once and measures every kernel on the device's clock; the model must have been opened
+     * with {@link ModelOptions#profile}.
+     */
+    public synchronized List<Kernel> profile() {
+        byte[] lines = nativeProfile(opened());
+        if (lines == null) {
+            throw failure(handle);
+        }
+        List<Kernel> kernels = new ArrayList<>();
+        for (String line : text(lines).split("\n")) {
+            if (!line.isEmpty()) {
+                kernels.add(Kernel.parse(line));
+            }
+        }
+        return Collections.unmodifiableList(kernels);
+    }
+
+    /**
+     * Runs the input that the library carries and compares with the results that it carries: tells
+     * whether this device's driver can be trusted. The inputs are then those of the test.
+     */
+    public synchronized SelfTest selfTest() {
+        double[] numbers = new double[3];
+        int status = nativeSelfTest(opened(), numbers);
+        boolean wrong = status == ModelException.Status.WRONG.code;
+        if (!wrong) {
+            check(handle, status);
+        }
+        return new SelfTest(!wrong, numbers[0], numbers[1], (long) numbers[2]);
+    }
+
+    /** Frees the device's memory; a second call does nothing. */
+    @Override
+    public synchronized void close() {
+        if (handle != 0) {
+            nativeClose(handle);
+            handle = 0;
+        }
+    }
+
+    @Override
+    public String toString() {
+        return "Model " + inputs + " -> " + outputs;
+    }
+
+    private long opened() {
+        if (handle == 0) {
+            throw new IllegalStateException("The model was closed.");
+        }
+        return handle;
+    }
+
+    private List<Tensor> tensors(boolean output) {
+        List<Tensor> found = new ArrayList<>();
+        for (int index = 0; index < nativeCount(handle, output); ++index) {
+            long[] numbers = new long[Tensor.NUMBERS];
+            byte[] texts = nativeTensor(handle, output, index, numbers);
+            if (texts == null) {
+                throw failure(handle);
+            }
+            found.add(Tensor.of(text(texts), numbers));
+        }
+        return Collections.unmodifiableList(found);
+    }
+
+    private static Tensor tensor(List<Tensor> tensors, String kind, int index) {
+        if (index < 0 || index >= tensors.size()) {
+            throw new IllegalArgumentException(
+                    "There is no " + kind + " " + index + "; the network has " + tensors + ".");
+        }
+        return tensors.get(index);
+    }
+
+    private static void checkSize(Tensor tensor, long found, String unit, long expected) {
+        if (found != expected) {
+            throw new IllegalArgumentException(
+                    String.format(
+                            "'%s' takes %d %s, but %d were given.",
+                            tensor, expected, unit, found));
+        }
+    }
+
+    private static void checkFloats(Tensor tensor, float[] values) {
+        if (tensor.dtype != Tensor.DType.FLOAT32) {
+            throw new IllegalArgumentException(
+                    "'" + tensor + "' is not of 32-bit floats: use a ByteBuffer.");
+        }
+        checkSize(tensor, values.length, "floats", tensor.bytes / Float.BYTES);
+    }
+
+    private ByteBuffer staged(int place, Tensor tensor) {
+        if (staging[place] == null) {
+            staging[place] =
+                    ByteBuffer.allocateDirect(tensor.bytes).order(ByteOrder.nativeOrder());
+        }
+        return staging[place];
+    }
+
+    private void setInput(int index, Tensor tensor, ByteBuffer direct) {
+        int dtype = tensor.dtype.code();
+        int position = direct.position();
+        check(
+                opened(),
+                nativeSetInput(handle, index, dtype, direct, position, tensor.bytes));
+    }
+
+    private void getOutput(int index, Tensor tensor, ByteBuffer direct) {
+        int dtype = tensor.dtype.code();
+        int position = direct.position();
+        check(
+                opened(),
+                nativeGetOutput(handle, index, dtype, direct, position, tensor.bytes));
+    }
+
+    private static void check(long handle, int status) {
+        if (status != 0) {
+            throw failure(handle);
+        }
+    }
+
+    private static ModelException failure(long handle) {
+        return new ModelException(
+                ModelException.Status.of(nativeStatus(handle)), text(nativeMessage(handle)), null);
+    }
+
+    private static byte[] utf8(Object text) {
+        return text == null ? null : text.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static String text(byte[] utf8) {
+        return new String(utf8, StandardCharsets.UTF_8);
+    }
+
+    private static native long nativeOpen(
+            byte[] library,
+            byte[] cacheFolder,
+            byte[] weights,
+            byte[] opencl,
+            int device,
+            int flags);
+
+    private static native void nativeClose(long handle);
+
+    private static native int nativeStatus(long handle);
+
+    private static native byte[] nativeMessage(long handle);
+
+    private static native byte[] nativeDescribe(long handle);
+
+    private static native int nativeCount(long handle, boolean outputs);
+
+    private static native byte[] nativeTensor(
+            long handle, boolean output, int index, long[] numbers);
+
+    private static native int nativeSetInput(
+            long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
+
+    private static native int nativeGetOutput(
+            long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
+
+    private static native int nativeRun(long handle);
+
+    private static native int nativeStart(long handle);
+
+    private static native int nativeWait(long handle);
+
+    private static native byte[] nativeProfile(long handle);
+
+    private static native int nativeSelfTest(long handle, double[] numbers);
+}

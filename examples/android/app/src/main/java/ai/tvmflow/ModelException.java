@@ -1,0 +1,47 @@
+package ai.tvmflow;
+
+/** What a model's library or the device's driver reports, and what helps. */
+public final class ModelException extends RuntimeException {
+    private static final long serialVersionUID = 1L;
+
+    /** What went wrong, as {@code tvmflow_status} in {@code tvmflow.h}. */
+    public enum Status {
+        UNKNOWN(-1),
+        ARGUMENT(1),
+        NO_OPENCL(2),
+        UNSUPPORTED(3),
+        BUILD(4),
+        MEMORY(5),
+        DAMAGED(6),
+        DEVICE(7),
+        BUSY(8),
+        WRONG(9);
+
+        final int code;
+
+        Status(int code) {
+            this.code = code;
+        }
+
+        static Status of(int code) {
+            for (Status status : values()) {
+                if (status.code == code) {
+                    return status;
+                }
+            }
+            return UNKNOWN;
+        }
+    }
+
+    private final Status status;
+
+    ModelException(Status status, String message, Throwable cause) {
+        super(message, cause);
+        this.status = status;
+    }
+
+    /** What went wrong. */
+    public Status status() {
+        return status;
+    }
+}

@@ -1,0 +1,80 @@
+package ai.tvmflow;
+
+import java.io.File;
+
+/** How a model is opened; what is not set is left to the library. */
+public final class ModelOptions {
+    private static final int PROFILE = 1;
+    private static final int NO_COMMAND_BUFFER = 2;
+
+    private File cacheFolder;
+    private File weights;
+    private String openclLibrary;
+    private int device;
+    private int flags;
+
+    /**
+     * Where built kernels are kept, so that the next start need not build them. On Android {@code
+     * context.getCodeCacheDir()}, which the system empties when the application is updated.
+     */
+    public ModelOptions cacheFolder(File folder) {
+        cacheFolder = folder;
+        return this;
+    }
+
+    /** The file with large weights; without it, the one beside the library. */
+    public ModelOptions weights(File file) {
+        weights = file;
+        return this;
+    }
+
+    /** The only OpenCL library to try. */
+    public ModelOptions openclLibrary(String path) {
+        openclLibrary = path;
+        return this;
+    }
+
+    /** Which device runs the model, among all of them, GPUs first. */
+    public ModelOptions device(int index) {
+        if (index < 0) {
+            throw new IllegalArgumentException("There is no device " + index + ".");
+        }
+        device = index;
+        return this;
+    }
+
+    /** Lets {@link Model#profile} measure kernels, which makes every run a little slower. */
+    public ModelOptions profile(boolean wanted) {
+        return flag(PROFILE, wanted);
+    }
+
+    /** Whether kernels may be recorded once and replayed, where the driver can; they may. */
+    public ModelOptions commandBuffers(boolean wanted) {
+        return flag(NO_COMMAND_BUFFER, !wanted);
+    }
+
+    private ModelOptions flag(int flag, boolean set) {
+        flags = set ? flags | flag : flags & ~flag;
+        return this;
+    }
+
+    File cacheFolder() {
+        return cacheFolder;
+    }
+
+    File weights() {
+        return weights;
+    }
+
+    String openclLibrary() {
+        return openclLibrary;
+    }
+
+    int device() {
+        return device;
+    }
+
+    int flags() {
+        return flags;
+    }
+}

@@ -1,0 +1,277 @@
+// What `ai.tvmflow.Model` calls (examples/android has the class).
+//
+// The virtual machine takes these functions from the first library that it loads, and every
+// library has them: they use the library that they are given, never their own model.  Texts are
+// arrays of UTF-8, because JNI's own strings have another encoding, and failures are codes whose
+// message Java fetches: nothing here needs a class, a string or an exception of the machine.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tvmflow_library.h"
+
+// No header of a JDK or the NDK is needed: entries of the function table by their numbers in the
+// Java Native Interface Specification, "JNI Functions".
+typedef void (*tf_jni_entry)(void);
+typedef const tf_jni_entry* const* tf_jni;  // JNIEnv*
+typedef void* tf_object;
+enum {
+  TF_GET_ARRAY_LENGTH = 171,
+  TF_NEW_BYTE_ARRAY = 176,
+  TF_GET_BYTE_ARRAY_REGION = 200,
+  TF_SET_BYTE_ARRAY_REGION = 208,
+  TF_SET_LONG_ARRAY_REGION = 212,
+  TF_SET_DOUBLE_ARRAY_REGION = 214,
+  TF_GET_DIRECT_BUFFER_ADDRESS = 230,
+  TF_GET_DIRECT_BUFFER_CAPACITY = 231,
+};
+
+typedef int32_t (*tf_get_array_length)(tf_jni, tf_object);
+typedef tf_object (*tf_new_byte_array)(tf_jni, int32_t);
+typedef void (*tf_get_byte_region)(tf_jni, tf_object, int32_t, int32_t, signed char*);
+typedef void (*tf_set_byte_region)(tf_jni, tf_object, int32_t, int32_t, const signed char*);
+typedef void (*tf_set_long_region)(tf_jni, tf_object, int32_t, int32_t, const int64_t*);
+typedef void (*tf_set_double_region)(tf_jni, tf_object, int32_t, int32_t, const double*);
+typedef void* (*tf_get_address)(tf_jni, tf_object);
+typedef int64_t (*tf_get_capacity)(tf_jni, tf_object);
+
+#define TF_NATIVE(result, name) TVMFLOW_API result Java_ai_tvmflow_Model_##name
+#define TF_CALL(env, type, number) ((type)(*(env))[number])
+
+// What Java's `handle` is the address of.
+typedef struct tf_opened {
+  tvmflow_library library;
+  tvmflow_model* model;
+  tvmflow_status status;  // of the last call
+  const char* reason;     // why the library was not opened; NULL: ask the model
+  char text[512];         // behind `reason`
+} tf_opened;
+
+static tf_opened* tf_from_handle(int64_t handle) { return (tf_opened*)(intptr_t)handle; }
+
+// A copy of an array of bytes with a zero behind it; NULL for null, and without memory.
+static char* tf_copy_text(tf_jni env, tf_object array) {
+  if (array == NULL) return NULL;
+  const int32_t length = TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, array);
+  char* text = malloc((size_t)length + 1);
+  if (text == NULL) return NULL;
+  TF_CALL(env, tf_get_byte_region, TF_GET_BYTE_ARRAY_REGION)
+  (env, array, 0, length, (signed char*)text);
+  text[length] = 0;
+  return text;
+}
+
+// NULL, with an OutOfMemoryError pending, when the machine has no memory for it.
+static tf_object tf_new_bytes(tf_jni env, const char* bytes, size_t count) {
+  if (count > INT32_MAX) count = INT32_MAX;
+  tf_object array = TF_CALL(env, tf_new_byte_array, TF_NEW_BYTE_ARRAY)(env, (int32_t)count);
+  if (array == NULL) return NULL;
+  TF_CALL(env, tf_set_byte_region, TF_SET_BYTE_ARRAY_REGION)
+  (env, array, 0, (int32_t)count, (const signed char*)bytes);
+  return array;
+}
+
+static void tf_fail_to_open(tf_opened* opened, const char* path, const char* reason) {
+  snprintf(opened->text, sizeof(opened->text), "Opening the library %s failed: %s",
+           path ? path : "(null)", reason);
+  opened->reason = opened->text;
+  opened->status = TVMFLOW_ERROR_DAMAGED;
+}
+
+static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* options) {
+  if (path == NULL) {
+    tf_fail_to_open(opened, path, "it has no name, or there is no memory for it");
+    return;
+  }
+  const char* reason = tvmflow_library_open(&opened->library, path);
+  if (reason != NULL) {
+    tf_fail_to_open(opened, path, reason);
+    return;
+  }
+  opened->status = opened->library.create(options, &opened->model);
+  if (opened->model == NULL) tf_fail_to_open(opened, path, "there is no memory for the model");
+}
+
+// 0 without memory; else a handle that must be closed, also when opening failed.
+TF_NATIVE(int64_t, nativeOpen)
+(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
+ tf_object opencl, int32_t device, int32_t flags) {
+  (void)class;
+  tf_opened* opened = calloc(1, sizeof(*opened));
+  if (opened == NULL) return 0;
+  char* texts[4] = {tf_copy_text(env, library), tf_copy_text(env, cache_folder),
+                    tf_copy_text(env, weights), tf_copy_text(env, opencl)};
+  const tvmflow_options options = {
+      .struct_size = sizeof(options),
+      .device_index = (uint32_t)device,
+      .flags = (uint32_t)flags,
+      .cache_folder = texts[1],
+      .weights_path = texts[2],
+      .opencl_library = texts[3],
+  };
+  tf_open(opened, texts[0], &options);
+  for (int i = 0; i < 4; ++i) free(texts[i]);
+  return (int64_t)(intptr_t)opened;
+}
+
+TF_NATIVE(void, nativeClose)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env, (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL) return;
+  if (opened->model != NULL) opened->library.destroy(opened->model);
+  tvmflow_library_close(&opened->library);
+  free(opened);
+}
+
+// Of the last call with this handle.
+TF_NATIVE(int32_t, nativeStatus)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env, (void)class;
+  const tf_opened* opened = tf_from_handle(handle);
+  return opened ? (int32_t)opened->status : TVMFLOW_ERROR_ARGUMENT;
+}
+
+// The last failure's message.
+TF_NATIVE(tf_object, nativeMessage)(tf_jni env, tf_object class, int64_t handle) {
+  (void)class;
+  const tf_opened* opened = tf_from_handle(handle);
+  const char* text = "";
+  if (opened != NULL && opened->reason != NULL) {
+    text = opened->reason;
+  } else if (opened != NULL && opened->model != NULL) {
+    text = opened->library.message(opened->model);
+  }
+  return tf_new_bytes(env, text, strlen(text));
+}
+
+TF_NATIVE(tf_object, nativeDescribe)(tf_jni env, tf_object class, int64_t handle) {
+  (void)class;
+  const tf_opened* opened = tf_from_handle(handle);
+  const char* text = opened && opened->model ? opened->library.describe(opened->model) : "";
+  return tf_new_bytes(env, text, strlen(text));
+}
+
+TF_NATIVE(int32_t, nativeCount)
+(tf_jni env, tf_object class, int64_t handle, uint8_t outputs) {
+  (void)env, (void)class;
+  const tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return 0;
+  return (int32_t)(outputs ? opened->library.output_count
+                           : opened->library.input_count)(opened->model);
+}
+
+// Name, zero byte, layout; `numbers` gets dtype, bytes, image size and shape.  NULL on failure.
+TF_NATIVE(tf_object, nativeTensor)
+(tf_jni env, tf_object class, int64_t handle, uint8_t output, int32_t index, tf_object numbers) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || numbers == NULL) return NULL;
+  tvmflow_tensor info;
+  memset(&info, 0, sizeof(info));
+  opened->status = (output ? opened->library.output : opened->library.input)(
+      opened->model, (uint32_t)index, &info);
+  if (opened->status != TVMFLOW_OK) return NULL;
+  int64_t values[6 + TVMFLOW_MAX_DIMENSIONS] = {info.dtype,         (int64_t)info.bytes,
+                                                info.image_size[0], info.image_size[1],
+                                                info.image_size[2], info.dimensions};
+  memcpy(values + 6, info.shape, sizeof(info.shape));
+  const int32_t count = (int32_t)(sizeof(values) / sizeof(values[0]));
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < count) return NULL;
+  TF_CALL(env, tf_set_long_region, TF_SET_LONG_ARRAY_REGION)(env, numbers, 0, count, values);
+  const size_t name = strlen(info.name), layout = strlen(info.layout);
+  char* text = malloc(name + 1 + layout);
+  if (text == NULL) {
+    opened->status = TVMFLOW_ERROR_MEMORY;
+    return NULL;
+  }
+  memcpy(text, info.name, name + 1);
+  memcpy(text + name + 1, info.layout, layout);
+  tf_object found = tf_new_bytes(env, text, name + 1 + layout);
+  free(text);
+  return found;
+}
+
+// Java checks as well; this is the last gate before memory is read or written.
+static char* tf_buffer_memory(tf_jni env, tf_object buffer, int32_t offset, int32_t bytes) {
+  if (buffer == NULL || offset < 0 || bytes < 0) return NULL;
+  char* memory = TF_CALL(env, tf_get_address, TF_GET_DIRECT_BUFFER_ADDRESS)(env, buffer);
+  const int64_t capacity =
+      TF_CALL(env, tf_get_capacity, TF_GET_DIRECT_BUFFER_CAPACITY)(env, buffer);
+  return memory && (int64_t)offset + bytes <= capacity ? memory + offset : NULL;
+}
+
+TF_NATIVE(int32_t, nativeSetInput)
+(tf_jni env, tf_object class, int64_t handle, int32_t index, int32_t dtype, tf_object buffer,
+ int32_t offset, int32_t bytes) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  // Without memory the model says what is wrong: it has the words for null pointers.
+  const char* memory = tf_buffer_memory(env, buffer, offset, bytes);
+  return opened->status = opened->library.set_input(opened->model, (uint32_t)index,
+                                                    (tvmflow_dtype)dtype, memory, (size_t)bytes);
+}
+
+TF_NATIVE(int32_t, nativeGetOutput)
+(tf_jni env, tf_object class, int64_t handle, int32_t index, int32_t dtype, tf_object buffer,
+ int32_t offset, int32_t bytes) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  char* memory = tf_buffer_memory(env, buffer, offset, bytes);
+  return opened->status = opened->library.get_output(opened->model, (uint32_t)index,
+                                                     (tvmflow_dtype)dtype, memory, (size_t)bytes);
+}
+
+#define TF_STEP(name, function)                                                                    \
+  TF_NATIVE(int32_t, name)(tf_jni env, tf_object class, int64_t handle) {                          \
+    (void)env, (void)class;                                                                        \
+    tf_opened* opened = tf_from_handle(handle);                                                    \
+    if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;                    \
+    return opened->status = opened->library.function(opened->model);                               \
+  }
+TF_STEP(nativeRun, run)
+TF_STEP(nativeStart, start)
+TF_STEP(nativeWait, wait)
+
+// Lines of kernel, function, start and end, with tabs between them; NULL on failure.  Names are
+// identifiers of OpenCL C: they have no tabs.
+TF_NATIVE(tf_object, nativeProfile)(tf_jni env, tf_object class, int64_t handle) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return NULL;
+  const tvmflow_kernel* kernels = NULL;
+  uint32_t count = 0;
+  opened->status = opened->library.profile(opened->model, &kernels, &count);
+  if (opened->status != TVMFLOW_OK) return NULL;
+  size_t room = 1;
+  for (uint32_t i = 0; i < count; ++i)
+    room += strlen(kernels[i].name) + strlen(kernels[i].function) + 64;
+  char* text = malloc(room);
+  if (text == NULL) {
+    opened->status = TVMFLOW_ERROR_MEMORY;
+    return NULL;
+  }
+  size_t used = 0;
+  for (uint32_t i = 0; i < count; ++i)
+    used += (size_t)snprintf(text + used, room - used, "%s\t%s\t%llu\t%llu\n", kernels[i].name,
+                             kernels[i].function, (unsigned long long)kernels[i].start_ns,
+                             (unsigned long long)kernels[i].end_ns);
+  tf_object found = tf_new_bytes(env, text, used);
+  free(text);
+  return found;
+}
+
+// `numbers` gets largest error, tolerance used and elements compared.
+TF_NATIVE(int32_t, nativeSelfTest)
+(tf_jni env, tf_object class, int64_t handle, tf_object numbers) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 3)
+    return TVMFLOW_ERROR_ARGUMENT;
+  tvmflow_test result;
+  memset(&result, 0, sizeof(result));
+  opened->status = opened->library.self_test(opened->model, &result);
+  const double values[3] = {result.largest_error, result.tolerance_used, (double)result.compared};
+  TF_CALL(env, tf_set_double_region, TF_SET_DOUBLE_ARRAY_REGION)(env, numbers, 0, 3, values);
+  return opened->status;
+}

@@ -1,0 +1,330 @@
+import ai.tvmflow.Kernel;
+import ai.tvmflow.Model;
+import ai.tvmflow.ModelException;
+import ai.tvmflow.ModelOptions;
+import ai.tvmflow.SelfTest;
+import ai.tvmflow.Tensor;
+import java.io.File;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.FloatBuffer;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicReference;
+
+/** Uses `ai.tvmflow.Model` in every way, right and wrong, on the mock model. */
+public final class ModelTest {
+    private static final float[] A = {1f, 2f, 3f, 4f, 5f, 6f};
+    private static final float[] B = {0.5f, -2f, 7f, 1e6f, 0f, -6f};
+    private static final float[] SUM = {1.5f, 0f, 10f, 1000004f, 5f, 0f};
+
+    public static void main(String[] arguments) throws Exception {
+        String path = arguments[0];
+        String tenfold = arguments[1];
+        String foreign = arguments[2];
+        describesItself(path);
+        runsOnArraysAndBuffers(path);
+        startsAndWaits(path);
+        isOpenedByItsBareName();
+        twoModels(path, tenfold);
+        refusesWrongData(path);
+        reportsFailures(path, foreign);
+        refusesToBeUsedClosed(path);
+        nativesSurviveMisuse();
+        measuresAndTests(path);
+        runsInManyThreads(path, tenfold);
+        System.out.println("passed");
+    }
+
+    private static void describesItself(String path) {
+        ModelOptions options = new ModelOptions().cacheFolder(new File("/tmp/ü𝄞")).device(3);
+        try (Model model = Model.open(path, options)) {
+            check(model.describe().contains("\"name\": \"sum 1\""), model.describe());
+            check(model.describe().contains("\"cache\": \"/tmp/ü𝄞\""), model.describe());
+            check(model.describe().contains("\"index\": 3"), model.describe());
+            check(model.inputs().size() == 2 && model.outputs().size() == 1, model.toString());
+            Tensor second = model.inputs().get(1);
+            check(second.name.equals("b/𝄞"), second.name);
+            check(second.dtype == Tensor.DType.FLOAT32 && second.bytes == 24, second.toString());
+            check(Arrays.equals(second.shape(), new long[] {2, 3}), second.toString());
+            check(second.layout.isEmpty(), second.layout);
+            check(model.toString().contains("float32[2, 3]"), model.toString());
+        }
+    }
+
+    private static void runsOnArraysAndBuffers(String path) {
+        try (Model model = Model.open(path)) {
+            model.setInput(0, A);
+            // Direct, at a position that is not its begin.
+            ByteBuffer direct = ByteBuffer.allocateDirect(40).order(ByteOrder.nativeOrder());
+            direct.position(8).limit(32);
+            direct.slice().order(ByteOrder.nativeOrder()).asFloatBuffer().put(B);
+            model.setInput(1, direct);
+            check(direct.position() == 8, "the position moved");
+            model.run();
+            check(Arrays.equals(model.output(0), SUM), Arrays.toString(model.output(0)));
+
+            // On the heap, twice: the memory behind it is used again.
+            for (int round = 0; round < 2; ++round) {
+                ByteBuffer heap = ByteBuffer.allocate(24).order(ByteOrder.nativeOrder());
+                heap.asFloatBuffer().put(A);
+                model.setInput(1, heap.asReadOnlyBuffer());
+                model.run();
+                ByteBuffer got = ByteBuffer.allocate(32).order(ByteOrder.nativeOrder());
+                got.position(4).limit(28);
+                model.getOutput(0, got);
+                FloatBuffer floats = got.slice().order(ByteOrder.nativeOrder()).asFloatBuffer();
+                check(floats.get(5) == 12f, "a heap buffer has " + floats.get(5));
+                check(got.get(0) == 0 && got.get(28 - 1 + 0) != 0, "it was written beside");
+            }
+            direct.clear();
+            direct.position(16);
+            model.getOutput(0, direct);
+            check(direct.getFloat(16) == 2f, "a direct buffer has " + direct.getFloat(16));
+        }
+    }
+
+    private static void startsAndWaits(String path) {
+        try (Model model = Model.open(path)) {
+            model.setInput(0, A);
+            model.setInput(1, B);
+            model.start();
+            expect(ModelException.class, "status 8", model::start);
+            model.await();
+            check(Arrays.equals(model.output(0), SUM), "after waiting");
+        }
+    }
+
+    private static void isOpenedByItsBareName() {
+        try (Model model = Model.open("mock")) {
+            check(model.inputs().size() == 2, "by its bare name");
+        }
+    }
+
+    private static void twoModels(String path, String tenfold) {
+        try (Model first = Model.open(path);
+                Model second = Model.open(tenfold);
+                Model third = Model.open(path)) {
+            for (Model model : Arrays.asList(first, second, third)) {
+                model.setInput(0, A);
+                model.setInput(1, B);
+                model.run();
+            }
+            check(first.output(0)[0] == 1.5f, "the first model");
+            check(second.output(0)[0] == 15f, "the second library's model");
+            third.setInput(0, B);
+            third.run();
+            check(first.output(0)[2] == 10f && third.output(0)[2] == 14f, "two of one library");
+        }
+    }
+
+    private static void refusesWrongData(String path) {
+        try (Model model = Model.open(path)) {
+            Class<? extends Throwable> wrong = IllegalArgumentException.class;
+            expect(wrong, "takes 6 floats, but 5", () -> model.setInput(0, new float[5]));
+            expect(wrong, "takes 24 bytes, but 25", () -> model.setInput(0, direct(25)));
+            expect(wrong, "no input 2", () -> model.setInput(2, A));
+            expect(wrong, "no input -1", () -> model.setInput(-1, A));
+            expect(wrong, "no output 1", () -> model.output(1));
+            expect(wrong, "but 7 were given", () -> model.getOutput(0, new float[7]));
+            expect(wrong, "read-only", () -> model.getOutput(0, direct(24).asReadOnlyBuffer()));
+            expect(wrong, "no device -1", () -> new ModelOptions().device(-1));
+            Class<? extends Throwable> none = NullPointerException.class;
+            expect(none, null, () -> model.setInput(0, (float[]) null));
+            expect(none, null, () -> model.setInput(0, (ByteBuffer) null));
+            expect(none, null, () -> model.getOutput(0, (float[]) null));
+            expect(none, null, () -> model.getOutput(0, (ByteBuffer) null));
+            expect(none, null, () -> Model.open(null));
+            expect(none, null, () -> Model.open(path, null));
+        }
+    }
+
+    private static void reportsFailures(String path, String foreign) {
+        for (ModelException.Status status : ModelException.Status.values()) {
+            if (status == ModelException.Status.UNKNOWN) {
+                continue;
+            }
+            int code = status.ordinal();
+            ModelException error = openFailing(path, "fail create " + code);
+            check(error.status() == status, error.status() + " for " + code);
+            check(error.getMessage().contains("naïve 𝄞"), error.getMessage());
+            check(error.getMessage().contains("Remedy: "), error.getMessage());
+        }
+        check(
+                openFailing(path, "fail create 77").status() == ModelException.Status.UNKNOWN,
+                "a status of the future");
+        ModelOptions options = new ModelOptions().openclLibrary("fail run 7");
+        try (Model model = Model.open(path, options)) {
+            expect(ModelException.class, "Running failed", model::run);
+            expect(ModelException.class, "status 7", model::start);
+        }
+        Class<? extends Throwable> failed = ModelException.class;
+        expect(failed, "Opening the library /none.so failed", () -> Model.open("/none.so"));
+        expect(failed, "Opening the library none failed", () -> Model.open("none"));
+        expect(failed, "./mock.so", () -> Model.open("./mock.so"));
+        expect(failed, "no function tvmflow_api_version", () -> Model.open(foreign));
+    }
+
+    private static ModelException openFailing(String path, String how) {
+        try {
+            Model.open(path, new ModelOptions().openclLibrary(how)).close();
+        } catch (ModelException error) {
+            return error;
+        }
+        throw new AssertionError(how + ": no exception");
+    }
+
+    private static void refusesToBeUsedClosed(String path) {
+        Model model = Model.open(path);
+        model.setInput(0, A);
+        model.close();
+        model.close();
+        Class<? extends Throwable> closed = IllegalStateException.class;
+        expect(closed, "closed", () -> model.setInput(0, A));
+        expect(closed, "closed", () -> model.setInput(0, direct(24)));
+        expect(closed, "closed", model::run);
+        expect(closed, "closed", model::start);
+        expect(closed, "closed", model::await);
+        expect(closed, "closed", () -> model.output(0));
+        expect(closed, "closed", model::describe);
+        expect(closed, "closed", model::profile);
+        expect(closed, "closed", model::selfTest);
+        check(model.inputs().size() == 2, "what is known stays known");
+    }
+
+    /** The natives by themselves, with what the class never gives them. */
+    private static void nativesSurviveMisuse() throws Exception {
+        for (String name : new String[] {"Run", "Start", "Wait", "Status"}) {
+            check(call(name, new Class<?>[] {long.class}, 0L).equals(1), name);
+        }
+        call("Close", new Class<?>[] {long.class}, 0L);
+        check(call("Profile", new Class<?>[] {long.class}, 0L) == null, "profile");
+        check(((byte[]) call("Message", new Class<?>[] {long.class}, 0L)).length == 0, "message");
+        check(((byte[]) call("Describe", new Class<?>[] {long.class}, 0L)).length == 0, "text");
+        Class<?>[] open = {
+            byte[].class, byte[].class, byte[].class, byte[].class, int.class, int.class
+        };
+        long failed = (Long) call("Open", open, null, null, null, null, 0, 0);
+        check(failed != 0, "a handle of what failed");
+        check(call("Status", new Class<?>[] {long.class}, failed).equals(6), "its status");
+        check(call("Run", new Class<?>[] {long.class}, failed).equals(1), "running it");
+        call("Close", new Class<?>[] {long.class}, failed);
+
+        byte[] name = (System.mapLibraryName("mock") + "").getBytes();
+        long handle = (Long) call("Open", open, name, null, null, null, 0, 0);
+        check(call("Status", new Class<?>[] {long.class}, handle).equals(0), "opened");
+        Class<?>[] copy = {
+            long.class, int.class, int.class, ByteBuffer.class, int.class, int.class
+        };
+        for (String which : new String[] {"SetInput", "GetOutput"}) {
+            check(call(which, copy, handle, 0, 0, null, 0, 24).equals(1), "no buffer");
+            check(call(which, copy, handle, 0, 0, ByteBuffer.allocate(24), 0, 24).equals(1), "heap");
+            check(call(which, copy, handle, 0, 0, direct(24), 1, 24).equals(1), "behind its end");
+            check(call(which, copy, handle, 0, 0, direct(24), -1, 24).equals(1), "before it");
+            check(call(which, copy, handle, 0, 0, direct(24), 0, -1).equals(1), "negative size");
+            check(call(which, copy, handle, 9, 0, direct(24), 0, 24).equals(1), "no such tensor");
+            check(call(which, copy, handle, 0, 99, direct(24), 0, 24).equals(1), "no such dtype");
+            check(call(which, copy, 0L, 0, 0, direct(24), 0, 24).equals(1), "no model");
+        }
+        Class<?>[] tensor = {long.class, boolean.class, int.class, long[].class};
+        check(call("Tensor", tensor, handle, false, 9, new long[14]) == null, "no such input");
+        check(call("Tensor", tensor, handle, false, 0, null) == null, "no numbers");
+        check(call("Tensor", tensor, handle, false, 0, new long[3]) == null, "few numbers");
+        Class<?>[] test = {long.class, double[].class};
+        check(call("SelfTest", test, handle, null).equals(1), "no array");
+        check(call("SelfTest", test, handle, new double[2]).equals(1), "short array");
+        call("Close", new Class<?>[] {long.class}, handle);
+    }
+
+    private static Object call(String name, Class<?>[] types, Object... values) throws Exception {
+        Method method = Model.class.getDeclaredMethod("native" + name, types);
+        method.setAccessible(true);
+        try {
+            return method.invoke(null, values);
+        } catch (InvocationTargetException error) {
+            throw new AssertionError(name, error.getCause());
+        }
+    }
+
+    private static void measuresAndTests(String path) {
+        try (Model model = Model.open(path, new ModelOptions().profile(true))) {
+            List<Kernel> kernels = model.profile();
+            check(kernels.size() == 2, kernels.toString());
+            check(kernels.get(0).name.equals("add_kernel"), kernels.toString());
+            check(kernels.get(1).function.equals("scale"), kernels.toString());
+            check(kernels.get(1).endNanos - kernels.get(1).startNanos == 1500, "its time");
+            check(model.selfTest().passed, model.selfTest().toString());
+            check(model.selfTest().compared == 6, model.selfTest().toString());
+        }
+        try (Model model = Model.open(path)) {
+            expect(ModelException.class, "Profiling failed", model::profile);
+        }
+        try (Model model = Model.open(path, new ModelOptions().openclLibrary("fail test 9"))) {
+            SelfTest test = model.selfTest();
+            check(!test.passed && test.toleranceUsed == 14.0, test.toString());
+            check(test.toString().startsWith("FAILED: 6 elements"), test.toString());
+        }
+        try (Model model = Model.open(path, new ModelOptions().openclLibrary("fail test 5"))) {
+            expect(ModelException.class, "The self-test failed", model::selfTest);
+        }
+    }
+
+    private static void runsInManyThreads(String path, String tenfold) throws Exception {
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        Model shared = Model.open(path);
+        shared.setInput(0, A);
+        shared.setInput(1, B);
+        Thread[] threads = new Thread[8];
+        for (int i = 0; i < threads.length; ++i) {
+            boolean tens = i % 2 == 0;
+            threads[i] =
+                    new Thread(
+                            () -> {
+                                for (int round = 0; round < 50; ++round) {
+                                    try (Model own = Model.open(tens ? tenfold : path)) {
+                                        own.setInput(0, A);
+                                        own.setInput(1, B);
+                                        own.run();
+                                        check(own.output(0)[4] == (tens ? 50f : 5f), "own");
+                                        shared.run();
+                                        check(shared.output(0)[4] == 5f, "shared");
+                                    } catch (Throwable error) {
+                                        failure.compareAndSet(null, error);
+                                    }
+                                }
+                            });
+            threads[i].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        shared.close();
+        if (failure.get() != null) {
+            throw new AssertionError(failure.get());
+        }
+    }
+
+    private static ByteBuffer direct(int bytes) {
+        return ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder());
+    }
+
+    private static void expect(
+            Class<? extends Throwable> type, String part, Runnable action) {
+        try {
+            action.run();
+        } catch (Throwable error) {
+            check(type.isInstance(error), error + " and not " + type);
+            check(part == null || error.getMessage().contains(part), error.getMessage());
+            return;
+        }
+        throw new AssertionError("no " + type + " (" + part + ")");
+    }
+
+    private static void check(boolean condition, String message) {
+        if (!condition) {
+            throw new AssertionError(message);
+        }
+    }
+}

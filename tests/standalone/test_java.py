@@ -1,0 +1,103 @@
+"""The Java class and its native functions, on a virtual machine of Linux."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from shutil import which
+
+import pytest
+from mock_library import C_COMPILER, NATIVE, ROOT
+
+SOURCES = ROOT / "examples" / "android" / "app" / "src" / "main" / "java"
+TEST = Path(__file__).with_name("ModelTest.java")
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    """The classes as Android's tools compile them: Java 8."""
+    folder = tmp_path_factory.mktemp("classes")
+    sources = sorted(map(str, SOURCES.rglob("*.java")))
+    options = ("--release", "8", "-Xlint:all", "-Xlint:-options", "-Werror", "-encoding", "UTF-8")
+    subprocess.run(["javac", *options, "-d", str(folder), *sources], check=True)
+    command = ["javac", *options[2:], "-cp", str(folder), "-d", str(folder), str(TEST)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_path):
+    foreign = tmp_path / "libforeign.so"
+    (tmp_path / "foreign.c").write_text("int unrelated(void) { return 1; }")
+    command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "foreign.c"), "-o", str(foreign)]
+    subprocess.run(command, check=True)
+    process = subprocess.run(
+        [
+            *("java", "-Xcheck:jni", "-Xmx128m", f"-Djava.library.path={mock.parent}"),
+            *("-cp", str(classes), "ModelTest", str(mock), str(mock_tenfold), str(foreign)),
+        ],
+        # The loader finds a library by its bare name when it is loaded, or there.
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    # The machine's own checks of JNI only print.
+    assert process.stdout.split() == ["passed"], process.stdout
+    assert "WARNING" not in process.stderr, process.stderr
+
+
+def test_the_natives_of_the_class_are_those_of_the_library(mock):
+    declared = re.findall(
+        r"native [\w\[\]]+ (native\w+)\(", _read(SOURCES / "ai/tvmflow/Model.java")
+    )
+    exported = subprocess.run(["nm", "-D", mock], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r" T Java_ai_tvmflow_Model_(\w+)", exported)
+    assert sorted(declared) == sorted(found)
+    assert len(found) > 10
+
+
+def test_the_entries_of_jni_have_the_numbers_that_a_jdk_gives_them(tmp_path):
+    header = next(Path(which("javac")).resolve().parents[1].glob("include/jni.h"), None)
+    if header is None:
+        pytest.skip("this JDK has no jni.h")
+    numbers = re.findall(r"^  TF_(\w+) = (\d+),$", _read(NATIVE / "jni.c"), re.MULTILINE)
+    assert len(numbers) == 8
+    checks = [
+        f"_Static_assert(offsetof(struct JNINativeInterface_, {_camel(name)}) == {number} * "
+        f'sizeof(void*), "{name}");'
+        for name, number in numbers
+    ]
+    source = tmp_path / "numbers.c"
+    source.write_text("#include <stddef.h>\n#include <jni.h>\n" + "\n".join(checks) + "\n")
+    folders = [f"-I{header.parent}", f"-I{header.parent / 'linux'}"]
+    subprocess.run([*C_COMPILER, "-fsyntax-only", *folders, str(source)], check=True)
+
+
+def test_dtypes_and_statuses_are_those_of_the_c_interface():
+    header = _read(NATIVE / "tvmflow.h")
+    dtypes = re.search(r"enum tvmflow_dtype {(.*?)}", header, re.DOTALL)[1]
+    wanted = re.findall(r"TVMFLOW_(\w+) = (\d+)", dtypes)
+    listed = re.search(
+        r"enum DType {\s*(.*?);", _read(SOURCES / "ai/tvmflow/Tensor.java"), re.DOTALL
+    )
+    names = re.findall(r"\w+", listed[1])
+    assert [(name, str(index)) for index, name in enumerate(names)] == wanted
+    statuses = re.findall(r"TVMFLOW_ERROR_(\w+) = (\d+)", header)
+    java = _read(SOURCES / "ai/tvmflow/ModelException.java")
+    assert re.findall(r"^\s+([A-Z_]+)\((\d+)\)", java, re.MULTILINE) == statuses
+    flags = dict(re.findall(r"TVMFLOW_(PROFILE|NO_COMMAND_BUFFER) = (\d+)", header))
+    options = _read(SOURCES / "ai/tvmflow/ModelOptions.java")
+    assert dict(re.findall(r"int (PROFILE|NO_COMMAND_BUFFER) = (\d+);", options)) == flags
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
