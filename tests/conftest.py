@@ -85,6 +85,7 @@ NEEDS: dict[str, Reason] = {
     "onnxruntime": _no_module("onnxruntime"),
     "cross": _no_module("ziglang"),
     "java": _no_command("javac"),
+    "kotlin": _no_command("kotlinc"),
 }
 
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.

@@ -39,7 +39,7 @@ __asm__(
 
 static tvmflow_status fail(tvmflow_model* model, int status, const char* what) {
   snprintf(model->message, sizeof(model->message),
-           "%s failed: status %d was asked for; naïve 𝄞.\nRemedy: Ask for 0.\nline 1\nline 2", what,
+           "%s failed: status %d was asked for; naïve 𝄞. Remedy: Ask for 0.\nline 1\nline 2", what,
            status);
   return (tvmflow_status)status;
 }

@@ -100,3 +100,42 @@ def test_models_are_not_kept_in_the_repository():
     libraries = "examples/android/app/src/main/jniLibs/arm64-v8a/libmobilenet.so"
     process = subprocess.run(["git", "check-ignore", "-q", libraries], cwd=ROOT, check=False)
     assert process.returncode in (0, 128)  # 128: not a working tree of git
+
+
+#: The few classes of Android that the example uses, as Java.
+ANDROID_CLASSES = {
+    "android/os/Bundle": "public final class Bundle {}",
+    "android/content/Context": "public class Context { public java.io.File getCodeCacheDir() "
+    "{ return null; } }",
+    "android/view/View": "public class View { public View(android.content.Context c) {} "
+    "public void setPadding(int a, int b, int c, int d) {} public void addView(View v) {} }",
+    "android/widget/ScrollView": "public class ScrollView extends android.view.View { "
+    "public ScrollView(android.content.Context c) { super(c); } }",
+    "android/widget/TextView": "public class TextView extends android.view.View { "
+    "public TextView(android.content.Context c) { super(c); } public void setTextSize(float f) {} "
+    "public float getTextSize() { return 0; } public void setTextIsSelectable(boolean b) {} "
+    "public final void append(CharSequence s) {} }",
+    "android/app/Activity": "public class Activity extends android.content.Context { "
+    "protected void onCreate(android.os.Bundle b) {} "
+    "public void setContentView(android.view.View v) {} "
+    "public final void runOnUiThread(Runnable r) {} }",
+    "org/json/JSONObject": "public class JSONObject { public JSONObject(String s) {} "
+    'public String toString(int n) { return ""; } }',
+}
+
+
+@pytest.mark.java
+@pytest.mark.kotlin
+def test_kotlin_compiles_with_the_few_classes_of_android_that_it_uses(tmp_path):
+    sources = []
+    for name, body in ANDROID_CLASSES.items():
+        sources.append(tmp_path / f"{name}.java")
+        sources[-1].parent.mkdir(parents=True, exist_ok=True)
+        package = name.rpartition("/")[0].replace("/", ".")
+        sources[-1].write_text(f"package {package};\n{body}\n")
+    sources += (MAIN / "java" / "ai" / "tvmflow").glob("*.java")
+    classes = tmp_path / "classes"
+    subprocess.run(["javac", "-encoding", "UTF-8", "-d", classes, *sources], check=True)
+    command = ["kotlinc", "-jvm-target", "1.8", "-cp", classes, MAIN / "java", "-d", classes]
+    subprocess.run(command, check=True)
+    assert (classes / "ai" / "tvmflow" / "example" / "MainActivity.class").is_file()

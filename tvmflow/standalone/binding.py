@@ -129,7 +129,9 @@ class Library:
     def error(self, status: int, model: ctypes.c_void_p, attempt: str) -> TvmflowError:
         """Our error for a status, with the message that the model has."""
         text = self["message"](model) if model else b"there is no memory for the model."
-        message, remedy, details = split_message(text.decode(errors="replace"))
+        # As the plug-in's errors, but with the remedy behind the sentence.
+        lines = text.decode(errors="replace").replace(" Remedy: ", "\nRemedy: ", 1)
+        message, remedy, details = split_message(lines)
         if status == NO_OPENCL:
             remedy = remedy or NO_DEVICE_REMEDIES["opencl"]
         kind = _ERRORS.get(status, DeviceError)

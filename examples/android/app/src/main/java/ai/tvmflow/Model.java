@@ -1,5 +1,6 @@
 package ai.tvmflow;
 
+import java.io.Closeable;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
@@ -23,7 +24,7 @@ import java.util.List;
  * ModelException}; what the caller did wrong is an {@link IllegalArgumentException}, a {@link
  * NullPointerException} or, after {@link #close}, an {@link IllegalStateException}.
  */
-public final class Model implements AutoCloseable {
+public final class Model implements Closeable {
     private final List<Tensor> inputs;
     private final List<Tensor> outputs;
     // Memory that the library can reach, for data that arrives in arrays; made when needed.
