@@ -103,10 +103,11 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
       tvmflow_get_output(m, test->output, (tvmflow_dtype)t->dtype, data, t->bytes);
   for (uint32_t i = 0; !status && i < test->count; ++i) {
     const double expected = m->plan.test_values[test->first_value + i];
+    // An element that may be anything.
+    if (isnan(expected)) continue;
     const double got = load(t->dtype, data, i * test->stride);
-    // Infinities are right when they are the same, and so is what is not a number.
-    const bool same = got == expected || (isnan(got) && isnan(expected));
-    double error = same ? 0 : fabs(got - expected);
+    // Infinities are right when they are the same.
+    double error = got == expected ? 0 : fabs(got - expected);
     if (isnan(error)) error = INFINITY;
     const double tolerance = test->atol + test->rtol * fabs(expected);
     const double used = error > 0 ? error / tolerance : 0;
