@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import TargetError
 from .target import TargetSpec
 
 if TYPE_CHECKING:
@@ -76,3 +77,23 @@ class Compilation:
     executable: Any = None
     kernels: Kernels | None = None
     stage_ms: dict[str, float] = field(default_factory=dict)
+
+
+def check_format(spec: TargetSpec, format: str) -> None:
+    """Check that a module can have a form.
+
+    Raises
+    ------
+    TargetError
+        If the form is unknown, or the target is not OpenCL.
+    """
+    if format not in FORMATS:
+        raise TargetError(
+            f"The format {format!r} is not known; expected one of {', '.join(FORMATS)}.",
+            remedy="Leave --format out, or choose one of them.",
+        )
+    if format == STANDALONE and spec.kind != "opencl":
+        raise TargetError(
+            f"A standalone module was asked for the target {spec.kind}; its runtime is for opencl.",
+            remedy="Use --target opencl, or --format tvm.",
+        )

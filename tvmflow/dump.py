@@ -27,6 +27,8 @@ def dump(job: Compilation, stem: Path) -> None:
     if job.executable is None:
         assert job.mod is not None
         stem.with_suffix(".py").write_text(job.mod.script(show_meta=False))
+        if job.kernels is not None:
+            stem.with_suffix(".opencl").write_text("\n".join(job.kernels.sources.values()))
         return
     from .build import device_modules
 

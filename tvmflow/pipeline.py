@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .compilation import Compilation
+from .compilation import TVM, Compilation, check_format
 from .deploy.artifact import EMBED_LIMIT_BYTES
 from .deploy.module import Module
 from .dump import dump, dumping
@@ -50,6 +50,8 @@ def compile(
     journals: Sequence[str | os.PathLike[str]] = (),
     keep_layout: Mapping[str, str] | None = None,
     cuda_graph: bool = False,
+    format: str = TVM,
+    file_name: str = "module.so",
     dump_ir: str | os.PathLike[str] | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
     work_folder: str | os.PathLike[str] | None = None,
@@ -99,6 +101,11 @@ def compile(
         application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
     cuda_graph
         Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
+    format
+        ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
+        (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``.
+    file_name
+        The name that the module's file will have; a standalone library knows its own.
     dump_ir
         Folder that gets the IR after each stage, as text.
     embed_limit_bytes
@@ -134,6 +141,7 @@ def compile(
     check_accumulate(spec, accumulate, dtype, device)
     if cuda_graph:
         check_cuda_graph(spec)
+    check_format(spec, format)
     spec = with_dtype(spec, dtype)
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
@@ -141,7 +149,7 @@ def compile(
             source=model,
             shapes=shapes,
             target=spec,
-            output=folder / "module.so",
+            output=folder / file_name,
             embed_limit_bytes=embed_limit_bytes,
             options={
                 "storage": storage,
@@ -161,6 +169,7 @@ def compile(
             journals=[find_journal(Path(path)) for path in journals],
             keep_layout=kept,
             cuda_graph=cuda_graph,
+            format=format,
         )
         run_stages(job, progress=progress, dump_ir=Path(dump_ir) if dump_ir else None)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -43,6 +43,8 @@ EXAMPLES = """
       with one.json {"stem_Clip": "buffer"}: the storage of one tensor; -v prints every tensor
   tvmflow compile net.onnx --device adreno --journal mine.journal --journal adreno740
       with what tuning found, and what was measured on an Adreno 740
+  tvmflow compile net.onnx --device adreno --host android-arm64 --standalone -o libnet.so
+      one library for an Android app: network, kernels and runtime with a C interface
   tvmflow compile net.onnx --target llvm --dump-ir ir/
       for the CPU, with the program after each stage in the folder ir
 """
@@ -130,6 +132,19 @@ def compile_model(
             "the target cuda.",
         ),
     ] = False,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="tvm|standalone",
+            help="A module for TVM's runtime, or a library with a C interface (tvmflow.h) that "
+            "needs nothing but the device's OpenCL.",
+            autocompletion=lambda: ["tvm", "standalone"],
+        ),
+    ] = "tvm",
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="The same as --format standalone.")
+    ] = False,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
@@ -181,6 +196,8 @@ def compile_model(
                 journals=journal or (),
                 keep_layout=kept,
                 cuda_graph=cuda_graph,
+                format="standalone" if standalone else format,
+                file_name=final.name,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,
                 work_folder=stage,
@@ -247,7 +264,7 @@ def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         **{key: module.metadata[key] for key in ("target", "device", "host", "stage_ms")},
         **counts(module.metadata),
-        "placements": module.metadata["placements"],
+        "placements": module.metadata.get("placements", []),
     }
 
 

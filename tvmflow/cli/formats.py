@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..units import bytes_text as bytes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from ..tensors import TensorInfo
 
 
 def ms_text(ms: float) -> str:
@@ -62,3 +64,29 @@ def print_section(console: Console, title: str, content: Table) -> None:
     console.print(Text(title, style="bold"))
     console.print(content)
     console.print()
+
+
+def tensors_table(infos: Sequence[TensorInfo]) -> Table:
+    """Inputs or outputs; with their layouts where the ONNX model's is not theirs."""
+    columns = ["name", "dtype", "shape"]
+    rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.shape)) for i in infos]
+    if any(info.layout for info in infos):
+        columns += ["layout", "logical shape", "image", "scope"]
+        more = [
+            (
+                info.layout or "as in ONNX",
+                shape_text(info.logical_shape or info.shape),
+                (info.image or "").replace("x", "×"),
+                info.scope or "",
+            )
+            for info in infos
+        ]
+        rows = [(*row, *extra) for row, extra in zip(rows, more, strict=True)]
+    return table(columns, rows)
+
+
+def option_text(name: str, value: Any) -> str:
+    """Return an option of a compilation: ``dtype=fp16``."""
+    if not isinstance(value, dict):
+        return f"{name}={value}"
+    return f"{name} for {len(value)} {'convolutions' if name == 'algorithms' else 'tensors'}"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import bytes_text, facts, ms_text, print_section, shape_text, table
+from .formats import (
+    bytes_text,
+    facts,
+    ms_text,
+    option_text,
+    print_section,
+    shape_text,
+    table,
+    tensors_table,
+)
 from .host_abi import inspect_host_abi
 from .memory import memory_plan, print_memory, print_placements, write_picture
 from .options import Debug, Json, ModuleFile, Quiet, Verbose
@@ -16,10 +24,7 @@ from .schedules import print_algorithms, print_schedules
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..deploy.artifact import Artifact
-    from ..tensors import TensorInfo
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -87,7 +92,18 @@ def inspect_module(
         inspect_host_abi(module, host, as_json)
         return
     from ..deploy.artifact import read_artifact
+    from ..standalone.read import find_plan
+    from .inspect_standalone import Asked, inspect_standalone
 
+    encoded = find_plan(module) if module.is_file() else None
+    if encoded is not None:
+        if placements or schedules or memory_svg:
+            raise typer.BadParameter(
+                f"{module} is a standalone module, which carries neither placements nor schedules; "
+                "compile -v prints them."
+            )
+        inspect_standalone(module, encoded, Asked(kernels, weights, memory, check, as_json))
+        return
     artifact = read_artifact(module)
     if check:
         artifact.check()
@@ -139,31 +155,6 @@ def _weights_text(artifact: Artifact) -> str:
     return f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
 
 
-def _tensors(infos: Sequence[TensorInfo]) -> Table:
-    """Inputs or outputs; with their layouts where the ONNX model's is not theirs."""
-    columns = ["name", "dtype", "shape"]
-    rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.shape)) for i in infos]
-    if any(info.layout for info in infos):
-        columns += ["layout", "logical shape", "image", "scope"]
-        more = [
-            (
-                info.layout or "as in ONNX",
-                shape_text(info.logical_shape or info.shape),
-                (info.image or "").replace("x", "×"),
-                info.scope or "",
-            )
-            for info in infos
-        ]
-        rows = [(*row, *extra) for row, extra in zip(rows, more, strict=True)]
-    return table(columns, rows)
-
-
-def _option(name: str, value: Any) -> str:
-    if not isinstance(value, dict):
-        return f"{name}={value}"
-    return f"{name} for {len(value)} {'convolutions' if name == 'algorithms' else 'tensors'}"
-
-
 def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
     from ..deploy.storage_summary import storage_summary
 
@@ -179,12 +170,12 @@ def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
         *([("chosen by", settled)] if (settled := meta.get("settled_storage")) else []),
         *([("needs", ", ".join(meta["extensions"]))] if meta.get("extensions") else []),
         ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
-        ("options", ", ".join(_option(k, v) for k, v in meta["options"].items()) or "none"),
+        ("options", ", ".join(option_text(k, v) for k, v in meta["options"].items()) or "none"),
         ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
     ]
     print_section(console, str(artifact.path), facts(about))
     for title, infos in (("Inputs", artifact.inputs), ("Outputs", artifact.outputs)):
-        print_section(console, title, _tensors(infos))
+        print_section(console, title, tensors_table(infos))
     if with_kernels:
         names = [(str(k["name"]), str(k["function"])) for k in meta["kernels"]]
         print_section(console, "Kernels", table(["kernel", "primary function"], names))

@@ -60,12 +60,12 @@ class Artifact:
     @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """The network's inputs, in order."""
-        return _tensor_infos(self.metadata["inputs"])
+        return tensor_infos(self.metadata["inputs"])
 
     @cached_property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """The network's outputs, in order."""
-        return _tensor_infos(self.metadata["outputs"])
+        return tensor_infos(self.metadata["outputs"])
 
     @property
     def weights_bytes(self) -> int:
@@ -233,7 +233,8 @@ def sha256_of(file: BinaryIO, size: int) -> bytes:
     return digest.digest()
 
 
-def _tensor_infos(entries: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+def tensor_infos(entries: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+    """Inputs or outputs as a module's metadata has them."""
     return tuple(
         TensorInfo(
             e["name"],

@@ -1,4 +1,7 @@
-"""What a module's metadata says about storage, in one line."""
+"""What a module's metadata says about storage, in one line.
+
+Standalone modules, whose metadata is small, have the line itself.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ _WHY = {
 
 def counts(metadata: Mapping[str, Any]) -> dict[str, int]:
     """Number of intermediate tensors of each storage, and their memory."""
+    if "storage_counts" in metadata:
+        return dict(metadata["storage_counts"])
     tensors = [t for t in metadata["memory"]["tensors"] if t["block"] is not None]
     textures = sum(t["storage"] == "texture" for t in tensors)
     return {
@@ -32,6 +37,8 @@ def counts(metadata: Mapping[str, Any]) -> dict[str, int]:
 
 def storage_summary(metadata: Mapping[str, Any]) -> str:
     """Textures, buffers and their memory; why there are no textures, or not more."""
+    if "storage_summary" in metadata:
+        return str(metadata["storage_summary"])
     found = counts(metadata)
     memory = f"{bytes_text(found['peak_bytes'])} of intermediate memory"
     parts = [_several(found["buffers"], "buffer"), memory]

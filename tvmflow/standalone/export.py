@@ -8,8 +8,9 @@ from typing import Any
 
 from .. import _versions
 from ..build import extensions
-from ..compilation import Compilation
+from ..compilation import STANDALONE, Compilation
 from ..deploy.link import Host
+from ..deploy.storage_summary import counts, storage_summary
 from ..verify import table_for
 from .check import check_plan
 from .encode import encode
@@ -45,23 +46,38 @@ def make_plan(job: Compilation) -> Plan:
 def _metadata(job: Compilation, plan: Plan) -> dict[str, Any]:
     """What the library says of itself, besides what the plan's sections say."""
     assert job.model is not None
+    assert job.memory is not None
+    about = {
+        "target": job.target.kind,
+        "memory": job.memory.report(),
+        "placements": [placement.report() for placement in job.placements],
+    }
+    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
+    sizes = [a.bytes for i, a in enumerate(plan.allocations) if i not in weights]
+    infos = *job.model.inputs, *job.model.outputs
     return {
         "name": job.model.name,
+        "format": STANDALONE,
         "target": job.target.kind,
         "device": job.target.device.name,
+        "host": _host(job).triple,
         "tvmflow": _versions.__version__,
         "tvm": _versions.REQUIRED_TVM["apache-tvm"],
         "options": job.options,
         "half_sums": job.half_sums,
-        "memory": {
-            "allocations": len(plan.allocations),
-            "bytes": sum(a.bytes for a in plan.allocations),
-            "weights_bytes": sum(
-                plan.allocations[t.allocation].bytes for t in plan.weight_tensors.values()
-            ),
+        "logical_shapes": {
+            info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },
+        "storage_counts": counts(about),
+        "storage_summary": storage_summary(about),
+        # Besides the weights: intermediate tensors, inputs and outputs.
+        "memory_bytes": sum(sizes),
         "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
     }
+
+
+def _host(job: Compilation) -> Host:
+    return Host.parse(job.target.host) if job.target.host else Host.native()
 
 
 def write_plan(plan: Plan, weights: Path) -> bytes:
@@ -74,14 +90,13 @@ def write_library(job: Compilation) -> None:
     from .link import link_library
 
     plan = make_plan(job)
-    host = Host.parse(job.target.host) if job.target.host else Host.native()
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         weights = Path(folder) / "weights"
         content = write_plan(plan, weights)
         link_library(
             content,
             weights if plan.weights else None,
-            host,
+            _host(job),
             job.output,
             embed=weights.stat().st_size <= job.embed_limit_bytes,
         )
