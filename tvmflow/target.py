@@ -1,9 +1,8 @@
-"""Targets and device presets: what code is generated, and what for.
+"""Targets: what code is generated, and what for.
 
 A *target* is a code generator (``opencl``, ``cuda``, ``llvm``); a *device* is a
-preset of the facts that schedules ask for (vector width, register budget,
-work-group sizes, image limits); a *host* is the triple that host code is
-compiled for.  All schedules read these facts and never the name of a device.
+preset of the facts that schedules ask for (:mod:`.device_presets`); a *host* is
+the triple that host code is compiled for.
 """
 
 from __future__ import annotations
@@ -14,120 +13,29 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .deploy.link import Host
+from .device_presets import PRESETS, Device, preset_of, without_images
 from .errors import TargetError
-from .multiprocessors import Multiprocessors, first_gpu, multiprocessors
+from .multiprocessors import first_gpu, multiprocessors
 
 if TYPE_CHECKING:
     import tvm
 
+__all__ = [
+    "PRESETS",
+    "STORAGES",
+    "TARGETS",
+    "Device",
+    "TargetSpec",
+    "check_cuda_graph",
+    "preset_of",
+    "resolve",
+    "with_dtype",
+    "with_storage",
+]
+
 TARGETS = ("opencl", "cuda", "llvm")
 #: Where tensors between primary functions may be kept.
 STORAGES = ("texture", "buffer", "auto")
-
-
-@dataclass(frozen=True)
-class TextureSpeed:
-    """How fast textures are, relative to buffers of the same device.
-
-    What is not measured is an assumption from the vendor's optimisation guide; see
-    ``docs/texture.md``.
-    """
-
-    #: Writing texels.
-    write: float
-    #: Reading texels for the first time, from memory.
-    stream: float
-    #: Reading them again, from the cache.
-    cached: float
-
-
-@dataclass(frozen=True)
-class WinogradCost:
-    """What Winograd's convolution costs, in multiply-adds of vectors of the direct schedule.
-
-    :mod:`.texture.algorithms` has the formula.
-    """
-
-    #: A multiply-add of the products: less where they suit the registers better than the direct
-    #: convolution, more where they read more for each.
-    product: float
-    #: A vector of a transformed tile: written, read, and transformed.
-    tile: float
-    #: A vector of the transformed weights.
-    weight: float
-
-
-@dataclass(frozen=True)
-class Device:
-    """Facts about a class of devices that schedules depend on."""
-
-    name: str
-    #: Lanes of the blocked layout ``NCHW{c}c``: one vector register, or one RGBA texel.
-    channel_block: int
-    #: Vector accumulators that one work-item keeps in registers.
-    accumulators: int
-    #: Work-items in a work-group; 1 where a work-item is a whole CPU thread's worth of work.
-    group_size: int
-    #: Largest work-group the device accepts.
-    max_group_size: int
-    #: Whether a work-item should copy its padded input tile to private memory first.
-    stage_input: bool
-    #: Largest width and height of an image, in texels; 0 where there are no images.
-    image_extent: int
-    #: Largest number of layers of an image array.
-    image_layers: int
-    #: What a texture gains or costs.
-    texture: TextureSpeed
-    #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` where devices
-    #: of the class differ, so that only loading a module on one tells.
-    fp16: bool | None
-    #: What Winograd's convolution costs.
-    winograd: WinogradCost
-    #: Known for the target ``cuda`` only.
-    multiprocessors: Multiprocessors | None = None
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether one work-item is a whole thread's worth of work."""
-        return self.group_size == 1
-
-
-#: The presets of ``--device``.  Image limits are the least that the devices of a class report.
-PRESETS = {
-    # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
-    # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
-    "cpu": Device(
-        *("cpu", 16, 28, 1, 4096, True, 8192, 2048),
-        texture=TextureSpeed(0.2, 0.2, 0.05),
-        fp16=None,
-        winograd=WinogradCost(0.7, 15.0, 9.0),
-    ),
-    # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
-    # The L1 cache serves textures only.
-    "adreno": Device(
-        *("adreno", 4, 16, 64, 256, False, 16384, 2048),
-        texture=TextureSpeed(1.0, 1.0, 3.0),
-        fp16=True,
-        winograd=WinogradCost(1.3, 44.0, 20.0),
-    ),
-    # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
-    # Buffers and textures share their cache.
-    "mali": Device(
-        *("mali", 4, 8, 32, 256, False, 16384, 2048),
-        texture=TextureSpeed(0.8, 1.0, 0.9),
-        fp16=True,
-        winograd=WinogradCost(1.3, 44.0, 20.0),
-    ),
-    # NVIDIA since Volta: scalar lanes, 255 registers a thread.
-    # One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
-    # driver has no cl_khr_fp16.
-    "nvidia": Device(
-        *("nvidia", 4, 16, 64, 1024, False, 16384, 2048),
-        texture=TextureSpeed(0.8, 1.0, 0.5),
-        fp16=False,
-        winograd=WinogradCost(1.3, 44.0, 20.0),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -226,7 +134,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
                 remedy="Use --target opencl (or cuda) for a GPU, or --device cpu.",
             )
-        return TargetSpec("llvm", _without_images(PRESETS["cpu"]), host)
+        return TargetSpec("llvm", without_images(PRESETS["cpu"]), host)
     if target == "cuda":
         if device not in ("auto", "nvidia"):
             raise TargetError(
@@ -234,7 +142,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 remedy="Use --device nvidia, or --target opencl.",
             )
         arch, count = first_gpu()
-        preset = _without_images(PRESETS["nvidia"])
+        preset = without_images(PRESETS["nvidia"])
         gpu = replace(preset, multiprocessors=multiprocessors(arch, count))
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
@@ -290,11 +198,6 @@ def with_storage(
     return replace(spec, device=replace(spec.device, channel_block=4))
 
 
-def _without_images(device: Device) -> Device:
-    """The device as targets see it that have no images."""
-    return replace(device, image_extent=0, image_layers=0)
-
-
 def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
     """The target as it is for tensors that are stored in ``dtype``, ``fp32`` or ``fp16``.
 
@@ -321,20 +224,3 @@ def _running_opencl_device() -> Device:
         "python -m pip install 'tvmflow[cpu-opencl]'",
         details="\n".join(filter(None, (reason, tried))),
     )
-
-
-def preset_of(info: Any) -> Device:
-    """Preset for a running OpenCL device, with its own limits in place of the class's."""
-    vendor = f"{info.vendor} {info.name}".lower()
-    if info.device_type == "cpu":
-        base = PRESETS["cpu"]
-    elif "nvidia" in vendor:
-        base = PRESETS["nvidia"]
-    elif "arm" in vendor or "mali" in vendor:
-        base = PRESETS["mali"]
-    else:
-        base = PRESETS["adreno"]
-    limits = {"max_group_size": info.max_work_group_size}
-    limits["image_extent"] = min(info.image2d_max_width, info.image2d_max_height)
-    limits["image_layers"] = info.image_max_array_size
-    return replace(base, **limits, fp16=info.fp16)
