@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -30,10 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let all test processes, and those that they start, share compiled programs.
 
     The folders lie in pytest's cache, so that the next run finds what this one compiled
-    and `--cache-clear` forgets it.
+    and `--cache-clear` forgets it; without that cache, in a folder for this run alone.
     """
-    for variable, name in (("TVMFLOW_CACHE_DIR", "programs"), ("POCL_CACHE_DIR", "pocl")):
-        os.environ.setdefault(variable, str(config.cache.mkdir(name)))
+    variables = {"TVMFLOW_CACHE_DIR": "programs", "POCL_CACHE_DIR": "pocl"}
+    missing = {variable: name for variable, name in variables.items() if variable not in os.environ}
+    if not missing:
+        # A test process has those of the one that started it.
+        return
+    cache = getattr(config, "cache", None)
+    if cache is None:
+        temporary = Path(tempfile.mkdtemp(prefix="tvmflow-tests-"))
+        config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
+    for variable, name in missing.items():
+        folder = temporary / name if cache is None else cache.mkdir(name)
+        folder.mkdir(exist_ok=True)
+        os.environ[variable] = str(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
