@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from farms import FAULTY, Farm, eventually
+from farms import FAULTY, PATIENCE_S, Farm, eventually
 
+from tvmflow.farm import tracker
 from tvmflow.farm.tracker import Address
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracker that other work keeps from answering is not one that is away."""
+    monkeypatch.setattr(tracker, "_ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

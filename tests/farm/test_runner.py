@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from farm_candidates import Candidates
-from farms import FAULTY, STOCK, Farm, eventually
+from farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import about, ledger
@@ -82,18 +82,19 @@ def measured_on(farm: Farm) -> Mapping[str, str]:
 
 def test_two_servers_share_a_batch(farm: Farm, candidates: Candidates, run, pair):
     runner = run("pair")
-    # Both have begun before it counts.
-    while len(+runner.counts()) < 2:
-        wait([runner.submit(candidates.right("warm"), candidates.case) for _ in range(4)])
-    before = runner.counts()
-    futures = [runner.submit(candidates.right(f"b{i}"), candidates.case) for i in range(20)]
-    assert all(future.result().error is None for future in futures)
-    counts = runner.counts() - before
-    assert counts.total() == 20
-    # Half, but for a trial that takes longer than others on a busy machine.
-    assert max(counts.values()) <= 14
+    futures = []
+
+    def both_measure() -> bool:
+        """Keep work waiting until the tracker shows both at it."""
+        futures.extend(runner.submit(candidates.right("b"), candidates.case) for _ in range(4))
+        return set(measured_on(farm)) == {str(server) for server in pair}
+
+    eventually(both_measure)
+    assert all(future.result(PATIENCE_S).error is None for future in futures)
+    counts = runner.counts()
+    assert counts.total() == len(futures)
     assert set(counts) == set(pair)
-    assert all(0 < future.result().cost < 0.1 for future in futures)
+    assert all(future.result().cost > 0 for future in futures)
 
 
 def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run, events: Events):
@@ -119,14 +120,16 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     for server, number in ((killed, signal.SIGKILL), (hung, signal.SIGSTOP)):
         eventually(lambda server=server: str(server) in measured_on(farm))
         farm.send(server, number)
+
     # Each gets what it fails at, sooner or later.
-    while not {wrong, crashing, older} <= events.of("set_aside").keys():
+    def all_are_set_aside() -> bool:
         submit(candidates.right("odd"))
-        wait(futures, 0.5)
-        assert len(futures) < 300
+        return {wrong, crashing, older} <= events.of("set_aside").keys()
+
+    eventually(all_are_set_aside)
     submit(candidates.right("poison"))
     submit(candidates.failing())
-    _, pending = wait(futures, 120)
+    _, pending = wait(futures, PATIENCE_S)
     assert not pending
     errors: dict[str, set[str | None]] = {}
     for future, name in futures.items():
@@ -159,8 +162,8 @@ def test_what_crashes_two_servers_is_at_fault_itself(
     runner = run("pair")
     poison = runner.submit(candidates.right("poison"), candidates.case)
     after = runner.submit(candidates.right("after"), candidates.case)
-    assert poison.result(120).error == CRASH
-    assert after.result(120).error is None
+    assert poison.result(PATIENCE_S).error == CRASH
+    assert after.result(PATIENCE_S).error is None
     assert len(events.of("failed")) == 2
     assert not events.of("set_aside")
 
@@ -176,7 +179,7 @@ def test_a_run_ends_with_its_last_server(
     farm.send(server, signal.SIGKILL)
     for future in futures:
         with pytest.raises(FarmError, match="No device is left for the key 'single'") as caught:
-            future.result(60)
+            future.result(PATIENCE_S)
     assert str(server) in caught.value.details
     with pytest.raises(FarmError):
         runner.submit(candidates.right("late"), candidates.case).result(0)
@@ -193,7 +196,7 @@ def test_a_server_that_others_keep_is_not_waited_for_without_limit(
         runner = run("kept")
         future = runner.submit(candidates.right("waiting"), candidates.case)
         with pytest.raises(FarmError, match="lent none within") as caught:
-            future.result(60)
+            future.result(PATIENCE_S)
         assert "tvmflow farm status" in caught.value.remedy
         (standing,) = runner.standings()
         assert (standing.trials, standing.aside) == (0, "")
@@ -202,8 +205,9 @@ def test_a_server_that_others_keep_is_not_waited_for_without_limit(
 
 def test_a_closed_runner_gives_its_servers_back(farm: Farm, candidates: Candidates, run, pair):
     runner = run("pair")
-    futures = [runner.submit(candidates.right(f"c{i}"), candidates.case) for i in range(30)]
-    futures[0].result(60)
+    # Minutes of work.
+    futures = [runner.submit(candidates.right("c"), candidates.case) for _ in range(2000)]
+    futures[0].result(PATIENCE_S)
     runner.close()
     assert all(future.done() for future in futures)
     assert futures[-1].cancelled()
@@ -239,10 +243,10 @@ def test_a_server_without_the_plugin_gets_no_textures(
     server = farm.serve("bare", "-m", STOCK, TVM_DEVICE_BACKEND_AUTOLOAD="0")
     runner = run("bare")
     plain = candidates.right("plain")
-    assert runner.submit(plain, candidates.case).result(60).error is None
+    assert runner.submit(plain, candidates.case).result(PATIENCE_S).error is None
     scoped = tuple(replace(a, scope="global.texture:p1") for a in plain.arguments)
     future = runner.submit(replace(plain, arguments=scoped), candidates.case)
     with pytest.raises(FarmError, match="No device is left for the key 'bare'") as caught:
-        future.result(60)
+        future.result(PATIENCE_S)
     assert "tune with --storage buffer" in caught.value.details
     assert runner.counts() == {server: 1}

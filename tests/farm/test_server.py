@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from farms import STOCK, Farm, eventually
+from farms import PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow import __version__
 from tvmflow.deploy.link import Host
@@ -34,7 +34,7 @@ def session_on(farm: Farm, key: str):
 
     with Tracker(farm.address) as tracker:
         tracker.request(key)
-        offer = tracker.offer(30)
+        offer = tracker.offer(PATIENCE_S)
         assert offer is not None
     return offer.address, rpc.connect(offer.address.host, offer.address.port, offer.ticket)
 
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_server_and_leaves_nothing_behind(farm: Farm):
     processes = [psutil.Process(pid) for pid in farm.processes_of(address)]
     assert len(processes) > 1
     assert farm.stop(address) == 130
-    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
     assert eventually(lambda: farm.server(address) is None)
     assert "Traceback" not in farm.log(address)
 
@@ -95,13 +95,13 @@ def test_a_server_whose_parent_is_killed_ends(farm: Farm):
     address = farm.serve("other")
     first, *others = (psutil.Process(pid) for pid in farm.processes_of(address))
     first.kill()
-    assert psutil.wait_procs(others, timeout=10)[1] == []
+    assert psutil.wait_procs(others, timeout=PATIENCE_S)[1] == []
 
 
 def test_an_opencl_device_that_is_not_there_is_refused(farm: Farm):
     options = ["--tracker", str(farm.address), "--key", "k", "--opencl-device", "no:such"]
     command = [sys.executable, "-m", "tvmflow.cli", "farm", "serve", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
     assert "The OpenCL device 'no:such' cannot be served" in done.stderr
     assert "tvmflow devices" in done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farms import STOCK, Farm
+from farms import PATIENCE_S, STOCK, Farm
 from networks import squeeze_and_excite
 
 from tvmflow.farm.runner import FarmRunner
@@ -27,14 +27,14 @@ def test_a_server_of_tvm_alone_measures_textures(farm: Farm, tmp_path: Path):
     runner = FarmRunner(farm.address, "textures", "opencl", Config(Timing(rounds=1, repeats=2)))
     try:
         built, case = builder.submit(task, None).result(), builder.make_case(task).result()
-        measured = runner.submit(built, case).result(120)
+        measured = runner.submit(built, case).result(PATIENCE_S)
         assert (measured.error, measured.message) == (None, "")
-        assert 0 < measured.cost < 1
+        assert measured.cost > 0
         assert measured.device
         arrays = dict(np.load(case.path))
         arrays["r0"] = arrays["r0"] + np.float32(0.01) * np.abs(arrays["r0"]).max()
         np.savez(tmp_path / "other.npz", **arrays)
-        assert runner.submit(built, Case(tmp_path / "other.npz")).result(120).error == WRONG
+        assert runner.submit(built, Case(tmp_path / "other.npz")).result(PATIENCE_S).error == WRONG
     finally:
         runner.close()
         builder.close()
