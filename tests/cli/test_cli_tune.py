@@ -12,11 +12,17 @@ from rich.console import Console
 from tunables import model, tasks
 
 from tvmflow.cli import tuning_view
-from tvmflow.tuning import session
+from tvmflow.tuning import contest, session
 from tvmflow.tuning.progress import Point, Progress, Standing
 
 OPTIONS = ("--device", "cpu", "--search", "random", "--workers", "1")
 BUFFER = ("--storage", "buffer")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Measurements that other work disturbed are repeated at once."""
+    monkeypatch.setattr(contest, "PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ def test_algorithm_and_storage_are_settled_and_compiled(cli, tmp_path):
     assert "Algorithms and storage" in (tmp_path / "report.html").read_text(encoding="utf-8")
     again = cli(*command, "--no-compare")
     assert "cost model" in again.stdout
-    assert "winograd4 0." in again.stdout
+    assert re.search(r"winograd4 \d", again.stdout)
 
     cli("compile", "one.onnx", "--device", "cpu", "--journal", "a.journal", "-o", "one.so")
     found = cli("inspect", "one.so", "--json").json

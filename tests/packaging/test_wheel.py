@@ -62,7 +62,9 @@ def run(command: Sequence[object], cwd: Path, timeout: float) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that pip builds in isolation, from what git tracks and nothing else."""
     source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    tracked = run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT, 60)
+    tracked = run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT, 400
+    )
     for name in filter(None, tracked.split("\0")):
         if (ROOT / name).is_file():
             target = source / name
@@ -115,7 +117,7 @@ def test_the_wheel_fits_any_python_3_of_this_platform(wheel: Path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_an_empty_environment_compiles_and_runs_mobilenet_v2(wheel: Path, tmp_path: Path):
-    run([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path, 300)
+    run([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path, 900)
     python = tmp_path / "venv" / "bin" / "python"
     run(
         [python, "-m", "pip", "install", f"tvmflow[cpu-opencl,verify] @ {wheel.as_uri()}"],
@@ -130,5 +132,5 @@ def test_an_empty_environment_compiles_and_runs_mobilenet_v2(wheel: Path, tmp_pa
     assert result["passed"], f"relative error {result['error']:.3g}"
 
     command = python.with_name("tvmflow")
-    described = json.loads(run([command, "inspect", "mobilenet_v2.so", "--json"], tmp_path, 60))
+    described = json.loads(run([command, "inspect", "mobilenet_v2.so", "--json"], tmp_path, 400))
     assert described["target"] == "opencl"

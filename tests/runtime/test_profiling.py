@@ -16,9 +16,9 @@ def test_profiles_on_every_driver(driver, script):
     assert result["empty"] == []
     assert result["inner"][0]["global"] == [64]
     assert result["inner"][0]["local"] == [16]
-    assert all(0 <= launch["us"] < 1e6 for launch in result["outer"])
+    assert all(launch["us"] >= 0 for launch in result["outer"])
     assert "without" in result["unbalanced"]
-    assert all(0 < us < 1e6 for us in result["evaluator_us"])
+    assert all(us > 0 for us in result["evaluator_us"])
     assert set(result["during"]) == {"scale2"}
 
 

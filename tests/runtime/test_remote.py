@@ -13,4 +13,4 @@ def test_a_library_runs_through_an_rpc_server(script, tmp_path):
     assert result["exists"]
     assert result["name"] == script("list_devices.py")["devices"][0]["name"]
     assert result["right"]
-    assert all(0 < us < 1e6 for us in result["us"])
+    assert all(us > 0 for us in result["us"])

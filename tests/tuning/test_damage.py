@@ -202,7 +202,7 @@ assert refused == 20
 def test_a_full_disk_costs_the_records_that_were_refused_and_no_other(tmp_path: Path):
     path = tmp_path / "a.journal"
     arguments = [sys.executable, "-c", LIMITED, str(path), str(Path(__file__).parent)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     appended = [int(line) for line in done.stdout.split()]
     assert len(appended) == 180

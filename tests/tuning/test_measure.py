@@ -25,18 +25,20 @@ from tvmflow.tuning.timing import Timing
 
 #: Costs are not looked at.
 QUICK = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
+#: Longer than anything here takes, on a slow machine where other tests run.
+PATIENCE_S = 400.0
 
 
 @pytest.fixture(scope="module")
 def builder():
-    made = Builder(workers=1)
+    made = Builder(workers=1, limit_s=PATIENCE_S)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def runner():
-    made = LocalRunner("opencl", config=QUICK)
+    made = LocalRunner("opencl", config=QUICK, limit_s=PATIENCE_S)
     yield made
     made.close()
 
@@ -61,12 +63,12 @@ def test_candidates_are_right_in_buffers_and_textures(builder, runner, device):
             assert measured.error is None, measured.message
             assert measured.device
             assert len(measured.costs) == 2
-            assert 0 < measured.cost < 1
+            assert measured.cost > 0
 
 
 @pytest.mark.opencl
 def test_two_kernels_are_timed_in_turn(builder):
-    runner = LocalRunner("opencl")
+    runner = LocalRunner("opencl", limit_s=PATIENCE_S)
     try:
         task = tasks()["conv2d_1x1"]
         case = builder.make_case(task).result()
@@ -217,7 +219,7 @@ def calling(builder, tmp_path):
 
 
 def test_a_process_that_a_kernel_crashes_or_blocks_is_replaced(calling):
-    runner = LocalRunner("llvm", config=QUICK, limit_s=20)
+    runner = LocalRunner("llvm", config=QUICK, limit_s=PATIENCE_S)
     try:
         good = calling("abs", tirx.const(-1, "int32"))
         assert runner.submit(*good).result().error is None
@@ -228,7 +230,7 @@ def test_a_process_that_a_kernel_crashes_or_blocks_is_replaced(calling):
         runner._limit_s = 1.0
         blocked = runner.submit(*calling("pause")).result()
         assert (blocked.error, blocked.costs) == (TIMEOUT, ())
-        runner._limit_s = 20.0
+        runner._limit_s = PATIENCE_S
         assert runner.submit(*good).result().error is None
     finally:
         runner.close()
