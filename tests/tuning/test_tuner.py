@@ -203,21 +203,25 @@ class Late(PretendedRunner):
     def __init__(self):
         super().__init__()
         self._asked = []
+        self._lock = threading.Lock()
 
     def submit(self, built, case, rival=None):
         done = super().submit(built, case, rival)
         if rival is None:
             return done
         future = Future()
-        self._asked.append((future, done.result()))
-        if len(self._asked) == 4:
+        with self._lock:
+            self._asked.append((future, done.result()))
+            is_full = len(self._asked) == 4
+        if is_full:
             self.answer()
         else:
             threading.Timer(0.05, self.answer).start()
         return future
 
     def answer(self):
-        asked, self._asked = self._asked, []
+        with self._lock:
+            asked, self._asked = self._asked, []
         for future, measured in asked:
             future.set_result(measured)
 
