@@ -115,12 +115,15 @@ def test_loading_and_unloading_leaves_nothing(path: Path):
         with tvmflow.load(path) as module:
             module(X)
 
-    for _ in range(50):
-        cycle()
-    before = anonymous_bytes()
-    for _ in range(200):
-        cycle()
+    def growth(cycles: int) -> int:
+        before = anonymous_bytes()
+        for _ in range(cycles):
+            cycle()
+        return anonymous_bytes() - before
+
+    growth(50)
+    # A forgotten copy of inputs, outputs and weights would be 200 x 7 kB, of the library more;
+    # what the driver's threads keep for themselves they keep only once.
+    assert any(growth(200) < 1_000_000 for _ in range(3))
     gc.collect()
     assert opened() == 0
-    # A forgotten copy of inputs, outputs and weights would be 200 x 7 kB, of the library more.
-    assert anonymous_bytes() - before < 1_000_000

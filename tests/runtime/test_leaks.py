@@ -10,6 +10,7 @@ from tvm.script import relax as R
 import tvmflow
 from tvmflow.models import build
 
+#: Growth that is no leak.
 LIMIT_BYTES = 5_000_000
 
 
@@ -46,25 +47,35 @@ def mobilenet(tmp_path_factory):
 REBUILD = {"TVMFLOW_KEPT_PROGRAMS": "0"}
 
 
+def leaked(script, module, cycles, *options, env=None):
+    """The least growth of several runs of cycles: a leak is in each of them."""
+    return min(script("leak.py", module, cycles, LIMIT_BYTES, *options, env=env))
+
+
 @pytest.mark.opencl
 @pytest.mark.parametrize("kept", ["0", "8"])
 def test_a_hundred_cycles(network, kept, script):
     env = {"TVMFLOW_KEPT_PROGRAMS": kept}
-    assert script("leak.py", network, 100, env=env) < LIMIT_BYTES
+    assert leaked(script, network, 100, env=env) < LIMIT_BYTES
 
 
 @pytest.mark.opencl
 def test_a_hundred_cycles_of_a_network(mobilenet, script):
-    assert script("leak.py", mobilenet, 100, "network") < LIMIT_BYTES
+    assert leaked(script, mobilenet, 100, "network") < LIMIT_BYTES
 
 
 @pytest.mark.slow
 def test_a_thousand_cycles_on_every_driver(network, driver, script):
-    assert script("leak.py", network, 1000, env=driver.env | REBUILD) < LIMIT_BYTES
+    assert (
+        min(script("leak.py", network, 1000, LIMIT_BYTES, env=driver.env | REBUILD)) < LIMIT_BYTES
+    )
 
 
 @pytest.mark.slow
 def test_a_thousand_cycles_of_a_network_on_every_driver(mobilenet, driver, script):
     if driver.name in ("rusticl", "oclgrind"):
         pytest.skip("a run of a network takes this driver too long to repeat it")
-    assert script("leak.py", mobilenet, 1000, "network", env=driver.env) < LIMIT_BYTES
+    assert (
+        min(script("leak.py", mobilenet, 1000, LIMIT_BYTES, "network", env=driver.env))
+        < LIMIT_BYTES
+    )
