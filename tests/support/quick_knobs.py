@@ -1,0 +1,23 @@
+"""Knobs whose kernels drivers compile in seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+#: Copies of a kernel's innermost statement; some choices lead to thousands, which take minutes.
+MOST_COPIES = 36
+#: Of the windows in the networks that use this.
+WINDOW = 9
+
+
+def is_quick(knobs: Any) -> bool:
+    """Whether a tile is small, with what is unrolled of its sum."""
+    values = dataclasses.asdict(knobs)
+    sizes = [
+        value
+        for name, value in values.items()
+        if name.startswith(("tile_", "unroll_")) and type(value) is int
+    ]
+    return math.prod(sizes) * (WINDOW if values.get("unroll_window") else 1) <= MOST_COPIES
