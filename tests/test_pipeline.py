@@ -39,19 +39,26 @@ def check_network(path, target, device="cpu"):
             assert_close(outputs[info.name], reference, name=info.name)
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_network(name, target, tmp_path):
+def test_network(name, tmp_path):
     path = tmp_path / f"{name}.onnx"
     build_model(name, path, **NETWORKS[name])
-    check_network(path, target)
+    check_network(path, "llvm")
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("device", ["adreno", "nvidia"])
-def test_network_for_a_gpu_preset(device, tmp_path):
-    path = tmp_path / "mobilenet_v2.onnx"
-    build_model("mobilenet_v2", path, **NETWORKS["mobilenet_v2"])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("mobilenet_v2", "cpu"),
+        ("mobilenet_v1", "nvidia"),
+        pytest.param("mobilenet_v2", "nvidia", marks=pytest.mark.slow),
+    ],
+)
+def test_network_on_opencl(name, device, tmp_path):
+    """Others, and other devices, are in ``texture/test_networks.py``."""
+    path = tmp_path / f"{name}.onnx"
+    build_model(name, path, **NETWORKS[name])
     check_network(path, "opencl", device)
 
 
