@@ -172,7 +172,7 @@ def mobilenet(folder, builder="mobilenet_v2", **parameters):
 @pytest.mark.parametrize(
     "name",
     [
-        "mobilenet_v2",
+        pytest.param("mobilenet_v2", marks=pytest.mark.slow),
         "bottlenecks",
         "channel_shuffle",
         "inception",
