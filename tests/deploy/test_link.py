@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,38 @@ def test_the_next_linker_is_tried_and_all_failures_are_told(
     with pytest.raises(TargetError, match="every linker found failed") as caught:
         link.link_shared(["a.o"], tmp_path / "x.so", host, tmp_path)
     assert caught.value.details == "first: first says no\nsecond: second says no"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home where nothing can be written: root may write into every folder."""
+    path = tmp_path / "home"
+    path.touch()
+    monkeypatch.setenv("HOME", str(path))
+    for name in ("XDG_CACHE_HOME", "ZIG_GLOBAL_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
+def test_zig_keeps_nothing_where_it_cannot(home: Path, tmp_path: Path):
+    code = "import os; print(os.environ.get('ZIG_GLOBAL_CACHE_DIR'))"
+
+    def folder() -> str:
+        return tool.Tool("", (), ()).run([sys.executable, "-c", code], tmp_path).strip()
+
+    assert folder() == str(tmp_path / "zig-global")
+    home.unlink()
+    assert folder() == "None"
+
+
+@pytest.mark.cross
+@pytest.mark.slow
+def test_zig_links_where_it_can_keep_nothing(home: Path, tmp_path: Path):
+    host = "aarch64-linux-gnu"
+    objects = build(link.Host.parse(host).llvm_triple)
+    write_artifact(
+        objects, tmp_path / "m.so", metadata=metadata(), weights={"w": weight()}, host=host
+    )
 
 
 @pytest.mark.cross

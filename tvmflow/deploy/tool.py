@@ -78,6 +78,9 @@ class Tool:
     def run(self, command: Sequence[str | Path], work: Path, folder: Path | None = None) -> str:
         """Run one of the tool's commands, by default in this folder; return what it printed."""
         environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work.absolute() / "zig-cache")}
+        if not _has_cache_folder():
+            # zig refuses to work without; what it makes of a C library is made again each time.
+            environment["ZIG_GLOBAL_CACHE_DIR"] = str(work.absolute() / "zig-global")
         return subprocess.run(
             command,
             check=True,
@@ -96,6 +99,20 @@ class Tool:
         self.compile(source, target, work)
         self.run([*self.linker, "-shared", "-soname", library, target, "-o", stub], work)
         return str(stub)
+
+
+def _has_cache_folder() -> bool:
+    """Whether zig can keep the C libraries that it compiles where it would by itself."""
+    if folder := os.environ.get("ZIG_GLOBAL_CACHE_DIR"):
+        place = Path(folder)
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
+        place = Path(base) / "zig"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(place, os.W_OK)
 
 
 def ziglang() -> tuple[str, ...] | None:
