@@ -26,14 +26,15 @@ def dump(job: Compilation, stem: Path) -> None:
     """Write the IR as it stands, and the kernels' source once there is one."""
     if job.executable is None:
         assert job.mod is not None
-        stem.with_suffix(".py").write_text(job.mod.script(show_meta=False))
+        stem.with_suffix(".py").write_text(job.mod.script(show_meta=False), encoding="utf-8")
         if job.kernels is not None:
-            stem.with_suffix(".opencl").write_text("\n".join(job.kernels.sources.values()))
+            source = "\n".join(job.kernels.sources.values())
+            stem.with_suffix(".opencl").write_text(source, encoding="utf-8")
         return
     from .build import device_modules
 
-    stem.with_suffix(".vm.txt").write_text(job.executable.as_text())
+    stem.with_suffix(".vm.txt").write_text(job.executable.as_text(), encoding="utf-8")
     for number, module in enumerate(device_modules(job.executable)):
         source = module.inspect_source()
         if source:
-            stem.with_suffix(f".{number}.{module.kind}").write_text(source)
+            stem.with_suffix(f".{number}.{module.kind}").write_text(source, encoding="utf-8")
