@@ -41,6 +41,24 @@ def test_an_error_is_told_and_the_process_lives_on(worker):
     assert worker.call(os.getpid, timeout_s=400) == first
 
 
+def test_an_interrupted_worker_starts_no_other_process(worker):
+    worker.call(os.getpid, timeout_s=400)
+    worker.interrupt()
+    with pytest.raises(WorkerLostError, match="SIGKILL"):
+        worker.call(os.getpid, timeout_s=400)
+    with pytest.raises(WorkerLostError, match="interrupted"):
+        worker.call(os.getpid, timeout_s=400)
+    assert worker.pid is None
+
+
+def test_a_pool_that_is_closed_before_its_processes_start_ends():
+    for _ in range(20):
+        pool = Pool(1)
+        waiting = pool.submit(time.sleep, 800, timeout_s=800)
+        pool.close()
+        assert waiting.cancelled() or isinstance(waiting.exception(), WorkerLostError)
+
+
 def test_a_pool_drops_what_is_queued():
     pool = Pool(1)
     running = pool.submit(time.sleep, 800, timeout_s=800)

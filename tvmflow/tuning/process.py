@@ -45,6 +45,9 @@ class Worker:
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._interrupted = False
+        #: Held while a process starts, which :meth:`interrupt` must find or prevent.
+        self._starting = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
@@ -54,10 +57,13 @@ class Worker:
         ------
         WorkerLostError
             If the process did not survive it, or did not finish in time; the next call starts
-            another one.
+            another one, unless the worker was interrupted.
         """
         if self._process is None:
-            self._start()
+            with self._starting:
+                if self._interrupted:
+                    raise WorkerLostError("it was interrupted", timed_out=False)
+                self._start()
             self._exchange(_ready, (), START_LIMIT_S)
         return self._exchange(function, arguments, timeout_s)
 
@@ -122,8 +128,10 @@ class Worker:
         self._process = self._connection = None
 
     def interrupt(self) -> None:
-        """End the process from another thread, whose call then fails."""
-        process = self._process
+        """End the process from another thread, whose call then fails, as all later ones do."""
+        with self._starting:
+            self._interrupted = True
+            process = self._process
         if process is not None:
             process.kill()
 
@@ -175,7 +183,8 @@ class Pool:
         """Drop what is queued and end the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.stop()
+            # Not stopped: what belongs to a call is its thread's until it ends.
+            worker.interrupt()
         self._threads.shutdown()
         for worker in self._workers:
             worker.close()
