@@ -256,7 +256,7 @@ def test_no_kernel_goes_out_of_bounds(algorithm, device, storage, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert run.returncode == 0, run.stderr
     assert log.read_text() == "", log.read_text()[:3000]

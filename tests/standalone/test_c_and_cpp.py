@@ -25,7 +25,7 @@ def compiled(command, *arguments, folder):
 
 def run(*command):
     return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, timeout=120
+        list(map(str, command)), capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -169,7 +169,7 @@ def test_nothing_is_left_and_nothing_crashes(fake, programs, plan, what, often):
         [program, fake, program.parent, *what.split(), often],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

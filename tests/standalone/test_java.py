@@ -43,7 +43,7 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_p
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert process.returncode == 0, process.stdout + process.stderr
     # The machine's own checks of JNI only print.
