@@ -277,7 +277,7 @@ def end_of_segments(path: Path) -> int:
 def test_a_library_that_is_cut_short_is_noticed(tmp_path):
     plan, _ = add_plan(SIZE)
     tail = runtime_build.data_object(tmp_path / "tail.o", {"tail": b"t" * 64}, '.data, "aw"')
-    path = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights(), tail)
+    path = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights(), more=[tail])
     end = end_of_segments(path)
     content = path.read_bytes()
     # Another name: the dynamic linker knows files by their identity.

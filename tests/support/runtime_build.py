@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ COMPILER = shlex.split(os.environ.get("CC", "cc"))
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS)
+SYSTEM = ("-ldl", "-lm", "-pthread")
 _folder = tempfile.TemporaryDirectory(prefix="tvmflow-runtime-")
 
 
@@ -52,11 +54,17 @@ def data_object(
     return str(output)
 
 
-def link(output: Path, plan: bytes, weights: bytes = b"", *flags: str) -> Path:
-    """A library of the runtime with this plan; ``weights`` empty: beside it, or none."""
+def link(
+    output: Path, plan: bytes, weights: bytes = b"", *flags: str, more: Sequence[str] = ()
+) -> Path:
+    """A library of the runtime with this plan; ``weights`` empty: beside it, or none.
+
+    The runtime is compiled with ``flags``; ``more`` are other object files.
+    """
     contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
     data = data_object(output.with_suffix(".o"), contents)
-    _link(output, [data], "-shared", "-Wl,--no-undefined", *flags)
+    shared = ("-shared", "-Wl,--no-undefined")
+    _run([*COMPILER, *shared, *flags, "-o", str(output), *objects(*flags), data, *more, *SYSTEM])
     return output
 
 
@@ -64,10 +72,7 @@ def program(output: Path, main: Path, plan: bytes, weights: bytes = b"") -> Path
     """A program with the runtime and sanitizers in it; plan and weights can be written to."""
     contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
     data = data_object(output.with_suffix(".o"), contents, '.data.tvmflow, "aw"')
-    _link(output, [str(main), data], "-std=gnu11", f"-I{NATIVE}", *WARNINGS, *SANITIZERS)
+    flags = ("-std=gnu11", f"-I{NATIVE}", *WARNINGS, *SANITIZERS)
+    files = (str(main), data, *objects(*SANITIZERS))
+    _run([*COMPILER, *flags, "-o", str(output), *files, *SYSTEM])
     return output
-
-
-def _link(output: Path, files: list[str], *flags: str) -> None:
-    compiled = objects(*(SANITIZERS if SANITIZERS[0] in flags else ()))
-    _run([*COMPILER, *files, *flags, "-o", str(output), *compiled, "-ldl", "-lm", "-pthread"])
