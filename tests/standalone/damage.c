@@ -3,6 +3,7 @@
 //
 //   damage create SIZE          each byte of the plan and of the weights' header is changed;
 //                               what is taken all the same must give the right results
+//   damage many SIZE COUNT      so many instances, one after the other; nothing is left of them
 //   damage records              the same with the right checksum: nothing but sanitizers judge
 //   damage inflate STREAM SIZE  each bit of a DEFLATE stream
 #include <stdio.h>
@@ -73,6 +74,20 @@ static int create(size_t size) {
       change(tvmflow_weights_begin, sizeof(tf_weights_header), "weights", size, right);
   free(right);
   return failed;
+}
+
+static int many(size_t size, size_t count) {
+  float* const y = calloc(size, sizeof(float));
+  for (size_t i = 0; i < count; ++i) {
+    tvmflow_model* model;
+    if (tvmflow_create(NULL, &model) || run(model, size, y)) {
+      printf("%zu: %s\n", i, tvmflow_message(model));
+      return 1;
+    }
+    tvmflow_destroy(model);
+  }
+  free(y);
+  return 0;
 }
 
 // In memory of the exact size, so that reading further is noticed.
@@ -147,6 +162,8 @@ static int inflate(const char* path, size_t size) {
 
 int main(int count, char** arguments) {
   if (count > 2 && !strcmp(arguments[1], "create")) return create(strtoul(arguments[2], NULL, 10));
+  if (count > 3 && !strcmp(arguments[1], "many"))
+    return many(strtoul(arguments[2], NULL, 10), strtoul(arguments[3], NULL, 10));
   if (count > 1 && !strcmp(arguments[1], "records")) return records();
   if (count > 3 && !strcmp(arguments[1], "inflate"))
     return inflate(arguments[2], strtoul(arguments[3], NULL, 10));

@@ -429,7 +429,7 @@ def test_many_instances_one_after_the_other(link):
     plan, w = add_plan()
     library = link(plan)
     x = values(64)
-    for _ in range(100):
+    for _ in range(10):
         with api.Model(library) as model:
             np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import runtime_build
 import standalone_api as api
+from fake_opencl import build_fake
 from small_plans import ADD, Plan, add_plan
 
 from tvmflow.standalone.format import RECORDS, Section
@@ -35,33 +36,34 @@ def rich_plan() -> Plan:
     return plan
 
 
-def run(program: Path, *arguments: object) -> str:
-    # Drivers keep memory, and handle signals of their own.
-    options = {
-        "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-    }
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory):
+    """A driver that checks how it is used and leaves nothing."""
+    return build_fake(tmp_path_factory.mktemp("driver"), *runtime_build.SANITIZERS)
+
+
+def run(program: Path, *arguments: object, driver: Path | str = "") -> str:
     done = subprocess.run(
         [program, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **options},
+        env={**os.environ, "TVMFLOW_OPENCL_LIBRARY": str(driver)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.opencl
-def test_each_byte_of_a_plan_and_of_the_weights_header_matters_or_does_not(tmp_path):
+def test_each_byte_of_a_plan_and_of_the_weights_header_matters_or_does_not(tmp_path, fake):
     plan, _ = add_plan(SIZE)
     encoded = plan.encode()
     program = runtime_build.program(tmp_path / "damage", SOURCE, encoded, plan.weights())
     # Nothing looks at what is reserved in the weights' header.
-    assert run(program, "create", SIZE).splitlines() == [
+    assert run(program, "create", SIZE, driver=fake).splitlines() == [
         f"plan {len(encoded)} refused 0 taken",
         f"weights {128 - 76} refused 76 taken",
     ]
+    run(program, "many", SIZE, 1000, driver=fake)
 
 
 def test_wrong_records_under_a_right_checksum_are_not_followed(tmp_path):
