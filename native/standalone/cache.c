@@ -53,7 +53,7 @@ bool tf_cache_open(tf_cache* cache, const char* folder, const void* driver_funct
   Dl_info info;
   struct stat file;
   if (dladdr(driver_function, &info) && info.dli_fname && stat(info.dli_fname, &file) == 0)
-    cache->driver = (uint32_t)file.st_size * 31 + (uint32_t)file.st_mtime;
+    cache->driver = (uint32_t)file.st_size * 31 + (uint32_t)file.st_mtim.tv_sec;
   cache->folder = malloc(strlen(folder) + 1);
   if (!cache->folder) return false;
   strcpy(cache->folder, folder);
@@ -148,27 +148,27 @@ static void trim(const tf_cache* cache) {
   for (uint64_t before = 0, total;; before = total) {
     DIR* const folder = opendir(cache->folder);
     if (!folder) return;
-    char oldest[256] = "";
+    char path[MAX_PATH];
+    char oldest[MAX_PATH] = "";
     time_t oldest_time = 0;
     total = 0;
     for (const struct dirent* item; (item = readdir(folder)) != NULL;) {
       struct stat file;
       const char* const end = strrchr(item->d_name, '.');
-      if (fstatat(dirfd(folder), item->d_name, &file, AT_SYMLINK_NOFOLLOW)) continue;
+      const int length = snprintf(path, sizeof(path), "%s/%s", cache->folder, item->d_name);
+      if (length >= MAX_PATH || lstat(path, &file)) continue;
       if (!strncmp(item->d_name, temporary_prefix, strlen(temporary_prefix))) {
-        if (time(NULL) - file.st_mtime > STALE_SECONDS) unlinkat(dirfd(folder), item->d_name, 0);
+        if (time(NULL) - file.st_mtim.tv_sec > STALE_SECONDS) unlink(path);
       } else if (end && !strcmp(end, suffix)) {
         total += (uint64_t)file.st_size;
-        if (*oldest && file.st_mtime >= oldest_time) continue;
-        snprintf(oldest, sizeof(oldest), "%s", item->d_name);
-        oldest_time = file.st_mtime;
+        if (*oldest && file.st_mtim.tv_sec >= oldest_time) continue;
+        strcpy(oldest, path);
+        oldest_time = file.st_mtim.tv_sec;
       }
     }
-    // It ends also where files cannot be removed.
-    const bool done =
-        total <= TF_CACHE_LIMIT_BYTES || total == before || unlinkat(dirfd(folder), oldest, 0) != 0;
     closedir(folder);
-    if (done) return;
+    // It ends also where files cannot be removed.
+    if (total <= TF_CACHE_LIMIT_BYTES || total == before || unlink(oldest) != 0) return;
   }
 }
 

@@ -44,8 +44,9 @@ LINK_OPTIONS = (
 # files, memory, text, time and threads, of the mathematical one what C99 has.
 _LIBC = """
 access chmod close closedir fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen fprintf
-fread fseek fseeko fstat fsync ftell ftello ftruncate fwrite lseek lstat mkdir mkstemp open opendir
-pread pwrite read readdir readlink realpath remove rename rmdir stat stderr umask unlink write
+fread fseek fseeko fstat fsync ftell ftello ftruncate futimens fwrite lseek lstat mkdir mkstemp open
+opendir pread pwrite read readdir readlink realpath remove rename rmdir stat stderr umask unlink
+write
 
 calloc free madvise malloc mmap munmap posix_memalign realloc sysconf
 

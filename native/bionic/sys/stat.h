@@ -27,12 +27,15 @@ struct stat {
 #define S_IFMT 0170000
 #define S_IFDIR 0040000
 #define S_IFREG 0100000
+#define S_IWGRP 0020
+#define S_IWOTH 0002
 #define S_ISDIR(mode) (((mode) & S_IFMT) == S_IFDIR)
 #define S_ISREG(mode) (((mode) & S_IFMT) == S_IFREG)
 
 int stat(const char* path, struct stat* info);
 int lstat(const char* path, struct stat* info);
 int fstat(int file, struct stat* info);
+int futimens(int file, const struct timespec times[2]);
 int mkdir(const char* path, mode_t mode);
 int chmod(const char* path, mode_t mode);
 mode_t umask(mode_t mask);
