@@ -13,3 +13,4 @@ typedef struct DIR DIR;
 DIR* opendir(const char* path);
 struct dirent* readdir(DIR* folder);
 int closedir(DIR* folder);
+int dirfd(DIR* folder);

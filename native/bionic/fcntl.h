@@ -13,5 +13,8 @@
 #define O_NOFOLLOW 0100000
 #define O_CLOEXEC 02000000
 
+#define AT_FDCWD (-100)
+#define AT_SYMLINK_NOFOLLOW 0x100
+
 int open(const char* path, int flags, ...);
 int fcntl(int file, int command, ...);

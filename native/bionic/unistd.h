@@ -22,6 +22,7 @@ int fsync(int file);
 int ftruncate(int file, off_t size);
 int access(const char* path, int mode);
 int unlink(const char* path);
+int unlinkat(int folder, const char* path, int flags);
 int rmdir(const char* path);
 ssize_t readlink(const char* path, char* to, size_t size);
 pid_t getpid(void);

@@ -10,6 +10,7 @@ import pytest
 
 from tvmflow.deploy.link import HOSTS, Host
 from tvmflow.standalone import link, toolchain
+from tvmflow.standalone.host_abi import check_host_abi
 
 #: Stands for the runtime: gives what the linker put between the symbols.
 SOURCE = """
@@ -78,3 +79,17 @@ def test_the_same_input_gives_the_same_bytes(
     assert written[0] == written[1]
     # What a file lacks that was cut short are weights, not code.
     assert written[0].index(weights.read_bytes()) + weights.stat().st_size > len(written[0]) - 4096
+
+
+@pytest.mark.cross
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
+    """All of its C files, with nothing but what the host has; for Android without the NDK."""
+    output = tmp_path / "libnet.so"
+    link.link_library(b"plan", None, Host.parse(host), output, embed=True)
+    report = check_host_abi(output)
+    assert [verdict for verdict in report.verdicts if not verdict.kept] == []
+    assert report.host == Host.parse(host)
+    assert (report.android_refuses == ()) == (host == "android-arm64")
+    assert {"tvmflow_create", "tvmflow_self_test"} <= set(report.facts.exported)
+    assert output.stat().st_size < 150_000

@@ -43,10 +43,10 @@ LINK_OPTIONS = (
 # Functions of Android's libraries on 64-bit Arm since API 24: of its C library what POSIX has of
 # files, memory, text, time and threads, of the mathematical one what C99 has.
 _LIBC = """
-access chmod close closedir fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen fprintf
-fread fseek fseeko fstat fsync ftell ftello ftruncate futimens fwrite lseek lstat mkdir mkstemp open
-opendir pread pwrite read readdir readlink realpath remove rename rmdir stat stderr umask unlink
-write
+access chmod close closedir dirfd fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen
+fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek lstat
+mkdir mkstemp open opendir pread pwrite read readdir readlink realpath remove rename rmdir stat
+stderr umask unlink unlinkat write
 
 calloc free madvise malloc mmap munmap posix_memalign realloc sysconf
 

@@ -20,7 +20,7 @@ from ..native import native_folder
 
 #: What the runtime is compiled with on every host.
 FLAGS = (
-    *("-std=c11", "-D_GNU_SOURCE"),
+    "-std=gnu11",
     "-O2",
     "-fPIC",
     # Only what the header declares is visible.

@@ -27,14 +27,23 @@ struct stat {
 #define S_IFMT 0170000
 #define S_IFDIR 0040000
 #define S_IFREG 0100000
+#define S_IRUSR 0400
+#define S_IWUSR 0200
+#define S_IXUSR 0100
+#define S_IRWXU 0700
+#define S_IRGRP 0040
 #define S_IWGRP 0020
+#define S_IXGRP 0010
+#define S_IROTH 0004
 #define S_IWOTH 0002
+#define S_IXOTH 0001
 #define S_ISDIR(mode) (((mode) & S_IFMT) == S_IFDIR)
 #define S_ISREG(mode) (((mode) & S_IFMT) == S_IFREG)
 
 int stat(const char* path, struct stat* info);
 int lstat(const char* path, struct stat* info);
 int fstat(int file, struct stat* info);
+int fstatat(int folder, const char* path, struct stat* info, int flags);
 int futimens(int file, const struct timespec times[2]);
 int mkdir(const char* path, mode_t mode);
 int chmod(const char* path, mode_t mode);
