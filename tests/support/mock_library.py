@@ -24,11 +24,14 @@ def mock_plan() -> bytes:
     tensor = {"dtype": 0, "dimensions": 2, "shape": (2, 3, 0, 0, 0, 0, 0, 0), "bytes": 24}
     sizes = {"dimensions": 2, "global": (8, 2, 1), "local": (4, 1, 1)}
     metadata = {"name": "sum", "target": "opencl", "device": "cpu", "options": {}}
+    tensors = [
+        {"name": strings(name), "allocation": index, **tensor}
+        for index, name in enumerate(("a", "b/𝄞", "sum"))
+    ]
     sections = {
-        Section.INPUTS: records(
-            Section.INPUTS, [{"name": strings(name), **tensor} for name in ("a", "b/𝄞")]
-        ),
-        Section.OUTPUTS: records(Section.OUTPUTS, [{"name": strings("sum"), **tensor}]),
+        Section.ALLOCATIONS: records(Section.ALLOCATIONS, [{"bytes": 64}] * 3),
+        Section.INPUTS: records(Section.INPUTS, tensors[:2]),
+        Section.OUTPUTS: records(Section.OUTPUTS, tensors[2:]),
         Section.LAUNCHES: records(
             Section.LAUNCHES,
             [

@@ -90,8 +90,8 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> dict[str, 
     return {
         **plan.metadata,
         "plan_version": int(plan.header["version"]),
-        "inputs": _interfaces(plan, Section.INPUTS),
-        "outputs": _interfaces(plan, Section.OUTPUTS),
+        "inputs": interfaces(plan, Section.INPUTS),
+        "outputs": interfaces(plan, Section.OUTPUTS),
         "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
         "programs": len(plan[Section.PROGRAMS]),
         "launches": [
@@ -124,7 +124,8 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> dict[str, 
     }
 
 
-def _interfaces(plan: EncodedPlan, section: Section) -> list[dict[str, Any]]:
+def interfaces(plan: EncodedPlan, section: Section) -> list[dict[str, Any]]:
+    """Inputs or outputs, as a module's metadata has them."""
     logical = plan.metadata.get("logical_shapes", {})
     found = []
     for record in plan[section]:

@@ -24,17 +24,16 @@ from ..deploy.kept import to_kept
 from ..deploy.kernel_time import KernelTime, p90
 from ..deploy.link import Host
 from ..deploy.module import Module
-from ..deploy.reader import SIDECAR_SUFFIX
+from ..deploy.reader import SIDECAR_SUFFIX, tensor_infos
 from ..deploy.values import Outputs, as_array
 from ..deploy.weights import dtype_from_name
 from ..errors import ArtifactError, DeviceError, InputError, TvmflowError
 from ..tensors import TensorInfo
 from .binding import NO_OPENCL, PROFILE, Kernel, Library, Options, Test
+from .describe import interfaces
 from .drivers import cache_folder, opencl_libraries
 from .format import DTYPES, Section
 from .read import EncodedPlan, find_plan
-
-_DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class _Network:
                 f"Reading the module {path} failed: it has no plan that this tvmflow reads.",
                 remedy="Compile the model again with this tvmflow.",
             )
-        inputs, outputs = (_tensors(plan, s) for s in (Section.INPUTS, Section.OUTPUTS))
-        return cls(path, plan, inputs, outputs)
+        inputs, outputs = (interfaces(plan, s) for s in (Section.INPUTS, Section.OUTPUTS))
+        return cls(path, plan, tensor_infos(inputs), tensor_infos(outputs))
 
 
 class StandaloneModule(Module):
@@ -268,16 +267,3 @@ def _on_host(info: TensorInfo, value: Any) -> np.ndarray:
                 remedy="Give a tensor on the host, or a NumPy array.",
             ) from error
     return np.asarray(value)
-
-
-def _tensors(plan: EncodedPlan, section: Section) -> tuple[TensorInfo, ...]:
-    # Only the metadata has the shapes that blocked tensors have in the ONNX model.
-    logical = plan.metadata.get("logical_shapes", {})
-    found = []
-    for record in plan[section]:
-        name = plan.text(int(record["name"]))
-        shape = tuple(int(extent) for extent in record["shape"][: record["dimensions"]])
-        dtype = _DTYPE_NAMES[int(record["dtype"])]
-        kept = tuple(logical[name]) if name in logical else None
-        found.append(TensorInfo(name, shape, dtype, logical_shape=kept))
-    return tuple(found)
