@@ -93,3 +93,24 @@ def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     assert (report.android_refuses == ()) == (host == "android-arm64")
     assert {"tvmflow_create", "tvmflow_self_test"} <= set(report.facts.exported)
     assert output.stat().st_size < 150_000
+
+
+#: One exported function calls the other, as those of the real runtime do.
+CALLS = """
+extern __attribute__((visibility("hidden"))) const unsigned char tvmflow_plan_begin[];
+#define EXPORTED __attribute__((visibility("default"), noinline))
+EXPORTED int tvmflow_first(void) { return tvmflow_plan_begin[0]; }
+EXPORTED int tvmflow_call(void) { return tvmflow_first(); }
+"""
+
+
+@pytest.mark.cross
+def test_a_library_calls_its_own_functions_and_not_those_of_another(runtime: Path, tmp_path: Path):
+    (runtime / "data.c").write_text(CALLS)
+    loaded = []
+    for name in ("A", "B"):
+        output = tmp_path / f"lib{name}.so"
+        link.link_library(name.encode(), None, Host.native(), output, embed=True)
+        # As the library that a program is linked to: its functions are everybody's.
+        loaded.append(ctypes.CDLL(str(output), ctypes.RTLD_GLOBAL))
+    assert [chr(library.tvmflow_call()) for library in loaded] == ["A", "B"]

@@ -24,6 +24,9 @@ _SCRIPT = f"SECTIONS {{ {_WEIGHTS} : {{ KEEP(*({_WEIGHTS})) }} }} INSERT AFTER .
 _OPTIONS = (
     *("--gc-sections", "--no-undefined", "--as-needed", "-s"),
     *("--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"),
+    # All libraries have functions of the same names: each calls its own, also in a program that
+    # is linked to another one.
+    "-Bsymbolic",
 )
 #: On older C libraries opening libraries and threads are libraries of their own.
 _LIBRARIES = ("m", "dl", "pthread")
