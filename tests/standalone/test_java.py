@@ -8,9 +8,8 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from mock_library import C_COMPILER, NATIVE, ROOT
+from mock_library import C_COMPILER, JAVA, NATIVE, java_classes
 
-SOURCES = ROOT / "examples" / "android" / "app" / "src" / "main" / "java"
 TEST = Path(__file__).with_name("ModelTest.java")
 
 pytestmark = pytest.mark.java
@@ -18,14 +17,7 @@ pytestmark = pytest.mark.java
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    """The classes as Android's tools compile them: Java 8."""
-    folder = tmp_path_factory.mktemp("classes")
-    sources = sorted(map(str, SOURCES.rglob("*.java")))
-    options = ("--release", "8", "-Xlint:all", "-Xlint:-options", "-Werror", "-encoding", "UTF-8")
-    subprocess.run(["javac", *options, "-d", str(folder), *sources], check=True)
-    command = ["javac", *options[2:], "-cp", str(folder), "-d", str(folder), str(TEST)]
-    subprocess.run(command, check=True)
-    return folder
+    return java_classes(tmp_path_factory.mktemp("classes"), TEST)
 
 
 def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_path):
@@ -52,9 +44,7 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_p
 
 
 def test_the_natives_of_the_class_are_those_of_the_library(mock):
-    declared = re.findall(
-        r"native [\w\[\]]+ (native\w+)\(", _read(SOURCES / "ai/tvmflow/Model.java")
-    )
+    declared = re.findall(r"native [\w\[\]]+ (native\w+)\(", _read(JAVA / "ai/tvmflow/Model.java"))
     exported = subprocess.run(["nm", "-D", mock], check=True, capture_output=True, text=True).stdout
     found = re.findall(r" T Java_ai_tvmflow_Model_(\w+)", exported)
     assert sorted(declared) == sorted(found)
@@ -82,16 +72,14 @@ def test_dtypes_and_statuses_are_those_of_the_c_interface():
     header = _read(NATIVE / "tvmflow.h")
     dtypes = re.search(r"enum tvmflow_dtype {(.*?)}", header, re.DOTALL)[1]
     wanted = re.findall(r"TVMFLOW_(\w+) = (\d+)", dtypes)
-    listed = re.search(
-        r"enum DType {\s*(.*?);", _read(SOURCES / "ai/tvmflow/Tensor.java"), re.DOTALL
-    )
+    listed = re.search(r"enum DType {\s*(.*?);", _read(JAVA / "ai/tvmflow/Tensor.java"), re.DOTALL)
     names = re.findall(r"\w+", listed[1])
     assert [(name, str(index)) for index, name in enumerate(names)] == wanted
     statuses = re.findall(r"TVMFLOW_ERROR_(\w+) = (\d+)", header)
-    java = _read(SOURCES / "ai/tvmflow/ModelException.java")
+    java = _read(JAVA / "ai/tvmflow/ModelException.java")
     assert re.findall(r"^\s+([A-Z_]+)\((\d+)\)", java, re.MULTILINE) == statuses
     flags = dict(re.findall(r"TVMFLOW_(PROFILE|NO_COMMAND_BUFFER) = (\d+)", header))
-    options = _read(SOURCES / "ai/tvmflow/ModelOptions.java")
+    options = _read(JAVA / "ai/tvmflow/ModelOptions.java")
     assert dict(re.findall(r"int (PROFILE|NO_COMMAND_BUFFER) = (\d+);", options)) == flags
 
 

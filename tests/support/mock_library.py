@@ -17,6 +17,18 @@ SOURCE = ROOT / "tests" / "standalone" / "mock_model.c"
 C_COMPILER = shlex.split(os.environ.get("CC", "cc"))
 CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 
+#: The Java and Kotlin sources of the Android example.
+JAVA = ROOT / "examples" / "android" / "app" / "src" / "main" / "java"
+
+
+def java_classes(folder: Path, program: Path) -> Path:
+    """Compile the Java classes as Android's tools do, for Java 8, and a program that uses them."""
+    options = ("-Xlint:all", "-Xlint:-options", "-Werror", "-encoding", "UTF-8", "-d", str(folder))
+    sources = sorted(map(str, JAVA.rglob("*.java")))
+    subprocess.run(["javac", "--release", "8", *options, *sources], check=True)
+    subprocess.run(["javac", *options, "-cp", str(folder), str(program)], check=True)
+    return folder
+
 
 def mock_plan() -> bytes:
     """The plan of `mock_model.c`'s tensors and kernels."""
