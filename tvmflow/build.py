@@ -19,7 +19,7 @@ from .errors import CompileError
 from .graph.cuda_graph import capture, stage_boundary
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
-from .runtime.devices import FP16_EXTENSION
+from .runtime.devices import FP16_EXTENSION, FP64_EXTENSION
 from .schedules import Scheduled, schedule_function
 from .target import TargetSpec
 from .texture.refusal import refusals
@@ -210,9 +210,11 @@ def device_sources(executable: relax.VMExecutable) -> list[str]:
 def extensions(sources: Iterable[str]) -> list[str]:
     """OpenCL extensions that the kernels need of the device.
 
-    TVM asks for ``cl_khr_fp16`` in the source of kernels that compute with ``half``.
+    TVM asks for ``cl_khr_fp16`` in the source of kernels that compute with ``half``, and for
+    ``cl_khr_fp64`` where they have ``double``.
     """
-    return [FP16_EXTENSION] if any(FP16_EXTENSION in source for source in sources) else []
+    text = "".join(sources)
+    return [name for name in (FP16_EXTENSION, FP64_EXTENSION) if name in text]
 
 
 #: Definitions (not declarations) of kernels in OpenCL C and CUDA C++.

@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+from interpreter import Interpreter
 
 from tvmflow.compilation import STANDALONE, Compilation
 from tvmflow.deploy.artifact import EMBED_LIMIT_BYTES
+from tvmflow.deploy.kept import all_to_logical
 from tvmflow.stages import STAGES
-from tvmflow.standalone.export import make_plan
+from tvmflow.standalone.export import make_plan, write_plan
 from tvmflow.standalone.plan import Plan
 from tvmflow.standalone.self_test import values_of
 from tvmflow.target import resolve, with_dtype, with_storage
-from tvmflow.tensors import TensorInfo
+from tvmflow.tolerance import assert_close
+from tvmflow.verify import table_for
 
 
 def plan_of(
@@ -50,6 +55,16 @@ def seeded_arrays(plan: Plan) -> dict[str, np.ndarray]:
     return {i.info.name: values_of(test, i.info) for i, test in pairs}
 
 
-def infos(plan: Plan) -> tuple[list[TensorInfo], list[TensorInfo]]:
-    """Inputs and outputs of a plan."""
-    return [i.info for i in plan.inputs], [o.info for o in plan.outputs]
+def assert_right(plan: Plan, model: Any, folder: Path) -> dict[str, np.ndarray]:
+    """Compare what the plan's bytes give with ONNX Runtime; returns the outputs."""
+    content = write_plan(plan, folder / "weights")
+    arrays = seeded_arrays(plan)
+    inputs, outputs = [i.info for i in plan.inputs], [o.info for o in plan.outputs]
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    session = onnxruntime.InferenceSession(source)
+    references = session.run([o.name for o in outputs], all_to_logical(inputs, arrays))
+    got = all_to_logical(outputs, Interpreter(content, folder / "weights")(arrays))
+    table = table_for(plan.metadata)
+    for info, reference in zip(outputs, references, strict=True):
+        assert_close(got[info.name], reference, table, info.name)
+    return got

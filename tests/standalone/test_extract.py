@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import onnxruntime
 import pytest
-from interpreter import Interpreter
 from networks import NETWORKS
-from planned import infos, plan_of, seeded_arrays
+from planned import assert_right, plan_of
 
-from tvmflow.deploy.kept import all_to_logical
 from tvmflow.models import build
-from tvmflow.standalone.export import write_plan
-from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 #: Networks of the package at sizes for tests.
 MODELS = {
@@ -30,20 +25,6 @@ def model_of(name, folder):
     return path
 
 
-def check(plan, model, folder, dtype):
-    """Compare what the plan's bytes give with ONNX Runtime."""
-    content = write_plan(plan, folder / "weights")
-    arrays = seeded_arrays(plan)
-    inputs, outputs = infos(plan)
-    source = model.SerializeToString() if hasattr(model, "SerializeToString") else str(model)
-    session = onnxruntime.InferenceSession(source)
-    references = session.run([o.name for o in outputs], all_to_logical(inputs, arrays))
-    got = all_to_logical(outputs, Interpreter(content, folder / "weights")(arrays))
-    table = STORED_AS_HALF if dtype == "fp16" else NETWORK
-    for info, reference in zip(outputs, references, strict=True):
-        assert_close(got[info.name], reference, table, info.name)
-
-
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
@@ -51,5 +32,4 @@ def check(plan, model, folder, dtype):
 @pytest.mark.parametrize("name", [*MODELS, *NETWORKS])
 def test_network(name, device, dtype, tmp_path):
     model = model_of(name, tmp_path)
-    plan = plan_of(model, device, dtype=dtype)
-    check(plan, model, tmp_path, dtype)
+    assert_right(plan_of(model, device, dtype=dtype), model, tmp_path)

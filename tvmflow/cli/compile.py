@@ -246,10 +246,13 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
 
 def _sizes(path: Path) -> tuple[int, Path | None, int]:
     """Return the module's size, and its weights file with its size."""
-    from ..deploy.artifact import read_artifact
+    from ..deploy.reader import SIDECAR_SUFFIX
 
-    sidecar = read_artifact(path).sidecar
-    return path.stat().st_size, sidecar, sidecar.stat().st_size if sidecar else 0
+    # A file of an earlier module is not there any more: saving removes it.
+    sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
+    if not sidecar.is_file():
+        return path.stat().st_size, None, 0
+    return path.stat().st_size, sidecar, sidecar.stat().st_size
 
 
 def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from . import plugin
 
-#: The OpenCL extension of kernels that compute in half precision.
-FP16_EXTENSION = "cl_khr_fp16"
+#: The OpenCL extensions of kernels that compute in half precision, and in double precision.
+FP16_EXTENSION, FP64_EXTENSION = "cl_khr_fp16", "cl_khr_fp64"
 
 
 @dataclass(frozen=True)

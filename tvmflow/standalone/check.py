@@ -69,10 +69,10 @@ def _check_arguments(plan: Plan, launch: Launch, parameters: list[str], where: s
     if len(parameters) != len(launch.arguments):
         raise _wrong(f"{where}, has {len(launch.arguments)} arguments for {parameters}")
     for parameter, argument in zip(parameters, launch.arguments, strict=True):
+        is_image = "image2d_array_t" in parameter.split()
         if isinstance(argument, bytes):
-            fits = "*" not in parameter and "image" not in parameter.split()
+            fits = "*" not in parameter and not is_image
         else:
-            is_image = "image2d_array_t" in parameter.split()
             allocation = plan.allocations[argument.tensor.allocation]
             fits = is_image == (allocation.extent is not None)
             fits = fits and (is_image or "*" in parameter)

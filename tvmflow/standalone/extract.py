@@ -114,7 +114,6 @@ class _Extractor:
         return scopes
 
     def _input(self, param: relax.Var, info: TensorInfo) -> None:
-        _check_elements("input", info)
         scope = self.scopes.get(param, info.scope)
         number = self.plan.allocate(Allocation.of(info.shape, info.dtype, scope))
         tensor = Tensor(info.name, number, scope)
@@ -213,7 +212,6 @@ class _Extractor:
         taken = {i.tensor.allocation for i in self.plan.inputs}
         taken |= {tensor.allocation for tensor in self.plan.weight_tensors.values()}
         for info, tensor in zip(self.infos[1], results, strict=True):
-            _check_elements("output", info)
             if tensor.allocation in taken:
                 copy = self.plan.allocate(self.plan.allocations[tensor.allocation])
                 target = Tensor(info.name, copy, tensor.scope)
@@ -223,14 +221,6 @@ class _Extractor:
                 tensor = target
             taken.add(tensor.allocation)
             self.plan.outputs.append(Interface(info, tensor))
-
-
-def _check_elements(kind: str, info: TensorInfo) -> None:
-    if not info.elements:
-        raise CompileError(
-            f"A standalone module cannot be made: the {kind} {info} has no elements.",
-            remedy=REMEDY,
-        )
 
 
 def _scope(param: Any) -> str | None:
