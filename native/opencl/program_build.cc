@@ -1,7 +1,10 @@
 #include "program_build.h"
 
 #include "build_log.h"
+#include "pocl_declarations.h"
+#include "pocl_quirks.h"
 #include "program_cache.h"
+#include "settings.h"
 
 namespace tvmflow::opencl {
 namespace {
@@ -64,18 +67,31 @@ bool ProgramBuild::LoadFromCache(const std::string& options) {
 void ProgramBuild::BuildFromSource(const std::vector<std::string>& names, const std::string& source,
                                    const std::string& options) {
   const Api& api = device_.api();
-  const char* text = source.data();
-  const size_t length = source.size();
-  cl_int code = CL_SUCCESS;
-  handle_ = api.clCreateProgramWithSource(device_.context(), 1, &text, &length, &code);
-  Check(code, [&] { return "Creating the program of kernel '" + names.front() + "'"; });
-  const cl_device_id id = device_.id();
-  code = api.clBuildProgram(handle_, 1, &id, options.c_str(), nullptr, nullptr);
+  if (CurrentSettings().few_declarations && IsPocl(device_.platform())) {
+    if (Compile(names.front(), DeclarationsFor(source) + source, options + " " + kNoDeclarations) ==
+        CL_SUCCESS)
+      return;
+    // It calls what is not declared, or is wrong: Clang's own header tells.
+    api.clReleaseProgram(handle_);
+  }
+  const cl_int code = Compile(names.front(), source, options);
   if (code == CL_SUCCESS) return;
   const std::string log = BuildLog(device_, handle_);
   api.clReleaseProgram(handle_);
   throw Error("KernelBuildError", DescribeBuildFailure(names.front(), device_.Describe(),
                                                        ErrorName(code), options, log, source));
+}
+
+cl_int ProgramBuild::Compile(const std::string& kernel, const std::string& source,
+                             const std::string& options) {
+  const Api& api = device_.api();
+  const char* text = source.data();
+  const size_t length = source.size();
+  cl_int code = CL_SUCCESS;
+  handle_ = api.clCreateProgramWithSource(device_.context(), 1, &text, &length, &code);
+  Check(code, [&] { return "Creating the program of kernel '" + kernel + "'"; });
+  const cl_device_id id = device_.id();
+  return api.clBuildProgram(handle_, 1, &id, options.c_str(), nullptr, nullptr);
 }
 
 void ProgramBuild::OnFirstLaunch() {

@@ -43,6 +43,8 @@ class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
   bool LoadFromCache(const std::string& options);
   void BuildFromSource(const std::vector<std::string>& names, const std::string& source,
                        const std::string& options);
+  // Creates `handle_` and returns what the compiler did.
+  cl_int Compile(const std::string& kernel, const std::string& source, const std::string& options);
   void Store();
 
   Device& device_;

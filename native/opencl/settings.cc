@@ -28,6 +28,7 @@ Settings FromEnvironment() {
   settings.cache_enabled = Environment("TVMFLOW_CACHE") != "0";
   if (const std::string kept = Environment("TVMFLOW_KEPT_PROGRAMS"); !kept.empty())
     settings.kept_programs = std::strtoul(kept.c_str(), nullptr, 10);
+  settings.few_declarations = Environment("TVMFLOW_FEW_DECLARATIONS") == "1";
   settings.cache_folder = DefaultCacheFolder();
   return settings;
 }

@@ -19,6 +19,9 @@ struct Settings {
   std::string build_options;
   // Whether built programs are kept on disk (TVMFLOW_CACHE=0 says no).
   bool cache_enabled = true;
+  // Whether PoCL compiles a program with the declarations that it needs instead of all of
+  // OpenCL C's (TVMFLOW_FEW_DECLARATIONS=1): for who builds many programs of one kernel.
+  bool few_declarations = false;
   // Programs that stay built after their modules are gone (TVMFLOW_KEPT_PROGRAMS).
   size_t kept_programs = 8;
   // Folder of the built programs; empty when no folder can be named.

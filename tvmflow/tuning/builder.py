@@ -52,7 +52,12 @@ class Builder:
         self.folder = Path(self._owner.name)
         #: The cache of programs that builds fill, if they compile kernels.
         self.programs = None if device_index is None else self.folder / "programs"
-        environment = {"TVMFLOW_CACHE": "1", "TVMFLOW_CACHE_DIR": str(self.programs)}
+        environment = {
+            "TVMFLOW_CACHE": "1",
+            "TVMFLOW_CACHE_DIR": str(self.programs),
+            # A program of one kernel is little beside the declarations of all functions.
+            "TVMFLOW_FEW_DECLARATIONS": "1",
+        }
         self._pool = Pool(workers or len(os.sched_getaffinity(0)), environment)
         self._limit_s = limit_s
         self._device_index = device_index
