@@ -192,6 +192,19 @@ def test_heuristics_keep_the_constraints(name, device):
         assert refusal(family, knobs, shape, preset) is None, (shape, knobs)
 
 
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_1x1"])
+def test_what_a_cpu_unrolls_is_bounded(name):
+    family = BY_NAME[name]
+    form = {"padded": False, "texture": False, "weights": "buffer", "input_block": 16}
+    shape = ConvShape(1, 36, 14, 14, 16, 96, 1, 1, **form)
+    knobs = replace(family.heuristic(shape, PRESETS["cpu"]), tile_o=1, tile_h=1, tile_w=14)
+    for unroll_i, allowed in ((4, True), (8, True), (16, False)):
+        chosen = replace(knobs, unroll_i=unroll_i)
+        found = refusal(family, chosen, shape, PRESETS["cpu"])
+        assert (found is None) == allowed, (unroll_i, found)
+    assert "is at most 112" in found
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_space_has_several_candidates_and_all_are_allowed(name):
     family, preset, rng = BY_NAME[name], PRESETS["adreno"], random.Random(1)
