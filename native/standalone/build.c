@@ -59,12 +59,15 @@ void tf_build_again(tf_build* b) {
 static void* work(void* argument) {
   const share_of_work* const w = argument;
   for (uint32_t i = w->first; i < w->count; i += w->step)
-    if (!load(&w->builds[i])) tf_build_again(&w->builds[i]);
+    if (!w->builds[i].cached) tf_build_again(&w->builds[i]);
   return NULL;
 }
 
 void tf_build_all(tf_build* builds, uint32_t count) {
-  const uint32_t threads = count < MAX_THREADS ? count : MAX_THREADS;
+  uint32_t missing = 0;
+  // One after the other: that takes no time, and threads have memory of their own.
+  for (uint32_t i = 0; i < count; ++i) missing += !load(&builds[i]);
+  const uint32_t threads = missing < MAX_THREADS ? missing : MAX_THREADS;
   share_of_work shares[MAX_THREADS];
   pthread_t ids[MAX_THREADS];
   bool running[MAX_THREADS] = {false};

@@ -103,6 +103,8 @@ static bool record_qualcomm(const tvmflow_model* m, tf_recording* r) {
 tf_recording* tf_recording_begin(const tvmflow_model* m) {
   // Kernels of a recording cannot be measured one by one.
   if (m->flags & (TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_PROFILE)) return NULL;
+  // Intel's runtime for CPUs never gives back what each run of a command buffer takes.
+  if (tf_is_cpu(&m->device) && strstr(m->device.platform_name, "Intel")) return NULL;
   typedef bool (*record)(const tvmflow_model*, tf_recording*);
   const record records[] = {
       tf_device_has(&m->device, "cl_khr_command_buffer") ? record_command_buffer : NULL,
