@@ -88,6 +88,12 @@ def _no_module(name: str) -> Reason:
     return lambda: None if find_spec(name) else f"the Python package {name} is not installed"
 
 
+def _no_arm64() -> str | None:
+    if not Path("/usr/aarch64-linux-gnu/lib/libc.so.6").exists():
+        return "there are no libraries for 64-bit Arm (Debian's libc6-arm64-cross)"
+    return _no_command("qemu-aarch64-static")()
+
+
 #: Markers and what they need.
 NEEDS: dict[str, Reason] = {
     "opencl": _no_opencl,

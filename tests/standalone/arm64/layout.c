@@ -1,0 +1,73 @@
+// What code for Android and the system must agree about, on 64-bit Arm: compiled with our own
+// declarations for Android and with Linux's, which have the same numbers but where it says so.
+#ifdef __ANDROID__
+#define ON_ANDROID 1
+#else
+#define _GNU_SOURCE
+#define ON_ANDROID 0
+#endif
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SAME(value, number) _Static_assert((value) == (number), #value)
+#define DIFFERENT(value, android, linux) SAME(value, ON_ANDROID ? (android) : (linux))
+
+SAME(sizeof(struct stat), 128);
+SAME(offsetof(struct stat, st_mode), 16);
+SAME(offsetof(struct stat, st_uid), 24);
+SAME(offsetof(struct stat, st_size), 48);
+SAME(offsetof(struct stat, st_mtime), 88);
+SAME(sizeof(struct timespec), 16);
+SAME(offsetof(struct timespec, tv_nsec), 8);
+SAME(offsetof(struct dirent, d_type), 18);
+SAME(offsetof(struct dirent, d_name), 19);
+SAME(sizeof(Dl_info), 32);
+SAME(offsetof(Dl_info, dli_fbase), 8);
+SAME(sizeof(off_t), 8);
+SAME(sizeof(mode_t), 4);
+SAME(sizeof(pid_t), 4);
+SAME(sizeof(pthread_once_t), 4);
+SAME(sizeof(pthread_key_t), 4);
+SAME(sizeof(pthread_t), 8);
+// Android's own are of 40 and 48 bytes.
+_Static_assert(sizeof(pthread_mutex_t) >= 40, "mutex");
+_Static_assert(sizeof(pthread_cond_t) >= 48, "condition");
+
+SAME(ENOENT, 2);
+SAME(EINTR, 4);
+SAME(EACCES, 13);
+SAME(EEXIST, 17);
+SAME(ENOSPC, 28);
+SAME(ENOTEMPTY, 39);
+SAME(EOVERFLOW, 75);
+SAME(O_CREAT | O_EXCL | O_TRUNC | O_APPEND, 03300);
+SAME(O_DIRECTORY, 040000);
+SAME(O_NOFOLLOW, 0100000);
+SAME(O_CLOEXEC, 02000000);
+SAME(AT_SYMLINK_NOFOLLOW, 0x100);
+SAME(AT_FDCWD, -100);
+SAME(S_IFMT, 0170000);
+SAME(S_IWGRP | S_IWOTH, 022);
+SAME(PROT_READ | PROT_WRITE, 3);
+SAME(MAP_PRIVATE, 2);
+SAME(MAP_ANONYMOUS, 0x20);
+SAME(MADV_DONTNEED, 4);
+SAME(MADV_WILLNEED, 3);
+SAME(LOCK_EX | LOCK_NB | LOCK_UN | LOCK_SH, 15);
+SAME(CLOCK_MONOTONIC, 1);
+SAME(RTLD_NOW, 2);
+SAME(RTLD_NOLOAD, 4);
+SAME(RTLD_LOCAL, 0);
+SAME(SEEK_END, 2);
+DIFFERENT(_SC_PAGESIZE, 0x27, 30);
+DIFFERENT(_SC_NPROCESSORS_ONLN, 0x61, 84);
