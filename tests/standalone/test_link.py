@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tvmflow.deploy import android, tool
 from tvmflow.deploy.link import HOSTS, Host
+from tvmflow.deploy.tool import Tool
+from tvmflow.errors import TargetError
 from tvmflow.standalone import link, toolchain
 from tvmflow.standalone.host_abi import check_host_abi
 
+NATIVE = Path(__file__).parents[2] / "native"
 #: Stands for the runtime: gives what the linker put between the symbols.
 SOURCE = """
 #include <stddef.h>
@@ -79,6 +87,188 @@ def test_the_same_input_gives_the_same_bytes(
     assert written[0] == written[1]
     # What a file lacks that was cut short are weights, not code.
     assert written[0].index(weights.read_bytes()) + weights.stat().st_size > len(written[0]) - 4096
+
+
+@pytest.mark.cross
+def test_large_weights_lie_beside_the_library(runtime: Path, weights: Path, tmp_path: Path):
+    output, beside = tmp_path / "libnet.so", tmp_path / "libnet.so.weights"
+    link.link_library(b"plan", weights, Host.native(), output, embed=False)
+    assert content(output, of_weights=True)[0] == b""
+    assert beside.read_bytes() == weights.read_bytes()
+    # Those of an older library of that name would belong to nothing.
+    link.link_library(b"plan", weights, Host.native(), output, embed=True)
+    assert not beside.exists()
+    beside.write_text("somebody else's")
+    link.link_library(b"plan", None, Host.native(), output, embed=True)
+    assert beside.read_text() == "somebody else's"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("libnet.so", "libnet.so.weights", "net.bin", "runtime", "cache")
+    }
+
+
+@pytest.mark.cross
+def test_folders_with_unusual_names(
+    runtime: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / """a "b" 'c' \\d, $e é"""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    link.link_library(b"plan", weights, Host.native(), Path("lib a,b.so"), embed=True)
+    assert content(folder / "lib a,b.so", of_weights=True)[0] == weights.read_bytes()
+    assert check_host_abi(folder / "lib a,b.so").facts.soname == "lib a,b.so"
+
+
+def test_with_the_system_s_compiler(
+    runtime: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tool, "find_spec", lambda name: None)
+    for data in (weights, None):
+        output = tmp_path / f"lib{bool(data)}.so"
+        link.link_library(b"plan", data, Host.native(), output, embed=True)
+        assert content(output, of_weights=False)[0] == b"plan"
+        assert content(output, of_weights=True)[0] == (data.read_bytes() if data else b"")
+        broken = {one.rule for one in check_host_abi(output).verdicts if not one.kept}
+        assert broken <= {"symbol versions"}
+
+
+def test_too_much_for_a_library(tmp_path: Path):
+    weights = tmp_path / "weights"
+    with open(weights, "wb") as file:
+        file.truncate(1 << 31)
+    output = tmp_path / "libnet.so"
+    with pytest.raises(TargetError, match="bytes fit into a library") as caught:
+        link.link_library(b"plan", weights, Host.native(), output, embed=True)
+    assert "--embed-limit" in str(caught.value)
+    assert not output.exists()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the C files that are compiled."""
+    names: list[str] = []
+    real = Tool.compile
+
+    def compile_c(self: Tool, source: Path, *arguments: Any) -> None:
+        if source.suffix == ".c":
+            names.append(source.name)
+        real(self, source, *arguments)
+
+    monkeypatch.setattr(Tool, "compile", compile_c)
+    return names
+
+
+@pytest.mark.cross
+def test_the_runtime_is_compiled_once(runtime: Path, compiled: list[str], tmp_path: Path):
+    def write() -> bytes:
+        link.link_library(b"plan", None, Host.native(), tmp_path / "libnet.so", embed=True)
+        return (tmp_path / "libnet.so").read_bytes()
+
+    first = write()
+    assert write() == first
+    assert compiled == ["data.c"]
+    # Whatever it is made of: its files, or a header beside them.
+    (runtime / "part.h").write_text("")
+    write()
+    assert len(compiled) == 2
+    (runtime / "more.c").write_text("int unused;\n")
+    write()
+    assert compiled[2:] == ["data.c", "more.c"]
+    # An entry that lost a file is as good as none.
+    for path in (tmp_path / "cache").rglob("more.o"):
+        path.unlink()
+    write()
+    assert compiled[4:] == ["data.c", "more.c"]
+
+
+@pytest.mark.cross
+def test_without_a_folder_to_keep_objects_in(
+    runtime: Path, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "file"))
+    for _ in range(2):
+        link.link_library(b"plan", None, Host.native(), tmp_path / "libnet.so", embed=True)
+    assert content(tmp_path / "libnet.so", of_weights=False)[0] == b"plan"
+    assert compiled == ["data.c", "data.c"]
+
+
+@pytest.mark.cross
+def test_at_the_same_time(runtime: Path, tmp_path: Path):
+    def write(index: int) -> bytes:
+        output = tmp_path / str(index) / "libnet.so"
+        output.parent.mkdir()
+        link.link_library(b"plan", None, Host.native(), output, embed=True)
+        return output.read_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(write, range(4)))) == 1
+    (kept,) = (tmp_path / "cache" / "standalone").iterdir()
+    assert [path.name for path in kept.iterdir()] == ["data.o"]
+
+
+@pytest.mark.cross
+def test_a_compiler_s_complaint_is_told(runtime: Path, tmp_path: Path):
+    (runtime / "bad.c").write_text("int f(void) { return nothing; }\n")
+    output = tmp_path / "libnet.so"
+    with pytest.raises(TargetError, match="every linker found failed") as caught:
+        link.link_library(b"plan", None, Host.native(), output, embed=True)
+    assert "bad.c" in str(caught.value.details)
+    assert not output.exists()
+
+
+#: A compiler like that of Android's NDK, but for the place of its libraries and headers.
+CLANG = """#!{python}
+import subprocess, sys
+words = sys.argv[1:]
+with open({log!r}, "a") as log:
+    print(*words, file=log)
+zig = [sys.executable, "-m", "ziglang"]
+if "--version" in words or "-c" in words:
+    command = [*zig, "clang", *words, "-nostdinc", "-isystem", {builtin!r}, "-isystem", {headers!r}]
+else:
+    kept = [w for w in words if not w.startswith(("--target", "-f", "-l")) and w != "-Xlinker"]
+    names = [f"{stubs}/lib{{w[2:]}}.so" for w in [*words, "-lc"] if w.startswith("-l")]
+    command = [*zig, "ld.lld", "-m", "aarch64linux", *kept, *names]
+sys.exit(subprocess.call(command))
+"""
+
+
+@pytest.fixture
+def ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like Android's NDK, as far as it is used; gives the compiler's log."""
+    folder, stubs, log = tmp_path / "ndk", tmp_path / "stubs", tmp_path / "log"
+    clang = folder / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang"
+    clang.parent.mkdir(parents=True)
+    stubs.mkdir()
+    (own,) = (one for one in android.android_tools(Host.parse("android-arm64")))
+    own.link([], stubs / "empty", stubs)
+    builtin = Path(str(find_spec("ziglang").submodule_search_locations[0])) / "lib" / "include"
+    places = {"builtin": str(builtin), "headers": str(NATIVE / "bionic"), "stubs": stubs}
+    clang.write_text(CLANG.format(python=sys.executable, log=str(log), **places))
+    clang.chmod(0o755)
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(folder))
+    return log
+
+
+@pytest.mark.cross
+def test_android_s_ndk(ndk: Path, weights: Path, tmp_path: Path):
+    output = tmp_path / "libnet.so"
+    link.link_library(b"plan", weights, Host.parse("android-arm64"), output, embed=True)
+    report = check_host_abi(output)
+    assert report.fits
+    assert report.host.is_android
+    assert weights.read_bytes() in output.read_bytes()
+    commands = ndk.read_text().splitlines()
+    assert len(commands) > len(list((NATIVE / "standalone").glob("*.c")))
+    assert all(line.startswith("--target=aarch64-unknown-linux-android24") for line in commands)
+
+
+def test_an_ndk_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(tmp_path))
+    output = tmp_path / "libnet.so"
+    with pytest.raises(TargetError, match="ANDROID_NDK_HOME is ") as caught:
+        link.link_library(b"plan", None, Host.parse("android-arm64"), output, embed=True)
+    assert "unset it" in str(caught.value)
 
 
 @pytest.mark.cross

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ..deploy.files import place_copy, publish, staging
@@ -28,8 +27,9 @@ _OPTIONS = (
     # is linked to another one.
     "-Bsymbolic",
 )
-#: On older C libraries opening libraries and threads are libraries of their own.
+#: In older versions of glibc, threads are a library of their own.
 _LIBRARIES = ("m", "dl", "pthread")
+_ANDROID_LIBRARIES = ("m", "dl")
 
 
 def link_library(
@@ -73,15 +73,19 @@ def link_library(
     with staging(output) as stage:
         library = stage / "library"
         (stage / "plan").write_bytes(plan)
-        (stage / "weights").symlink_to(os.path.abspath(embedded or os.devnull))
+        if embedded is None:
+            (stage / "weights").touch()
+        else:
+            (stage / "weights").symlink_to(embedded.absolute())
         (stage / "data.s").write_text(_data())
         (stage / "script.ld").write_text(_SCRIPT)
+        libraries = _ANDROID_LIBRARIES if host.is_android else _LIBRARIES
         options = ("-soname", output.name, "-T", str(stage / "script.ld"), *_OPTIONS)
 
         def link(tool: Tool) -> None:
             objects = runtime_objects(tool, stage)
             tool.compile(stage / "data.s", stage / "data.o", stage)
-            tool.link([*objects, stage / "data.o"], library, stage, options, _LIBRARIES)
+            tool.link([*objects, stage / "data.o"], library, stage, options, libraries)
 
         attempt = f"Linking {output} for the host {host.triple}"
         first_success(link, candidates(host), attempt, host)

@@ -75,6 +75,9 @@ def runtime_objects(tool: Tool, work: Path, sources: Path | None = None) -> list
             job.result()
     if fresh.parent == work:
         return [fresh / path.name for path in kept]
+    if final.is_dir() and not all(path.is_file() for path in kept):
+        # Somebody has cleared a part of it.
+        shutil.rmtree(final, ignore_errors=True)
     try:
         os.rename(fresh, final)
     except OSError:
