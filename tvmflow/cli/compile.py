@@ -37,7 +37,7 @@ EXAMPLES = """
       for this machine's OpenCL device, to mobilenet_v2.so
   tvmflow compile net.onnx --shape image=1,3,224,224 -o net.so
       where the model leaves the batch size or the image size open
-  tvmflow compile net.onnx --device adreno --host aarch64-linux-gnu
+  tvmflow compile net.onnx --device adreno --host linux-arm64
       for an Arm board with an Adreno GPU
   tvmflow compile net.onnx --device adreno --storage-overrides one.json -v
       with one.json {"stem_Clip": "buffer"}: the storage of one tensor; -v prints every tensor
@@ -59,8 +59,9 @@ def compile_model(
         str | None,
         typer.Option(
             "--host",
-            metavar="TRIPLE",
-            help="The machine that loads the module, such as aarch64-linux-gnu. Default: this one.",
+            metavar="HOST",
+            help="The machine that loads the module: linux-x64, linux-arm64, android-arm64, or a "
+            "triple. Default: this one.",
         ),
     ] = None,
     shape: InputShapes = None,

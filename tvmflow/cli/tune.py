@@ -34,7 +34,7 @@ TUNE_EXAMPLES = """
   tvmflow tune net.onnx --journal new.journal --relatives old.journal
       beginning with what was best on another device of the kind
   tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
-      --host aarch64-linux-android24 --journal pixel8.journal
+      --host android-arm64 --journal pixel8.journal
       on all devices of a farm that have this key
 """
 
@@ -128,9 +128,9 @@ def tune_model(
         str | None,
         typer.Option(
             "--host",
-            metavar="TRIPLE",
-            help="The machine that the devices' servers run on, such as aarch64-linux-gnu. "
-            "Default: this one.",
+            metavar="HOST",
+            help="The machine that the devices' servers run on: linux-x64, linux-arm64, "
+            "android-arm64, or a triple. Default: this one.",
         ),
     ] = None,
     report: Annotated[
