@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,3 +212,47 @@ def test_android_s_reserved_register_is_not_touched(tmp_path):
     for compiler, found in ((tool("android-arm64"), False), (plain, True)):
         compiler.compile(many, tmp_path / "many.s", tmp_path, ["-O2", "-S"])
         assert bool(RESERVED.search((tmp_path / "many.s").read_text())) == found
+
+
+#: Links on this machine, with the files that lie in the folder of Arm's packages.
+LINKER = """#!{python}
+import os, subprocess, sys
+for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+    os.environ.pop(name, None)
+words = []
+for word in sys.argv[1:]:
+    path = word.removeprefix("-L")
+    if path.startswith("/") and os.path.exists({sysroot!r} + path):
+        word = word[: len(word) - len(path)] + {sysroot!r} + path
+    words.append(word)
+sys.exit(subprocess.call([sys.executable, "-m", "ziglang", "ld.lld", "--sysroot={sysroot}", *words]))
+"""
+
+
+@pytest.fixture
+def pocl(compile_arm64, tmp_path) -> list[str]:
+    """The emulator with PoCL for Arm."""
+    sysroot = os.environ.get("TVMFLOW_ARM64_SYSROOT")
+    if not sysroot:
+        pytest.skip("TVMFLOW_ARM64_SYSROOT is not set: tests/support/arm64_sysroot.sh makes one")
+    preload = compile_arm64("linker.so", HERE / "linker.c", "-shared", "-fPIC", "-ldl")
+    script = tmp_path / "linker"
+    script.write_text(LINKER.format(python=sys.executable, sysroot=sysroot))
+    script.chmod(0o755)
+    (tmp_path / "pocl").mkdir()
+    environment = {
+        "LD_PRELOAD": preload,
+        "TVMFLOW_TEST_LINKER": script,
+        "POCL_CACHE_DIR": tmp_path / "pocl",
+        # The loader of drivers would also find those of this machine.
+        "OCL_ICD_VENDORS": f"{sysroot}/usr/lib/aarch64-linux-gnu/libpocl.so.2.10.0",
+    }
+    options = [word for name, value in environment.items() for word in ("-E", f"{name}={value}")]
+    return ["qemu-aarch64-static", "-L", sysroot, *options]
+
+
+@pytest.mark.slow
+def test_pocl_on_arm(pocl, program, network):
+    found = use(pocl, program, network("linux-arm64"), "-")
+    assert found["self-test"] == [str(COUNT)]
+    assert "pocl" in found["describe"][0].lower()
