@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -103,3 +104,22 @@ def test_the_cpp_wrapper(tmp_path, exceptions, linked):
     process = run(program, model, tenfold)
     assert process.returncode == 0, process.stdout + process.stderr
     assert process.stdout == "passed\n"
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_what_the_guide_shows_compiles(language, tmp_path):
+    guide = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
+    blocks = re.findall(rf"```{language}\n(.*?)```", guide, re.DOTALL)
+    assert blocks
+    includes, lines = ["#include <stdio.h>", '#include "tvmflow_library.h"'], []
+    for line in "".join(blocks).splitlines():
+        (includes if line.startswith("#include") else lines).append(line)
+    given = "const char* folder = 0; static float image[6], scores[6];"
+    options = ""
+    if language == "cpp":
+        given, options = "const std::vector<float> image(6);", "tvmflow_options options{};"
+    body = [*includes, "int main() {", given, options, *lines, "}"]
+    source = tmp_path / f"guide.{language}"
+    source.write_text("\n".join(body) + "\n", encoding="utf-8")
+    command = [*C_COMPILER, "-std=c11"] if language == "c" else [*CPP_COMPILER, "-std=c++17"]
+    subprocess.run([*command, "-fsyntax-only", f"-I{NATIVE}", str(source)], check=True)

@@ -50,7 +50,7 @@ def cache_folder() -> str | None:
         base = os.environ.get("XDG_CACHE_HOME", "")
         folder = str(Path(base) if base.startswith("/") else Path.home() / ".cache")
         folder = os.path.join(folder, "tvmflow", "programs")
-    # Beside the plug-in's programs, whose files have another form.
+    # Not among the plug-in's programs: it keeps more of them before the oldest go.
     found = os.path.join(folder, "standalone")
     with suppress(OSError):
         os.makedirs(found, exist_ok=True)
