@@ -1,4 +1,4 @@
-"""`tvmflow.h` for ctypes, as little of it as tests need."""
+"""`tvmflow.h` for ctypes: what tests need and `tvmflow.load` does not."""
 
 from __future__ import annotations
 
@@ -10,26 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from tvmflow.standalone.binding import PROFILE, Kernel, Options, Test
 from tvmflow.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
 (OK, ARGUMENT, NO_OPENCL, UNSUPPORTED, BUILD, MEMORY, DAMAGED, DEVICE, BUSY, WRONG) = range(10)
-PROFILE, NO_COMMAND_BUFFER = 1, 2
-
-
-class Options(ctypes.Structure):
-    """`tvmflow_options`."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("device_index", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("opencl_library", ctypes.c_char_p),
-        ("cache_folder", ctypes.c_char_p),
-        ("weights_path", ctypes.c_char_p),
-        ("cl_context", ctypes.c_void_p),
-        ("cl_device", ctypes.c_void_p),
-    )
+NO_COMMAND_BUFFER = 2
 
 
 class Tensor(ctypes.Structure):
@@ -43,28 +29,6 @@ class Tensor(ctypes.Structure):
         ("shape", ctypes.c_int64 * 8),
         ("bytes", ctypes.c_size_t),
         ("image_size", ctypes.c_uint32 * 3),
-    )
-
-
-class Kernel(ctypes.Structure):
-    """`tvmflow_kernel`."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_char_p),
-        ("start_ns", ctypes.c_uint64),
-        ("end_ns", ctypes.c_uint64),
-    )
-
-
-class Test(ctypes.Structure):
-    """`tvmflow_test`."""
-
-    __test__ = False
-    _fields_ = (
-        ("largest_error", ctypes.c_double),
-        ("tolerance_used", ctypes.c_double),
-        ("compared", ctypes.c_uint64),
     )
 
 
