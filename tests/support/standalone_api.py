@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tvmflow.standalone.binding import PROFILE, Kernel, Options, Test
+from tvmflow.standalone import binding
+from tvmflow.standalone.binding import Kernel, Options, Test
 from tvmflow.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
 (OK, ARGUMENT, NO_OPENCL, UNSUPPORTED, BUILD, MEMORY, DAMAGED, DEVICE, BUSY, WRONG) = range(10)
-NO_COMMAND_BUFFER = 2
+PROFILE, NO_COMMAND_BUFFER = binding.PROFILE, 2
 
 
 class Tensor(ctypes.Structure):
