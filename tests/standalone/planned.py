@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime
 from interpreter import Interpreter
 
@@ -20,6 +20,12 @@ from tvmflow.standalone.self_test import values_of
 from tvmflow.target import resolve, with_dtype, with_storage
 from tvmflow.tolerance import assert_close
 from tvmflow.verify import table_for
+
+
+def parsed(inputs: str, outputs: str, body: str, constants: str = "") -> onnx.ModelProto:
+    """A model of a line of text."""
+    head = f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => ({outputs})'
+    return onnx.parser.parse_model(f"{head} {f'<{constants}>' if constants else ''} {{ {body} }}")
 
 
 def plan_of(

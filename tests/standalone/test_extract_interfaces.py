@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx.parser
 import pytest
 from networks import Graph
-from planned import assert_right, plan_of
-
-from tvmflow.errors import CompileError
+from planned import assert_right, parsed, plan_of
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
-
-
-def parsed(inputs, outputs, body, constants=""):
-    """A model of a line of text."""
-    model = f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => ({outputs})'
-    return onnx.parser.parse_model(f"{model} {f'<{constants}>' if constants else ''} {{ {body} }}")
 
 
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
@@ -114,14 +105,3 @@ def test_several_outputs_and_inputs(tmp_path):
     )
     plan = plan_of(model, "adreno")
     assert_right(plan, model, tmp_path)
-
-
-def test_a_function_that_runs_on_the_host_is_refused():
-    model = parsed(
-        "float[40] x",
-        "float[4] y, int64[4] i",
-        "k = Constant<value = int64[1] {4}>() y, i = TopK(x, k)",
-    )
-    with pytest.raises(CompileError, match="cannot be part of a standalone module") as caught:
-        plan_of(model)
-    assert "--format tvm" in caught.value.remedy
