@@ -33,7 +33,7 @@ main()
 WAIT_IN_WEIGHTS = """
 import time
 import numpy as np
-import tvmflow.pipeline as pipeline
+import tvmflow.stages as stages
 from tvmflow.cli import main
 from tvmflow.deploy.artifact import LazyWeight
 
@@ -43,13 +43,13 @@ def pieces():
     for _ in range(4000):
         time.sleep(0.1)
 
-real = pipeline.write_artifact
+real = stages.write_artifact
 
 def write(*arguments, weights, embed_limit_bytes, **keywords):
     weights = {"slow": LazyWeight((16,), np.dtype("float32"), pieces)}
     real(*arguments, weights=weights, embed_limit_bytes=0, **keywords)
 
-pipeline.write_artifact = write
+stages.write_artifact = write
 main()
 """
 
