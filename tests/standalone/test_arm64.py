@@ -225,7 +225,8 @@ for word in sys.argv[1:]:
     if path.startswith("/") and os.path.exists({sysroot!r} + path):
         word = word[: len(word) - len(path)] + {sysroot!r} + path
     words.append(word)
-sys.exit(subprocess.call([sys.executable, "-m", "ziglang", "ld.lld", "--sysroot={sysroot}", *words]))
+linker = [sys.executable, "-m", "ziglang", "ld.lld", "--sysroot={sysroot}"]
+sys.exit(subprocess.call([*linker, *words]))
 """
 
 
