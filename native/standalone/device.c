@@ -14,13 +14,11 @@ typedef struct found {
 } found;
 
 static void device_text(const tf_device* d, cl_uint what, char* text, size_t bytes) {
-  text[0] = 0;
   if (d->api.clGetDeviceInfo(d->id, what, bytes, text, NULL) != CL_SUCCESS) text[0] = 0;
   text[bytes - 1] = 0;
 }
 
 static void platform_text(const tf_device* d, cl_uint what, char* text, size_t bytes) {
-  text[0] = 0;
   if (d->api.clGetPlatformInfo(d->platform, what, bytes, text, NULL) != CL_SUCCESS) text[0] = 0;
   text[bytes - 1] = 0;
 }

@@ -22,12 +22,12 @@ typedef struct code {
   uint16_t symbol[LITERALS];
 } code;
 
+// True where the stream is damaged, now or since before.
+static bool refuse(stream* s, bool damaged) { return s->damaged = s->damaged || damaged; }
+
 static uint32_t take_bits(stream* s, unsigned count) {
   while (s->bit_count < count) {
-    if (s->in_used == s->in_bytes) {
-      s->damaged = true;
-      return 0;
-    }
+    if (refuse(s, s->in_used == s->in_bytes)) return 0;
     s->bits |= (uint32_t)s->in[s->in_used++] << s->bit_count;
     s->bit_count += 8;
   }
@@ -76,66 +76,46 @@ static unsigned take_symbol(stream* s, const code* c) {
 
 static void stored_block(stream* s) {
   s->bits = s->bit_count = 0;  // up to the next byte
-  if (s->in_bytes - s->in_used < 4) {
-    s->damaged = true;
-    return;
-  }
+  if (refuse(s, s->in_bytes - s->in_used < 4)) return;
   const uint8_t* head = s->in + s->in_used;
   const size_t length = (size_t)(head[0] | head[1] << 8);
   s->in_used += 4;
   const size_t complement = (size_t)(head[2] | head[3] << 8);
-  if ((length ^ complement) != 0xFFFF || length > s->in_bytes - s->in_used ||
-      length > s->out_bytes - s->out_used) {
-    s->damaged = true;
+  if (refuse(s, (length ^ complement) != 0xFFFF || length > s->in_bytes - s->in_used ||
+                    length > s->out_bytes - s->out_used))
     return;
-  }
   memcpy(s->out + s->out_used, s->in + s->in_used, length);
   s->in_used += length;
   s->out_used += length;
 }
 
 static void copy(stream* s, size_t length, size_t distance) {
-  if (s->damaged || distance > s->out_used || length > s->out_bytes - s->out_used) {
-    s->damaged = true;
-    return;
-  }
+  if (refuse(s, distance > s->out_used || length > s->out_bytes - s->out_used)) return;
   // Byte by byte: what is copied may be what was just written.
   for (size_t i = 0; i < length; ++i, ++s->out_used)
     s->out[s->out_used] = s->out[s->out_used - distance];
 }
 
 static void coded_block(stream* s, const code* literals, const code* distances) {
-  static const uint16_t length_base[29] = {3,  4,  5,  6,   7,   8,   9,   10,  11, 13,
-                                           15, 17, 19, 23,  27,  31,  35,  43,  51, 59,
-                                           67, 83, 99, 115, 131, 163, 195, 227, 258};
-  static const uint8_t length_bits[29] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2,
-                                          2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
-  static const uint16_t distance_base[30] = {
-      1,   2,   3,   4,   5,   7,    9,    13,   17,   25,   33,   49,   65,    97,    129,
-      193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577};
   while (!s->damaged) {
     const unsigned symbol = take_symbol(s, literals);
     if (s->damaged || symbol == END_OF_BLOCK) return;
     if (symbol < END_OF_BLOCK) {
-      if (s->out_used == s->out_bytes) {
-        s->damaged = true;
-        return;
-      }
+      if (refuse(s, s->out_used == s->out_bytes)) return;
       s->out[s->out_used++] = (uint8_t)symbol;
       continue;
     }
     const unsigned row = symbol - 257;
-    if (row >= 29) {
-      s->damaged = true;
-      return;
-    }
-    const size_t length = length_base[row] + take_bits(s, length_bits[row]);
+    if (refuse(s, row > 28)) return;
+    // Groups of codes have the same number of more bits; the last length is by itself.
+    const unsigned bits = row < 8 || row == 28 ? 0 : row / 4 - 1;
+    const size_t base = row < 8 ? 3 + row : row == 28 ? 258 : 3 + ((4 + row % 4) << bits);
+    const size_t length = base + take_bits(s, bits);
     const unsigned far = take_symbol(s, distances);
-    if (s->damaged || far >= 30) {
-      s->damaged = true;
-      return;
-    }
-    copy(s, length, distance_base[far] + take_bits(s, far < 4 ? 0 : far / 2 - 1));
+    if (refuse(s, far > 29)) return;
+    const unsigned far_bits = far < 4 ? 0 : far / 2 - 1;
+    const size_t far_base = far < 4 ? 1 + far : 1 + ((2 + far % 2) << far_bits);
+    copy(s, length, far_base + take_bits(s, far_bits));
   }
 }
 
@@ -162,32 +142,24 @@ static void dynamic_block(stream* s) {
   for (unsigned i = 0; i < order_count; ++i) lengths[order[i]] = (uint8_t)take_bits(s, 3);
   code literals;
   code distances;
-  if (s->damaged || literal_count > 286 || !make_code(&literals, lengths, 19)) {
-    s->damaged = true;
-    return;
-  }
+  if (refuse(s, literal_count > 286 || !make_code(&literals, lengths, 19))) return;
   for (unsigned i = 0; i < total && !s->damaged;) {
     const unsigned symbol = take_symbol(s, &literals);
     if (symbol < 16) {
       lengths[i++] = (uint8_t)symbol;
       continue;
     }
-    if (symbol == 16 && i == 0) s->damaged = true;
-    const uint8_t repeated = symbol == 16 && i > 0 ? lengths[i - 1] : 0;
+    if (refuse(s, symbol == 16 && i == 0)) return;
+    const uint8_t repeated = symbol == 16 ? lengths[i - 1] : 0;
     unsigned times = symbol == 16   ? 3 + take_bits(s, 2)
                      : symbol == 17 ? 3 + take_bits(s, 3)
                                     : 11 + take_bits(s, 7);
-    if (times > total - i) {
-      s->damaged = true;
-      return;
-    }
+    if (refuse(s, times > total - i)) return;
     while (times--) lengths[i++] = repeated;
   }
-  if (s->damaged || lengths[END_OF_BLOCK] == 0 || !make_code(&literals, lengths, literal_count) ||
-      !make_code(&distances, lengths + literal_count, distance_count)) {
-    s->damaged = true;
+  if (refuse(s, lengths[END_OF_BLOCK] == 0 || !make_code(&literals, lengths, literal_count) ||
+                    !make_code(&distances, lengths + literal_count, distance_count)))
     return;
-  }
   coded_block(s, &literals, &distances);
 }
 

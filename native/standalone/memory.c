@@ -24,11 +24,9 @@ static tvmflow_status allocate(tvmflow_model* m, uint32_t index, cl_bitfield fla
   m->own[index] = create(m, a, flags, NULL, &code);
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   m->own[index] = NULL;
-  if (a->kind == TF_BUFFER)
-    return tf_fail_opencl(&m->message, code, "Allocating %llu bytes on device '%s'",
-                          (unsigned long long)a->bytes, m->device.name);
-  return tf_fail_opencl(&m->message, code, "Allocating an image of %ux%ux%u on device '%s'",
-                        a->image_size[0], a->image_size[1], a->image_size[2], m->device.name);
+  return tf_fail_opencl(&m->message, code, "Allocating %s of %llu bytes on device '%s'",
+                        a->kind == TF_BUFFER ? "a buffer" : "an image",
+                        (unsigned long long)a->bytes, m->device.name);
 }
 
 // A CPU's device can use the weights where they are mapped.
@@ -102,5 +100,4 @@ void tf_memory_destroy(tvmflow_model* m) {
     if (m->own[i]) (void)m->device.api.clReleaseMemObject(m->own[i]);
   free(m->own);
   free(m->bound);
-  m->own = m->bound = NULL;
 }

@@ -18,6 +18,7 @@ static const char* const names[] = {
     "libOpenCL.so.1",
     "libOpenCL.so",
     "libOpenCL-pixel.so",
+    "libOpenCL-car.so",
     "/system/vendor/lib64/libOpenCL.so",
     "/vendor/lib64/libOpenCL.so",
     "/system/lib64/libOpenCL.so",
@@ -26,7 +27,6 @@ static const char* const names[] = {
     "/system/lib64/egl/libGLES_mali.so",
     "/vendor/lib64/libPVROCL.so",
     "/system/vendor/lib64/libPVROCL.so",
-    "/system/vendor/lib64/libllvm-qcom.so",
     "libnvidia-opencl.so.1",
     NULL,
 };

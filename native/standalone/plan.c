@@ -9,21 +9,9 @@
 #define MAX_BYTES (1ull << 46)
 
 static const uint8_t record_bytes[TF_SECTION_COUNT] = {
-    [TF_STRINGS] = 1,
-    [TF_METADATA] = 1,
-    [TF_EXTENSIONS] = sizeof(uint32_t),
-    [TF_ALLOCATIONS] = sizeof(tf_allocation),
-    [TF_WEIGHTS] = sizeof(tf_weight),
-    [TF_SOURCES] = 1,
-    [TF_PROGRAMS] = sizeof(tf_program),
-    [TF_LAUNCHES] = sizeof(tf_launch),
-    [TF_ARGUMENTS] = sizeof(tf_argument),
-    [TF_INPUTS] = sizeof(tf_interface),
-    [TF_OUTPUTS] = sizeof(tf_interface),
-    [TF_REGIONS] = sizeof(tf_region),
-    [TF_TEST_INPUTS] = sizeof(tf_test_input),
-    [TF_TEST_OUTPUTS] = sizeof(tf_test_output),
-    [TF_TEST_VALUES] = sizeof(double),
+#define TF_BYTES(name, record, member) [name] = sizeof(record),
+    TF_SECTIONS(TF_BYTES)
+#undef TF_BYTES
 };
 
 uint32_t tf_dtype_bytes(uint32_t dtype) {
@@ -205,59 +193,38 @@ static const char* fault(tf_plan* plan) {
   return test_is_right(plan) ? NULL : "its self-test is wrong";
 }
 
-tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_message* message) {
-  const char* const attempt = "Reading the library's execution plan";
-  const char* const remedy = "copy the library again, or compile it again";
-  const uint8_t* const begin = data;
-  const tf_header* header = data;
+// What is wrong before anything can be found; NULL when nothing is.
+static const char* header_fault(const tf_header* header, const uint8_t* data, size_t bytes) {
   if (bytes < sizeof(tf_header) || (uintptr_t)data % sizeof(uint64_t) ||
       memcmp(header->magic, TF_PLAN_MAGIC, sizeof(header->magic)))
-    return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
-                   "%s: expected a plan of at least %zu bytes, got %zu bytes that are none. "
-                   "Remedy: %s.",
-                   attempt, sizeof(tf_header), bytes, remedy);
+    return "it is no plan";
   if (header->version != TF_FORMAT_VERSION || header->sections != TF_SECTION_COUNT)
-    return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
-                   "%s: expected version %u with %u sections, got version %u with %u. Remedy: %s.",
-                   attempt, TF_FORMAT_VERSION, (unsigned)TF_SECTION_COUNT, header->version,
-                   header->sections, remedy);
-  if (header->bytes != bytes)
-    return tf_fail(message, TVMFLOW_ERROR_DAMAGED, "%s: expected %llu bytes, got %zu. Remedy: %s.",
-                   attempt, (unsigned long long)header->bytes, bytes, remedy);
+    return "it has another version";
+  if (header->bytes != bytes) return "it has another length than it says";
   uint8_t digest[32];
   Sha256State hash;
   Sha256Begin(&hash);
-  Sha256Add(&hash, begin + sizeof(tf_header), bytes - sizeof(tf_header));
+  Sha256Add(&hash, data + sizeof(tf_header), bytes - sizeof(tf_header));
   Sha256End(&hash, digest);
-  const char* wrong = NULL;
-  if (memcmp(digest, header->checksum, sizeof(digest)))
-    wrong = "its checksum is wrong";
-  else if (!sections_are_right(header))
-    wrong = "its sections are not where they should be";
+  if (memcmp(digest, header->checksum, sizeof(digest))) return "its checksum is wrong";
+  return sections_are_right(header) ? NULL : "its sections are not where they should be";
+}
+
+tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_message* message) {
+  const uint8_t* const begin = data;
+  const tf_header* const header = data;
+  const char* wrong = header_fault(header, begin, bytes);
   if (!wrong) {
-    const void* at[TF_SECTION_COUNT];
-    for (unsigned i = 0; i < TF_SECTION_COUNT; ++i) at[i] = begin + header->section[i].offset;
-    *plan = (tf_plan){
-        .header = header,
-        .strings = at[TF_STRINGS],
-        .metadata = at[TF_METADATA],
-        .extensions = at[TF_EXTENSIONS],
-        .allocations = at[TF_ALLOCATIONS],
-        .weights = at[TF_WEIGHTS],
-        .sources = at[TF_SOURCES],
-        .programs = at[TF_PROGRAMS],
-        .launches = at[TF_LAUNCHES],
-        .arguments = at[TF_ARGUMENTS],
-        .inputs = at[TF_INPUTS],
-        .outputs = at[TF_OUTPUTS],
-        .regions = at[TF_REGIONS],
-        .test_inputs = at[TF_TEST_INPUTS],
-        .test_outputs = at[TF_TEST_OUTPUTS],
-        .test_values = at[TF_TEST_VALUES],
-    };
+    plan->header = header;
+#define TF_FIND(name, record, member)                                                              \
+  plan->member = (const void*)(begin + header->section[name].offset);
+    TF_SECTIONS(TF_FIND)
+#undef TF_FIND
     wrong = fault(plan);
   }
   if (!wrong) return TVMFLOW_OK;
-  return tf_fail(message, TVMFLOW_ERROR_DAMAGED, "%s: it is damaged, %s. Remedy: %s.", attempt,
-                 wrong, remedy);
+  return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
+                 "Reading the library's execution plan: expected one of version %u, got %zu bytes "
+                 "that are damaged: %s. Remedy: copy the library again, or compile it again.",
+                 TF_FORMAT_VERSION, bytes, wrong);
 }

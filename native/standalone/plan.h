@@ -18,23 +18,29 @@
 #define TF_FORMAT_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
+// Name, type of a record, and what `tf_plan` calls them.
+#define TF_SECTIONS(ROW)                                                                           \
+  ROW(TF_STRINGS, char, strings)                                                                   \
+  ROW(TF_METADATA, char, metadata)         /* JSON, ends with a zero byte */                       \
+  ROW(TF_EXTENSIONS, uint32_t, extensions) /* strings: OpenCL's, which the kernels need */         \
+  ROW(TF_ALLOCATIONS, tf_allocation, allocations)                                                  \
+  ROW(TF_WEIGHTS, tf_weight, weights)                                                              \
+  ROW(TF_SOURCES, uint8_t, sources) /* all programs', one DEFLATE stream (RFC 1951) */             \
+  ROW(TF_PROGRAMS, tf_program, programs)                                                           \
+  ROW(TF_LAUNCHES, tf_launch, launches) /* in order */                                             \
+  ROW(TF_ARGUMENTS, tf_argument, arguments)                                                        \
+  ROW(TF_INPUTS, tf_interface, inputs)                                                             \
+  ROW(TF_OUTPUTS, tf_interface, outputs)                                                           \
+  ROW(TF_REGIONS, tf_region, regions)                                                              \
+  ROW(TF_TEST_INPUTS, tf_test_input, test_inputs) /* one for each input, or none */                \
+  ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
+  ROW(TF_TEST_VALUES, double, test_values)
+
 typedef enum tf_section_name {
-  TF_STRINGS,       // bytes
-  TF_METADATA,      // bytes: JSON, ends with a zero byte
-  TF_EXTENSIONS,    // uint32_t: strings, OpenCL extensions that the kernels need
-  TF_ALLOCATIONS,   // tf_allocation
-  TF_WEIGHTS,       // tf_weight
-  TF_SOURCES,       // bytes: all programs' OpenCL C, one DEFLATE stream (RFC 1951)
-  TF_PROGRAMS,      // tf_program
-  TF_LAUNCHES,      // tf_launch, in order
-  TF_ARGUMENTS,     // tf_argument
-  TF_INPUTS,        // tf_interface
-  TF_OUTPUTS,       // tf_interface
-  TF_REGIONS,       // tf_region
-  TF_TEST_INPUTS,   // tf_test_input, one for each input; none: no self-test
-  TF_TEST_OUTPUTS,  // tf_test_output
-  TF_TEST_VALUES,   // double
-  TF_SECTION_COUNT
+#define TF_NAME(name, record, member) name,
+  TF_SECTIONS(TF_NAME)
+#undef TF_NAME
+      TF_SECTION_COUNT
 } tf_section_name;
 
 typedef struct tf_section {
@@ -157,21 +163,9 @@ typedef struct tf_test_output {
 // A plan that has been checked.
 typedef struct tf_plan {
   const tf_header* header;
-  const char* strings;
-  const char* metadata;
-  const uint32_t* extensions;
-  const tf_allocation* allocations;
-  const tf_weight* weights;
-  const uint8_t* sources;
-  const tf_program* programs;
-  const tf_launch* launches;
-  const tf_argument* arguments;
-  const tf_interface* inputs;
-  const tf_interface* outputs;
-  const tf_region* regions;
-  const tf_test_input* test_inputs;
-  const tf_test_output* test_outputs;
-  const double* test_values;
+#define TF_MEMBER(name, record, member) const record* member;
+  TF_SECTIONS(TF_MEMBER)
+#undef TF_MEMBER
 } tf_plan;
 
 static inline uint32_t tf_count(const tf_plan* plan, tf_section_name name) {

@@ -48,10 +48,10 @@ static tvmflow_status make_keys(tvmflow_model* m, tf_build* builds, const char* 
 
 static tvmflow_status describe_failure(tvmflow_model* m, const tf_build* b, uint32_t index) {
   const tf_opencl* const api = &m->device.api;
-  if (b->code == CL_MEM_OBJECT_ALLOCATION_FAILURE || b->code == CL_OUT_OF_HOST_MEMORY)
-    return tf_fail_opencl(&m->message, b->code, "Building program %u on device '%s'", index,
-                          m->device.name);
-  tf_fail_opencl(&m->message, b->code, "Building program %u on device '%s'", index, m->device.name);
+  const tvmflow_status status = tf_fail_opencl(
+      &m->message, b->code, "Building program %u on device '%s'", index, m->device.name);
+  // Compilers say that resources are missing where a kernel is at fault.
+  if (status == TVMFLOW_ERROR_MEMORY && b->code != CL_OUT_OF_RESOURCES) return status;
   tf_append(m->message.text, sizeof(m->message.text),
             " Remedy: update the device's driver, or compile the network for another device or "
             "storage.\nOptions: %s\nBuild log:\n",
@@ -202,7 +202,4 @@ void tf_programs_destroy(tvmflow_model* m) {
   free(m->steps);
   free(m->programs);
   free(m->program_keys);
-  m->steps = NULL;
-  m->programs = NULL;
-  m->program_keys = NULL;
 }

@@ -15,66 +15,51 @@ static double uniform(uint64_t seed, uint64_t i) {
   return (double)(z >> 40) * 0x1p-24;
 }
 
-static uint16_t to_bfloat(float value) {
+// Numbers of 16 bits by their dtype: the upper half of a float, or IEEE's.
+static uint16_t to_16_bits(uint32_t dtype, float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
-  return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  const uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);
+  return dtype == TVMFLOW_BFLOAT16 ? (uint16_t)(rounded >> 16) : ToHalf(value);
 }
 
-static float from_bfloat(uint16_t value) {
-  const uint32_t bits = (uint32_t)value << 16;
-  float result;
-  memcpy(&result, &bits, sizeof(result));
-  return result;
+static float from_16_bits(uint32_t dtype, uint16_t stored) {
+  const uint32_t bits = (uint32_t)stored << 16;
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return dtype == TVMFLOW_BFLOAT16 ? value : FromHalf(stored);
 }
 
-// Rounded down; the plan's limits are far from those of the type.
-static int64_t whole(double value) { return (int64_t)floor(value); }
-
-// One row for each dtype: its type in C, from and to a double.
-#define TF_DTYPES(ROW)                                                                             \
-  ROW(TVMFLOW_FLOAT32, float, (float)value, stored)                                                \
-  ROW(TVMFLOW_FLOAT16, uint16_t, ToHalf((float)value), FromHalf(stored))                           \
-  ROW(TVMFLOW_FLOAT64, double, value, stored)                                                      \
-  ROW(TVMFLOW_BFLOAT16, uint16_t, to_bfloat((float)value), from_bfloat(stored))                    \
-  ROW(TVMFLOW_INT8, int8_t, (int8_t)whole(value), stored)                                          \
-  ROW(TVMFLOW_INT16, int16_t, (int16_t)whole(value), stored)                                       \
-  ROW(TVMFLOW_INT32, int32_t, (int32_t)whole(value), stored)                                       \
-  ROW(TVMFLOW_INT64, int64_t, whole(value), (double)stored)                                        \
-  ROW(TVMFLOW_UINT8, uint8_t, (uint8_t)whole(value), stored)                                       \
-  ROW(TVMFLOW_UINT16, uint16_t, (uint16_t)whole(value), stored)                                    \
-  ROW(TVMFLOW_UINT32, uint32_t, (uint32_t)whole(value), stored)                                    \
-  ROW(TVMFLOW_UINT64, uint64_t, (uint64_t)whole(value), (double)stored)                            \
-  ROW(TVMFLOW_BOOL, uint8_t, whole(value) != 0, stored)
-
-static void store(uint32_t dtype, uint8_t* data, uint64_t i, double value) {
-  switch (dtype) {
-#define TF_STORE(name, type, to, from)                                                             \
-  case name: {                                                                                     \
-    const type stored = to;                                                                        \
-    memcpy(data + i * sizeof(type), &stored, sizeof(type));                                        \
-    break;                                                                                         \
-  }
-    TF_DTYPES(TF_STORE)
-#undef TF_STORE
-    default:
-      break;
-  }
+static bool is_16_bits(uint32_t dtype) {
+  return dtype == TVMFLOW_FLOAT16 || dtype == TVMFLOW_BFLOAT16;
 }
 
-static double load(uint32_t dtype, const uint8_t* data, uint64_t i) {
-  switch (dtype) {
-#define TF_LOAD(name, type, to, from)                                                              \
-  case name: {                                                                                     \
-    type stored;                                                                                   \
-    memcpy(&stored, data + i * sizeof(type), sizeof(type));                                        \
-    return from;                                                                                   \
-  }
-    TF_DTYPES(TF_LOAD)
-#undef TF_LOAD
-    default:
-      return NAN;
-  }
+static void store(uint32_t dtype, uint8_t* at, double value) {
+  const float single = (float)value;
+  const uint16_t half = to_16_bits(dtype, single);
+  // Rounded down; the first bytes of any integer, as numbers are little-endian.
+  int64_t whole = dtype < TVMFLOW_INT8 ? 0 : (int64_t)floor(value);
+  if (dtype == TVMFLOW_BOOL) whole = whole != 0;
+  const void* const from = dtype == TVMFLOW_FLOAT64   ? (const void*)&value
+                           : dtype == TVMFLOW_FLOAT32 ? (const void*)&single
+                           : is_16_bits(dtype)        ? (const void*)&half
+                                                      : (const void*)&whole;
+  memcpy(at, from, tf_dtype_bytes(dtype));
+}
+
+static double load(uint32_t dtype, const uint8_t* at) {
+  uint64_t bits = 0;
+  double value;
+  float single;
+  memcpy(&bits, at, tf_dtype_bytes(dtype));
+  memcpy(&value, &bits, sizeof(value));
+  memcpy(&single, &bits, sizeof(single));
+  if (dtype == TVMFLOW_FLOAT64) return value;
+  if (dtype == TVMFLOW_FLOAT32) return single;
+  if (is_16_bits(dtype)) return from_16_bits(dtype, (uint16_t)bits);
+  if (dtype >= TVMFLOW_UINT8) return (double)bits;
+  const uint32_t unused = 64 - 8 * tf_dtype_bytes(dtype);
+  return (double)((int64_t)(bits << unused) >> unused);
 }
 
 static tvmflow_status no_memory(tvmflow_model* m, uint64_t bytes) {
@@ -88,7 +73,8 @@ static tvmflow_status set(tvmflow_model* m, uint32_t index) {
   uint8_t* const data = malloc(t->bytes);
   if (!data) return no_memory(m, t->bytes);
   for (uint64_t i = 0; i < tf_elements(t); ++i)
-    store(t->dtype, data, i, test->low + (test->high - test->low) * uniform(test->seed, i));
+    store(t->dtype, data + i * tf_dtype_bytes(t->dtype),
+          test->low + (test->high - test->low) * uniform(test->seed, i));
   const tvmflow_status status =
       tvmflow_set_input(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
   free(data);
@@ -105,7 +91,7 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
     const double expected = m->plan.test_values[test->first_value + i];
     // An element that may be anything.
     if (isnan(expected)) continue;
-    const double got = load(t->dtype, data, i * test->stride);
+    const double got = load(t->dtype, data + i * test->stride * tf_dtype_bytes(t->dtype));
     // Infinities are right when they are the same.
     double error = got == expected ? 0 : fabs(got - expected);
     if (isnan(error)) error = INFINITY;

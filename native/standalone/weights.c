@@ -140,5 +140,4 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
 
 void tf_weights_close(tf_weights* weights) {
   if (weights->mapping) munmap(weights->mapping, weights->bytes);
-  *weights = (tf_weights){0};
 }
