@@ -1,9 +1,7 @@
-#include "build.h"
-
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "cache.h"
+#include "model.h"
 
 // Drivers' compilers need much memory: more at a time are not worth it.
 enum { MAX_THREADS = 4 };

@@ -48,6 +48,23 @@ struct tvmflow_model {
 tvmflow_status tf_memory_create(tvmflow_model* model);
 void tf_memory_destroy(tvmflow_model* model);
 
+// build.c: one program, taken from the cache or built by the driver.
+typedef struct tf_build {
+  const tvmflow_model* model;
+  const char* source;
+  size_t source_bytes;
+  char options[1024];
+  const uint8_t* key;
+  cl_program program;  // NULL, or to be released by who asked for it
+  cl_int code;         // of the call that failed
+  bool cached;
+} tf_build;
+
+// Builds all, several at a time.
+void tf_build_all(tf_build* builds, uint32_t count);
+// Builds one whose binary was of no use from its source.
+void tf_build_again(tf_build* build);
+
 // program.c: builds the programs, or takes them from the cache, and makes the kernels.
 tvmflow_status tf_programs_create(tvmflow_model* model);
 void tf_programs_destroy(tvmflow_model* model);

@@ -4,8 +4,6 @@
 
 #include "../opencl/host_features.h"
 #include "../opencl/sha256_state.h"
-#include "build.h"
-#include "cache.h"
 #include "inflate.h"
 #include "model.h"
 

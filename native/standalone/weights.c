@@ -92,23 +92,19 @@ static tvmflow_status check_header(const tf_weights* weights, const tf_plan* pla
 
 static tvmflow_status map_file(tf_weights* weights, const char* path, tf_message* message) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat status;
-  if (file < 0)
+  struct stat status = {0};
+  const char* wrong = file < 0 ? strerror(errno) : NULL;
+  if (!wrong && (fstat(file, &status) || !S_ISREG(status.st_mode))) wrong = "it is no file";
+  if (!wrong && (uint64_t)status.st_size < sizeof(tf_weights_header)) wrong = "it was cut short";
+  void* const mapping =
+      wrong ? NULL : mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+  const int code = errno;
+  if (file >= 0) close(file);
+  if (wrong)
     return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
                    "Opening the weights '%s': %s. Remedy: put the file that was written together "
                    "with the library beside it, or name it in the options' weights_path.",
-                   path, strerror(errno));
-  const bool sized = fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
-                     (uint64_t)status.st_size >= sizeof(tf_weights_header);
-  void* const mapping =
-      sized ? mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
-  const int code = errno;
-  close(file);
-  if (!sized)
-    return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
-                   "Reading the weights '%s': expected a file with weights, got none or one that "
-                   "was cut short. Remedy: copy it again.",
-                   path);
+                   path, wrong);
   if (mapping == MAP_FAILED)
     return tf_fail(message, TVMFLOW_ERROR_MEMORY, "Mapping the weights '%s': %s.", path,
                    strerror(code));

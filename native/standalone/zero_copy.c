@@ -73,13 +73,11 @@ static tvmflow_status use(tvmflow_model* m, const tf_interface* tensors, uint32_
 }
 
 tvmflow_status tvmflow_use_input(tvmflow_model* m, uint32_t index, void* cl_memory) {
-  const bool usable = m && !m->failed;
-  return use(m, usable ? m->plan.inputs : NULL, tvmflow_input_count(m), index, cl_memory,
+  return use(m, m ? m->plan.inputs : NULL, tvmflow_input_count(m), index, cl_memory,
              "Using memory as an input");
 }
 
 tvmflow_status tvmflow_use_output(tvmflow_model* m, uint32_t index, void* cl_memory) {
-  const bool usable = m && !m->failed;
-  return use(m, usable ? m->plan.outputs : NULL, tvmflow_output_count(m), index, cl_memory,
+  return use(m, m ? m->plan.outputs : NULL, tvmflow_output_count(m), index, cl_memory,
              "Using memory as an output");
 }
