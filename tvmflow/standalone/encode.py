@@ -131,7 +131,7 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[dict[str, Any]], dict[
     an entry for each.
     """
     total = sum(map(len, plan.sources.values()))
-    count = max(1, min(_PROGRAMS, total // _PROGRAM_BYTES))
+    count = max(1, min(_PROGRAMS, total // _PROGRAM_BYTES, len(plan.sources)))
     bins: list[list[str]] = [[] for _ in range(count)]
     sizes = [0] * count
     # The largest first, each to the least that there is.
