@@ -1,0 +1,113 @@
+"""``tvmflow compile --standalone`` and what the other commands make of the library."""
+
+from __future__ import annotations
+
+import shutil
+
+import onnxruntime
+import pytest
+
+import tvmflow
+from tvmflow.standalone.loaded import StandaloneModule
+from tvmflow.tolerance import assert_close
+
+pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
+OPTIONS = ("--device", "cpu", "--shape", "x/in=1,3,8,8", "--standalone")
+
+
+@pytest.fixture(scope="module")
+def library(model, folder):
+    """The tiny network as a library."""
+    shapes = {"x/in": (1, 3, 8, 8)}
+    with tvmflow.compile(
+        model, device="cpu", shapes=shapes, format="standalone", file_name="libtiny.so"
+    ) as made:
+        return made.save(folder / "libtiny.so")
+
+
+def test_compile_writes_a_library_that_runs(cli, model, tmp_path, inputs):
+    output = tmp_path / "libnet.so"
+    about = cli("compile", model, *OPTIONS, "-o", output, "--json").json
+    assert about["target"] == "opencl"
+    assert about["bytes"] == output.stat().st_size
+    assert about["weights_file"] is None
+    with tvmflow.load(output) as module:
+        assert isinstance(module, StandaloneModule)
+        got = module(inputs)
+        assert module.self_test().compared == 2 * 4 * 8 * 8
+    expected = onnxruntime.InferenceSession(model).run(None, inputs)
+    for info, reference in zip(module.outputs, expected, strict=True):
+        assert_close(got[info.name], reference, name=info.name)
+
+
+def test_weights_go_beside_the_library(cli, model, tmp_path, inputs):
+    output = tmp_path / "libnet.so"
+    about = cli("compile", model, *OPTIONS, "--embed-limit", "0", "-o", output, "--json").json
+    weights = tmp_path / "libnet.so.weights"
+    assert about["weights_file"] == str(weights)
+    assert cli("inspect", output, "--check", "--json").json["weights_file"] == weights.name
+    with tvmflow.load(output) as module:
+        module(inputs)
+    weights.rename(tmp_path / "gone")
+    cli("inspect", output).refused("its weights are neither inside nor in libnet.so.weights")
+
+
+def test_run_bench_and_verify(cli, model, library):
+    assert "y" in cli("run", library, "--random-seed", "1", "--json").stdout
+    assert cli("bench", library, "--runs", "2", "--json").json["runs"] == 2
+    assert "ONNX Runtime" in cli("verify", model, library, "--json").stdout
+
+
+def test_inspect_as_text(cli, library):
+    text = cli("inspect", library, "--kernels", "--weights", "--memory").stdout
+    for words in ("standalone library", "in the file", "512 values", "Memory objects", "1 program"):
+        assert words in " ".join(text.split())
+
+
+def test_inspect_as_json(cli, library):
+    about = cli("inspect", library, "--json").json
+    assert about["name"] == "tiny"
+    assert [entry["name"] for entry in about["inputs"]] == ["x/in", "z"]
+    assert [entry["dtype"] for entry in about["outputs"]] == ["float32", "bool"]
+    roles = [allocation["role"] for allocation in about["allocations"]]
+    assert (roles.count("input"), roles.count("output")) == (2, 2)
+    assert roles.count("weight") == len(about["weights"])
+    for launch in about["launches"]:
+        pairs = zip(launch["global"], launch["local"], strict=True)
+        assert all(size % group == 0 for size, group in pairs)
+
+
+def test_check_finds_a_changed_weight(cli, library, tmp_path):
+    copy = tmp_path / "copy.so"
+    shutil.copy(library, copy)
+    cli("inspect", copy, "--check")
+    content = bytearray(copy.read_bytes())
+    # The runtime has the word, too, as text; the weights come last.
+    begin = content.rindex(b"TVMFWGTS") + 128
+    content[begin + 4] ^= 1
+    copy.write_bytes(content)
+    cli("inspect", copy, "--check").refused("the weights are not what was written")
+
+
+def test_a_damaged_plan_is_told(cli, library, tmp_path):
+    copy = tmp_path / "copy.so"
+    content = bytearray(library.read_bytes())
+    begin = content.index(b'"name":"tiny"')
+    content[begin + 9] ^= 1
+    copy.write_bytes(content)
+    cli("inspect", copy).refused("cut short or damaged")
+
+
+def test_what_a_standalone_module_does_not_carry(cli, library):
+    cli("inspect", library, "--schedules").refused("carries neither placements nor schedules")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--target", "llvm", "--standalone"), "its runtime is for opencl"),
+        (("--format", "onnx"), "expected one of tvm, standalone"),
+    ],
+)
+def test_forms_that_are_impossible(cli, model, options, words):
+    cli("compile", model, "--shape", "x/in=1,3,8,8", *options).refused(words)
