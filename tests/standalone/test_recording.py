@@ -5,6 +5,7 @@ from __future__ import annotations
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 from itertools import pairwise
 
+import drivers
 import numpy as np
 import pytest
 import runtime_build
@@ -19,9 +20,8 @@ RNG = np.random.default_rng(3)
 W, X = (RNG.normal(size=SIZE).astype(np.float32) for _ in range(2))
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The library of ``y = 2 x + w``, five times over, and the driver."""
+def network() -> Plan:
+    """``y = 2 x + w``, five times over."""
     plan = Plan(ADD)
     tensors = [plan.buffer(4 * SIZE) for _ in range(LAUNCHES + 1)]
     weight = plan.buffer(4 * SIZE)
@@ -30,6 +30,13 @@ def built(tmp_path_factory):
         plan.launch("add", [x, weight, y, np.float32(2)], (SIZE,))
     plan.input("x", (SIZE,), tensors[0])
     plan.output("y", (SIZE,), tensors[-1])
+    return plan
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The library and the driver."""
+    plan = network()
     folder = tmp_path_factory.mktemp("recording")
     library = runtime_build.link(folder / "libnet.so", plan.encode(), plan.weights())
     return library, build_fake(folder)
@@ -41,7 +48,7 @@ def fake(built):
     fake.fake_reset()
     yield fake
     fake.fake_reset()
-    for name in ("EXTENSIONS", "RECORDABLE"):
+    for name in ("EXTENSIONS", "RECORDABLE", "DEVICES"):
         fake.set(name, None)
 
 
@@ -83,6 +90,30 @@ def test_options_turn_it_off(built, fake, flags):
         check(model, fake)
         assert model.describe()["recording"] == ""
     assert fake.fake_count(b"replays") == 0
+
+
+def test_nothing_is_recorded_on_a_cpu(built, fake):
+    fake.set("EXTENSIONS", EXTENSIONS["khr"])
+    fake.set("DEVICES", "cpu")
+    with Model(built[0], opencl_library=built[1]) as model:
+        check(model, fake)
+    assert fake.fake_count(b"replays") == 0
+
+
+@pytest.mark.opencl
+def test_pocl_repeats_what_it_recorded(tmp_path):
+    path = next(driver.path for driver in drivers.DRIVERS if driver.name == "system-pocl")
+    if not path:
+        pytest.skip("PoCL is not installed")
+    plan = network()
+    flags = "-DTF_RECORD_ON_CPUS=1"
+    library = runtime_build.link(tmp_path / "libnet.so", plan.encode(), plan.weights(), flags)
+    with Model(library, opencl_library=path) as model:
+        for index in range(3):
+            np.testing.assert_allclose(
+                model(X + index)[0], expected(X + index), rtol=1e-5, atol=1e-4
+            )
+        assert model.describe()["recording"] == EXTENSIONS["khr"]
 
 
 def test_a_driver_without_extensions_is_not_asked(built, fake):
