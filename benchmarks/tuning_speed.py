@@ -222,10 +222,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=FAMILIES, help="families; nothing is written")
     options = parser.parse_args()
     device = opencl_device()
-    rows = [
-        compare(task, options.trials, options.seconds, options.seed)
-        for task in tasks(options.only or list(FAMILIES))
-    ]
+    rows = []
+    for task in tasks(options.only or list(FAMILIES)):
+        rows.append(compare(task, options.trials, options.seconds, options.seed))
+        found = {name: rows[-1][name] for name in ("family", "speed_ratio", "quality_ratio")}
+        print(found, flush=True)
     speed, quality = (
         statistics.geometric_mean(row[name] for row in rows)
         for name in ("speed_ratio", "quality_ratio")
