@@ -125,12 +125,20 @@ if runs:
 print(json.dumps(found))
 """
 
-#: The time of runs that do nothing but enqueue: each kernel by itself, and a recording.
+#: The time of runs that do nothing but enqueue, each kernel by itself and a recording; and what is
+#: resident then besides the device's memory, all of which is resident with this driver.
 OVERHEAD = """
 import ctypes, json, sys, time
 import tvmflow
 from tvmflow.standalone.binding import Library, Options
+
+def resident():
+    fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(fields["VmRSS"].split()[0]) / 1024
+
 library, found = Library(sys.argv[1]), {}
+ctypes.CDLL(sys.argv[2])
+before = resident()
 for name, flags in (("one by one", 2), ("recorded", 0)):
     options = Options(ctypes.sizeof(Options), 0, flags, sys.argv[2].encode())
     model = ctypes.c_void_p()
@@ -141,6 +149,7 @@ for name, flags in (("one by one", 2), ("recorded", 0)):
         run(model)
         times.append((time.perf_counter() - started) * 1e6)
     found[name] = sorted(times)[len(times) // 2]
+    found.setdefault("mb", resident() - before - float(sys.argv[3]))
 print(json.dumps(found))
 """
 
@@ -233,11 +242,14 @@ def main() -> None:
             rows += [(driver.name, *row) for row in verdicts(measured["judged"])]
         stub = build_fake(folder, "-O2")
         env = {"FAKE_OPENCL_STUB": "1", "FAKE_OPENCL_EXTENSIONS": "cl_khr_command_buffer"}
-        us = in_process(OVERHEAD, str(module), str(stub), env=env)
+        device_mb = sizes["weights_mb"] + sizes["plan_mb"]
+        us = in_process(OVERHEAD, str(module), str(stub), str(device_mb), env=env)
+        mb = us.pop("mb")
         launches = len(plan[Section.LAUNCHES])
         common = {
             "us of the host for a kernel": us["one by one"] / launches,
             "KB of the library besides weights": (module.stat().st_size - weights) / 1024,
+            "MB besides plan and weights": mb,
         }
     rows += [("any", *row) for row in verdicts(common)]
     report("Standalone MobileNetV2", ("driver", "", "measured", "limit", ""), rows)
