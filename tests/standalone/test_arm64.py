@@ -12,17 +12,23 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from fake_opencl import SOURCES
+from networks import Graph
 from small_plans import add_plan
 
+import tvmflow
 from tvmflow.deploy.link import Host, tools
 from tvmflow.deploy.tool import Tool, ziglang
 from tvmflow.standalone.link import link_library
 from tvmflow.standalone.toolchain import FLAGS
+from tvmflow.tolerance import compare
+from tvmflow.verify import run_reference
 
 HERE = Path(__file__).parent / "arm64"
 NATIVE = Path(__file__).parents[2] / "native"
@@ -134,7 +140,7 @@ def use(emulator: list[str], program: Path, library: Path, opencl: object) -> di
     assert "good" in found
     expected = np.fromfile(folder / "expected.bin", np.float32)
     output = np.fromfile(folder / "output.bin", np.float32)[: len(expected)]
-    np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
+    assert compare("y", output, expected).passed
     return found
 
 
@@ -253,7 +259,52 @@ def pocl(compile_arm64, tmp_path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_pocl_on_arm(pocl, program, network):
-    found = use(pocl, program, network("linux-arm64"), "-")
+@HOSTS
+def test_pocl_on_arm(host, pocl, program, android, network):
+    emulator, library = on_host(host, pocl, android)
+    found = use(emulator, program, network(host), library)
     assert found["self-test"] == [str(COUNT)]
     assert "pocl" in found["describe"][0].lower()
+
+
+@pytest.mark.slow
+@HOSTS
+def test_a_network_on_arm(host, pocl, program, android, tmp_path):
+    """Compiled here for an Adreno, with the numbers of ONNX Runtime."""
+    graph = Graph(1, 3, 18, 13)
+    a = graph.conv("x", 13, 3, stride=2)
+    b = graph.node("Relu", [a], 13)
+    c = graph.conv(graph.conv(b, 13, 3, groups=13), 6)
+    model = tmp_path / "net.onnx"
+    y = graph.node("Add", [c, graph.conv(b, 6)], 6)
+    onnx.save(graph.model(y), model)
+    module = tvmflow.compile(
+        model,
+        target="opencl",
+        device="adreno",
+        # In emulation, PoCL crashes in functions of images.
+        storage="buffer",
+        host=host,
+        format="standalone",
+        file_name="libnet.so",
+    )
+    with closing(module):
+        path = module.save(tmp_path / "libnet.so")
+    x = np.random.default_rng(6).normal(size=(1, 3, 18, 13)).astype(np.float32)
+    x.tofile(tmp_path / "input.bin")
+    run_reference(model, {"x": x}, [y])[0][y].tofile(tmp_path / "expected.bin")
+    emulator, library = on_host(host, pocl, android)
+    found = use(emulator, program, path, library)
+    assert len(found["kernel"]) >= 4
+    assert int(found["self-test"][0]) > 100
+
+
+def on_host(host: str, pocl: list[str], android: list[str]) -> tuple[list[str], str]:
+    """The emulator for a host, and PoCL's loader."""
+    sysroot = os.environ["TVMFLOW_ARM64_SYSROOT"]
+    if host == "android-arm64":
+        # Both are put in front: what PoCL needs, and what Android has.
+        before = next(word for word in pocl if word.startswith("LD_PRELOAD="))
+        own = android[-1].removeprefix("LD_PRELOAD=")
+        pocl = [f"{word}:{own}" if word == before else word for word in pocl] + android[:2]
+    return pocl, f"{sysroot}/usr/lib/aarch64-linux-gnu/libOpenCL.so.1"

@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
   char path[512];
   tvmflow_model* model;
   if (argc != 4) return 2;
+  setvbuf(stdout, NULL, _IOLBF, 0);  // what was printed is seen even after a crash
   const char* reason = tvmflow_library_open(&net, argv[1]);
   if (reason) {
     printf("not loaded: %s\n", reason);
