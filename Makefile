@@ -17,7 +17,7 @@ JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.made
-NATIVE := $(shell find native -name "*.cc" -o -name "*.c" -o -name "*.h")
+NATIVE := $(shell find native -name "*.cc" -o -name "*.c" -o -name "*.h" -o -name "*.hpp")
 # What the plug-in is built from, and what decides which packages are installed.
 SOURCES := pyproject.toml setup.py $(NATIVE)
 BUILD_REQUIRES = $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d ',')

@@ -123,3 +123,13 @@ def test_what_the_guide_shows_compiles(language, tmp_path):
     source.write_text("\n".join(body) + "\n", encoding="utf-8")
     command = [*C_COMPILER, "-std=c11"] if language == "c" else [*CPP_COMPILER, "-std=c++17"]
     subprocess.run([*command, "-fsyntax-only", f"-I{NATIVE}", str(source)], check=True)
+
+
+@pytest.mark.parametrize("standard", ["c99", "c11", "c++11", "c++20"])
+def test_headers_compile_without_a_warning(standard, tmp_path):
+    headers = ["tvmflow.h", "tvmflow_library.h", *(["tvmflow.hpp"] if standard == "c++20" else [])]
+    suffix, compiler = (".cpp", CPP_COMPILER) if "+" in standard else (".c", C_COMPILER)
+    source = (tmp_path / "headers").with_suffix(suffix)
+    source.write_text("".join(f'#include "{header}"\n' for header in headers))
+    flags = (f"-std={standard}", *WARNINGS, "-fsyntax-only", f"-I{NATIVE}")
+    subprocess.run([*compiler, *flags, str(source)], check=True)

@@ -98,6 +98,25 @@ def test_python_gets_the_numbers_of_the_reference(network, library, image):
 
 
 @pytest.mark.onnxruntime
+@pytest.mark.parametrize(("kept", "dtype"), [("texture", "fp16"), ("nchw4c", "fp32")])
+def test_python_takes_blocked_inputs_and_those_of_the_model(network, image, kept, dtype):
+    with tvmflow.compile(
+        network,
+        target="opencl",
+        device="adreno",
+        dtype=dtype,
+        keep_layout={"image": kept},
+        format="standalone",
+    ) as module:
+        (info,) = module.inputs
+        assert (info.shape, info.layout) == ((1, 1, 33, 31, 4), "NCHW4c")
+        assert verify(network, module, {"image": image}).passed
+        blocked = np.zeros(info.shape, np.float32)
+        blocked[:, 0, :, :, :3] = image.transpose(0, 2, 3, 1)
+        np.testing.assert_array_equal(module(blocked)[0], module(image)[0])
+
+
+@pytest.mark.onnxruntime
 def test_the_command_line_takes_it_like_any_module(network, library, tmp_path):
     tvm = (sys.executable, "-m", "tvmflow.cli")
     verified = json.loads(run(*tvm, "verify", network, library, "--json"))
