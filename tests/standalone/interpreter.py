@@ -32,11 +32,12 @@ class Interpreter:
         for number in range(len(self.memory)):
             size = int(self.allocations[number]["bytes"])
             self._write(number, np.full(size, 0xFF, np.uint8))
-        self.weights = np.memmap(weights, np.uint8, "r")
+        data = np.memmap(weights, np.uint8, "r") if weights.exists() else np.zeros(0, np.uint8)
+        assert len(data) == plan.header["weight_bytes"]
         for weight in plan[Section.WEIGHTS]:
             begin, size = int(weight["offset"]), int(weight["bytes"])
             assert begin % 128 == 0
-            self._write(int(weight["allocation"]), self.weights[begin : begin + size])
+            self._write(int(weight["allocation"]), data[begin : begin + size])
         programs = [self._program(program) for program in plan[Section.PROGRAMS]]
         self.kernels = [self._kernel(programs, launch) for launch in plan[Section.LAUNCHES]]
 

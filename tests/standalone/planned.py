@@ -10,11 +10,15 @@ import onnx.parser
 import onnxruntime
 from interpreter import Interpreter
 
+import tvmflow
 from tvmflow.compilation import STANDALONE, Compilation
 from tvmflow.deploy.artifact import EMBED_LIMIT_BYTES
 from tvmflow.deploy.kept import all_to_logical
+from tvmflow.deploy.link import Host
 from tvmflow.stages import STAGES
 from tvmflow.standalone.export import make_plan, write_plan
+from tvmflow.standalone.link import link_library
+from tvmflow.standalone.loaded import StandaloneModule
 from tvmflow.standalone.plan import Plan
 from tvmflow.standalone.self_test import values_of
 from tvmflow.target import resolve, with_dtype, with_storage
@@ -62,15 +66,29 @@ def seeded_arrays(plan: Plan) -> dict[str, np.ndarray]:
 
 
 def assert_right(plan: Plan, model: Any, folder: Path) -> dict[str, np.ndarray]:
-    """Compare what the plan's bytes give with ONNX Runtime; returns the outputs."""
-    content = write_plan(plan, folder / "weights")
+    """Compare what the plan's bytes give with ONNX Runtime; returns the outputs.
+
+    The library with the same plan must give the same, and pass its self-test.
+    """
+    weights = folder / "weights"
+    content = write_plan(plan, weights)
     arrays = seeded_arrays(plan)
     inputs, outputs = [i.info for i in plan.inputs], [o.info for o in plan.outputs]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     session = onnxruntime.InferenceSession(source)
     references = session.run([o.name for o in outputs], all_to_logical(inputs, arrays))
-    got = all_to_logical(outputs, Interpreter(content, folder / "weights")(arrays))
+    interpreted = Interpreter(content, weights)(arrays)
+    got = all_to_logical(outputs, interpreted)
     table = table_for(plan.metadata)
     for info, reference in zip(outputs, references, strict=True):
         assert_close(got[info.name], reference, table, info.name)
+    library = folder / "libplan.so"
+    held = weights if weights.exists() else None
+    link_library(content, held, Host.native(), library, embed=True)
+    with tvmflow.load(library) as module:
+        assert isinstance(module, StandaloneModule)
+        from_library = all_to_logical(outputs, dict(module(arrays).items()))
+        module.self_test()
+    for info in outputs:
+        np.testing.assert_array_equal(from_library[info.name], got[info.name], info.name)
     return got

@@ -25,11 +25,34 @@ def model_of(name, folder):
     return path
 
 
+#: Traps of each kind, for what is not tested with all of them.
+KINDS = ("fire", "u_net", "squeeze_and_excite", "channels_Softmax")
+
+
+def is_usual(name: str, device: str, dtype: str) -> bool:
+    """Whether a case runs without being asked for: drivers compile their kernels for minutes."""
+    if name in MODELS:
+        return (name, device, dtype) == ("mobilenet_v2", "adreno", "fp32")
+    if name in KINDS:
+        return (device, dtype) != ("cpu", "fp32")
+    return (device, dtype) == ("adreno", "fp32")
+
+
+CASES = [
+    pytest.param(
+        *(name, device, dtype),
+        marks=[] if is_usual(name, device, dtype) else [pytest.mark.slow],
+        id=f"{name}-{device}-{dtype}",
+    )
+    for name in (*MODELS, *NETWORKS)
+    for device in ("adreno", "cpu")
+    for dtype in ("fp32", "fp16")
+]
+
+
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-@pytest.mark.parametrize("device", ["cpu", "adreno"])
-@pytest.mark.parametrize("name", [*MODELS, *NETWORKS])
+@pytest.mark.parametrize(("name", "device", "dtype"), CASES)
 def test_network(name, device, dtype, tmp_path):
     model = model_of(name, tmp_path)
     assert_right(plan_of(model, device, dtype=dtype), model, tmp_path)

@@ -81,7 +81,7 @@ def _host(job: Compilation) -> Host:
 
 
 def write_plan(plan: Plan, weights: Path) -> bytes:
-    """Write the file of the weights, and return the plan's bytes."""
+    """Write the file of the weights, if there are any, and return the plan's bytes."""
     return encode(plan, write_weights(weights, plan.weights))
 
 
@@ -91,12 +91,8 @@ def write_library(job: Compilation) -> None:
 
     plan = make_plan(job)
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
-        weights = Path(folder) / "weights"
-        content = write_plan(plan, weights)
-        link_library(
-            content,
-            weights if plan.weights else None,
-            _host(job),
-            job.output,
-            embed=weights.stat().st_size <= job.embed_limit_bytes,
-        )
+        file = Path(folder) / "weights"
+        content = write_plan(plan, file)
+        weights = file if file.exists() else None
+        embed = weights is None or weights.stat().st_size <= job.embed_limit_bytes
+        link_library(content, weights, _host(job), job.output, embed=embed)

@@ -27,7 +27,12 @@ class WrittenWeights:
 
 
 def write_weights(path: Path, weights: Mapping[str, WeightLike]) -> WrittenWeights:
-    """Write weights behind their header, each at a multiple of `WEIGHT_ALIGNMENT`."""
+    """Write weights behind their header, each at a multiple of `WEIGHT_ALIGNMENT`.
+
+    Without any weights there is no file.
+    """
+    if not weights:
+        return WrittenWeights({}, {}, bytes(32), 0)
     offsets, sizes = {}, {}
     digest = hashlib.sha256()
     with open(path, "wb") as file:
