@@ -1,4 +1,4 @@
-// What `ai.tvmflow.Model` calls (examples/android has the class).
+// What `ai.tvmflow.Native` calls (examples/android has the class).
 //
 // The virtual machine takes these functions from the first library that it loads, and every
 // library has them: they use the library that they are given, never their own model.  Texts are
@@ -34,7 +34,7 @@ typedef void (*tf_set_double_region)(tf_jni, tf_object, int32_t, int32_t, const 
 typedef void* (*tf_get_address)(tf_jni, tf_object);
 typedef int64_t (*tf_get_capacity)(tf_jni, tf_object);
 
-#define TF_NATIVE(result, name) TVMFLOW_API result Java_ai_tvmflow_Model_##name
+#define TF_NATIVE(result, name) TVMFLOW_API result Java_ai_tvmflow_Native_##name
 #define TF_CALL(env, type, number) ((type)(*(env))[number])
 
 // What Java's `handle` is the address of.
@@ -92,7 +92,7 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
 }
 
 // 0 without memory; else a handle that must be closed, also when opening failed.
-TF_NATIVE(int64_t, nativeOpen)
+TF_NATIVE(int64_t, open)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
  tf_object opencl, int32_t device, int32_t flags) {
   (void)class;
@@ -113,7 +113,7 @@ TF_NATIVE(int64_t, nativeOpen)
   return (int64_t)(intptr_t)opened;
 }
 
-TF_NATIVE(void, nativeClose)(tf_jni env, tf_object class, int64_t handle) {
+TF_NATIVE(void, close)(tf_jni env, tf_object class, int64_t handle) {
   (void)env, (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened == NULL) return;
@@ -123,14 +123,14 @@ TF_NATIVE(void, nativeClose)(tf_jni env, tf_object class, int64_t handle) {
 }
 
 // Of the last call with this handle.
-TF_NATIVE(int32_t, nativeStatus)(tf_jni env, tf_object class, int64_t handle) {
+TF_NATIVE(int32_t, status)(tf_jni env, tf_object class, int64_t handle) {
   (void)env, (void)class;
   const tf_opened* opened = tf_from_handle(handle);
   return opened ? (int32_t)opened->status : TVMFLOW_ERROR_ARGUMENT;
 }
 
 // The last failure's message.
-TF_NATIVE(tf_object, nativeMessage)(tf_jni env, tf_object class, int64_t handle) {
+TF_NATIVE(tf_object, message)(tf_jni env, tf_object class, int64_t handle) {
   (void)class;
   const tf_opened* opened = tf_from_handle(handle);
   const char* text = "";
@@ -142,14 +142,14 @@ TF_NATIVE(tf_object, nativeMessage)(tf_jni env, tf_object class, int64_t handle)
   return tf_new_bytes(env, text, strlen(text));
 }
 
-TF_NATIVE(tf_object, nativeDescribe)(tf_jni env, tf_object class, int64_t handle) {
+TF_NATIVE(tf_object, describe)(tf_jni env, tf_object class, int64_t handle) {
   (void)class;
   const tf_opened* opened = tf_from_handle(handle);
   const char* text = opened && opened->model ? opened->library.describe(opened->model) : "";
   return tf_new_bytes(env, text, strlen(text));
 }
 
-TF_NATIVE(int32_t, nativeCount)
+TF_NATIVE(int32_t, count)
 (tf_jni env, tf_object class, int64_t handle, uint8_t outputs) {
   (void)env, (void)class;
   const tf_opened* opened = tf_from_handle(handle);
@@ -159,7 +159,7 @@ TF_NATIVE(int32_t, nativeCount)
 }
 
 // Name, zero byte, layout; `numbers` gets dtype, bytes, image size and shape.  NULL on failure.
-TF_NATIVE(tf_object, nativeTensor)
+TF_NATIVE(tf_object, tensor)
 (tf_jni env, tf_object class, int64_t handle, uint8_t output, int32_t index, tf_object numbers) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
@@ -198,7 +198,7 @@ static char* tf_buffer_memory(tf_jni env, tf_object buffer, int32_t offset, int3
   return memory && (int64_t)offset + bytes <= capacity ? memory + offset : NULL;
 }
 
-TF_NATIVE(int32_t, nativeSetInput)
+TF_NATIVE(int32_t, setInput)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, int32_t dtype, tf_object buffer,
  int32_t offset, int32_t bytes) {
   (void)class;
@@ -210,7 +210,7 @@ TF_NATIVE(int32_t, nativeSetInput)
                                                     (tvmflow_dtype)dtype, memory, (size_t)bytes);
 }
 
-TF_NATIVE(int32_t, nativeGetOutput)
+TF_NATIVE(int32_t, getOutput)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, int32_t dtype, tf_object buffer,
  int32_t offset, int32_t bytes) {
   (void)class;
@@ -228,13 +228,13 @@ TF_NATIVE(int32_t, nativeGetOutput)
     if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;                    \
     return opened->status = opened->library.function(opened->model);                               \
   }
-TF_STEP(nativeRun, run)
-TF_STEP(nativeStart, start)
-TF_STEP(nativeWait, wait)
+TF_STEP(run, run)
+TF_STEP(start, start)
+TF_STEP(await, wait)
 
 // Lines of kernel, function, start and end, with tabs between them; NULL on failure.  Names are
 // identifiers of OpenCL C: they have no tabs.
-TF_NATIVE(tf_object, nativeProfile)(tf_jni env, tf_object class, int64_t handle) {
+TF_NATIVE(tf_object, profile)(tf_jni env, tf_object class, int64_t handle) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened == NULL || opened->model == NULL) return NULL;
@@ -261,7 +261,7 @@ TF_NATIVE(tf_object, nativeProfile)(tf_jni env, tf_object class, int64_t handle)
 }
 
 // `numbers` gets largest error, tolerance used and elements compared.
-TF_NATIVE(int32_t, nativeSelfTest)
+TF_NATIVE(int32_t, selfTest)
 (tf_jni env, tf_object class, int64_t handle, tf_object numbers) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);

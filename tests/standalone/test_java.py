@@ -44,9 +44,9 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_p
 
 
 def test_the_natives_of_the_class_are_those_of_the_library(mock):
-    declared = re.findall(r"native [\w\[\]]+ (native\w+)\(", _read(JAVA / "ai/tvmflow/Model.java"))
+    declared = re.findall(r"native [\w\[\]]+ (\w+)\(", _read(JAVA / "ai/tvmflow/Native.java"))
     exported = subprocess.run(["nm", "-D", mock], check=True, capture_output=True, text=True).stdout
-    found = re.findall(r" T Java_ai_tvmflow_Model_(\w+)", exported)
+    found = re.findall(r" T Java_ai_tvmflow_Native_(\w+)", exported)
     assert sorted(declared) == sorted(found)
     assert len(found) > 10
 

@@ -3,7 +3,6 @@ package ai.tvmflow;
 import java.io.Closeable;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -61,11 +60,11 @@ public final class Model implements Closeable {
                 System.loadLibrary(library);
             }
             handle =
-                    nativeOpen(
-                            utf8(file),
-                            utf8(options.cacheFolder()),
-                            utf8(options.weights()),
-                            utf8(options.openclLibrary()),
+                    Native.open(
+                            Native.utf8(file),
+                            Native.utf8(options.cacheFolder()),
+                            Native.utf8(options.weights()),
+                            Native.utf8(options.openclLibrary()),
                             options.device(),
                             options.flags());
         } catch (UnsatisfiedLinkError error) {
@@ -78,10 +77,10 @@ public final class Model implements Closeable {
             throw new OutOfMemoryError("Opening the library " + library + " failed: no memory.");
         }
         try {
-            check(handle, nativeStatus(handle));
+            Native.check(handle, Native.status(handle));
             return new Model(handle);
         } catch (RuntimeException | Error error) {
-            nativeClose(handle);
+            Native.close(handle);
             throw error;
         }
     }
@@ -98,7 +97,7 @@ public final class Model implements Closeable {
 
     /** Network, target, versions, memory, device and driver, as JSON. */
     public synchronized String describe() {
-        return text(nativeDescribe(opened()));
+        return Native.text(Native.describe(opened()));
     }
 
     /**
@@ -127,17 +126,17 @@ public final class Model implements Closeable {
 
     /** Runs the network and waits for it. */
     public synchronized void run() {
-        check(opened(), nativeRun(handle));
+        Native.check(opened(), Native.run(handle));
     }
 
     /** Starts a run and returns at once; {@link #await} or {@link #getOutput} waits for it. */
     public synchronized void start() {
-        check(opened(), nativeStart(handle));
+        Native.check(opened(), Native.start(handle));
     }
 
     /** Waits for what was started. */
     public synchronized void await() {
-        check(opened(), nativeWait(handle));
+        Native.check(opened(), Native.await(handle));
     }
 
     /** Copies an output into the buffer, from its position on; the position stays. */
@@ -178,12 +177,12 @@ public final class Model implements Closeable {
      * with {@link ModelOptions#profile}.
      */
     public synchronized List<Kernel> profile() {
-        byte[] lines = nativeProfile(opened());
+        byte[] lines = Native.profile(opened());
         if (lines == null) {
-            throw failure(handle);
+            throw Native.failure(handle);
         }
         List<Kernel> kernels = new ArrayList<>();
-        for (String line : text(lines).split("\n")) {
+        for (String line : Native.text(lines).split("\n")) {
             if (!line.isEmpty()) {
                 kernels.add(Kernel.parse(line));
             }
@@ -197,10 +196,10 @@ public final class Model implements Closeable {
      */
     public synchronized SelfTest selfTest() {
         double[] numbers = new double[3];
-        int status = nativeSelfTest(opened(), numbers);
+        int status = Native.selfTest(opened(), numbers);
         boolean wrong = status == ModelException.Status.WRONG.code;
         if (!wrong) {
-            check(handle, status);
+            Native.check(handle, status);
         }
         return new SelfTest(!wrong, numbers[0], numbers[1], (long) numbers[2]);
     }
@@ -209,7 +208,7 @@ public final class Model implements Closeable {
     @Override
     public synchronized void close() {
         if (handle != 0) {
-            nativeClose(handle);
+            Native.close(handle);
             handle = 0;
         }
     }
@@ -228,13 +227,13 @@ public final class Model implements Closeable {
 
     private List<Tensor> tensors(boolean output) {
         List<Tensor> found = new ArrayList<>();
-        for (int index = 0; index < nativeCount(handle, output); ++index) {
+        for (int index = 0; index < Native.count(handle, output); ++index) {
             long[] numbers = new long[Tensor.NUMBERS];
-            byte[] texts = nativeTensor(handle, output, index, numbers);
+            byte[] texts = Native.tensor(handle, output, index, numbers);
             if (texts == null) {
-                throw failure(handle);
+                throw Native.failure(handle);
             }
-            found.add(Tensor.of(text(texts), numbers));
+            found.add(Tensor.of(Native.text(texts), numbers));
         }
         return Collections.unmodifiableList(found);
     }
@@ -275,72 +274,16 @@ public final class Model implements Closeable {
     private void setInput(int index, Tensor tensor, ByteBuffer direct) {
         int dtype = tensor.dtype.code();
         int position = direct.position();
-        check(
+        Native.check(
                 opened(),
-                nativeSetInput(handle, index, dtype, direct, position, tensor.bytes));
+                Native.setInput(handle, index, dtype, direct, position, tensor.bytes));
     }
 
     private void getOutput(int index, Tensor tensor, ByteBuffer direct) {
         int dtype = tensor.dtype.code();
         int position = direct.position();
-        check(
+        Native.check(
                 opened(),
-                nativeGetOutput(handle, index, dtype, direct, position, tensor.bytes));
+                Native.getOutput(handle, index, dtype, direct, position, tensor.bytes));
     }
-
-    private static void check(long handle, int status) {
-        if (status != 0) {
-            throw failure(handle);
-        }
-    }
-
-    private static ModelException failure(long handle) {
-        return new ModelException(
-                ModelException.Status.of(nativeStatus(handle)), text(nativeMessage(handle)), null);
-    }
-
-    private static byte[] utf8(Object text) {
-        return text == null ? null : text.toString().getBytes(StandardCharsets.UTF_8);
-    }
-
-    private static String text(byte[] utf8) {
-        return new String(utf8, StandardCharsets.UTF_8);
-    }
-
-    private static native long nativeOpen(
-            byte[] library,
-            byte[] cacheFolder,
-            byte[] weights,
-            byte[] opencl,
-            int device,
-            int flags);
-
-    private static native void nativeClose(long handle);
-
-    private static native int nativeStatus(long handle);
-
-    private static native byte[] nativeMessage(long handle);
-
-    private static native byte[] nativeDescribe(long handle);
-
-    private static native int nativeCount(long handle, boolean outputs);
-
-    private static native byte[] nativeTensor(
-            long handle, boolean output, int index, long[] numbers);
-
-    private static native int nativeSetInput(
-            long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
-
-    private static native int nativeGetOutput(
-            long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
-
-    private static native int nativeRun(long handle);
-
-    private static native int nativeStart(long handle);
-
-    private static native int nativeWait(long handle);
-
-    private static native byte[] nativeProfile(long handle);
-
-    private static native int nativeSelfTest(long handle, double[] numbers);
 }

@@ -1,0 +1,67 @@
+package ai.tvmflow;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+
+/**
+ * The functions of {@code jni.c}, which every library has: those of the library that was loaded
+ * first are bound, and serve all. Texts are UTF-8, because the strings of JNI are not.
+ */
+final class Native {
+    private Native() {}
+
+    static void check(long handle, int status) {
+        if (status != 0) {
+            throw failure(handle);
+        }
+    }
+
+    static ModelException failure(long handle) {
+        return new ModelException(
+                ModelException.Status.of(status(handle)), text(message(handle)), null);
+    }
+
+    static byte[] utf8(Object text) {
+        return text == null ? null : text.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    static String text(byte[] utf8) {
+        return new String(utf8, StandardCharsets.UTF_8);
+    }
+
+    static native long open(
+            byte[] library,
+            byte[] cacheFolder,
+            byte[] weights,
+            byte[] opencl,
+            int device,
+            int flags);
+
+    static native void close(long handle);
+
+    static native int status(long handle);
+
+    static native byte[] message(long handle);
+
+    static native byte[] describe(long handle);
+
+    static native int count(long handle, boolean outputs);
+
+    static native byte[] tensor(long handle, boolean output, int index, long[] numbers);
+
+    static native int setInput(
+            long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
+
+    static native int getOutput(
+            long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
+
+    static native int run(long handle);
+
+    static native int start(long handle);
+
+    static native int await(long handle);
+
+    static native byte[] profile(long handle);
+
+    static native int selfTest(long handle, double[] numbers);
+}
