@@ -107,41 +107,41 @@ def fake(tmp_path_factory) -> Path:
     return build_fake(tmp_path_factory.mktemp("driver"), *SANITIZERS)
 
 
+def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
+    """Write a plan's input, output and weights; return what a program with it is linked with."""
+    rng = np.random.default_rng(7)
+    w = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
+    plan = PLANS[name](w)
+    x = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
+    tested = uniform(3, -1, 1, COUNT)
+    plan.test([(3, -1.0, 1.0)], {0: SCALE * tested + w}, rtol=2e-3, atol=2e-3)
+    x.tofile(folder / "input.bin")
+    (SCALE * x + w).tofile(folder / "expected.bin")
+    (folder / "weights.bin").write_bytes(plan.weights())
+    weights = b"" if beside else plan.weights()
+    contents = {"tvmflow_plan": plan.encode(), "tvmflow_weights": weights}
+    native = runtime_build.NATIVE
+    headers = [f"-I{path}" for path in (SOURCES, native, native.parent / "opencl")]
+    data = runtime_build.data_object(folder / "data.o", contents)
+    return ["-D_GNU_SOURCE", *headers, data, "-ldl", "-lm", "-pthread"]
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     """Return the program ``faults`` with a plan, and its input and output beside it."""
     made: dict[tuple[str, bool], Path] = {}
 
     def make(name: str, beside: bool) -> Path:
-        if (name, beside) in made:
-            return made[name, beside]
-        folder = tmp_path_factory.mktemp(name)
-        rng = np.random.default_rng(7)
-        w = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
-        plan = PLANS[name](w)
-        x = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
-        tested = uniform(3, -1, 1, COUNT)
-        plan.test([(3, -1.0, 1.0)], {0: SCALE * tested + w}, rtol=2e-3, atol=2e-3)
-        x.tofile(folder / "input.bin")
-        (SCALE * x + w).tofile(folder / "expected.bin")
-        (folder / "weights.bin").write_bytes(plan.weights())
-        weights = b"" if beside else plan.weights()
-        data = runtime_build.data_object(
-            folder / "data.o", {"tvmflow_plan": plan.encode(), "tvmflow_weights": weights}
-        )
-        made[name, beside] = compile_c(
-            folder / "faults",
-            *SANITIZERS,
-            "-D_GNU_SOURCE",
-            f"-I{SOURCES}",
-            f"-I{runtime_build.NATIVE}",
-            f"-I{runtime_build.NATIVE.parent / 'opencl'}",
-            Path(__file__).with_name("faults.c"),
-            *runtime_build.objects(*SANITIZERS),
-            data,
-            *(f"-Wl,--wrap={function}" for function in WRAPPED),
-            *("-ldl", "-lm", "-pthread"),
-        )
+        if (name, beside) not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name, beside] = compile_c(
+                folder / "faults",
+                *SANITIZERS,
+                Path(__file__).with_name("faults.c"),
+                *runtime_build.objects(*SANITIZERS),
+                *(f"-Wl,--wrap={function}" for function in WRAPPED),
+                *prepare(folder, name, beside),
+            )
         return made[name, beside]
 
     return make
@@ -182,3 +182,22 @@ def test_nothing_is_left_and_nothing_crashes(fake, programs, plan, what, often):
         assert (failures > 10, errors) == (True, 0)
     else:
         assert failures >= errors > 0
+
+
+def test_instances_in_several_threads_do_not_race(tmp_path):
+    sanitizer = ("-fsanitize=thread", "-g")
+    program = compile_c(
+        tmp_path / "threads",
+        *sanitizer,
+        Path(__file__).with_name("threads.c"),
+        *runtime_build.objects(*sanitizer),
+        *prepare(tmp_path, "buffers"),
+    )
+    done = subprocess.run(
+        [program, build_fake(tmp_path, *sanitizer), tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -246,7 +246,8 @@ cl_int fake_check_wait_list(const char* function, cl_uint count, const cl_event*
 cl_int fake_submit(fake_queue* queue, fake_command* command, bool blocking);
 void fake_execute_all(fake_queue* queue);
 void fake_abandon(fake_queue* queue);
-// objects.c, for launches.c, which gives them as extensions.
+// For launches.c, which gives them as extensions.
+cl_int clGetPlatformIDs(cl_uint room, cl_platform_id* ids, cl_uint* count);
 FAKE_API cl_int clReleaseCommandBufferKHR(void* buffer);
 FAKE_API cl_int clReleaseRecordingQCOM(void* recording);
 // kernels.c

@@ -197,6 +197,7 @@ static void* find_extension(const char* name) {
       {"clEnqueueRecordingQCOM", clEnqueueRecordingQCOM},
       {"clReleaseRecordingQCOM", clReleaseRecordingQCOM},
   };
+  if (strcmp(name, "clIcdGetPlatformIDsKHR") == 0) return clGetPlatformIDs;
   const size_t length = strlen(name);
   const char* extension = length > 4 && strcmp(name + length - 4, "QCOM") == 0
                               ? "cl_qcom_recordable_queues"

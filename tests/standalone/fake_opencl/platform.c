@@ -13,8 +13,6 @@ typedef struct fake_device {
 
 static fake_object platform = {fake_dispatch, FAKE_PLATFORM, false, 1, 0, NULL, NULL};
 static fake_device devices[kMaxDevices];
-// Read by drivers' loaders; the entry points here are exported.
-void* fake_dispatch[160];
 
 // The devices of the setting, first to last.
 static cl_uint read_devices(void) {

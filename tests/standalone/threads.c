@@ -1,0 +1,76 @@
+// Instances in several threads at a time, for the thread sanitizer.
+//
+//   threads LIBRARY FOLDER
+//
+// FOLDER has input.bin and expected.bin, and is given a cache, which all of them use.
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tvmflow.h"
+
+enum { THREADS = 6, ROUNDS = 5, FLOATS = 1024 };
+static const char* library;
+static char cache[4096];
+static float input[FLOATS], expected[FLOATS];
+static size_t bytes;
+
+static void* live(void* argument) {
+  const char** failure = argument;
+  for (int round = 0; round < ROUNDS && !*failure; ++round) {
+    float found[FLOATS];
+    tvmflow_model* model = NULL;
+    const tvmflow_options options = {
+        .struct_size = sizeof(options),
+        .flags = round % 2 ? TVMFLOW_PROFILE : 0,
+        .opencl_library = library,
+        .cache_folder = cache,
+    };
+    const tvmflow_kernel* kernels;
+    uint32_t count;
+    if (tvmflow_create(&options, &model) ||
+        tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, bytes) || tvmflow_run(model) ||
+        tvmflow_start(model) || tvmflow_wait(model) ||
+        (round % 2 && tvmflow_profile(model, &kernels, &count)) ||
+        tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, bytes) ||
+        !strstr(tvmflow_describe(model), "Fake GPU") || tvmflow_self_test(model, NULL)) {
+      printf("%s\n", model ? tvmflow_message(model) : "no instance");
+      *failure = "a call failed";
+    }
+    for (size_t i = 0; !*failure && i < bytes / sizeof(float); ++i)
+      if (!(fabsf(found[i] - expected[i]) <= 1e-5f + 1e-5f * fabsf(expected[i])))
+        *failure = "wrong results";
+    tvmflow_destroy(model);
+  }
+  return NULL;
+}
+
+static size_t read_file(const char* folder, const char* name, float* values) {
+  char path[4096];
+  snprintf(path, sizeof(path), "%s/%s", folder, name);
+  FILE* file = fopen(path, "rb");
+  if (!file) exit(3);
+  const size_t count = fread(values, sizeof(float), FLOATS, file);
+  fclose(file);
+  return count * sizeof(float);
+}
+
+int main(int count, char** arguments) {
+  if (count < 3) return 3;
+  library = arguments[1];
+  snprintf(cache, sizeof(cache), "%s/cache", arguments[2]);
+  bytes = read_file(arguments[2], "input.bin", input);
+  read_file(arguments[2], "expected.bin", expected);
+  pthread_t threads[THREADS];
+  const char* failures[THREADS] = {NULL};
+  for (int i = 0; i < THREADS; ++i) pthread_create(&threads[i], NULL, live, &failures[i]);
+  int failed = 0;
+  for (int i = 0; i < THREADS; ++i) {
+    pthread_join(threads[i], NULL);
+    if (failures[i]) printf("thread %d: %s\n", i, failures[i]);
+    failed |= failures[i] != NULL;
+  }
+  return failed;
+}
