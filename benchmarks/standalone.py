@@ -90,7 +90,7 @@ print(json.dumps({"ms": (time.perf_counter() - started) * 1e3}))
 
 #: Resident memory of a process that opens the driver and then, with a number of runs, the module.
 MEMORY = """
-import ctypes, json, sys
+import ctypes, json, sys, time
 import numpy as np
 import tvmflow
 from tvmflow.standalone.drivers import opencl_libraries
@@ -101,6 +101,7 @@ def status():
 
 module = tvmflow.load(sys.argv[1])
 feed = np.zeros(module.inputs[0].shape, np.float32)
+started = time.perf_counter()
 cl = ctypes.CDLL(next(library for library in opencl_libraries() if library))
 platform, device, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p
 find = cl.clGetExtensionFunctionAddress
@@ -120,7 +121,8 @@ assert get_devices(platform, 0xFFFFFFFF, 1, ctypes.byref(device), None) == 0
 create_context = function(4, pointer, *[pointer] * 6)
 context = create_context(None, 1, ctypes.addressof(device), None, None, None)
 assert context and function(9, pointer, pointer, pointer, flags, pointer)(context, device, 0, None)
-found = {"driver": status()}
+opened_ms = (time.perf_counter() - started) * 1e3
+found = {"driver": status(), "opened_ms": opened_ms}
 runs = int(sys.argv[2])
 if runs:
     module(feed)
@@ -203,7 +205,7 @@ def judged(results: dict[str, Any], sizes: dict[str, float]) -> dict[str, float]
     }
 
 
-def besides(memory: dict[str, dict[str, float]], sizes: dict[str, float]) -> float:
+def besides(memory: dict[str, Any], sizes: dict[str, float]) -> float:
     """Memory at its peak and in the end, less what the driver, the plan and the weights take."""
     taken = max(memory["late"][field] - memory["driver"][field] for field in ("VmRSS", "VmHWM"))
     return taken - sizes["plan_mb"] - sizes["weights_mb"]
@@ -272,6 +274,7 @@ def main() -> None:
             columns,
             [(n, s["median_ms"], s["p10_ms"], s["p90_ms"]) for n, s in summaries.items()],
         )
+        print(f"opening the driver alone: {measured['memory_mb']['opened_ms']:.0f} ms")
         measured["times"] = summaries
         del measured["starts"]
     results |= {"common": common, "run_of_stub_us": us, "launches": launches, "sizes": sizes}
