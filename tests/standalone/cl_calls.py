@@ -18,11 +18,11 @@ _IMAGE2D_ARRAY = 0x10F3
 _BUILD_LOG = 0x1183
 
 
-class _ImageFormat(ctypes.Structure):
+class ImageFormat(ctypes.Structure):
     _fields_ = (("order", c_uint32), ("channels", c_uint32))
 
 
-class _ImageDescription(ctypes.Structure):
+class ImageDescription(ctypes.Structure):
     _fields_ = (
         ("kind", c_uint32),
         ("width", c_size_t),
@@ -85,8 +85,8 @@ class Device:
     def image(self, size: Any, channels: int) -> c_void_p:
         """A new image array of RGBA texels."""
         width, height, layers = (int(extent) for extent in size)
-        about = _ImageDescription(_IMAGE2D_ARRAY, width, height, 1, layers)
-        kind = _ImageFormat(_RGBA, channels)
+        about = ImageDescription(_IMAGE2D_ARRAY, width, height, 1, layers)
+        kind = ImageFormat(_RGBA, channels)
         flags = c_uint64(_READ_WRITE)
         return _create("clCreateImage", self.context, flags, byref(kind), byref(about), None)
 

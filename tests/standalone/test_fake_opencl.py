@@ -7,6 +7,7 @@ from ctypes import byref, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
 import numpy as np
 import pytest
+from cl_calls import ImageDescription
 from fake_opencl import Fake, build_fake
 
 RGBA, FLOAT, IMAGE_ARRAY = 0x10B5, 0x10DE, 0x10F3
@@ -15,21 +16,6 @@ __kernel void copy_f(__global const float* a, __global float* b) {}
 kernel void __attribute__((reqd_work_group_size(4, 1, 1))) scale_i(
     __read_only image2d_array_t a, __write_only image2d_array_t b, float factor) {}
 """
-
-
-class Description(ctypes.Structure):
-    _fields_ = [
-        ("type", c_uint32),
-        ("width", c_size_t),
-        ("height", c_size_t),
-        ("depth", c_size_t),
-        ("layers", c_size_t),
-        ("row_pitch", c_size_t),
-        ("slice_pitch", c_size_t),
-        ("levels", c_uint32),
-        ("samples", c_uint32),
-        ("buffer", c_void_p),
-    ]
 
 
 def sizes(*values):
@@ -67,7 +53,7 @@ class Session:
         )
 
     def image(self, width, height, layers):
-        description = Description(IMAGE_ARRAY, width, height, 0, layers)
+        description = ImageDescription(IMAGE_ARRAY, width, height, 0, layers)
         image_format = (c_uint32 * 2)(RGBA, FLOAT)
         return self.made(
             self.cl.clCreateImage(
