@@ -161,6 +161,8 @@ setup(
         "tvmflow.tuning_logs": ["**/*"],
         "": ["*.c", "*.h", "*.hpp"],
     },
+    # MANIFEST.in has them for the source distribution.
+    exclude_package_data={"": ["*.cc"]},
     ext_modules=[Extension("tvmflow.runtime.tvmflow_opencl", sources=sources)],
     cmdclass={"build_ext": BuildPlugin, **wheel_tag_options()},
 )
