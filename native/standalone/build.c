@@ -21,7 +21,7 @@ static void release(tf_build* b) {
 static bool load(tf_build* b) {
   const tvmflow_model* const m = b->model;
   size_t bytes = 0;
-  uint8_t* const binary = tf_cache_load(&m->cache, b->key, &bytes);
+  uint8_t* const binary = tf_cache_load(&m->cache, b->key, &bytes, &b->shipped);
   if (!binary) return false;
   const tf_opencl* const api = &m->device.api;
   const cl_device_id id = m->device.id;

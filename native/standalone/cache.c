@@ -126,7 +126,7 @@ static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, 
   return NULL;
 }
 
-uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes) {
+uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes, bool* shipped) {
   char path[MAX_PATH];
   uint8_t* binary = NULL;
   const int file =
@@ -135,10 +135,11 @@ uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* byt
     binary = read_entry(cache, file, key, bytes);
     close(file);
   }
-  const uint8_t* const shipped = binary ? NULL : tf_shipped_find(cache, key, bytes);
-  if (!shipped) return binary;
+  const uint8_t* const found = binary ? NULL : tf_shipped_find(cache, key, bytes);
+  *shipped = found != NULL;
+  if (!found) return binary;
   binary = malloc(*bytes);
-  if (binary) memcpy(binary, shipped, *bytes);
+  if (binary) memcpy(binary, found, *bytes);
   return binary;
 }
 

@@ -26,8 +26,9 @@ bool tf_cache_open(tf_cache* cache, const char* folder, const void* driver_funct
 void tf_cache_close(tf_cache* cache);
 
 // The binary stored under the key, a hash of source, options, device and driver; to be freed.
-// NULL: there is none that is whole.  From several threads at a time.
-uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes);
+// NULL: there is none that is whole.  `shipped`: it is from the file beside the library.  From
+// several threads at a time.
+uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes, bool* shipped);
 
 // Other processes find the old file, the new one, or none.
 void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binary, size_t bytes);

@@ -53,7 +53,8 @@ const char* tvmflow_describe(const tvmflow_model* m) {
             (unsigned long long)m->weights.bytes, m->shared_memory ? "true" : "false");
   tf_append(json, bytes, "\"kernels\":%u,\"programs\":%u,\"programs_from_cache\":%s,",
             tf_count(&m->plan, TF_LAUNCHES), tf_count(&m->plan, TF_PROGRAMS),
-            m->from_cache ? "true" : "false");
+            m->built ? "false" : "true");
+  tf_append(json, bytes, "\"programs_built\":%u,\"programs_shipped\":%u,", m->built, m->shipped);
   append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
   tf_append(json, bytes, ",");
   append_text(json, bytes, "cache", m->cache.note);

@@ -23,8 +23,9 @@ struct tvmflow_model {
   uint32_t flags;
   bool started;
   bool stored;         // the programs' binaries are in the cache, or need not be
-  bool from_cache;     // all programs came from there
   bool shared_memory;  // weights are used where they are mapped
+  uint32_t built;      // programs that the driver compiled
+  uint32_t shipped;    // programs from the file beside the library
   tf_cache cache;
   tf_plan plan;
   tf_weights weights;
@@ -58,6 +59,7 @@ typedef struct tf_build {
   cl_program program;  // NULL, or to be released by who asked for it
   cl_int code;         // of the call that failed
   bool cached;
+  bool shipped;  // the binary is from the file beside the library
 } tf_build;
 
 // Builds all, several at a time.

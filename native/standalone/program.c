@@ -128,14 +128,16 @@ static tvmflow_status make_all(tvmflow_model* m, tf_build* builds, char* sources
   tvmflow_status status = make_keys(m, builds, sources);
   if (status) return status;
   tf_build_all(builds, count);
-  m->from_cache = true;
   for (uint32_t i = 0; i < count; ++i)
     if (builds[i].code != CL_SUCCESS) return describe_failure(m, &builds[i], i);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
     status = make_step(m, i, builds);
     if (status) return status;
   }
-  for (uint32_t i = 0; i < count; ++i) m->from_cache = m->from_cache && builds[i].cached;
+  for (uint32_t i = 0; i < count; ++i) {
+    m->built += !builds[i].cached;
+    m->shipped += builds[i].cached && builds[i].shipped;
+  }
   return TVMFLOW_OK;
 }
 
@@ -155,7 +157,7 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
   free(sources);
   free(builds);
   if (status) return status;
-  m->stored = m->from_cache || !m->cache.folder;
+  m->stored = m->built == 0 || !m->cache.folder;
   if (!m->device.compiles_at_launch) tf_programs_store(m);
   return TVMFLOW_OK;
 }

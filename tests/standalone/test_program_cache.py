@@ -93,6 +93,7 @@ def test_the_second_instance_builds_nothing(case):
     source, binary, description = case.run()
     assert (source, binary) == (0, PROGRAMS)
     assert (description["programs_from_cache"], description["cache"]) == (True, "")
+    assert (description["programs_built"], description["programs_shipped"]) == (0, 0)
 
 
 @pytest.mark.parametrize("setting", ["DRIVER", "NAME", "VERSION"])
@@ -246,7 +247,9 @@ def shipped(case) -> Path:
 
 
 def test_binaries_beside_the_library_are_taken(case, shipped):
-    assert counts(case.run(cache_folder=None)) == (0, PROGRAMS)
+    source, binary, description = case.run(cache_folder=None)
+    assert (source, binary) == (0, PROGRAMS)
+    assert (description["programs_built"], description["programs_shipped"]) == (0, PROGRAMS)
     # Not those of another driver, and not what the driver refuses.
     case.fake.set("DRIVER", "2.0")
     assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
@@ -255,8 +258,10 @@ def test_binaries_beside_the_library_are_taken(case, shipped):
 def test_the_folder_has_what_the_shipped_file_has_not(case, shipped, tmp_path):
     folder = tmp_path / "new"
     case.fake.set("DRIVER", "2.0")
-    assert counts(case.run(cache_folder=folder)) == (PROGRAMS, 0)
-    assert counts(case.run(cache_folder=folder)) == (0, PROGRAMS)
+    source, _, description = case.run(cache_folder=folder)
+    assert (source, description["programs_built"]) == (PROGRAMS, PROGRAMS)
+    source, _, description = case.run(cache_folder=folder)
+    assert (source, description["programs_shipped"]) == (0, 0)
 
 
 def test_what_is_there_is_not_appended_again(case, shipped):
