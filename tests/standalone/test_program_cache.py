@@ -14,7 +14,9 @@ from fake_opencl import Fake, build_fake
 from small_plans import ADD, Plan, add_plan
 from standalone_api import Model
 
+from tvmflow.errors import ArtifactError
 from tvmflow.standalone import programs
+from tvmflow.tuning.frames import HEADER_BYTES
 
 SIZE, SCALE = 64, 2.0
 PROGRAMS = 3
@@ -242,7 +244,7 @@ def shipped(case) -> Path:
     path = case.library.with_name("libnet.so.programs")
     taken = list(programs.from_folder(case.folder, {"device": "Fake GPU"}))
     others = [p._replace(key=bytes(32), binary=b"\xd7J" * 9) for p in taken[:1]]
-    assert programs.append(path, others + taken) == PROGRAMS + 1
+    assert programs.update(path, others + taken).added == PROGRAMS + 1
     return path
 
 
@@ -264,13 +266,46 @@ def test_the_folder_has_what_the_shipped_file_has_not(case, shipped, tmp_path):
     assert (source, description["programs_shipped"]) == (0, 0)
 
 
-def test_what_is_there_is_not_appended_again(case, shipped):
-    before = shipped.read_bytes()
-    assert programs.append(shipped, programs.from_folder(case.folder, {})) == 0
-    assert shipped.read_bytes() == before
-    read = list(programs.read(shipped))
-    assert len(read) == PROGRAMS + 1
-    assert read[1].description == {"device": "Fake GPU"}
+def test_what_is_there_is_replaced(case, shipped):
+    again = programs.from_folder(case.folder, {"device": "renamed"})
+    assert programs.update(shipped, again) == programs.Updated(0, PROGRAMS, 0, 0)
+    read = programs.read(shipped)
+    assert [program.description["device"] for program in read] == ["Fake GPU", *["renamed"] * 3]
+    assert read[0].binary == b"\xd7J" * 9
+    assert counts(case.run(cache_folder=None)) == (0, PROGRAMS)
+
+
+def test_what_other_sources_gave_is_dropped(case, shipped):
+    first, *others = programs.read(shipped)
+    of_these = [p._replace(description={programs.SOURCE: "1"}) for p in others]
+    # Of those that are there nothing is known.
+    assert programs.update(shipped, of_these) == programs.Updated(0, PROGRAMS, 0, 0)
+    next_ones = [p._replace(key=b"k" * 32, description={programs.SOURCE: "2"}) for p in others[:1]]
+    assert programs.update(shipped, next_ones) == programs.Updated(1, 0, PROGRAMS, 0)
+    assert programs.read(shipped) == [first, *next_ones]
+
+
+def test_a_damaged_file_is_written_with_what_is_sound(case, shipped):
+    content = shipped.read_bytes()
+    shipped.write_bytes(flip(content, 20)[:-1])
+    whole = programs.read(shipped)
+    assert len(whole) == PROGRAMS - 1
+    updated = programs.update(shipped, whole)
+    assert (updated.replaced, updated.damaged_bytes > 200) == (PROGRAMS - 1, True)
+    assert programs.update(shipped, whole).damaged_bytes == 0
+    shipped.write_bytes(flip(content, 3))
+    assert programs.update(shipped, []) == programs.Updated(0, 0, 0, HEADER_BYTES)
+    shipped.write_bytes(b"something else")
+    with pytest.raises(ArtifactError, match="begins with"):
+        programs.update(shipped, whole)
+    assert shipped.read_bytes() == b"something else"
+    assert not list(shipped.parent.glob(".*.tmp"))
+
+
+def test_a_binary_that_no_frame_takes_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match="less than 16 MiB"):
+        programs.update(tmp_path / "p", [programs.Program(bytes(32), {}, bytes(1 << 24))])
+    assert not (tmp_path / "p").exists()
 
 
 def test_a_shipped_file_that_is_cut_or_damaged_costs_what_it_touches(case, shipped):

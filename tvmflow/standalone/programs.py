@@ -1,24 +1,39 @@
 """``<library>.programs``: binaries of a library's programs, which a device so need not build.
 
 It is a journal (``docs/journal.md``) with frames of one more type, so that what applies to those
-applies to it: whole frames are appended, and damage costs the frames that it touches.
-``docs/standalone.md`` has the byte layout.
+applies to it: damage costs the frames that it touches.  ``docs/standalone.md`` has the byte layout.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..tuning.appending import Appender, close_locked, open_locked
-from ..tuning.frames import HEADER_BYTES, PROGRAM, Frame, check_header, frames
+from ..deploy.files import publish, staging
+from ..errors import ArtifactError, JournalError
+from ..tuning.frames import (
+    HEADER_BYTES,
+    PROGRAM,
+    Damage,
+    Frame,
+    check_header,
+    encode,
+    frames,
+    header,
+)
 
 #: What follows the library's name.
 SUFFIX = ".programs"
+#: A text of a description: the SHA-256 of the sources that a binary was built from.
+SOURCE = "source"
 _KEY_BYTES = 32
 #: Before a binary in the folder that an application gives, see ``native/standalone/cache.c``.
 _ENTRY = struct.Struct("<8sII32sQ32s")
@@ -35,48 +50,64 @@ class Program(NamedTuple):
     binary: bytes
 
 
-def read(path: Path) -> Iterator[Program]:
-    """Programs of a file, in the order in which they were appended; damage is skipped.
+@dataclass(frozen=True)
+class Updated:
+    """What writing a file changed.
 
-    Raises
-    ------
-    JournalError
-        If it is another kind of file.
+    Parameters
+    ----------
+    added, replaced
+        Programs that are new, and those that were there under the same key.
+    dropped
+        Programs of other sources, which this library never asks for.
+    damaged_bytes
+        Bytes that were no whole frame; what was sound beside them is kept.
     """
-    data = memoryview(path.read_bytes())
-    check_header(data, path)
-    for frame in frames(data, HEADER_BYTES):
-        if not isinstance(frame, Frame) or frame.kind != PROGRAM:
-            continue
-        key, rest = bytes(frame.payload[:_KEY_BYTES]), frame.payload[_KEY_BYTES:]
-        (length,) = struct.unpack_from("<I", rest)
-        yield Program(key, json.loads(bytes(rest[4 : 4 + length])), bytes(rest[4 + length :]))
+
+    added: int
+    replaced: int
+    dropped: int
+    damaged_bytes: int
 
 
-def append(path: Path, programs: Iterable[Program]) -> int:
-    """Append programs that a file does not have yet; make it where there is none.
+def beside(library: Path) -> Path:
+    """The file of a library."""
+    return library.with_name(library.name + SUFFIX)
+
+
+def read(path: Path) -> list[Program]:
+    """Programs of a file, in the order in which they stand there; damage is skipped.
 
     Raises
     ------
-    JournalError
+    ArtifactError
+        If it is another kind of file, or cannot be read.
+    """
+    return _read(path)[0]
+
+
+def update(path: Path, programs: Iterable[Program]) -> Updated:
+    """Write programs into a file, in place of those with the same keys; make it where it is not.
+
+    Others see the old file or the new one.  What was built from other sources is dropped.
+
+    Raises
+    ------
+    ArtifactError
         If it is another kind of file, cannot be written, or a binary is 16 MiB or larger.
     """
-    fd = open_locked(path)
-    try:
-        known = {program.key for program in read(path)}
-        appender = Appender(path, fd)
-        count = 0
-        for key, description, binary in programs:
-            if key in known:
-                continue
-            text = json.dumps(description, sort_keys=True).encode()
-            appender.write((PROGRAM, key + struct.pack("<I", len(text)) + text + binary))
-            known.add(key)
-            count += 1
-        appender.sync()
-        return count
-    finally:
-        close_locked(fd)
+    new = {program.key: program for program in programs}
+    sources = {program.description.get(SOURCE) for program in new.values()}
+    # Nothing is known of binaries without that text.
+    known = bool(new) and None not in sources
+    with staging(path) as stage, _alone(path.parent):
+        old, damaged_bytes = _read(path) if path.exists() else ([], 0)
+        kept = {p.key: p for p in old if not known or p.description.get(SOURCE) in {None, *sources}}
+        staged = stage / path.name
+        staged.write_bytes(_content((kept | new).values()))
+        publish({staged: path})
+    replaced = len(kept.keys() & new.keys())
+    return Updated(len(new) - replaced, replaced, len(old) - len(kept), damaged_bytes)
 
 
 def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
@@ -91,3 +122,65 @@ def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
             hashlib.sha256(binary).digest() == checksum
         ):
             yield Program(key, description, binary)
+
+
+def _read(path: Path) -> tuple[list[Program], int]:
+    """Programs, and how many bytes are damaged."""
+    try:
+        data = memoryview(path.read_bytes())
+        damage = check_header(data, path)
+    except (OSError, JournalError) as error:
+        found = error.message if isinstance(error, JournalError) else error.strerror
+        raise ArtifactError(
+            f"Reading the binaries in {path} failed: {found}",
+            remedy=f"Remove it, and run `tvmflow precompile {path.name.removesuffix(SUFFIX)}`.",
+        ) from error
+    programs, damaged_bytes = [], damage.length if damage else 0
+    for frame in frames(data, HEADER_BYTES):
+        if isinstance(frame, Damage):
+            damaged_bytes += frame.length
+        elif program := _program(frame):
+            programs.append(program)
+    return programs, damaged_bytes
+
+
+def _program(frame: Frame) -> Program | None:
+    """A frame's program; ``None`` where it is something else."""
+    key, rest = bytes(frame.payload[:_KEY_BYTES]), bytes(frame.payload[_KEY_BYTES:])
+    # What another machine has sent may have a good checksum and no sense.
+    with suppress(struct.error, ValueError):
+        (length,) = struct.unpack_from("<I", rest)
+        description = json.loads(rest[4 : 4 + length])
+        if frame.kind == PROGRAM and isinstance(description, dict) and len(rest) > 4 + length:
+            texts = {str(name): str(text) for name, text in description.items()}
+            return Program(key, texts, rest[4 + length :])
+    return None
+
+
+def _content(programs: Iterable[Program]) -> bytes:
+    content = bytearray(header())
+    for key, description, binary in programs:
+        text = json.dumps(description, sort_keys=True).encode()
+        payload = key + struct.pack("<I", len(text)) + text + binary
+        try:
+            content += encode(PROGRAM, payload, len(content))
+        except JournalError as error:
+            raise ArtifactError(
+                f"Writing a program's binary of {len(binary)} bytes failed: less than 16 MiB was "
+                "expected.",
+                remedy="Give the application a cache folder; this device compiles.",
+            ) from error
+    return bytes(content)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let others wait who write files of this folder: each would drop what the other adds."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # A file system without locks has one writer as a rule.
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
