@@ -15,6 +15,7 @@ from . import (
     journal,
     journal_files,
     models,
+    precompile,
     run,
     schedules,
     tasks,
@@ -79,6 +80,7 @@ app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
 app.command("tasks", epilog=tasks.TASKS_EXAMPLES)(tasks.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
+app.command("precompile", epilog=precompile.EXAMPLES)(precompile.precompile_library)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")
 journal.app.command("merge")(journal_files.merge_journals)

@@ -88,6 +88,8 @@ def _facts(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     programs = f"{about['programs']} program" + ("s" if about["programs"] != 1 else "")
     source = bytes_text(sizes["source"])
     yield "kernels", f"{len(about['launches'])} launches, {programs} of {source} of source"
+    if precompiled := about["precompiled"]:
+        yield "precompiled", _precompiled(precompiled)
     yield "storage", about["storage_summary"]
     yield "memory", f"{bytes_text(about['memory_bytes'])} on the device, besides the weights"
     if about["extensions"]:
@@ -97,6 +99,17 @@ def _facts(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "versions", "tvmflow {}, TVM {}, plan {}".format(*versions)
     yield "options", ", ".join(option_text(k, v) for k, v in about["options"].items()) or "none"
     yield "compiled in", ms_text(sum(about["stage_ms"].values()))
+
+
+def _precompiled(about: dict[str, Any]) -> str:
+    count = len(about["devices"])
+    parts = [f"for {count} device{'s' * (count != 1)} in {about['file']}"]
+    parts += [f"{d['device']} ({d['driver']}): {bytes_text(d['bytes'])}" for d in about["devices"]]
+    if about["of_other_sources"]:
+        parts.append(f"{about['of_other_sources']} programs of other sources")
+    if about["damaged_bytes"]:
+        parts.append(f"{bytes_text(about['damaged_bytes'])} damaged")
+    return "; ".join(parts)
 
 
 def _sizes(extents: list[int]) -> str:

@@ -85,6 +85,11 @@ class Module(ABC):
         """The weights beside the module file, if they are not inside."""
 
     @property
+    def programs_path(self) -> Path | None:
+        """Devices' binaries beside the module file: only standalone libraries have any."""
+        return None
+
+    @property
     @abstractmethod
     def metadata(self) -> dict[str, Any]:
         """Target, device, versions, kernels, options: what the file says of itself."""
@@ -208,7 +213,7 @@ class Module(ABC):
             return self._opened().profile(values, runs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the module, and the weights beside it if they are not inside.
+        """Write the module, and what lies beside it: weights, devices' binaries.
 
         Returns
         -------
@@ -230,6 +235,11 @@ class Module(ABC):
             if self.weights_path is not None:
                 files[stage / final_sidecar.name] = final_sidecar
                 place_copy(self.weights_path, stage / final_sidecar.name)
+            if (programs := self.programs_path) is not None:
+                # Behind the name of the module's file, as beside this one.
+                name = final.name + programs.name.removeprefix(self.path.name)
+                files[stage / name] = final.with_name(name)
+                place_copy(programs, stage / name)
             files[stage / final.name] = final
             place_copy(self.path, stage / final.name)
             publish(files)

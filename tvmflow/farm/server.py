@@ -22,6 +22,7 @@ from typing import Any
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
 from .about import ABOUT_FUNCTION, About, is_throttled, temperature_c
+from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
 from .tracker import Address, Tracker, check_key, protocol
 
 #: Ports that are tried when none is given.
@@ -211,6 +212,7 @@ def prepare(parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     # In a session, which is a process of its own: no driver is opened before TVM forks.
     tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(About.here().as_dict()))
+    tvm_ffi.register_global_func(PRECOMPILE_FUNCTION, precompile_for_client)
 
 
 def is_listening() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArtifactError
+from . import programs
 from .format import DTYPES, WEIGHTS_HEADER, WEIGHTS_MAGIC, Kind, Section
 from .link import SIDECAR_SUFFIX
 from .read import EncodedPlan
@@ -113,6 +114,7 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> dict[str, 
             }
             for weight in plan[Section.WEIGHTS]
         ],
+        "precompiled": programs.summary(path, plan.source_digest),
         "weights_file": weights.path.name if weights.size and weights.path != path else None,
         "self_test": f"{compared} values by {reference}" if len(test) else "none",
         "sizes": {

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import weakref
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from ..deploy.values import Outputs, as_array
 from ..deploy.weights import dtype_from_name
 from ..errors import ArtifactError, DeviceError, InputError, TvmflowError
 from ..tensors import TensorInfo
+from . import programs
 from .binding import NO_OPENCL, PROFILE, Kernel, Library, Options, Test
 from .describe import interfaces
 from .drivers import cache_folder, opencl_libraries
@@ -109,6 +111,12 @@ class StandaloneModule(Module):
         return beside if beside.is_file() else None
 
     @property
+    def programs_path(self) -> Path | None:
+        """The file with devices' binaries beside the library, if there is one."""
+        path = programs.beside(self.path)
+        return path if path.is_file() else None
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """Target, device, versions, options: what the library says of itself."""
         return self._network.plan.metadata
@@ -137,6 +145,13 @@ class StandaloneModule(Module):
             running = self._opened()
             assert isinstance(running, _Instance)
             return running.self_test()
+
+    def describe(self) -> dict[str, Any]:
+        """What the library tells of its device: memory, recording, where programs came from."""
+        with self._lock:
+            running = self._opened()
+            assert isinstance(running, _Instance)
+            return running.describe()
 
     def _open(self) -> _Instance:
         architecture = elf.read_library(self.path).architecture
@@ -204,6 +219,11 @@ class _Instance:
         result = Test()
         self._call("self_test", self._model, ctypes.byref(result), attempt="Checking")
         return SelfTest(result.largest_error, result.tolerance_used, result.compared)
+
+    def describe(self) -> dict[str, Any]:
+        """The library's own description."""
+        found: dict[str, Any] = json.loads(self._library["describe"](self._model))
+        return found
 
     def _create(self, flags: int) -> None:
         options = Options(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..deploy.files import publish, staging
 from ..errors import ArtifactError, JournalError
@@ -34,6 +34,8 @@ from ..tuning.frames import (
 SUFFIX = ".programs"
 #: A text of a description: the SHA-256 of the sources that a binary was built from.
 SOURCE = "source"
+#: Those that say whose it is.
+OWNER = ("device", "platform", "driver")
 _KEY_BYTES = 32
 #: Before a binary in the folder that an application gives, see ``native/standalone/cache.c``.
 _ENTRY = struct.Struct("<8sII32sQ32s")
@@ -84,6 +86,37 @@ def read(path: Path) -> list[Program]:
         If it is another kind of file, or cannot be read.
     """
     return _read(path)[0]
+
+
+def summary(library: Path, source: str) -> dict[str, Any] | None:
+    """What a library's file has for whom, as JSON; ``None`` where there is none.
+
+    Parameters
+    ----------
+    library
+        The library.
+    source
+        The SHA-256 of its sources: what was built from others is of no use to it.
+    """
+    path = beside(library)
+    if not path.is_file():
+        return None
+    programs, damaged_bytes = _read(path)
+    ours = [p for p in programs if p.description.get(SOURCE, source) == source]
+    devices: dict[tuple[str, ...], list[int]] = {}
+    for program in ours:
+        owner = tuple(program.description.get(name, "") for name in OWNER)
+        devices.setdefault(owner, []).append(len(program.binary))
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "devices": [
+            {**dict(zip(OWNER, owner, strict=True)), "programs": len(sizes), "bytes": sum(sizes)}
+            for owner, sizes in devices.items()
+        ],
+        "of_other_sources": len(programs) - len(ours),
+        "damaged_bytes": damaged_bytes,
+    }
 
 
 def update(path: Path, programs: Iterable[Program]) -> Updated:

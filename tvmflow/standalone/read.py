@@ -42,6 +42,11 @@ class EncodedPlan:
         """OpenCL C of all programs, one after the other."""
         return zlib.decompress(self[Section.SOURCES], -15).decode()
 
+    @property
+    def source_digest(self) -> str:
+        """SHA-256 of that source."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """What the library says of itself."""

@@ -1,0 +1,153 @@
+"""``tvmflow precompile``: binaries for a library's first start on devices that are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import bytes_text, ms_text, print_section, table
+from .options import Debug, DeviceIndex, Json, Quiet, Verbose
+from .session import command, note, note_file, out_console, print_json
+
+if TYPE_CHECKING:
+    from ..standalone.precompile import Precompiled, Source
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow precompile libmobilenet.so
+      on this machine's first OpenCL device
+  tvmflow precompile libmobilenet.so --tracker 192.168.1.10:9190 --key rk3588
+      on every free server of a farm that has this key
+  tvmflow inspect libmobilenet.so
+      whose binaries there are
+
+[bold]What is written[/bold]
+  OUT.so.programs, beside the library: ship both. A device or driver that it does not know
+  compiles the kernels as before.
+
+[bold]Safety[/bold]
+  Binaries are machine code, taken as the devices give them: use devices that you trust.
+"""
+
+
+@command
+def precompile_library(
+    library: Annotated[
+        Path, typer.Argument(metavar="OUT.so", help="A library of `compile --standalone`.")
+    ],
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            "--tracker",
+            metavar="HOST:PORT",
+            help="Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
+    ] = None,
+    device_index: DeviceIndex = 0,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Put the binaries that devices' drivers build beside a standalone library.
+
+    The library then starts on these devices without compiling its kernels.
+    """
+    from ..errors import FarmError
+    from ..farm.precompile import precompile_on_farm
+    from ..farm.tracker import Address
+    from ..standalone.precompile import Source, precompile
+    from ..standalone.programs import beside, update
+
+    if (tracker is None) != (key is None):
+        raise typer.BadParameter("--tracker and --key go together.")
+    source = Source.open(library)
+    found: dict[str, Precompiled] = {}
+    failed: dict[str, str] = {}
+    changed: Counter[str] = Counter()
+    answers: Iterator[tuple[str, Precompiled | str]]
+    if tracker is None or key is None:
+        answers = iter([("here", precompile(source, device_index))])
+    else:
+        answers = precompile_on_farm(source, Address.parse(tracker), key, device_index)
+    for where, answer in answers:
+        if isinstance(answer, str):
+            failed[where] = answer
+            continue
+        found[where] = answer
+        # At once: what ends the others later ends nothing of this.
+        changed.update(asdict(update(beside(library), answer.programs)))
+    if as_json:
+        print_json(_describe(library, found, failed, changed))
+    else:
+        _print(library, source, found, changed)
+    if failed:
+        raise FarmError(
+            f"Precompiling {library} gave the binaries of {len(found)} of "
+            f"{len(found) + len(failed)} devices.",
+            remedy="Run it again when the others are free or repaired: what was written stays.",
+            details="\n".join(f"{where}: {reason}" for where, reason in failed.items()),
+        )
+
+
+def _print(
+    library: Path, source: Source, found: Mapping[str, Precompiled], changed: Mapping[str, int]
+) -> None:
+    from ..standalone.format import Section
+    from ..standalone.programs import beside
+
+    if not found:
+        return
+    total = len(source.plan[Section.PROGRAMS])
+    rows = [
+        (
+            where,
+            device.device,
+            device.driver,
+            str(total) if len(device.programs) == total else f"{len(device.programs)} of {total}",
+            bytes_text(device.binary_bytes),
+            ms_text(device.without_ms),
+            ms_text(device.with_ms),
+        )
+        for where, device in found.items()
+    ]
+    columns = ["where", "device", "driver", ">programs", ">size", ">start without", ">start with"]
+    print_section(out_console(), str(library), table(columns, rows))
+    if changed["damaged_bytes"]:
+        size = bytes_text(changed["damaged_bytes"])
+        note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
+    done = [f"{changed[what]} {what}" for what in ("added", "replaced", "dropped") if changed[what]]
+    note_file(beside(library), f": {', '.join(done)}")
+
+
+def _describe(
+    library: Path,
+    found: Mapping[str, Precompiled],
+    failed: Mapping[str, str],
+    changed: Mapping[str, int],
+) -> dict[str, Any]:
+    from ..standalone.programs import beside
+
+    devices = [
+        {
+            "where": where,
+            "device": device.device,
+            "platform": device.platform,
+            "driver": device.driver,
+            "programs": len(device.programs),
+            "bytes": device.binary_bytes,
+            "start_without_ms": device.without_ms,
+            "start_with_ms": device.with_ms,
+        }
+        for where, device in found.items()
+    ]
+    refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
+    return {"path": str(beside(library)), "devices": devices, "failed": refused, **changed}

@@ -1,0 +1,127 @@
+"""Binaries of a library's programs from every free server of a key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..deploy import elf
+from ..deploy.link import Host
+from ..errors import FarmError, TvmflowError
+from ..standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
+from ..standalone.programs import beside, read, update
+from ..tuning import process
+from ..tuning.process import Worker, WorkerLostError
+from .about import ABOUT_FUNCTION, About, check_version
+from .tracker import Address, Offer, Tracker, check_key, check_served
+
+#: The function of a server of tvmflow: a library's name, a device's index → JSON.
+PRECOMPILE_FUNCTION = "tvmflow.farm.precompile"
+#: A server that is free is lent at once, and one that another session has just left soon.
+OFFER_S = 30.0
+#: Sending the library, on a slow network, and opening the session.
+_SEND_S = 600.0
+#: Two starts, each with a process.
+_SESSION_S = 2 * (START_LIMIT_S + process.START_LIMIT_S) + _SEND_S
+
+
+def precompile_on_farm(
+    source: Source, tracker: Address, key: str, device_index: int
+) -> Iterator[tuple[str, Precompiled | str]]:
+    """Precompile on one server after the other, until all that are free had their turn.
+
+    Yields a server's address, and what it gave or the reason why it gave nothing.
+
+    Raises
+    ------
+    FarmError
+        If the tracker cannot be reached, nobody serves the key, or only servers of other
+        versions do.
+    """
+    with Tracker(tracker) as connection:
+        waiting = {server.address for server in check_served(connection, check_key(key))}
+    while waiting:
+        with Tracker(tracker) as connection:
+            connection.request(key)
+            offer = connection.offer(OFFER_S)
+        # The tracker lends who has waited longest: one that comes again has no other before it.
+        if offer is None or offer.address not in waiting:
+            break
+        waiting.remove(offer.address)
+        yield str(offer.address), _ask(offer, source, device_index)
+    for address in sorted(waiting):
+        yield str(address), "It was busy."
+
+
+def _ask(offer: Offer, source: Source, device_index: int) -> Precompiled | str:
+    # A server that hangs blocks the process that talks to it, which can be ended.
+    with closing(Worker()) as worker:
+        try:
+            answer = worker.call(
+                *(talk, offer, source.library, source.weights_file, device_index),
+                timeout_s=_SESSION_S + _SEND_S,
+            )
+        except (WorkerLostError, RuntimeError) as error:
+            last = str(error).strip().splitlines()[-1]
+            return f"The session failed: {last}."
+    if isinstance(answer, str):
+        return answer
+    facts, content = answer
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "programs")
+        path.write_bytes(content)
+        try:
+            return Precompiled(**facts, programs=tuple(read(path)))
+        except (TvmflowError, TypeError):
+            return "What it sent was not understood."
+
+
+def talk(
+    offer: Offer, library: Path, weights: Path | None, device_index: int
+) -> tuple[dict[str, Any], bytes] | str:
+    """Let a server precompile, in a process of its own; return facts and binaries, or an error."""
+    from tvm import rpc
+
+    host, port = offer.address.host, offer.address.port
+    remote = rpc.connect(host, port, offer.ticket, session_timeout=_SESSION_S)
+    try:
+        about = About.read(json.loads(remote.get_function(ABOUT_FUNCTION)()))
+        if about is None:
+            return "It tells nothing that this version of tvmflow understands."
+        check_version(offer.address, about)
+        precompile_there = remote.get_function(PRECOMPILE_FUNCTION)
+    except AttributeError:
+        return "It is no server of tvmflow: start one with `tvmflow farm serve` there."
+    except FarmError as error:
+        return str(error)
+    there = Host.parse(about.host).architecture
+    architecture = elf.read_library(library).architecture
+    if there != architecture:
+        return f"It is {there}, but the library is for {architecture}: compile with --host {there}."
+    for path in (library, weights):
+        if path is not None:
+            remote.upload(str(path))
+    answer: dict[str, Any] = json.loads(precompile_there(library.name, device_index))
+    if "error" in answer:
+        return str(answer["error"])
+    return answer, bytes(remote.download(beside(library).name))
+
+
+def precompile_for_client(name: str, device_index: int) -> str:
+    """In a session: precompile what was uploaded; the binaries lie beside it then."""
+    import tvm_ffi
+
+    library = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name))
+    try:
+        found = precompile(Source.open(library), device_index)
+        update(beside(library), found.programs)
+    except TvmflowError as error:
+        return json.dumps({"error": str(error)})
+    facts = asdict(found)
+    del facts["programs"]
+    return json.dumps(facts)
