@@ -29,21 +29,11 @@ def served(farm: Farm) -> Address:
     return address
 
 
-def session_on(farm: Farm, key: str):
-    from tvm import rpc
-
-    with Tracker(farm.address) as tracker:
-        tracker.request(key)
-        offer = tracker.offer(PATIENCE_S)
-        assert offer is not None
-    return offer.address, rpc.connect(offer.address.host, offer.address.port, offer.ticket)
-
-
 def test_a_server_tells_its_versions_and_devices(farm: Farm, served: Address):
     told = About.read(farm.server(served).about)
     assert told == About.here()
     assert told.tvmflow == __version__
-    address, session = session_on(farm, "board")
+    address, session = farm.session("board")
     assert address == served
     assert About.read(json.loads(session.get_function(ABOUT_FUNCTION)())) == told
 
@@ -52,7 +42,7 @@ def test_a_session_makes_its_server_busy(farm: Farm, served: Address):
     eventually(lambda: farm.server(served).about["busy_s"] is None)
     with Tracker(farm.address) as tracker:
         eventually(lambda: tracker.summary().queues["board"] == Queue(free=1, waiting=0))
-        _, session = session_on(farm, "board")
+        _, session = farm.session("board")
         assert tracker.summary().queues["board"] == Queue(free=0, waiting=0)
         eventually(lambda: farm.server(served).about["busy_s"] is not None)
         del session
@@ -69,14 +59,14 @@ def test_a_server_whose_session_crashed_serves_again(farm: Farm, served: Address
     eventually(lambda: farm.server(served).about["busy_s"] is None)
     crashes = farm.server(served).about["crashes"]
     before = set(farm.processes_of(served))
-    _, session = session_on(farm, "board")
+    _, session = farm.session("board")
     (child,) = eventually(lambda: set(farm.processes_of(served)) - before)
     os.kill(child, signal.SIGSEGV)
     eventually(
         lambda: (server := farm.server(served)) and server.about.get("crashes") == crashes + 1
     )
     eventually(lambda: farm.server(served).about["busy_s"] is None)
-    address, session = session_on(farm, "board")
+    address, session = farm.session("board")
     assert address == served
     assert session.get_function(ABOUT_FUNCTION)()
 

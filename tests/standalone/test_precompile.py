@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from farms import LOCAL, PATIENCE_S, STOCK, Farm, free_port
+from farms import LOCAL, PATIENCE_S, STOCK, Farm, eventually, free_port
 from mock_library import C_COMPILER
 
 import tvmflow
 from tvmflow.errors import ArtifactError
+from tvmflow.farm.tracker import Tracker
 from tvmflow.standalone import programs
 from tvmflow.standalone.precompile import Source
 
@@ -110,7 +111,7 @@ def test_the_next_start_takes_what_was_shipped(library):
     assert done.returncode == 0, done.stderr
     assert "The file was damaged" in done.stderr
     assert "1 replaced" in done.stderr
-    for word in (device["device"], "start without", "here"):
+    for word in (device["device"], "start without", "this machine"):
         assert word in done.stdout
     assert [p.key for p in programs.read(path)] == [program.key]
     assert origins(library) == (0, 1)
@@ -179,10 +180,17 @@ def at(farm: Farm, key: str) -> tuple[str, ...]:
     return "--tracker", str(farm.address), "--key", key
 
 
-def test_every_free_server_of_a_key_gives_its_binaries(farm, library):
-    servers = [str(farm.serve("pair")) for _ in range(2)]
-    stock = str(farm.serve("pair", "-m", STOCK))
-    done = precompile(library, *at(farm, "pair"), "--json")
+@pytest.fixture(scope="module")
+def three(farm) -> tuple[str, str, str]:
+    """Servers of the key ``three``, the last one of TVM alone."""
+    servers = farm.serve("three"), farm.serve("three"), farm.serve("three", "-m", STOCK)
+    first, second, stock = map(str, servers)
+    return first, second, stock
+
+
+def test_every_free_server_of_a_key_gives_its_binaries(farm, three, library):
+    *servers, stock = three
+    done = precompile(library, *at(farm, "three"), "--json")
     refused(done, "gave the binaries of 2 of 3 devices", "It is no server of tvmflow", stock)
     found = json.loads(done.stdout)
     assert {device["where"] for device in found["devices"]} == set(servers)
@@ -190,6 +198,25 @@ def test_every_free_server_of_a_key_gives_its_binaries(farm, library):
     # Both have the same device and driver.
     assert (found["added"], found["replaced"]) == (1, 1)
     assert origins(library) == (0, 1)
+
+
+def test_a_server_that_others_use_is_told(farm, three, library):
+    eventually(lambda: free(farm, "three") == len(three))
+    address, session = farm.session("three")
+    # One that could answer.
+    while str(address) == three[-1]:
+        address, session = farm.session("three")
+    done = precompile(library, *at(farm, "three"), "--json")
+    refused(done, "1 of 3 devices", f"{address}: It was busy.")
+    del session
+    (device,) = json.loads(done.stdout)["devices"]
+    assert device["where"] in {*three[:2]} - {str(address)}
+    assert origins(library) == (0, 1)
+
+
+def free(farm: Farm, key: str) -> int:
+    with Tracker(farm.address) as tracker:
+        return tracker.summary().queues[key].free
 
 
 def test_a_server_of_another_architecture_is_told(farm, library):

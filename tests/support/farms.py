@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tvmflow.farm.tracker import Address, Server, Tracker
 
@@ -72,6 +72,16 @@ class Farm:
             options = (*options, "--port-end", str(address.port + 1))
         self._start(*program, *options, port=address.port, environment=environment)
         return address
+
+    def session(self, key: str) -> tuple[Address, Any]:
+        """Open a session on a server of a key, which is busy until it is dropped."""
+        from tvm import rpc
+
+        with Tracker(self.address) as tracker:
+            tracker.request(key)
+            offer = tracker.offer(PATIENCE_S)
+            assert offer is not None
+        return offer.address, rpc.connect(offer.address.host, offer.address.port, offer.ticket)
 
     def server(self, address: Address) -> Server | None:
         """What the tracker knows of a server."""

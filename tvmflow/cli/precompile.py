@@ -75,13 +75,15 @@ def precompile_library(
     changed: Counter[str] = Counter()
     answers: Iterator[tuple[str, Precompiled | str]]
     if tracker is None or key is None:
-        answers = iter([("here", precompile(source, device_index))])
+        answers = iter([("this machine", precompile(source, device_index))])
     else:
         answers = precompile_on_farm(source, Address.parse(tracker), key, device_index)
     for where, answer in answers:
         if isinstance(answer, str):
+            note((f"{where} gave nothing.", "yellow"))
             failed[where] = answer
             continue
+        note((where, "bold"), f" gave {bytes_text(answer.binary_bytes)}.")
         found[where] = answer
         # At once: what ends the others later ends nothing of this.
         changed.update(asdict(update(beside(library), answer.programs)))
