@@ -22,7 +22,7 @@ def files(folder: Path) -> set[str]:
     ("command", "example"),
     [
         ((), "tvmflow verify mobilenet_v2.onnx mobilenet_v2.so"),
-        (("compile",), "tvmflow compile net.onnx --device adreno --host aarch64-linux-gnu"),
+        (("compile",), "tvmflow compile net.onnx --device adreno --host linux-arm64"),
         (("run",), "tvmflow run net.so --inputs in.npz --outputs out.npz"),
         (("bench",), "tvmflow bench net.so --seconds 30 --kernels"),
         (("verify",), "tvmflow verify net.onnx net.so --inputs in.npz --json"),
