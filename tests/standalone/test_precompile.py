@@ -12,14 +12,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import runtime_build
+from fake_opencl import build_fake
 from farms import LOCAL, PATIENCE_S, STOCK, Farm, eventually, free_port
 from mock_library import C_COMPILER
+from small_plans import add_plan
 
 import tvmflow
-from tvmflow.errors import ArtifactError
+from tvmflow.errors import ArtifactError, DeviceError
 from tvmflow.farm.tracker import Tracker
 from tvmflow.standalone import programs
 from tvmflow.standalone.precompile import Source
+from tvmflow.standalone.precompile import precompile as precompile_here
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from tiny_model import tiny_model
@@ -228,7 +232,7 @@ def test_a_server_of_another_architecture_is_told(farm, library):
     content[18:20] = next(m for m in elf.MACHINES if m != native).to_bytes(2, "little")
     library.write_bytes(content)
     done = precompile(library, *at(farm, "board"))
-    refused(done, "0 of 1 devices", "but the library is for", "compile with --host")
+    refused(done, "0 of 1 devices", "but the library is for", "compile it with --host")
     assert not programs.beside(library).exists()
     refused(precompile(library), "its host code is for")
 
@@ -284,3 +288,36 @@ def test_a_device_that_is_not_there(library):
     refused(done, "Opening libtiny.so failed", "none of those that were found")
     assert ".tmp" not in done.stderr
     assert not programs.beside(library).exists()
+
+
+# ---- Drivers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def faked(tmp_path, monkeypatch) -> Source:
+    """A library of one kernel, and a driver that does what the environment says."""
+    monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", str(build_fake(tmp_path)))
+    plan, _ = add_plan()
+    library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
+    return Source.open(library)
+
+
+def test_drivers_that_compile_at_the_first_launch_have_had_one(faked, monkeypatch):
+    monkeypatch.setenv("FAKE_OPENCL_BINARIES", "late")
+    monkeypatch.setenv("FAKE_OPENCL_PLATFORM_NAME", "Portable Computing Language")
+    found = precompile_here(faked, 0)
+    assert len(found.programs) == 1
+    assert found.binary_bytes == len(found.programs[0].binary)
+    assert not programs.beside(faked.library).exists()
+
+
+@pytest.mark.parametrize(
+    ("binaries", "said"),
+    [("none", "its driver gave none"), ("refuse", "took 0 of the 1 binaries")],
+)
+def test_drivers_without_binaries_of_use_are_told(faked, monkeypatch, binaries, said):
+    monkeypatch.setenv("FAKE_OPENCL_BINARIES", binaries)
+    with pytest.raises(DeviceError, match=said) as caught:
+        precompile_here(faked, 0)
+    assert "Update the driver" in caught.value.remedy
+    assert not list(faked.library.parent.glob(".*.tmp"))

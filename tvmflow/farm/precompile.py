@@ -14,7 +14,7 @@ from ..deploy import elf
 from ..deploy.link import Host
 from ..errors import FarmError, TvmflowError
 from ..standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
-from ..standalone.programs import beside, read, update
+from ..standalone.programs import SOURCE, beside, read, update
 from ..tuning import process
 from ..tuning.process import Worker, WorkerLostError
 from .about import ABOUT_FUNCTION, About, check_version
@@ -45,14 +45,16 @@ def precompile_on_farm(
     """
     with Tracker(tracker) as connection:
         waiting = {server.address for server in check_served(connection, check_key(key))}
+    done = set()
     while waiting:
         with Tracker(tracker) as connection:
             connection.request(key)
             offer = connection.offer(OFFER_S)
         # The tracker lends who has waited longest: one that comes again has no other before it.
-        if offer is None or offer.address not in waiting:
+        if offer is None or offer.address in done:
             break
-        waiting.remove(offer.address)
+        done.add(offer.address)
+        waiting.discard(offer.address)
         yield str(offer.address), _ask(offer, source, device_index)
     for address in sorted(waiting):
         yield str(address), "It was busy."
@@ -76,9 +78,13 @@ def _ask(offer: Offer, source: Source, device_index: int) -> Precompiled | str:
         path = Path(folder, "programs")
         path.write_bytes(content)
         try:
-            return Precompiled(**facts, programs=tuple(read(path)))
+            programs = tuple(read(path))
+            # Others' programs would be dropped for those of other sources.
+            if {p.description.get(SOURCE) for p in programs} == {source.plan.source_digest}:
+                return Precompiled(**facts, programs=programs)
         except (TvmflowError, TypeError):
-            return "What it sent was not understood."
+            pass
+    return "What it sent was not understood."
 
 
 def talk(
@@ -102,7 +108,10 @@ def talk(
     there = Host.parse(about.host).architecture
     architecture = elf.read_library(library).architecture
     if there != architecture:
-        return f"It is {there}, but the library is for {architecture}: compile with --host {there}."
+        return (
+            f"It is {there}, but the library is for {architecture}: compile it with "
+            f"--host {about.host}."
+        )
     for path in (library, weights):
         if path is not None:
             remote.upload(str(path))
