@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+#: What a shell starts in the background ignores Ctrl-C, and so does whatever that starts.
+HEED_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
 #: A stage that waits makes the moment of the signal certain; what surrounds it is the program.
 WAIT_IN_STAGE = """
 import sys, time
@@ -58,7 +64,7 @@ def start(script: str, *arguments: str, folder: Path) -> subprocess.Popen[str]:
     temporary = folder / "tmp"
     temporary.mkdir()
     return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-c", HEED_CTRL_C + script, *arguments],
         cwd=folder,
         env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
@@ -164,7 +170,7 @@ except BaseException as error:
 """
 
     def stderr(*arguments: str) -> str:
-        command = [sys.executable, "-c", script, *arguments]
+        command = [sys.executable, "-c", HEED_CTRL_C + script, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
     assert stderr() == "from us\n"
