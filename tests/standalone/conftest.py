@@ -1,11 +1,14 @@
-"""Libraries of the mock model, made once."""
+"""Libraries of the mock model, made once, and of small plans."""
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
+import runtime_build
 from mock_library import build_mock
+from small_plans import Plan
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +21,16 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mock_tenfold(mock: Path) -> Path:
     """Beside it, one whose output is ten times the sum."""
     return build_mock(mock.with_name("libtenfold.so"), scale=10)
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory):
+    """A function that links a plan with the runtime."""
+    folder = tmp_path_factory.mktemp("libraries")
+    names = (f"lib{number}.so" for number in count())
+
+    def run(plan: Plan, *flags: str, weights: bytes | None = None):
+        content = plan.weights() if plan.content and weights is None else weights or b""
+        return runtime_build.link(folder / next(names), plan.encode(), content, *flags)
+
+    return run

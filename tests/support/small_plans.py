@@ -216,3 +216,39 @@ def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, n
     plan.input("x", (size,), x)
     plan.output("y", (size,), y)
     return plan, w
+
+
+_RNG = np.random.default_rng(7)
+
+
+def values(*shape, dtype="float32"):
+    """Random numbers, others at each call."""
+    return _RNG.normal(size=shape).astype(dtype)
+
+
+COPY_IMAGE = """
+__constant sampler_t at = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_NONE | CLK_FILTER_NEAREST;
+__kernel void twice(read_only image2d_array_t x, write_only image2d_array_t y) {
+  int4 i = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
+  write_imagef(y, i, 2.0f * read_imagef(x, at, i));
+}
+"""
+
+
+def image_plan(dtype="float32", half=False):
+    """``y = 2 x`` on images of 5 by 4 texels in 3 layers; each layer is a region."""
+    plan = Plan(COPY_IMAGE)
+    x, y = (plan.image(5, 4, 3, dtype=dtype) for _ in range(2))
+    plan.launch("twice", [x, y], (5, 4, 3))
+    # The layers follow each other backwards in the host's data, and the first is in two parts.
+    layer = 5 * 4 * 4
+    regions = [
+        (0, (0, 0, 2), (5, 4, 1)),
+        (layer, (0, 0, 1), (5, 4, 1)),
+        (2 * layer, (0, 0, 0), (5, 1, 1)),
+        (2 * layer + 20, (0, 1, 0), (5, 3, 1)),
+    ]
+    kind = "float32" if half else dtype
+    plan.input("x", (3, 4, 5, 4), x, dtype=kind, half=half, regions=regions)
+    plan.output("y", (3, 4, 5, 4), y, dtype=kind, half=half, regions=regions)
+    return plan
