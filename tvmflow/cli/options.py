@@ -82,6 +82,10 @@ InputsFile = Annotated[
 RandomSeed = Annotated[
     int, typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs.")
 ]
+FarmKey = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
+]
+
 DeviceIndex = Annotated[
     int,
     typer.Option(
@@ -212,3 +216,9 @@ def parse_parameters(texts: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not of the form NAME=VALUE.")
         parameters[name] = value
     return parameters
+
+
+def check_farm(tracker: str | None, key: str | None) -> None:
+    """Refuse a tracker without a key of its devices, and a key without a tracker."""
+    if (tracker is None) != (key is None):
+        raise typer.BadParameter("--tracker and --key go together.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .formats import bytes_text, ms_text, print_section, table
-from .options import Debug, DeviceIndex, Json, Quiet, Verbose
+from .options import Debug, DeviceIndex, FarmKey, Json, Quiet, Verbose, check_farm
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def precompile_library(
             help="Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
         ),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
-    ] = None,
+    key: FarmKey = None,
     device_index: DeviceIndex = 0,
     as_json: Json = False,
     _verbose: Verbose = False,
@@ -67,8 +65,7 @@ def precompile_library(
     from ..standalone.precompile import Source, precompile
     from ..standalone.programs import beside, update
 
-    if (tracker is None) != (key is None):
-        raise typer.BadParameter("--tracker and --key go together.")
+    check_farm(tracker, key)
     source = Source.open(library)
     found: dict[str, Precompiled] = {}
     failed: dict[str, str] = {}

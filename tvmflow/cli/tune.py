@@ -13,6 +13,7 @@ from .options import (
     DeviceIndex,
     DeviceName,
     Dtype,
+    FarmKey,
     InputShapes,
     Json,
     ModelFile,
@@ -20,6 +21,7 @@ from .options import (
     Storage,
     TargetName,
     Verbose,
+    check_farm,
     parse_shapes,
 )
 from .session import command, note_file, print_json
@@ -121,9 +123,7 @@ def tune_model(
             help="Measure on all devices that this tracker has for --key.",
         ),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
-    ] = None,
+    key: FarmKey = None,
     host: Annotated[
         str | None,
         typer.Option(
@@ -162,8 +162,7 @@ def tune_model(
     from ..tuning.report import write_report
     from ..tuning.session import Farm, Network, Options, tune
 
-    if (tracker is None) != (key is None):
-        raise typer.BadParameter("--tracker and --key go together.")
+    check_farm(tracker, key)
     farm = Farm(tracker, key) if tracker is not None and key is not None else None
     network = Network(
         *(model, target, device, host, parse_shapes(shape or []) or None),
