@@ -1,6 +1,6 @@
 // Runs any number of models in one program, each from its library:
 //
-//     c++ -std=c++17 -I../../native/standalone main.cpp -ldl -o run
+//     c++ -std=c++17 -I../../native/bindings main.cpp -ldl -o run
 //     ./run ./libmobilenet.so ./libsqueezenet.so
 #include <cstdio>
 #include <exception>

@@ -2,8 +2,8 @@
 #ifndef TVMFLOW_STANDALONE_MESSAGE_H
 #define TVMFLOW_STANDALONE_MESSAGE_H
 
+#include "../bindings/tvmflow.h"
 #include "../opencl/cl_types.h"
-#include "tvmflow.h"
 
 // Room for a few sentences and a driver's build log.
 #define TF_MESSAGE_BYTES 8192

@@ -64,7 +64,7 @@ def compile_arm64(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 @pytest.fixture(scope="module")
 def program(compile_arm64) -> Path:
     """The program that uses a library."""
-    include = f"-I{NATIVE / 'standalone'}"
+    include = f"-I{NATIVE / 'bindings'}"
     return compile_arm64("use_library", HERE / "use_library.c", include, "-ldl", "-pthread")
 
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mock_library import C_COMPILER, CPP_COMPILER, NATIVE, ROOT, build_mock
+from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, build_mock
 
 WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -18,7 +18,7 @@ def compiled(command, *arguments, folder):
     """Compile a program, and return its path."""
     program = folder / "program"
     subprocess.run(
-        [*command, *WARNINGS, f"-I{NATIVE}", *map(str, arguments), "-ldl", "-o", str(program)],
+        [*command, *WARNINGS, f"-I{BINDINGS}", *map(str, arguments), "-ldl", "-o", str(program)],
         check=True,
     )
     return program
@@ -37,7 +37,12 @@ def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
         (folder / name).write_text((ROOT / "examples" / "c" / name).read_text())
     model = tmp_path / mock.name
     model.write_bytes(mock.read_bytes())
-    flags = [f"MODEL={model}", f"TVMFLOW={NATIVE}", f"CC={' '.join(C_COMPILER)}", "CFLAGS=-Werror"]
+    flags = [
+        f"MODEL={model}",
+        f"TVMFLOW={BINDINGS}",
+        f"CC={' '.join(C_COMPILER)}",
+        "CFLAGS=-Werror",
+    ]
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     subprocess.run(["make", "-C", str(folder), *flags], check=True, env=env)
     process = run(folder / "run", tmp_path)
@@ -122,7 +127,7 @@ def test_what_the_guide_shows_compiles(language, tmp_path):
     source = tmp_path / f"guide.{language}"
     source.write_text("\n".join(body) + "\n", encoding="utf-8")
     command = [*C_COMPILER, "-std=c11"] if language == "c" else [*CPP_COMPILER, "-std=c++17"]
-    subprocess.run([*command, "-fsyntax-only", f"-I{NATIVE}", str(source)], check=True)
+    subprocess.run([*command, "-fsyntax-only", f"-I{BINDINGS}", str(source)], check=True)
 
 
 @pytest.mark.parametrize("standard", ["c99", "c11", "c++11", "c++20"])
@@ -131,5 +136,5 @@ def test_headers_compile_without_a_warning(standard, tmp_path):
     suffix, compiler = (".cpp", CPP_COMPILER) if "+" in standard else (".c", C_COMPILER)
     source = (tmp_path / "headers").with_suffix(suffix)
     source.write_text("".join(f'#include "{header}"\n' for header in headers))
-    flags = (f"-std={standard}", *WARNINGS, "-fsyntax-only", f"-I{NATIVE}")
+    flags = (f"-std={standard}", *WARNINGS, "-fsyntax-only", f"-I{BINDINGS}")
     subprocess.run([*compiler, *flags, str(source)], check=True)

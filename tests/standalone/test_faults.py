@@ -120,8 +120,8 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
     (folder / "weights.bin").write_bytes(plan.weights())
     weights = b"" if beside else plan.weights()
     contents = {"tvmflow_plan": plan.encode(), "tvmflow_weights": weights}
-    native = runtime_build.NATIVE
-    headers = [f"-I{path}" for path in (SOURCES, native, native.parent / "opencl")]
+    bindings = runtime_build.BINDINGS
+    headers = [f"-I{path}" for path in (SOURCES, bindings, bindings.with_name("opencl"))]
     data = runtime_build.data_object(folder / "data.o", contents)
     return ["-D_GNU_SOURCE", *headers, data, "-ldl", "-lm", "-pthread"]
 

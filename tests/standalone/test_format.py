@@ -53,9 +53,7 @@ def in_c(tmp_path_factory):
     folder = tmp_path_factory.mktemp("layout")
     source = folder / "layout.c"
     source.write_text(
-        '#include <stdio.h>\n#include "plan.h"\n#include "tvmflow.h"\nint main(void) {\n'
-        + "\n".join(lines)
-        + "\n}\n"
+        '#include <stdio.h>\n#include "plan.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n"
     )
     compiler = shlex.split(os.environ.get("CC", "cc"))
     subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from mock_library import C_COMPILER, JAVA, NATIVE, java_classes
+from mock_library import BINDINGS, C_COMPILER, JAVA, java_classes
 
 TEST = Path(__file__).with_name("ModelTest.java")
 
@@ -55,7 +55,7 @@ def test_the_entries_of_jni_have_the_numbers_that_a_jdk_gives_them(tmp_path):
     header = next(Path(which("javac")).resolve().parents[1].glob("include/jni.h"), None)
     if header is None:
         pytest.skip("this JDK has no jni.h")
-    numbers = re.findall(r"^  TF_(\w+) = (\d+),$", _read(NATIVE / "jni.c"), re.MULTILINE)
+    numbers = re.findall(r"^  TF_(\w+) = (\d+),$", _read(BINDINGS / "jni.c"), re.MULTILINE)
     assert len(numbers) == 8
     checks = [
         f"_Static_assert(offsetof(struct JNINativeInterface_, {_camel(name)}) == {number} * "
@@ -69,7 +69,7 @@ def test_the_entries_of_jni_have_the_numbers_that_a_jdk_gives_them(tmp_path):
 
 
 def test_dtypes_and_statuses_are_those_of_the_c_interface():
-    header = _read(NATIVE / "tvmflow.h")
+    header = _read(BINDINGS / "tvmflow.h")
     dtypes = re.search(r"enum tvmflow_dtype {(.*?)}", header, re.DOTALL)[1]
     wanted = re.findall(r"TVMFLOW_(\w+) = (\d+)", dtypes)
     listed = re.search(r"enum DType {\s*(.*?);", _read(JAVA / "ai/tvmflow/Tensor.java"), re.DOTALL)

@@ -12,7 +12,7 @@ from shutil import which
 import numpy as np
 import onnx
 import pytest
-from mock_library import C_COMPILER, CPP_COMPILER, NATIVE, ROOT, java_classes
+from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, java_classes
 from onnx import helper, numpy_helper
 
 import tvmflow
@@ -130,7 +130,7 @@ def test_the_command_line_takes_it_like_any_module(network, library, tmp_path):
 
 def test_the_c_example(library, tmp_path):
     program = tmp_path / "run"
-    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}")
+    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
     source = ROOT / "examples" / "c" / "main.c"
     where = f"-Wl,-rpath,{library.parent}"
     run(*C_COMPILER, *flags, source, library, where, "-o", program)
@@ -145,7 +145,7 @@ def test_the_c_example(library, tmp_path):
 def test_the_cpp_example_with_two_instances(library, tmp_path):
     program = tmp_path / "run"
     source = ROOT / "examples" / "cpp" / "main.cpp"
-    run(*CPP_COMPILER, "-std=c++17", f"-I{NATIVE}", source, "-ldl", "-o", program)
+    run(*CPP_COMPILER, "-std=c++17", f"-I{BINDINGS}", source, "-ldl", "-o", program)
     assert run(program, library, library).count("scores: 1904 values, the first is 0") == 2
 
 

@@ -36,10 +36,10 @@ __attribute__((visibility("default"))) const void* tvmflow_data(int weights, siz
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small runtime, which is compiled instead of the real one."""
-    folder = tmp_path / "runtime"
-    folder.mkdir()
+    folder = tmp_path / "native" / "standalone"
+    folder.mkdir(parents=True)
     (folder / "data.c").write_text(SOURCE)
-    monkeypatch.setattr(toolchain, "native_folder", lambda name: folder)
+    monkeypatch.setattr(toolchain, "native_folder", folder.with_name)
     monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     return folder
 
@@ -102,7 +102,7 @@ def test_large_weights_lie_beside_the_library(runtime: Path, weights: Path, tmp_
     link.link_library(b"plan", None, Host.native(), output, embed=True)
     assert beside.read_text() == "somebody else's"
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("libnet.so", "libnet.so.weights", "net.bin", "runtime", "cache")
+        *("libnet.so", "libnet.so.weights", "net.bin", "native", "cache")
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mock_library import C_COMPILER, NATIVE, build_mock, mock_plan
+from mock_library import BINDINGS, C_COMPILER, build_mock, mock_plan
 
 import tvmflow
 from tvmflow.deploy import elf
@@ -288,8 +288,8 @@ def test_ctypes_structures_have_the_layout_that_c_gives_them(tmp_path):
         checks += [f'_Static_assert({c} == {value}, "{c}");' for c, value in values.items()]
     source = tmp_path / "layout.c"
     source.write_text('#include "tvmflow.h"\n' + "\n".join(checks) + "\n")
-    subprocess.run([*C_COMPILER, "-fsyntax-only", f"-I{NATIVE}", str(source)], check=True)
-    header = (NATIVE / "tvmflow.h").read_text(encoding="utf-8")
+    subprocess.run([*C_COMPILER, "-fsyntax-only", f"-I{BINDINGS}", str(source)], check=True)
+    header = (BINDINGS / "tvmflow.h").read_text(encoding="utf-8")
     assert f"TVMFLOW_API_VERSION {binding.API_VERSION}\n" in header
     assert f"TVMFLOW_ERROR_NO_OPENCL = {binding.NO_OPENCL}," in header
     assert re.search(rf"TVMFLOW_PROFILE = {binding.PROFILE},", header)

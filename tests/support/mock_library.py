@@ -12,7 +12,7 @@ from pathlib import Path
 from tvmflow.standalone.format import Section, Strings, encode_plan, records
 
 ROOT = Path(__file__).parents[2]
-NATIVE = ROOT / "native" / "standalone"
+BINDINGS = ROOT / "native" / "bindings"
 SOURCE = ROOT / "tests" / "standalone" / "mock_model.c"
 C_COMPILER = shlex.split(os.environ.get("CC", "cc"))
 CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
@@ -64,9 +64,9 @@ def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
         [
             *C_COMPILER,
             *("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"),
-            *("-fvisibility=hidden", f"-I{NATIVE}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
+            *("-fvisibility=hidden", f"-I{BINDINGS}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
             *flags,
-            *(str(SOURCE), str(NATIVE / "jni.c"), "-ldl"),
+            *(str(SOURCE), str(BINDINGS / "jni.c"), "-ldl"),
             # Its own functions, whatever other model the program is linked to.
             *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", str(path)),
         ],

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 NATIVE = Path(__file__).parents[2] / "native" / "standalone"
+BINDINGS = NATIVE.with_name("bindings")
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -29,7 +30,7 @@ def objects(*flags: str) -> list[str]:
     """Object files of the runtime, compiled with more flags."""
     folder = Path(tempfile.mkdtemp(dir=_folder.name))
     found = []
-    for source in sorted(NATIVE.glob("*.c")):
+    for source in sorted([*NATIVE.glob("*.c"), *BINDINGS.glob("*.c")]):
         found.append(str(folder / f"{source.stem}.o"))
         _run([*COMPILER, *_FLAGS, *flags, "-c", str(source), "-o", found[-1]])
     return found
@@ -72,7 +73,7 @@ def program(output: Path, main: Path, plan: bytes, weights: bytes = b"") -> Path
     """A program with the runtime and sanitizers in it; plan and weights can be written to."""
     contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
     data = data_object(output.with_suffix(".o"), contents, '.data.tvmflow, "aw"')
-    flags = ("-std=gnu11", f"-I{NATIVE}", *WARNINGS, *SANITIZERS)
+    flags = ("-std=gnu11", f"-I{NATIVE}", f"-I{BINDINGS}", *WARNINGS, *SANITIZERS)
     files = (str(main), data, *objects(*SANITIZERS))
     _run([*COMPILER, *flags, "-o", str(output), *files, *SYSTEM])
     return output

@@ -1,4 +1,4 @@
-"""The C interface of a standalone library (native/standalone/tvmflow.h), through ctypes."""
+"""The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes."""
 
 from __future__ import annotations
 

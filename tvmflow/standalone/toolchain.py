@@ -43,7 +43,7 @@ def candidates(host: Host) -> list[Tool]:
     return sorted(tools(host), key=lambda tool: not tool.is_portable)
 
 
-def runtime_objects(tool: Tool, work: Path, sources: Path | None = None) -> list[Path]:
+def runtime_objects(tool: Tool, work: Path) -> list[Path]:
     """Compile the runtime, or find it compiled; return its object files.
 
     Parameters
@@ -52,17 +52,14 @@ def runtime_objects(tool: Tool, work: Path, sources: Path | None = None) -> list
         The compiler.
     work
         A folder for intermediate files, and for the objects where none can be kept.
-    sources
-        The folder of C files, by default the runtime's.
 
     Raises
     ------
     subprocess.CalledProcessError
         If a file cannot be compiled.
     """
-    folder = sources or native_folder("standalone")
-    files = sorted(folder.glob("*.c"))
-    final = cache_folder() / _key(tool, folder, work)
+    files = [path for path in _sources("standalone", "bindings") if path.suffix == ".c"]
+    final = cache_folder() / _key(tool, work)
     kept = [final / f"{path.stem}.o" for path in files]
     if all(path.is_file() for path in kept):
         return kept
@@ -104,17 +101,17 @@ def _new_folder(final: Path, work: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="objects.", dir=work))
 
 
-def _key(tool: Tool, folder: Path, work: Path) -> str:
+def _key(tool: Tool, work: Path) -> str:
     """Hash everything that the objects depend on."""
     digest = hashlib.sha256()
     version = tool.run([*tool.compiler, "--version"], work)
     for part in (*tool.compiler, version, *FLAGS):
         digest.update(part.encode() + b"\0")
-    for path in _sources(folder):
+    for path in _sources("standalone", "bindings", "opencl", "bionic"):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 
 
-def _sources(folder: Path) -> Iterator[Path]:
-    for root in (folder, native_folder("opencl"), native_folder("bionic")):
-        yield from sorted(root.rglob("*.[ch]"))
+def _sources(*folders: str) -> Iterator[Path]:
+    for name in folders:
+        yield from sorted(native_folder(name).rglob("*.[ch]"))
