@@ -17,6 +17,7 @@ char* strcat(char* to, const char* from);
 char* strchr(const char* text, int character);
 char* strrchr(const char* text, int character);
 char* strstr(const char* text, const char* part);
+char* strcasestr(const char* text, const char* part);
 char* strpbrk(const char* text, const char* characters);
 size_t strspn(const char* text, const char* characters);
 size_t strcspn(const char* text, const char* characters);

@@ -95,3 +95,10 @@ static inline void Sha256End(Sha256State* hash, uint8_t digest[32]) {
   Sha256Add(hash, length, sizeof(length));
   for (unsigned i = 0; i < 32; ++i) digest[i] = (uint8_t)(hash->words[i / 4] >> (24 - 8 * (i % 4)));
 }
+
+static inline void Sha256Digest(const void* data, size_t bytes, uint8_t digest[32]) {
+  Sha256State hash;
+  Sha256Begin(&hash);
+  Sha256Add(&hash, data, bytes);
+  Sha256End(&hash, digest);
+}

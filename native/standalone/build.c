@@ -13,9 +13,13 @@ typedef struct share_of_work {
   uint32_t step;
 } share_of_work;
 
-static void release(tf_build* b) {
-  if (b->program) (void)b->model->device.api.clReleaseProgram(b->program);
-  b->program = NULL;
+// Also after an error a driver may have written something.
+static bool build(tf_build* b, cl_program program) {
+  const tf_opencl* const api = &b->model->device.api;
+  b->program = b->code == CL_SUCCESS ? program : NULL;
+  if (b->program)
+    b->code = api->clBuildProgram(program, 1, &b->model->device.id, b->options, NULL, NULL);
+  return b->code == CL_SUCCESS;
 }
 
 static bool load(tf_build* b) {
@@ -23,35 +27,21 @@ static bool load(tf_build* b) {
   size_t bytes = 0;
   uint8_t* const binary = tf_cache_load(&m->cache, b->key, &bytes, &b->shipped);
   if (!binary) return false;
-  const tf_opencl* const api = &m->device.api;
-  const cl_device_id id = m->device.id;
   const unsigned char* list[1] = {binary};
   cl_int status = CL_SUCCESS;
-  b->program = api->clCreateProgramWithBinary(m->context, 1, &id, &bytes, list, &status, &b->code);
-  if (b->code != CL_SUCCESS)
-    b->program = NULL;
-  else
-    b->code = status;
-  if (b->code == CL_SUCCESS)
-    b->code = api->clBuildProgram(b->program, 1, &id, b->options, NULL, NULL);
+  const cl_program program = m->device.api.clCreateProgramWithBinary(
+      m->context, 1, &m->device.id, &bytes, list, &status, &b->code);
+  b->cached = build(b, program) && status == CL_SUCCESS;
   free(binary);
-  b->cached = b->code == CL_SUCCESS;
-  if (!b->cached) release(b);
   return b->cached;
 }
 
 void tf_build_again(tf_build* b) {
-  const tvmflow_model* const m = b->model;
-  const tf_opencl* const api = &m->device.api;
-  release(b);
+  const tf_opencl* const api = &b->model->device.api;
+  if (b->program) (void)api->clReleaseProgram(b->program);
   b->cached = false;
   const char* texts[1] = {b->source};
-  b->program = api->clCreateProgramWithSource(m->context, 1, texts, &b->source_bytes, &b->code);
-  if (b->code != CL_SUCCESS) {
-    b->program = NULL;
-    return;
-  }
-  b->code = api->clBuildProgram(b->program, 1, &m->device.id, b->options, NULL, NULL);
+  build(b, api->clCreateProgramWithSource(b->model->context, 1, texts, &b->source_bytes, &b->code));
 }
 
 static void* work(void* argument) {
@@ -68,14 +58,10 @@ void tf_build_all(tf_build* builds, uint32_t count) {
   const uint32_t threads = missing < MAX_THREADS ? missing : MAX_THREADS;
   share_of_work shares[MAX_THREADS];
   pthread_t ids[MAX_THREADS];
-  bool running[MAX_THREADS] = {false};
-  for (uint32_t i = 0; i < threads; ++i) {
-    shares[i] = (share_of_work){builds, count, i, threads};
-    running[i] = i > 0 && pthread_create(&ids[i], NULL, work, &shares[i]) == 0;
-  }
+  for (uint32_t i = 0; i < threads; ++i) shares[i] = (share_of_work){builds, count, i, threads};
+  uint32_t made = 0;
+  while (made + 1 < threads && !pthread_create(&ids[made], NULL, work, &shares[made])) ++made;
   // This thread has a share too, and those of threads that could not be made.
-  for (uint32_t i = 0; i < threads; ++i)
-    if (!running[i]) work(&shares[i]);
-  for (uint32_t i = 0; i < threads; ++i)
-    if (running[i]) pthread_join(ids[i], NULL);
+  for (uint32_t i = made; i < threads; ++i) work(&shares[i]);
+  for (uint32_t i = 0; i < made; ++i) pthread_join(ids[i], NULL);
 }

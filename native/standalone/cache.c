@@ -1,7 +1,5 @@
 #define _GNU_SOURCE  // dladdr
 
-#include "cache.h"
-
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,6 +13,7 @@
 #include <unistd.h>
 
 #include "../opencl/sha256_state.h"
+#include "model.h"
 
 static const char magic[8] = {'T', 'V', 'M', 'F', 'L', 'O', 'W', 'P'};
 static const char suffix[] = ".program";
@@ -74,14 +73,9 @@ void tf_cache_close(tf_cache* cache) {
   *cache = (tf_cache){0};
 }
 
+// Files are never short but at their end.
 static bool read_all(int file, void* data, size_t bytes) {
-  for (uint8_t* at = data; bytes > 0;) {
-    const ssize_t got = read(file, at, bytes);
-    if (got <= 0) return false;
-    at += got;
-    bytes -= (size_t)got;
-  }
-  return true;
+  return read(file, data, bytes) == (ssize_t)bytes;
 }
 
 static bool write_all(int file, const void* data, size_t bytes) {
@@ -92,13 +86,6 @@ static bool write_all(int file, const void* data, size_t bytes) {
     bytes -= (size_t)put;
   }
   return true;
-}
-
-static void checksum(const uint8_t* data, size_t bytes, uint8_t digest[DIGEST_BYTES]) {
-  Sha256State hash;
-  Sha256Begin(&hash);
-  Sha256Add(&hash, data, bytes);
-  Sha256End(&hash, digest);
 }
 
 static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, size_t* bytes) {
@@ -114,7 +101,7 @@ static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, 
   uint8_t* const binary = malloc(header.bytes);
   uint8_t digest[DIGEST_BYTES];
   if (binary && read_all(file, binary, header.bytes)) {
-    checksum(binary, header.bytes, digest);
+    Sha256Digest(binary, header.bytes, digest);
     if (!memcmp(digest, header.checksum, sizeof(digest))) {
       // The time of the last use decides which files go when the folder is full.
       (void)futimens(file, NULL);
@@ -186,7 +173,7 @@ void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binar
   entry_header header = {.format = FORMAT, .driver = cache->driver, .bytes = bytes};
   memcpy(header.magic, magic, sizeof(magic));
   memcpy(header.key, key, sizeof(header.key));
-  checksum(binary, bytes, header.checksum);
+  Sha256Digest(binary, bytes, header.checksum);
   const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   bool written =
       file >= 0 && write_all(file, &header, sizeof(header)) && write_all(file, binary, bytes);

@@ -4,14 +4,14 @@
 
 #include "model.h"
 
-// Adds a text in quotes; all control characters are left out.
+// Adds a text, which others follow; all control characters are left out.
 static void append_text(char* json, size_t bytes, const char* key, const char* text) {
   tf_append(json, bytes, "\"%s\":\"", key);
   for (; *text; ++text) {
     if ((unsigned char)*text < 0x20) continue;
     tf_append(json, bytes, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
   }
-  tf_append(json, bytes, "\"");
+  tf_append(json, bytes, "\",");
 }
 
 // Names may double when their quotes are escaped.
@@ -25,7 +25,6 @@ tvmflow_status tf_describe_create(tvmflow_model* m) {
 
 const char* tvmflow_describe(const tvmflow_model* m) {
   if (!m || !m->description) return "{}";
-  static const char* const types[] = {"cpu", "gpu", "accelerator"};
   const tf_device* const d = &m->device;
   cl_ulong buffers = 0;
   cl_ulong images = 0;
@@ -33,31 +32,25 @@ const char* tvmflow_describe(const tvmflow_model* m) {
     const tf_allocation* const a = &m->plan.allocations[i];
     *(a->kind == TF_IMAGE ? &images : &buffers) += a->bytes;
   }
-  const unsigned type = d->type & CL_DEVICE_TYPE_GPU ? 1 : d->type & CL_DEVICE_TYPE_CPU ? 0 : 2;
   const size_t bytes = room(m);
   char* const json = m->description;
   json[0] = 0;
   tf_append(json, bytes, "{\"network\":%s,\"device\":{", m->plan.metadata);
   append_text(json, bytes, "name", d->name);
-  tf_append(json, bytes, ",\"type\":\"%s\",", types[type]);
   append_text(json, bytes, "platform", d->platform_name);
-  tf_append(json, bytes, ",");
   append_text(json, bytes, "version", d->platform_version);
-  tf_append(json, bytes, ",");
   append_text(json, bytes, "driver", d->driver);
-  tf_append(json, bytes, ",");
   append_text(json, bytes, "library", d->library);
-  tf_append(json, bytes, "},\"memory\":{\"buffer_bytes\":%llu,\"image_bytes\":%llu,",
+  tf_append(json, bytes, "\"type\":\"%s\"},", tf_device_type(d));
+  append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
+  append_text(json, bytes, "cache", m->cache.note);
+  tf_append(json, bytes, "\"memory\":{\"buffer_bytes\":%llu,\"image_bytes\":%llu,",
             (unsigned long long)buffers, (unsigned long long)images);
-  tf_append(json, bytes, "\"weight_bytes\":%llu,\"weights_shared\":%s},",
-            (unsigned long long)m->weights.bytes, m->shared_memory ? "true" : "false");
+  tf_append(json, bytes, "\"weight_bytes\":%zu,\"weights_shared\":%s},", m->weights.bytes,
+            m->shared_memory ? "true" : "false");
   tf_append(json, bytes, "\"kernels\":%u,\"programs\":%u,\"programs_from_cache\":%s,",
             tf_count(&m->plan, TF_LAUNCHES), tf_count(&m->plan, TF_PROGRAMS),
             m->built ? "false" : "true");
-  tf_append(json, bytes, "\"programs_built\":%u,\"programs_shipped\":%u,", m->built, m->shipped);
-  append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
-  tf_append(json, bytes, ",");
-  append_text(json, bytes, "cache", m->cache.note);
-  tf_append(json, bytes, "}");
+  tf_append(json, bytes, "\"programs_built\":%u,\"programs_shipped\":%u}", m->built, m->shipped);
   return json;
 }

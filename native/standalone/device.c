@@ -1,3 +1,4 @@
+#define _GNU_SOURCE  // strcasestr
 #include "device.h"
 
 #include <stdio.h>
@@ -7,32 +8,19 @@
 // More are not looked at.
 enum { MAX_PLATFORMS = 16, MAX_DEVICES = 32 };
 
-typedef struct found {
-  tf_device device;
-  unsigned platform_index;
-  unsigned device_index;
-} found;
-
-static void device_text(const tf_device* d, cl_uint what, char* text, size_t bytes) {
-  if (d->api.clGetDeviceInfo(d->id, what, bytes, text, NULL) != CL_SUCCESS) text[0] = 0;
-  text[bytes - 1] = 0;
-}
-
-static void platform_text(const tf_device* d, cl_uint what, char* text, size_t bytes) {
-  if (d->api.clGetPlatformInfo(d->platform, what, bytes, text, NULL) != CL_SUCCESS) text[0] = 0;
-  text[bytes - 1] = 0;
-}
-
-// Leaves `value` as it is where the driver does not answer.
+// Leaves `value` as it is, which is zeros at first, where the driver does not answer.
 static void query(const tf_device* d, cl_uint what, void* value, size_t bytes) {
   (void)d->api.clGetDeviceInfo(d->id, what, bytes, value, NULL);
 }
 
 static void describe(tf_device* d) {
-  device_text(d, CL_DEVICE_NAME, d->name, sizeof(d->name));
-  device_text(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver));
-  platform_text(d, CL_PLATFORM_NAME, d->platform_name, sizeof(d->platform_name));
-  platform_text(d, CL_PLATFORM_VERSION, d->platform_version, sizeof(d->platform_version));
+  // Of texts the last byte stays zero, whatever the driver writes.
+  query(d, CL_DEVICE_NAME, d->name, sizeof(d->name) - 1);
+  query(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver) - 1);
+  (void)d->api.clGetPlatformInfo(d->platform, CL_PLATFORM_NAME, sizeof(d->platform_name) - 1,
+                                 d->platform_name, NULL);
+  (void)d->api.clGetPlatformInfo(d->platform, CL_PLATFORM_VERSION, sizeof(d->platform_version) - 1,
+                                 d->platform_version, NULL);
   query(d, CL_DEVICE_TYPE, &d->type, sizeof(d->type));
   query(d, CL_DEVICE_GLOBAL_MEM_SIZE, &d->memory_bytes, sizeof(d->memory_bytes));
   query(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, &d->largest_allocation, sizeof(d->largest_allocation));
@@ -56,8 +44,8 @@ static const char* unusable(const tf_device* d) {
   query(d, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof(compiler));
   if (!available) return "is not available";
   if (!compiler) return "has no compiler";
-  char version[128];
-  device_text(d, CL_DEVICE_VERSION, version, sizeof(version));
+  char version[128] = "";
+  query(d, CL_DEVICE_VERSION, version, sizeof(version) - 1);
   // The specification fixes the form "OpenCL <major>.<minor> <anything>".
   const bool recent = strncmp(version, "OpenCL ", 7) == 0 && strcmp(version + 7, "1.2") >= 0;
   return recent ? NULL : "is older than OpenCL 1.2";
@@ -68,8 +56,13 @@ static int rank(const tf_device* d) {
   return d->type & CL_DEVICE_TYPE_ACCELERATOR ? 1 : 2;
 }
 
-static unsigned find_devices(const tf_library* library, const char* name, found* all, char* tried,
-                             size_t tried_bytes) {
+const char* tf_device_type(const tf_device* d) {
+  static const char* const types[] = {"gpu", "accelerator", "cpu"};
+  return types[rank(d)];
+}
+
+static unsigned find_devices(const tf_library* library, const char* name, tf_device* all,
+                             char* tried, size_t tried_bytes) {
   cl_platform_id platforms[MAX_PLATFORMS];
   cl_uint platform_count = 0;
   unsigned count = 0;
@@ -78,76 +71,63 @@ static unsigned find_devices(const tf_library* library, const char* name, found*
   if (platform_count > MAX_PLATFORMS) platform_count = MAX_PLATFORMS;
   if (!platform_count) tf_append(tried, tried_bytes, "it has no platform");
   for (cl_uint p = 0; p < platform_count; ++p) {
-    found next = {.device = {.platform = platforms[p]}, .platform_index = p};
-    tf_device* d = &next.device;
-    snprintf(d->library, sizeof(d->library), "%s", name);
-    if (!tf_opencl_resolve(&d->api, library, platforms[p])) {
+    tf_device any = {.platform = platforms[p], .platform_index = p};
+    snprintf(any.library, sizeof(any.library), "%s", name);
+    if (!tf_opencl_resolve(&any.api, library, platforms[p])) {
       tf_append(tried, tried_bytes, "%sit lacks functions of OpenCL 1.2", p ? "; " : "");
       continue;
     }
     cl_device_id ids[MAX_DEVICES];
     cl_uint id_count = 0;
-    if (d->api.clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MAX_DEVICES, ids, &id_count) !=
+    if (any.api.clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MAX_DEVICES, ids, &id_count) !=
         CL_SUCCESS)
       id_count = 0;
     if (!id_count) tf_append(tried, tried_bytes, "%sa platform has no device", p ? "; " : "");
     for (cl_uint i = 0; i < id_count && i < MAX_DEVICES && count < MAX_DEVICES; ++i) {
-      d->id = ids[i];
-      next.device_index = i;
-      describe(d);
-      const char* const reason = unusable(d);
-      tf_append(tried, tried_bytes, "%sdevice '%s' of '%s' %s", p || i ? "; " : "", d->name,
-                d->platform_name, reason ? reason : "is usable");
+      tf_device d = any;
+      d.id = ids[i];
+      d.device_index = i;
+      describe(&d);
+      const char* const reason = unusable(&d);
+      tf_append(tried, tried_bytes, "%sdevice '%s' of '%s' %s", p || i ? "; " : "", d.name,
+                d.platform_name, reason ? reason : "is usable");
       if (reason) continue;
       unsigned place = count++;
-      for (; place > 0 && rank(&all[place - 1].device) > rank(d); --place)
-        all[place] = all[place - 1];
-      all[place] = next;
+      for (; place > 0 && rank(&all[place - 1]) > rank(&d); --place) all[place] = all[place - 1];
+      all[place] = d;
     }
   }
   return count;
 }
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
-static bool contains(const char* text, const char* part, size_t part_length) {
-  for (; *text; ++text) {
-    size_t i = 0;
-    while (i < part_length && text[i] && lower(text[i]) == lower(part[i])) ++i;
-    if (i == part_length) return true;
-  }
-  return part_length == 0;
-}
-
-// Whether a part of TVMFLOW_OPENCL_DEVICE is the index, or a part of the name.
-static bool matches(const char* part, size_t length, unsigned index, const char* name) {
-  if (length == 0) return true;
+// Whether a part of TVMFLOW_OPENCL_DEVICE is empty, the index, or a part of the name.
+static bool matches(const char* part, unsigned index, const char* name) {
   char* end;
   const unsigned long number = strtoul(part, &end, 10);
-  if (end == part + length) return number == index;
-  return contains(name, part, length);
+  return *part && !*end ? number == index : strcasestr(name, part) != NULL;
 }
 
 // "platform:device", or one part of either's name, or the platform's index.
-static bool is_wanted(const char* wanted, const found* f) {
+static bool is_wanted(const char* wanted, const tf_device* d) {
   const char* const colon = strchr(wanted, ':');
-  const tf_device* const d = &f->device;
-  static const char* const types[] = {"gpu", "accelerator", "cpu"};
   const char* const last = colon ? colon + 1 : wanted;
-  const bool is_type = strcmp(last, types[rank(d)]) == 0;
+  const bool is_type = strcmp(last, tf_device_type(d)) == 0;
   if (!colon)
-    return is_type || matches(wanted, strlen(wanted), f->platform_index, d->platform_name) ||
-           (!(*wanted >= '0' && *wanted <= '9') && contains(d->name, wanted, strlen(wanted)));
-  return matches(wanted, (size_t)(colon - wanted), f->platform_index, d->platform_name) &&
-         (is_type || matches(last, strlen(last), f->device_index, d->name));
+    return is_type || matches(wanted, d->platform_index, d->platform_name) ||
+           (!(*wanted >= '0' && *wanted <= '9') && strcasestr(d->name, wanted));
+  char platform[sizeof(d->platform_name)];
+  snprintf(platform, sizeof(platform), "%.*s", (int)(colon - wanted), wanted);
+  return matches(platform, d->platform_index, d->platform_name) &&
+         (is_type || matches(last, d->device_index, d->name));
 }
 
 // The device among those of one library; NULL when it is not there.
-static const found* choose(const found* all, unsigned count, const tvmflow_options* options) {
+static const tf_device* choose(const tf_device* all, unsigned count,
+                               const tvmflow_options* options) {
   const char* const wanted = getenv("TVMFLOW_OPENCL_DEVICE");
   for (unsigned i = 0; i < count; ++i) {
     if (options->cl_device) {
-      if (all[i].device.id == options->cl_device) return &all[i];
+      if (all[i].id == options->cl_device) return &all[i];
     } else if (options->device_index || !wanted || !*wanted) {
       return options->device_index < count ? &all[options->device_index] : NULL;
     } else if (is_wanted(wanted, &all[i])) {
@@ -161,9 +141,9 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
                               tf_message* message) {
   char tried[TF_MESSAGE_BYTES - 512] = "";
   bool any = false;
-  found* const all = calloc(MAX_DEVICES, sizeof(found));
+  tf_device* const all = calloc(MAX_DEVICES, sizeof(tf_device));
   if (!all) return tf_fail(message, TVMFLOW_ERROR_MEMORY, "No memory to look for devices.");
-  const found* chosen = NULL;
+  const tf_device* chosen = NULL;
   const char* name;
   for (unsigned i = 0; !chosen && (name = tf_library_name(options->opencl_library, i)); ++i) {
     tf_library library;
@@ -173,7 +153,7 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
     any = any || count > 0;
     chosen = choose(all, count, options);
   }
-  if (chosen) *device = chosen->device;
+  if (chosen) *device = *chosen;
   free(all);
   if (chosen) return TVMFLOW_OK;
   if (any)

@@ -1,6 +1,7 @@
-#include "inflate.h"
-
+// DEFLATE (RFC 1951), for the plan's sources.
 #include <string.h>
+
+#include "plan.h"
 
 enum { MAX_BITS = 15, LITERALS = 288, DISTANCES = 32, END_OF_BLOCK = 256 };
 
@@ -164,22 +165,12 @@ static void dynamic_block(stream* s) {
 }
 
 bool tf_inflate(const uint8_t* in, size_t in_bytes, uint8_t* out, size_t out_bytes) {
+  static void (*const blocks[])(stream*) = {stored_block, fixed_block, dynamic_block};
   stream s = {.in = in, .in_bytes = in_bytes, .out = out, .out_bytes = out_bytes};
   for (bool last = false; !last && !s.damaged;) {
     last = take_bits(&s, 1);
-    switch (take_bits(&s, 2)) {
-      case 0:
-        stored_block(&s);
-        break;
-      case 1:
-        fixed_block(&s);
-        break;
-      case 2:
-        dynamic_block(&s);
-        break;
-      default:
-        s.damaged = true;
-    }
+    const uint32_t kind = take_bits(&s, 2);
+    if (!refuse(&s, kind > 2)) blocks[kind](&s);
   }
   return !s.damaged && s.in_used == s.in_bytes && s.out_used == s.out_bytes;
 }

@@ -1,3 +1,4 @@
+// Inputs and outputs: copies of the application's data, and its own memory in their place.
 #include "../opencl/half.h"
 #include "model.h"
 
@@ -20,11 +21,11 @@ static side outputs_of(const tvmflow_model* m) {
 }
 
 uint32_t tvmflow_input_count(const tvmflow_model* m) {
-  return m && !m->failed ? inputs_of(m).count : 0;
+  return tf_check(m) ? 0 : inputs_of(m).count;
 }
 
 uint32_t tvmflow_output_count(const tvmflow_model* m) {
-  return m && !m->failed ? outputs_of(m).count : 0;
+  return tf_check(m) ? 0 : outputs_of(m).count;
 }
 
 static tvmflow_status check_index(tvmflow_model* m, side s, uint32_t index) {
@@ -33,8 +34,12 @@ static tvmflow_status check_index(tvmflow_model* m, side s, uint32_t index) {
                  "There is no %s %u: the network has %u, counted from 0.", s.name, index, s.count);
 }
 
-static tvmflow_status tell(tvmflow_model* m, side s, uint32_t index, tvmflow_tensor* info) {
-  const tvmflow_status status = check_index(m, s, index);
+static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model*), uint32_t index,
+                           tvmflow_tensor* info) {
+  tvmflow_status status = tf_check(m);
+  if (status) return status;
+  const side s = side_of(m);
+  status = check_index(m, s, index);
   if (status) return status;
   if (!info)
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT, "Describing %s %u: info is NULL.", s.name,
@@ -54,38 +59,26 @@ static tvmflow_status tell(tvmflow_model* m, side s, uint32_t index, tvmflow_ten
 }
 
 tvmflow_status tvmflow_input(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
-  if (!m) return TVMFLOW_ERROR_ARGUMENT;
-  return m->failed ? m->failed : tell(m, inputs_of(m), index, info);
+  return tell(m, inputs_of, index, info);
 }
 
 tvmflow_status tvmflow_output(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
-  if (!m) return TVMFLOW_ERROR_ARGUMENT;
-  return m->failed ? m->failed : tell(m, outputs_of(m), index, info);
+  return tell(m, outputs_of, index, info);
 }
 
 // Copies between the host, in the device's type, and the buffer or the regions of the image.
-static cl_int transfer(tvmflow_model* m, const tf_interface* t, uint8_t* host, bool to_device) {
-  const tf_opencl* const api = &m->device.api;
+static cl_int transfer(const tvmflow_model* m, const tf_interface* t, uint8_t* host,
+                       bool to_device) {
   const cl_mem memory = m->bound[t->allocation];
-  if (m->plan.allocations[t->allocation].kind == TF_BUFFER) {
-    const size_t bytes = tf_device_bytes(t);
-    if (to_device)
-      return api->clEnqueueWriteBuffer(m->queue, memory, CL_TRUE, 0, bytes, host, 0, NULL, NULL);
-    return api->clEnqueueReadBuffer(m->queue, memory, CL_TRUE, 0, bytes, host, 0, NULL, NULL);
-  }
+  if (m->plan.allocations[t->allocation].kind == TF_BUFFER)
+    return tf_transfer(m, memory, NULL, host, tf_device_bytes(t), to_device);
   const uint32_t element = t->half ? 2 : tf_dtype_bytes(t->dtype);
-  for (uint32_t i = 0; i < t->regions; ++i) {
+  cl_int code = CL_SUCCESS;
+  for (uint32_t i = 0; code == CL_SUCCESS && i < t->regions; ++i) {
     const tf_region* const r = &m->plan.regions[t->first_region + i];
-    const size_t origin[3] = {r->origin[0], r->origin[1], r->origin[2]};
-    const size_t size[3] = {r->size[0], r->size[1], r->size[2]};
-    uint8_t* const data = host + r->element * element;
-    const cl_int code = to_device ? api->clEnqueueWriteImage(m->queue, memory, CL_TRUE, origin,
-                                                             size, 0, 0, data, 0, NULL, NULL)
-                                  : api->clEnqueueReadImage(m->queue, memory, CL_TRUE, origin, size,
-                                                            0, 0, data, 0, NULL, NULL);
-    if (code != CL_SUCCESS) return code;
+    code = tf_transfer(m, memory, r, host + r->element * element, 0, to_device);
   }
-  return CL_SUCCESS;
+  return code;
 }
 
 static tvmflow_status check_data(tvmflow_model* m, side s, uint32_t index, tvmflow_dtype dtype,
@@ -134,8 +127,7 @@ tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype
 
 tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
                                   size_t bytes) {
-  if (!m) return TVMFLOW_ERROR_ARGUMENT;
-  tvmflow_status status = m->failed;
+  tvmflow_status status = tf_check(m);
   if (!status) status = check_data(m, outputs_of(m), index, dtype, data, bytes);
   if (!status) status = tvmflow_wait(m);
   if (status) return status;
@@ -147,4 +139,83 @@ tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtyp
   float* const values = data;
   for (uint64_t i = 0; t->half && i < tf_elements(t); ++i) values[i] = FromHalf(m->halves[i]);
   return TVMFLOW_OK;
+}
+
+static bool image_fits(const tf_opencl* api, cl_mem memory, const tf_allocation* a) {
+  static const cl_uint queries[3] = {CL_IMAGE_WIDTH, CL_IMAGE_HEIGHT, CL_IMAGE_ARRAY_SIZE};
+  cl_image_format format = {0, 0};
+  if (api->clGetImageInfo(memory, CL_IMAGE_FORMAT, sizeof(format), &format, NULL) != CL_SUCCESS ||
+      format.image_channel_order != CL_RGBA || format.image_channel_data_type != a->channel_type)
+    return false;
+  for (unsigned i = 0; i < 3; ++i) {
+    size_t size = 0;
+    if (api->clGetImageInfo(memory, queries[i], sizeof(size), &size, NULL) != CL_SUCCESS ||
+        size != a->image_size[i])
+      return false;
+  }
+  return true;
+}
+
+static tvmflow_status check_memory(tvmflow_model* m, const tf_interface* t, cl_mem memory) {
+  const tf_opencl* const api = &m->device.api;
+  const tf_allocation* const a = &m->plan.allocations[t->allocation];
+  const char* const name = m->plan.strings + t->name;
+  cl_uint type = 0;
+  size_t bytes = 0;
+  cl_context context = NULL;
+  cl_int code = api->clGetMemObjectInfo(memory, CL_MEM_TYPE, sizeof(type), &type, NULL);
+  if (code == CL_SUCCESS)
+    code = api->clGetMemObjectInfo(memory, CL_MEM_SIZE, sizeof(bytes), &bytes, NULL);
+  if (code == CL_SUCCESS)
+    code = api->clGetMemObjectInfo(memory, CL_MEM_CONTEXT, sizeof(context), &context, NULL);
+  if (code != CL_SUCCESS) {
+    tf_fail_opencl(&m->message, code, "Looking at the memory for '%s'", name);
+    return TVMFLOW_ERROR_ARGUMENT;
+  }
+  if (context != m->context)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The memory for '%s' belongs to another cl_context. Remedy: give that context "
+                   "to tvmflow_create.",
+                   name);
+  if (a->kind == TF_BUFFER && (type != CL_MEM_OBJECT_BUFFER || bytes < tf_device_bytes(t)))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The memory for '%s': expected a buffer of at least %llu bytes, got %s of %zu.",
+                   name, (unsigned long long)tf_device_bytes(t),
+                   type == CL_MEM_OBJECT_BUFFER ? "one" : "another object", bytes);
+  if (a->kind == TF_IMAGE && (type != CL_MEM_OBJECT_IMAGE2D_ARRAY || !image_fits(api, memory, a)))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The memory for '%s': expected an image array of %ux%ux%u (width, height, "
+                   "layers) with CL_RGBA and channel type 0x%x, got another object.",
+                   name, a->image_size[0], a->image_size[1], a->image_size[2], a->channel_type);
+  return TVMFLOW_OK;
+}
+
+static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*), uint32_t index,
+                          void* cl_memory) {
+  tvmflow_status status = tf_check_idle(m, "Using the application's memory");
+  if (status) return status;
+  const side s = side_of(m);
+  status = check_index(m, s, index);
+  if (status) return status;
+  const tf_interface* const t = &s.tensors[index];
+  if (cl_memory) status = check_memory(m, t, cl_memory);
+  if (status) return status;
+  const cl_mem before = m->bound[t->allocation];
+  m->bound[t->allocation] = cl_memory ? cl_memory : m->own[t->allocation];
+  status = tf_programs_bind(m, t->allocation);
+  if (!status) return TVMFLOW_OK;
+  // What the message says is why it was not done: all kernels keep what they had.
+  const tf_message message = m->message;
+  m->bound[t->allocation] = before;
+  (void)tf_programs_bind(m, t->allocation);
+  m->message = message;
+  return status;
+}
+
+tvmflow_status tvmflow_use_input(tvmflow_model* m, uint32_t index, void* cl_memory) {
+  return use(m, inputs_of, index, cl_memory);
+}
+
+tvmflow_status tvmflow_use_output(tvmflow_model* m, uint32_t index, void* cl_memory) {
+  return use(m, outputs_of, index, cl_memory);
 }

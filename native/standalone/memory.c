@@ -4,10 +4,10 @@
 
 #include "model.h"
 
-static cl_mem create(const tvmflow_model* m, const tf_allocation* a, cl_bitfield flags, void* host,
-                     cl_int* code) {
+// Leaves NULL where the driver fails.
+static cl_int create(tvmflow_model* m, uint32_t index, cl_bitfield flags, void* host) {
   const tf_opencl* const api = &m->device.api;
-  if (a->kind == TF_BUFFER) return api->clCreateBuffer(m->context, flags, a->bytes, host, code);
+  const tf_allocation* const a = &m->plan.allocations[index];
   const cl_image_format format = {CL_RGBA, a->channel_type};
   const cl_image_desc layout = {
       .image_type = CL_MEM_OBJECT_IMAGE2D_ARRAY,
@@ -15,18 +15,36 @@ static cl_mem create(const tvmflow_model* m, const tf_allocation* a, cl_bitfield
       .image_height = a->image_size[1],
       .image_array_size = a->image_size[2],
   };
-  return api->clCreateImage(m->context, flags, &format, &layout, host, code);
+  cl_int code = CL_SUCCESS;
+  const cl_mem memory = a->kind == TF_BUFFER
+                            ? api->clCreateBuffer(m->context, flags, a->bytes, host, &code)
+                            : api->clCreateImage(m->context, flags, &format, &layout, host, &code);
+  if (code == CL_SUCCESS) m->own[index] = memory;
+  return code;
 }
 
 static tvmflow_status allocate(tvmflow_model* m, uint32_t index, cl_bitfield flags) {
   const tf_allocation* const a = &m->plan.allocations[index];
-  cl_int code = CL_SUCCESS;
-  m->own[index] = create(m, a, flags, NULL, &code);
+  const cl_int code = create(m, index, flags, NULL);
   if (code == CL_SUCCESS) return TVMFLOW_OK;
-  m->own[index] = NULL;
   return tf_fail_opencl(&m->message, code, "Allocating %s of %llu bytes on device '%s'",
                         a->kind == TF_BUFFER ? "a buffer" : "an image",
                         (unsigned long long)a->bytes, m->device.name);
+}
+
+cl_int tf_transfer(const tvmflow_model* m, cl_mem memory, const tf_region* part, void* host,
+                   size_t bytes, bool to_device) {
+  const tf_opencl* const api = &m->device.api;
+  if (!part && to_device)
+    return api->clEnqueueWriteBuffer(m->queue, memory, CL_TRUE, 0, bytes, host, 0, NULL, NULL);
+  if (!part)
+    return api->clEnqueueReadBuffer(m->queue, memory, CL_TRUE, 0, bytes, host, 0, NULL, NULL);
+  const size_t origin[3] = {part->origin[0], part->origin[1], part->origin[2]};
+  const size_t size[3] = {part->size[0], part->size[1], part->size[2]};
+  return to_device ? api->clEnqueueWriteImage(m->queue, memory, CL_TRUE, origin, size, 0, 0, host,
+                                              0, NULL, NULL)
+                   : api->clEnqueueReadImage(m->queue, memory, CL_TRUE, origin, size, 0, 0, host, 0,
+                                             NULL, NULL);
 }
 
 // A CPU's device can use the weights where they are mapped.
@@ -35,32 +53,20 @@ static bool share(tvmflow_model* m, const tf_weight* w) {
   if (!tf_is_cpu(&m->device) || a->bytes > m->weights.bytes - w->offset) return false;
   // OpenCL has no pointers to constant memory; the flag says that nothing is written.
   void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
-  cl_int code = CL_SUCCESS;
-  m->own[w->allocation] = create(m, a, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, data, &code);
-  if (code != CL_SUCCESS) {
-    m->own[w->allocation] = NULL;
+  if (create(m, w->allocation, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, data) != CL_SUCCESS)
     return false;
-  }
   m->shared_memory = true;
   return true;
 }
 
 static tvmflow_status upload(tvmflow_model* m, const tf_weight* w) {
-  const tf_opencl* const api = &m->device.api;
   const tf_allocation* const a = &m->plan.allocations[w->allocation];
-  const uint8_t* const data = m->weights.data + w->offset;
+  void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
   const tvmflow_status status = allocate(m, w->allocation, CL_MEM_READ_ONLY);
   if (status) return status;
-  cl_int code;
-  if (a->kind == TF_BUFFER) {
-    code = api->clEnqueueWriteBuffer(m->queue, m->own[w->allocation], CL_TRUE, 0, w->bytes, data, 0,
-                                     NULL, NULL);
-  } else {
-    const size_t origin[3] = {0};
-    const size_t size[3] = {a->image_size[0], a->image_size[1], a->image_size[2]};
-    code = api->clEnqueueWriteImage(m->queue, m->own[w->allocation], CL_TRUE, origin, size, 0, 0,
-                                    data, 0, NULL, NULL);
-  }
+  const tf_region all = {.size = {a->image_size[0], a->image_size[1], a->image_size[2]}};
+  const cl_int code = tf_transfer(m, m->own[w->allocation], a->kind == TF_IMAGE ? &all : NULL, data,
+                                  w->bytes, true);
   if (code != CL_SUCCESS)
     return tf_fail_opencl(&m->message, code, "Uploading weight '%s' to device '%s'",
                           m->plan.strings + w->name, m->device.name);

@@ -17,19 +17,11 @@ static const tf_code codes[] = {TVMFLOW_OPENCL_CODES(TF_ROW)};
 #undef TF_ROW
 
 static tvmflow_status status_of(cl_int code) {
-  switch (code) {
-    case -4:  // memory object, resources, host memory
-    case -5:
-    case -6:
-      return TVMFLOW_ERROR_MEMORY;
-    case -10:  // image format, image size, buffer size, image descriptor
-    case -40:
-    case -61:
-    case -65:
-      return TVMFLOW_ERROR_UNSUPPORTED;
-    default:
-      return TVMFLOW_ERROR_DEVICE;
-  }
+  // Memory object, resources, host memory.
+  if (code == -4 || code == -5 || code == -6) return TVMFLOW_ERROR_MEMORY;
+  // Image format, image size, buffer size, image descriptor.
+  if (code == -10 || code == -40 || code == -61 || code == -65) return TVMFLOW_ERROR_UNSUPPORTED;
+  return TVMFLOW_ERROR_DEVICE;
 }
 
 tvmflow_status tf_fail(tf_message* message, tvmflow_status status, const char* format, ...) {

@@ -131,9 +131,8 @@ void tvmflow_destroy(tvmflow_model* m) {
 }
 
 tvmflow_status tf_check_idle(tvmflow_model* m, const char* attempt) {
-  if (!m) return TVMFLOW_ERROR_ARGUMENT;
-  if (m->failed) return m->failed;
-  if (!m->started) return TVMFLOW_OK;
+  const tvmflow_status status = tf_check(m);
+  if (status || !m->started) return status;
   return tf_fail(&m->message, TVMFLOW_ERROR_BUSY,
                  "%s: a run was started and not waited for. Remedy: call tvmflow_wait first.",
                  attempt);
@@ -195,8 +194,8 @@ tvmflow_status tvmflow_start(tvmflow_model* m) {
 }
 
 tvmflow_status tvmflow_wait(tvmflow_model* m) {
-  if (!m) return TVMFLOW_ERROR_ARGUMENT;
-  if (m->failed || !m->started) return m->failed;
+  const tvmflow_status status = tf_check(m);
+  if (status || !m->started) return status;
   m->started = false;
   return tf_finish(m);
 }

@@ -2,12 +2,29 @@
 #ifndef TVMFLOW_STANDALONE_MODEL_H
 #define TVMFLOW_STANDALONE_MODEL_H
 
-#include "cache.h"
 #include "device.h"
-#include "message.h"
-#include "plan.h"
-#include "recording.h"
-#include "weights.h"
+
+typedef struct tf_weights {
+  const uint8_t* data;  // with their header
+  size_t bytes;
+  bool mapped;  // a file; they are in the library otherwise
+} tf_weights;
+
+// A folder's files may grow to this; those that were not used for longest go.
+#ifndef TF_CACHE_LIMIT_BYTES
+#define TF_CACHE_LIMIT_BYTES ((uint64_t)256 << 20)
+#endif
+
+// Programs' binaries on disk: in a folder that the application gives, and in a file beside the
+// library that came with it (docs/standalone.md).  Nothing there is an error: where a binary is
+// missing, damaged or cannot be kept, the program is built.
+typedef struct tf_cache {
+  char* folder;            // NULL: nothing is kept
+  uint32_t driver;         // of the driver's file: an update need not change its version
+  const uint8_t* shipped;  // the file beside the library, mapped; NULL: there is none
+  size_t shipped_bytes;
+  char note[128];  // why nothing is kept; "" where that is not so
+} tf_cache;
 
 // A kernel with its arguments set, and how it is launched.
 typedef struct tf_step {
@@ -16,6 +33,21 @@ typedef struct tf_step {
   size_t global[3];
   size_t local[3];
 } tf_step;
+
+// One program, taken from the cache or built by the driver.
+typedef struct tf_build {
+  const tvmflow_model* model;
+  const char* source;  // while the instance is created
+  size_t source_bytes;
+  char options[1024];
+  uint8_t key[32];  // in the cache
+  cl_program program;
+  cl_int code;  // of the call that failed
+  bool cached;
+  bool shipped;  // the binary is from the file beside the library
+} tf_build;
+
+typedef struct tf_recording tf_recording;
 
 struct tvmflow_model {
   tf_message message;
@@ -32,10 +64,9 @@ struct tvmflow_model {
   tf_device device;
   cl_context context;
   cl_command_queue queue;
-  cl_mem* own;    // one for each allocation
-  cl_mem* bound;  // what the kernels use: `own`, or the application's
-  cl_program* programs;
-  uint8_t (*program_keys)[32];
+  cl_mem* own;       // one for each allocation
+  cl_mem* bound;     // what the kernels use: `own`, or the application's
+  tf_build* builds;  // one for each program
   tf_step* steps;
   uint16_t* halves;  // room for the largest input or output that is converted
   tf_recording* recording;
@@ -45,24 +76,51 @@ struct tvmflow_model {
   char* description;
 };
 
+// weights.c: whether the library's file holds all that the program headers say: what lies behind
+// the end of a file that was cut short must not be touched.
+tvmflow_status tf_library_check(tf_message* message);
+
+// The weights of the plan, checked for length and identity.  `path`: of the file, when they are
+// not in the library; NULL: beside it.
+tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const char* path,
+                               tf_message* message);
+void tf_weights_close(tf_weights* weights);
+
+// Maps a file of at least `least` bytes; `wrong` is why it cannot be.
+tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
+                           const char** wrong);
+
+// Path of the library with `suffix` behind it; false where it is not known.
+bool tf_library_path(char* path, size_t bytes, const char* suffix);
+
+// The plan in the library.
+const void* tf_library_plan(size_t* bytes);
+
+// cache.c: `folder` may be NULL; `driver_function` is one of the driver's.  False: no memory.
+bool tf_cache_open(tf_cache* cache, const char* folder, const void* driver_function);
+void tf_cache_close(tf_cache* cache);
+
+// The binary stored under the key, a hash of source, options, device and driver; to be freed.
+// NULL: there is none that is whole.  `shipped`: it is from the file beside the library.  From
+// several threads at a time.
+uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes, bool* shipped);
+
+// Other processes find the old file, the new one, or none.
+void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binary, size_t bytes);
+
+// shipped.c: maps `<library>.programs`; finds a binary in what was mapped, NULL: not there.
+void tf_shipped_open(tf_cache* cache);
+const uint8_t* tf_shipped_find(const tf_cache* cache, const uint8_t key[32], size_t* bytes);
+
 // memory.c: allocates and uploads the weights.
 tvmflow_status tf_memory_create(tvmflow_model* model);
 void tf_memory_destroy(tvmflow_model* model);
 
-// build.c: one program, taken from the cache or built by the driver.
-typedef struct tf_build {
-  const tvmflow_model* model;
-  const char* source;
-  size_t source_bytes;
-  char options[1024];
-  const uint8_t* key;
-  cl_program program;  // NULL, or to be released by who asked for it
-  cl_int code;         // of the call that failed
-  bool cached;
-  bool shipped;  // the binary is from the file beside the library
-} tf_build;
+// Copies between the host and a buffer, or with `part` a part of an image; waits.
+cl_int tf_transfer(const tvmflow_model* model, cl_mem memory, const tf_region* part, void* host,
+                   size_t bytes, bool to_device);
 
-// Builds all, several at a time.
+// build.c: builds all programs, several at a time.
 void tf_build_all(tf_build* builds, uint32_t count);
 // Builds one whose binary was of no use from its source.
 void tf_build_again(tf_build* build);
@@ -79,8 +137,21 @@ tvmflow_status tf_programs_bind(tvmflow_model* model, uint32_t allocation);
 tvmflow_status tf_enqueue(tvmflow_model* model, cl_event* events);
 // Waits for what was enqueued.
 tvmflow_status tf_finish(tvmflow_model* model);
+// Why an instance, which may be NULL, cannot be used at all.
+static inline tvmflow_status tf_check(const tvmflow_model* model) {
+  return model ? model->failed : TVMFLOW_ERROR_ARGUMENT;
+}
 // Why a call cannot be made now; the message is set.
 tvmflow_status tf_check_idle(tvmflow_model* model, const char* attempt);
+
+// recording.c: records all steps; NULL where the driver cannot or the options forbid it, and they
+// are then enqueued one by one.
+tf_recording* tf_recording_begin(const tvmflow_model* model);
+// Enqueues what was recorded.  `begun`: also after a failure, something was.
+cl_int tf_recording_enqueue(const tvmflow_model* model, const tf_recording* recording, bool* begun);
+void tf_recording_end(tf_recording* recording);
+// The extension that is used.
+const char* tf_recording_name(const tf_recording* recording);
 
 // describe.c: room for the description.
 tvmflow_status tf_describe_create(tvmflow_model* model);

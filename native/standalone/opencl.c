@@ -1,10 +1,8 @@
-#include "opencl.h"
-
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "message.h"
+#include "device.h"
 
 // Stands for a library that is in the process already: linked to it, preloaded, or opened by
 // another part of the application for everybody.

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "../opencl/sha256_state.h"
-#include "inflate.h"
 
 // No network has as many; sums of such numbers do not overflow.
 #define MAX_BYTES (1ull << 46)
@@ -199,10 +198,7 @@ static const char* header_fault(const tf_header* header, const uint8_t* data, si
     return "it has another version";
   if (header->bytes != bytes) return "it has another length than it says";
   uint8_t digest[32];
-  Sha256State hash;
-  Sha256Begin(&hash);
-  Sha256Add(&hash, data + sizeof(tf_header), bytes - sizeof(tf_header));
-  Sha256End(&hash, digest);
+  Sha256Digest(data + sizeof(tf_header), bytes - sizeof(tf_header), digest);
   if (memcmp(digest, header->checksum, sizeof(digest))) return "its checksum is wrong";
   return sections_are_right(header) ? NULL : "its sections are not where they should be";
 }

@@ -183,4 +183,11 @@ uint32_t tf_texel_bytes(uint32_t channel_type);
 uint64_t tf_elements(const tf_interface* tensor);
 uint64_t tf_device_bytes(const tf_interface* tensor);
 
+// What a byte of a DEFLATE stream (RFC 1951) can become at most: 258 bytes for two codes of one
+// bit each.
+#define TF_INFLATE_RATIO 1032
+
+// True when the stream is sound and gives exactly `out_bytes`; no more is ever written.
+bool tf_inflate(const uint8_t* in, size_t in_bytes, uint8_t* out, size_t out_bytes);
+
 #endif

@@ -4,7 +4,6 @@
 
 #include "../opencl/host_features.h"
 #include "../opencl/sha256_state.h"
-#include "inflate.h"
 #include "model.h"
 
 // With its zero byte, so that two texts cannot run into each other.
@@ -12,10 +11,10 @@ static void add_text(Sha256State* hash, const char* text) {
   Sha256Add(hash, text, strlen(text) + 1);
 }
 
-static tvmflow_status make_keys(tvmflow_model* m, tf_build* builds, const char* sources) {
+static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     const tf_program* const p = &m->plan.programs[i];
-    tf_build* const b = &builds[i];
+    tf_build* const b = &m->builds[i];
     b->model = m;
     b->source = sources + p->offset;
     b->source_bytes = p->bytes;
@@ -38,8 +37,7 @@ static tvmflow_status make_keys(tvmflow_model* m, tf_build* builds, const char* 
     Sha256Add(&hash, features, sizeof(features));
     add_text(&hash, b->options);
     Sha256Add(&hash, b->source, b->source_bytes);
-    Sha256End(&hash, m->program_keys[i]);
-    b->key = m->program_keys[i];
+    Sha256End(&hash, b->key);
   }
   return TVMFLOW_OK;
 }
@@ -78,12 +76,12 @@ static tvmflow_status set_argument(tvmflow_model* m, uint32_t step, uint32_t ind
                         m->plan.strings + l->kernel);
 }
 
-static tvmflow_status make_step(tvmflow_model* m, uint32_t index, tf_build* builds) {
+static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
   const tf_opencl* const api = &m->device.api;
   const tf_launch* const l = &m->plan.launches[index];
   const char* const name = m->plan.strings + l->kernel;
   tf_step* const s = &m->steps[index];
-  tf_build* const b = &builds[l->program];
+  tf_build* const b = &m->builds[l->program];
   cl_int code = CL_SUCCESS;
   s->kernel = api->clCreateKernel(b->program, name, &code);
   if (code != CL_SUCCESS && b->cached) {
@@ -118,44 +116,40 @@ static tvmflow_status make_step(tvmflow_model* m, uint32_t index, tf_build* buil
   return TVMFLOW_OK;
 }
 
-static tvmflow_status make_all(tvmflow_model* m, tf_build* builds, char* sources) {
+static tvmflow_status make_all(tvmflow_model* m, char* sources) {
   const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
   const size_t bytes = m->plan.header->source_bytes;
   if (!tf_inflate(m->plan.sources, tf_count(&m->plan, TF_SOURCES), (uint8_t*)sources, bytes))
     return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
                    "Reading the kernels in the library: they are damaged. Remedy: copy the "
                    "library again, or compile it again.");
-  tvmflow_status status = make_keys(m, builds, sources);
+  tvmflow_status status = make_keys(m, sources);
   if (status) return status;
-  tf_build_all(builds, count);
+  tf_build_all(m->builds, count);
   for (uint32_t i = 0; i < count; ++i)
-    if (builds[i].code != CL_SUCCESS) return describe_failure(m, &builds[i], i);
+    if (m->builds[i].code != CL_SUCCESS) return describe_failure(m, &m->builds[i], i);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
-    status = make_step(m, i, builds);
+    status = make_step(m, i);
     if (status) return status;
   }
   for (uint32_t i = 0; i < count; ++i) {
-    m->built += !builds[i].cached;
-    m->shipped += builds[i].cached && builds[i].shipped;
+    m->built += !m->builds[i].cached;
+    m->shipped += m->builds[i].cached && m->builds[i].shipped;
   }
   return TVMFLOW_OK;
 }
 
 tvmflow_status tf_programs_create(tvmflow_model* m) {
   const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
-  m->programs = calloc(count + 1u, sizeof(cl_program));
-  m->program_keys = calloc(count + 1u, sizeof(*m->program_keys));
+  m->builds = calloc(count + 1u, sizeof(tf_build));
   m->steps = calloc(tf_count(&m->plan, TF_LAUNCHES) + 1u, sizeof(tf_step));
-  tf_build* const builds = calloc(count + 1u, sizeof(tf_build));
   char* const sources = malloc(m->plan.header->source_bytes + 1);
   tvmflow_status status;
-  if (m->programs && m->program_keys && m->steps && builds && sources)
-    status = make_all(m, builds, sources);
+  if (m->builds && m->steps && sources)
+    status = make_all(m, sources);
   else
     status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u programs.", count);
-  for (uint32_t i = 0; builds && m->programs && i < count; ++i) m->programs[i] = builds[i].program;
   free(sources);
-  free(builds);
   if (status) return status;
   m->stored = m->built == 0 || !m->cache.folder;
   if (!m->device.compiles_at_launch) tf_programs_store(m);
@@ -166,14 +160,15 @@ void tf_programs_store(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
   for (uint32_t i = 0; !m->stored && i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     size_t bytes = 0;
-    if (api->clGetProgramInfo(m->programs[i], CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes,
-                              NULL) != CL_SUCCESS ||
+    const tf_build* const b = &m->builds[i];
+    if (api->clGetProgramInfo(b->program, CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, NULL) !=
+            CL_SUCCESS ||
         bytes == 0)
       continue;
     unsigned char* binary = malloc(bytes);
-    if (binary && api->clGetProgramInfo(m->programs[i], CL_PROGRAM_BINARIES, sizeof(binary),
-                                        &binary, NULL) == CL_SUCCESS)
-      tf_cache_store(&m->cache, m->program_keys[i], binary, bytes);
+    if (binary && api->clGetProgramInfo(b->program, CL_PROGRAM_BINARIES, sizeof(binary), &binary,
+                                        NULL) == CL_SUCCESS)
+      tf_cache_store(&m->cache, b->key, binary, bytes);
     free(binary);
   }
   m->stored = true;
@@ -197,9 +192,8 @@ void tf_programs_destroy(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
   for (uint32_t i = 0; m->steps && i < tf_count(&m->plan, TF_LAUNCHES); ++i)
     if (m->steps[i].kernel) (void)api->clReleaseKernel(m->steps[i].kernel);
-  for (uint32_t i = 0; m->programs && i < tf_count(&m->plan, TF_PROGRAMS); ++i)
-    if (m->programs[i]) (void)api->clReleaseProgram(m->programs[i]);
+  for (uint32_t i = 0; m->builds && i < tf_count(&m->plan, TF_PROGRAMS); ++i)
+    if (m->builds[i].program) (void)api->clReleaseProgram(m->builds[i].program);
   free(m->steps);
-  free(m->programs);
-  free(m->program_keys);
+  free(m->builds);
 }

@@ -1,5 +1,5 @@
-#include "recording.h"
-
+// The launches, recorded once by the driver and replayed at each run: less work on the host for
+// each kernel.  cl_khr_command_buffer and Qualcomm's recordable queues.
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,11 +47,14 @@ static bool find(const tvmflow_model* m, const char* name, void* function) {
   return address != NULL;
 }
 
+typedef bool record(const tvmflow_model* m, tf_recording* r);
+
 static bool record_command_buffer(const tvmflow_model* m, tf_recording* r) {
   create_command_buffer create;
   command_ndrange_kernel launch;
   of_handle finalize;
-  if (!find(m, "clCreateCommandBufferKHR", &create) ||
+  if (!tf_device_has(&m->device, "cl_khr_command_buffer") ||
+      !find(m, "clCreateCommandBufferKHR", &create) ||
       !find(m, "clCommandNDRangeKernelKHR", &launch) ||
       !find(m, "clFinalizeCommandBufferKHR", &finalize) ||
       !find(m, "clEnqueueCommandBufferKHR", &r->enqueue_buffer) ||
@@ -76,7 +79,8 @@ static bool record_qualcomm(const tvmflow_model* m, tf_recording* r) {
   new_recording create;
   of_handle finish;
   cl_uint limit = 0;
-  if (!find(m, "clNewRecordingQCOM", &create) || !find(m, "clEndRecordingQCOM", &finish) ||
+  if (!tf_device_has(&m->device, "cl_qcom_recordable_queues") ||
+      !find(m, "clNewRecordingQCOM", &create) || !find(m, "clEndRecordingQCOM", &finish) ||
       !find(m, "clEnqueueRecordingQCOM", &r->enqueue_qcom) ||
       !find(m, "clReleaseRecordingQCOM", &r->release) ||
       r->api->clGetDeviceInfo(m->device.id, DEVICE_RECORDABLE_QUEUE_MAX_SIZE_QCOM, sizeof(limit),
@@ -110,12 +114,8 @@ tf_recording* tf_recording_begin(const tvmflow_model* m) {
   // Kernels of a recording cannot be measured one by one.
   if (m->flags & (TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_PROFILE)) return NULL;
   if (tf_is_cpu(&m->device) && !TF_RECORD_ON_CPUS) return NULL;
-  typedef bool (*record)(const tvmflow_model*, tf_recording*);
-  const record records[] = {
-      tf_device_has(&m->device, "cl_khr_command_buffer") ? record_command_buffer : NULL,
-      tf_device_has(&m->device, "cl_qcom_recordable_queues") ? record_qualcomm : NULL};
+  record* const records[] = {record_command_buffer, record_qualcomm};
   for (unsigned i = 0; i < 2; ++i) {
-    if (!records[i]) continue;
     tf_recording* const r = calloc(1, sizeof(*r));
     if (!r) return NULL;
     r->api = &m->device.api;

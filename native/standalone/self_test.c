@@ -15,36 +15,23 @@ static double uniform(uint64_t seed, uint64_t i) {
   return (double)(z >> 40) * 0x1p-24;
 }
 
-// Numbers of 16 bits by their dtype: the upper half of a float, or IEEE's.
-static uint16_t to_16_bits(uint32_t dtype, float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
-  const uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);
-  return dtype == TVMFLOW_BFLOAT16 ? (uint16_t)(rounded >> 16) : ToHalf(value);
-}
-
-static float from_16_bits(uint32_t dtype, uint16_t stored) {
-  const uint32_t bits = (uint32_t)stored << 16;
-  float value;
-  memcpy(&value, &bits, sizeof(value));
-  return dtype == TVMFLOW_BFLOAT16 ? value : FromHalf(stored);
-}
-
-static bool is_16_bits(uint32_t dtype) {
-  return dtype == TVMFLOW_FLOAT16 || dtype == TVMFLOW_BFLOAT16;
-}
-
 static void store(uint32_t dtype, uint8_t* at, double value) {
   const float single = (float)value;
-  const uint16_t half = to_16_bits(dtype, single);
-  // Rounded down; the first bytes of any integer, as numbers are little-endian.
-  int64_t whole = dtype < TVMFLOW_INT8 ? 0 : (int64_t)floor(value);
-  if (dtype == TVMFLOW_BOOL) whole = whole != 0;
-  const void* const from = dtype == TVMFLOW_FLOAT64   ? (const void*)&value
-                           : dtype == TVMFLOW_FLOAT32 ? (const void*)&single
-                           : is_16_bits(dtype)        ? (const void*)&half
-                                                      : (const void*)&whole;
-  memcpy(at, from, tf_dtype_bytes(dtype));
+  // The first bytes are a number of fewer bits: all are little-endian.
+  uint64_t bits = 0;
+  if (dtype == TVMFLOW_FLOAT64) {
+    memcpy(&bits, &value, sizeof(value));
+  } else if (dtype == TVMFLOW_FLOAT16) {
+    bits = ToHalf(single);
+  } else if (dtype == TVMFLOW_FLOAT32 || dtype == TVMFLOW_BFLOAT16) {
+    memcpy(&bits, &single, sizeof(single));
+    // The upper half of a float, rounded to nearest even.
+    if (dtype == TVMFLOW_BFLOAT16) bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  } else {
+    bits = (uint64_t)(int64_t)floor(value);
+    if (dtype == TVMFLOW_BOOL) bits = bits != 0;
+  }
+  memcpy(at, &bits, tf_dtype_bytes(dtype));
 }
 
 static double load(uint32_t dtype, const uint8_t* at) {
@@ -52,11 +39,12 @@ static double load(uint32_t dtype, const uint8_t* at) {
   double value;
   float single;
   memcpy(&bits, at, tf_dtype_bytes(dtype));
+  if (dtype == TVMFLOW_FLOAT16) return FromHalf((uint16_t)bits);
+  if (dtype == TVMFLOW_BFLOAT16) bits <<= 16;
   memcpy(&value, &bits, sizeof(value));
   memcpy(&single, &bits, sizeof(single));
   if (dtype == TVMFLOW_FLOAT64) return value;
-  if (dtype == TVMFLOW_FLOAT32) return single;
-  if (is_16_bits(dtype)) return from_16_bits(dtype, (uint16_t)bits);
+  if (dtype < TVMFLOW_INT8) return single;
   if (dtype >= TVMFLOW_UINT8) return (double)bits;
   const uint32_t unused = 64 - 8 * tf_dtype_bytes(dtype);
   return (double)((int64_t)(bits << unused) >> unused);

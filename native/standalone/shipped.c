@@ -1,14 +1,9 @@
 // The file beside the library with binaries of several devices: a journal, as tuning has them
 // (docs/journal.md and docs/standalone.md).
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "cache.h"
-#include "weights.h"
+#include "model.h"
 
 static const uint8_t signature[8] = {0x89, 'T', 'V', 'J', '\r', '\n', 0x1A, '\n'};
 static const uint8_t mark[2] = {0xD7, 0x4A};
@@ -35,24 +30,20 @@ static uint32_t crc32(uint32_t crc, const uint8_t* data, size_t bytes) {
 
 void tf_shipped_open(tf_cache* cache) {
   char path[MAX_PATH];
-  struct stat status;
-  if (!tf_library_path(path, sizeof(path), ".programs")) return;
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;
-  void* mapping = MAP_FAILED;
-  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > HEADER_BYTES)
-    mapping = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
-  close(file);
-  if (mapping == MAP_FAILED) return;
-  const uint8_t* const data = mapping;
+  const uint8_t* data;
+  size_t bytes;
+  const char* wrong;
+  if (!tf_library_path(path, sizeof(path), ".programs") ||
+      tf_map_file(path, HEADER_BYTES, &data, &bytes, &wrong))
+    return;
   // Another major version is not understood.
   if (memcmp(data, signature, sizeof(signature)) || data[8] != 1 || data[9] != 0 ||
       number(data + 12) != crc32(0, data, 12)) {
-    munmap(mapping, (size_t)status.st_size);
+    munmap((void*)(uintptr_t)data, bytes);
     return;
   }
   cache->shipped = data;
-  cache->shipped_bytes = (size_t)status.st_size;
+  cache->shipped_bytes = bytes;
 }
 
 const uint8_t* tf_shipped_find(const tf_cache* cache, const uint8_t key[32], size_t* bytes) {

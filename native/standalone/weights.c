@@ -1,7 +1,6 @@
 #define _GNU_SOURCE  // dladdr
-#include "weights.h"
-
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,6 +8,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "model.h"
 
 // What the link step puts beside the runtime.
 #define TF_HIDDEN __attribute__((visibility("hidden")))
@@ -32,27 +33,14 @@ bool tf_library_path(char* path, size_t bytes, const char* suffix) {
 }
 
 // Where bytes of the file end that segments are made of, from the program headers in memory.
-static uint64_t end_of_segments(const uint8_t* base) {
-  // Offsets of fields in the headers of 64-bit ELF files.
-  enum { PHOFF = 32, PHENTSIZE = 54, PHNUM = 56, P_OFFSET = 8, P_FILESZ = 32 };
-  const uint32_t load = 1;
-  uint64_t table;
-  uint16_t entry_bytes;
-  uint16_t entries;
-  if (memcmp(base, "\177ELF\2", 5)) return 0;
-  memcpy(&table, base + PHOFF, sizeof(table));
-  memcpy(&entry_bytes, base + PHENTSIZE, sizeof(entry_bytes));
-  memcpy(&entries, base + PHNUM, sizeof(entries));
+static uint64_t end_of_segments(const void* base) {
+  const Elf64_Ehdr* const file = base;
+  const Elf64_Phdr* const segments = (const void*)((const char*)base + file->e_phoff);
+  if (memcmp(file->e_ident, ELFMAG, SELFMAG) || file->e_ident[EI_CLASS] != ELFCLASS64) return 0;
   uint64_t end = 0;
-  for (uint16_t i = 0; i < entries; ++i) {
-    const uint8_t* const entry = base + table + (size_t)i * entry_bytes;
-    uint32_t type;
-    uint64_t offset;
-    uint64_t bytes;
-    memcpy(&type, entry, sizeof(type));
-    memcpy(&offset, entry + P_OFFSET, sizeof(offset));
-    memcpy(&bytes, entry + P_FILESZ, sizeof(bytes));
-    if (type == load && offset + bytes > end) end = offset + bytes;
+  for (uint16_t i = 0; i < file->e_phnum; ++i) {
+    const uint64_t of_segment = segments[i].p_offset + segments[i].p_filesz;
+    if (segments[i].p_type == PT_LOAD && of_segment > end) end = of_segment;
   }
   return end;
 }
@@ -90,26 +78,21 @@ static tvmflow_status check_header(const tf_weights* weights, const tf_plan* pla
                  name);
 }
 
-static tvmflow_status map_file(tf_weights* weights, const char* path, tf_message* message) {
+tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
+                           const char** wrong) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   struct stat status = {0};
-  const char* wrong = file < 0 ? strerror(errno) : NULL;
-  if (!wrong && (fstat(file, &status) || !S_ISREG(status.st_mode))) wrong = "it is no file";
-  if (!wrong && (uint64_t)status.st_size < sizeof(tf_weights_header)) wrong = "it was cut short";
-  void* const mapping =
-      wrong ? NULL : mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+  *wrong = file < 0 ? strerror(errno) : NULL;
+  if (!*wrong && (fstat(file, &status) || !S_ISREG(status.st_mode))) *wrong = "it is no file";
+  if (!*wrong && (uint64_t)status.st_size < least) *wrong = "it was cut short";
+  *bytes = (size_t)status.st_size;
+  void* const mapping = *wrong ? NULL : mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, file, 0);
   const int code = errno;
   if (file >= 0) close(file);
-  if (wrong)
-    return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
-                   "Opening the weights '%s': %s. Remedy: put the file that was written together "
-                   "with the library beside it, or name it in the options' weights_path.",
-                   path, wrong);
-  if (mapping == MAP_FAILED)
-    return tf_fail(message, TVMFLOW_ERROR_MEMORY, "Mapping the weights '%s': %s.", path,
-                   strerror(code));
-  weights->data = weights->mapping = mapping;
-  weights->bytes = (size_t)status.st_size;
+  if (*wrong) return TVMFLOW_ERROR_DAMAGED;
+  *wrong = strerror(code);
+  if (mapping == MAP_FAILED) return TVMFLOW_ERROR_MEMORY;
+  *data = mapping;
   return TVMFLOW_OK;
 }
 
@@ -130,10 +113,18 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
                      "the file in the options' weights_path.");
     path = beside;
   }
-  const tvmflow_status status = map_file(weights, path, message);
-  return status ? status : check_header(weights, plan, path, message);
+  const char* wrong;
+  const tvmflow_status status =
+      tf_map_file(path, sizeof(tf_weights_header), &weights->data, &weights->bytes, &wrong);
+  if (status)
+    return tf_fail(message, status,
+                   "Opening the weights '%s': %s. Remedy: put the file that was written together "
+                   "with the library beside it, or name it in the options' weights_path.",
+                   path, wrong);
+  weights->mapped = true;
+  return check_header(weights, plan, path, message);
 }
 
 void tf_weights_close(tf_weights* weights) {
-  if (weights->mapping) munmap(weights->mapping, weights->bytes);
+  if (weights->mapped) munmap((void*)(uintptr_t)weights->data, weights->bytes);
 }

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "../opencl/sha256_state.h"
-#include "inflate.h"
 #include "plan.h"
 #include "tvmflow.h"
 

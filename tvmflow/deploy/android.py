@@ -51,9 +51,9 @@ stderr umask unlink unlinkat write
 calloc free madvise malloc mmap munmap posix_memalign realloc sysconf
 
 abs atoi bsearch isalnum isalpha isdigit isprint isspace isxdigit ldexp memchr memcmp memcpy memmove
-memrchr memset qsort snprintf sscanf strcat strchr strcmp strcpy strcspn strdup strerror strlen
-strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol strtoll strtoul
-strtoull tolower toupper vsnprintf
+memrchr memset qsort snprintf sscanf strcasestr strcat strchr strcmp strcpy strcspn strdup strerror
+strlen strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol
+strtoll strtoul strtoull tolower toupper vsnprintf
 
 __cxa_atexit __cxa_finalize __errno __stack_chk_fail clock_gettime getenv geteuid getpid gettid
 getuid nanosleep pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal

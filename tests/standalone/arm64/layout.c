@@ -8,6 +8,7 @@
 #endif
 #include <dirent.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,6 +34,11 @@ SAME(offsetof(struct dirent, d_type), 18);
 SAME(offsetof(struct dirent, d_name), 19);
 SAME(sizeof(Dl_info), 32);
 SAME(offsetof(Dl_info, dli_fbase), 8);
+SAME(sizeof(Elf64_Ehdr), 64);
+SAME(offsetof(Elf64_Ehdr, e_phoff), 32);
+SAME(offsetof(Elf64_Ehdr, e_phnum), 56);
+SAME(sizeof(Elf64_Phdr), 56);
+SAME(offsetof(Elf64_Phdr, p_filesz), 32);
 SAME(sizeof(off_t), 8);
 SAME(sizeof(mode_t), 4);
 SAME(sizeof(pid_t), 4);
@@ -43,6 +49,9 @@ SAME(sizeof(pthread_t), 8);
 _Static_assert(sizeof(pthread_mutex_t) >= 40, "mutex");
 _Static_assert(sizeof(pthread_cond_t) >= 48, "condition");
 
+SAME(EI_CLASS, 4);
+SAME(ELFCLASS64, 2);
+SAME(PT_LOAD, 1);
 SAME(ENOENT, 2);
 SAME(EINTR, 4);
 SAME(EACCES, 13);
