@@ -1,6 +1,7 @@
 package ai.tvmflow;
 
 import java.io.Closeable;
+import java.nio.Buffer;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.ArrayList;
@@ -110,7 +111,9 @@ public final class Model implements Closeable {
         ByteBuffer direct = data;
         if (!data.isDirect()) {
             direct = staged(index, tensor);
-            direct.put(data.duplicate()).clear();
+            direct.put(data.duplicate());
+            // Older Androids have the method in Buffer only.
+            ((Buffer) direct).clear();
         }
         setInput(index, tensor, direct);
     }
