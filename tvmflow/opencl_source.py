@@ -33,6 +33,8 @@ _CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTAN
 #: A vector of bytes that goes to memory, its pointer last.
 _STORED = re.compile(r"\bvstore(2|4|8|16)\(")
 _BYTES = re.compile(r"__global u?char\* (?:restrict )?(\w+)")
+#: The begin of a kernel.  TVM declares all others before it, with their own types for its names.
+_DEFINITION = re.compile(r"__kernel void [^;{]*\{")
 _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
 
 
@@ -82,7 +84,7 @@ _STORES = """\
 
 def store_bytes(source: str) -> str:
     """Write vectors of bytes by ``TVMFLOW_STORE_BYTES``."""
-    names = set(_BYTES.findall(source))
+    names = {name for begin in _DEFINITION.findall(source) for name in _BYTES.findall(begin)}
     parts: list[str] = []
     position = 0
     for match in _STORED.finditer(source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -218,6 +219,24 @@ def test_stores_of_bytes_are_found_by_their_pointers():
     assert "TVMFLOW_STORE_BYTES(4, ((uchar4)(f(a, 1))), (y_ptr + g(2, 3)));" in written
     assert "vstore4(b, 0, z_ptr + 1);" in written
     assert store_bytes("vstore4(b, 0, z_ptr + 1);") == "vstore4(b, 0, z_ptr + 1);"
+    # The declarations of other kernels that TVM puts before each one.
+    others = "__kernel void other(__global char* restrict z_ptr);\n"
+    assert store_bytes(others + header + body) == written.replace(header, others + header)
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+def test_kernels_store_bytes_and_longs_to_pointers_of_the_same_name():
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> '
+        "g (int32[3,4] x) => (int64[3,4] wide, uint8[3,4] narrow)"
+        "{ y = Mul(x, x) wide = Cast<to = 7>(y) narrow = Cast<to = 2>(y) }"
+    )
+    x = np.arange(-6, 6, dtype=np.int32).reshape(3, 4)
+    with tvmflow.compile(model, target="opencl", device="cpu") as module:
+        found = module(x)
+    np.testing.assert_array_equal(found["wide"], (x * x).astype(np.int64))
+    np.testing.assert_array_equal(found["narrow"], (x * x).astype(np.uint8))
 
 
 @pytest.mark.opencl
