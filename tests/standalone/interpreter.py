@@ -44,7 +44,7 @@ class Interpreter:
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Set the inputs, launch everything, and get the outputs."""
         for entry in self.plan[Section.INPUTS]:
-            data = np.ascontiguousarray(inputs[self.plan.text(entry["name"])])
+            data = np.asarray(inputs[self.plan.text(entry["name"])], order="C")
             assert data.shape == tuple(entry["shape"][: entry["dimensions"]])
             assert data.nbytes == entry["bytes"]
             assert data.dtype.name == _NAMES[int(entry["dtype"])]

@@ -7,6 +7,8 @@ import pytest
 from networks import Graph
 from planned import assert_right, parsed, plan_of
 
+from tvmflow.errors import CompileError
+
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
 
@@ -53,6 +55,26 @@ def test_dtypes_of_inputs_and_outputs(dtype, body, tmp_path):
     assert got["y"].dtype.name == {"double": "float64"}.get(dtype, dtype)
     assert len(np.unique(got["y"])) > 1
     assert plan.extensions == (["cl_khr_fp64"] if dtype == "double" else [])
+
+
+def test_scalars_go_in_and_out(tmp_path):
+    model = parsed(
+        "float x, int64 n",
+        "float y, int64 m, float same, float c",
+        "y = Exp(x) m = Mul(n, n) same = Identity(x) c = Identity(constant)",
+        "float constant = {2.5}",
+    )
+    got = assert_right(plan_of(model), model, tmp_path)
+    assert {array.shape for array in got.values()} == {()}
+
+
+def test_more_dimensions_than_the_c_interface_has():
+    model = parsed(
+        "float[2,1,1,2,1,2,1,1,3] many", "float[24] y", "y = Reshape(many, s)", "int64[1] s = {24}"
+    )
+    with pytest.raises(CompileError, match="'many' has 9 dimensions") as caught:
+        plan_of(model)
+    assert "--format tvm" in caught.value.remedy
 
 
 def test_kernels_with_half_need_the_device_to_have_it():

@@ -15,6 +15,7 @@ import pytest
 from tvmflow.standalone.format import (
     DTYPES,
     HEADER,
+    MAX_DIMENSIONS,
     RECORDS,
     WEIGHTS_HEADER,
     Section,
@@ -76,6 +77,8 @@ def test_sections_and_dtypes_have_the_same_numbers(in_c):
         name: value for name, value in in_c.items() if name in {f"TF_{s.name}" for s in Section}
     }
     assert {name: in_c[name] for name in DTYPES} == DTYPES
+    header = (NATIVE / "tvmflow.h").read_text(encoding="utf-8")
+    assert f"#define TVMFLOW_MAX_DIMENSIONS {MAX_DIMENSIONS}\n" in header
 
 
 def test_a_plan_is_found_again_in_its_bytes():

@@ -13,7 +13,16 @@ import numpy as np
 from ..deploy.kept import panels_of
 from ..tensors import TensorInfo
 from ..texture.scope import is_half
-from .format import DTYPES, ArgumentKind, Kind, Section, Strings, encode_plan, records
+from .format import (
+    DTYPES,
+    MAX_DIMENSIONS,
+    ArgumentKind,
+    Kind,
+    Section,
+    Strings,
+    encode_plan,
+    records,
+)
 from .plan import CHANNEL_TYPES, Interface, Plan
 from .weights import WrittenWeights
 
@@ -160,7 +169,7 @@ def _interface(
         "layout": strings(info.layout or ""),
         "dtype": DTYPES[info.dtype],
         "dimensions": len(info.shape),
-        "shape": (*info.shape, *[0] * 8)[:8],
+        "shape": info.shape + (0,) * (MAX_DIMENSIONS - len(info.shape)),
         "bytes": info.size_bytes,
         "allocation": tensor.allocation,
         "half": int(tensor.scope is not None and is_half(tensor.scope)),

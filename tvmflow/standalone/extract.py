@@ -26,6 +26,7 @@ from ..errors import CompileError
 from ..graph.rewriter import op_name, shape_of
 from ..tensors import TensorInfo
 from .copies import copy_launch
+from .format import MAX_DIMENSIONS
 from .host_calls import REMEDY, KernelCall, kernel_calls, refuse
 from .kernels import Kernels
 from .plan import Allocation, Interface, Launch, Operand, Plan, Tensor
@@ -82,6 +83,8 @@ class _Extractor:
 
     def run(self) -> Plan:
         """Follow ``main``."""
+        for info in (*self.infos[0], *self.infos[1]):
+            _check_dimensions(info)
         main = self.mod["main"]
         self.scopes = self._parameter_scopes(main)
         infos = iter(self.infos[0])
@@ -221,6 +224,15 @@ class _Extractor:
                 tensor = target
             taken.add(tensor.allocation)
             self.plan.outputs.append(Interface(info, tensor))
+
+
+def _check_dimensions(info: TensorInfo) -> None:
+    if len(info.shape) > MAX_DIMENSIONS:
+        raise CompileError(
+            f"A standalone module cannot be made: {info.name!r} has {len(info.shape)} dimensions, "
+            f"but its C interface has at most {MAX_DIMENSIONS}.",
+            remedy=REMEDY,
+        )
 
 
 def _scope(param: Any) -> str | None:

@@ -19,6 +19,8 @@ WEIGHTS_MAGIC = b"TVMFWGTS"
 VERSION = 1
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
+#: Of an input or output, as in `native/standalone/tvmflow.h`.
+MAX_DIMENSIONS = 8
 
 
 class Section(IntEnum):
@@ -115,7 +117,7 @@ RECORDS: dict[Section, np.dtype] = {
         ("layout", "<u4"),
         ("dtype", "<u4"),
         ("dimensions", "<u4"),
-        ("shape", "<i8", 8),
+        ("shape", "<i8", MAX_DIMENSIONS),
         ("bytes", "<u8"),
         ("allocation", "<u4"),
         ("half", "<u4"),
