@@ -137,10 +137,28 @@ static const tf_device* choose(const tf_device* all, unsigned count,
   return NULL;
 }
 
+static tvmflow_status none_chosen(const tvmflow_options* options, unsigned most, const char* tried,
+                                  tf_message* message) {
+  static const char* const rest = "Remedy: choose one that is usable.\nLibraries tried:";
+  if (options->cl_device)
+    return tf_fail(message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' cl_device is none of the devices that were found. %s%s", rest,
+                   tried);
+  if (options->device_index)
+    return tf_fail(message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' device_index is %u, expected less than %u, the number of devices "
+                   "that were found. %s%s",
+                   options->device_index, most, rest, tried);
+  return tf_fail(message, TVMFLOW_ERROR_ARGUMENT,
+                 "TVMFLOW_OPENCL_DEVICE is '%.200s', which names none of the devices that were "
+                 "found. %s%s",
+                 getenv("TVMFLOW_OPENCL_DEVICE"), rest, tried);
+}
+
 tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
                               tf_message* message) {
   char tried[TF_MESSAGE_BYTES - 512] = "";
-  bool any = false;
+  unsigned most = 0;
   tf_device* const all = calloc(MAX_DEVICES, sizeof(tf_device));
   if (!all) return tf_fail(message, TVMFLOW_ERROR_MEMORY, "No memory to look for devices.");
   const tf_device* chosen = NULL;
@@ -150,18 +168,13 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
     tf_append(tried, sizeof(tried), "\n  %s: ", name);
     if (!tf_library_open(&library, name, tried, sizeof(tried))) continue;
     const unsigned count = find_devices(&library, name, all, tried, sizeof(tried));
-    any = any || count > 0;
+    if (count > most) most = count;
     chosen = choose(all, count, options);
   }
   if (chosen) *device = *chosen;
   free(all);
   if (chosen) return TVMFLOW_OK;
-  if (any)
-    return tf_fail(message, TVMFLOW_ERROR_ARGUMENT,
-                   "The device that was asked for (options' device_index or cl_device, or "
-                   "TVMFLOW_OPENCL_DEVICE) is none of those that were found. Remedy: choose one "
-                   "of them.\nLibraries tried:%s",
-                   tried);
+  if (most) return none_chosen(options, most, tried, message);
   return tf_fail(message, TVMFLOW_ERROR_NO_OPENCL,
                  "No OpenCL device was found. Remedy: install the device's driver; on Android "
                  "declare <uses-native-library android:name=\"libOpenCL.so\"/> in the manifest; "

@@ -179,6 +179,12 @@ def test_the_next_library_is_tried_where_one_has_no_device(mock, monkeypatch):
         tvmflow.load(mock).open()
 
 
+@pytest.mark.parametrize("index", [-1, 1 << 32, "cpu"])
+def test_what_is_no_index_of_a_device(mock, index):
+    with pytest.raises(DeviceError, match=f"there is no opencl device {index} on"):
+        tvmflow.load(mock, device=index)(A, B)
+
+
 def test_profile_gives_the_times_and_sizes_of_kernels(mock):
     times = tvmflow.load(mock).profile([A, B], runs=3)
     assert [(t.kernel, t.median_us, t.p90_us, t.clock) for t in times] == [
@@ -248,8 +254,10 @@ def test_a_library_of_another_machine(mock, tmp_path):
     foreign.write_bytes(content)
     module = tvmflow.load(foreign)  # to look at it
     assert module.inputs[0].name == "a"
-    with pytest.raises(ArtifactError, match="its host code is for"):
-        module(A, B)
+    with pytest.raises(ArtifactError, match="its host code is for") as caught, module:
+        pass
+    assert "call `save` without `with`" in caught.value.remedy
+    assert module.save(tmp_path / "libsaved.so").read_bytes() == content
 
 
 def test_only_what_exports_the_interface_is_one(mock, tmp_path):

@@ -129,6 +129,6 @@ def test_the_applications_images_are_used(link, library):
 
 def test_another_context_than_the_devices_is_refused(link):
     plan, _ = add_plan()
-    with pytest.raises(api.CallError, match="none of those") as caught:
+    with pytest.raises(api.CallError, match="cl_device is none of the devices") as caught:
         api.Model(link(plan), cl_context=8, cl_device=8)
     assert caught.value.status == api.ARGUMENT

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tvmflow.deploy.link import Host
 from tvmflow.standalone.format import Section, Strings, encode_plan, records
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,13 @@ def mock_plan() -> bytes:
     strings = Strings()
     tensor = {"dtype": 0, "dimensions": 2, "shape": (2, 3, 0, 0, 0, 0, 0, 0), "bytes": 24}
     sizes = {"dimensions": 2, "global": (8, 2, 1), "local": (4, 1, 1)}
-    metadata = {"name": "sum", "target": "opencl", "device": "cpu", "options": {}}
+    metadata = {
+        "name": "sum",
+        "target": "opencl",
+        "device": "cpu",
+        "options": {},
+        "host": Host.native().triple,
+    }
     tensors = [
         {"name": strings(name), "allocation": index, **tensor}
         for index, name in enumerate(("a", "b/𝄞", "sum"))

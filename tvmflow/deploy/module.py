@@ -21,6 +21,7 @@ from ..errors import ArtifactError, InputError
 from ..standalone.recognise import is_standalone
 from ..tensors import TensorInfo
 from .files import place_copy, publish, staging
+from .link import Host
 from .reader import SIDECAR_SUFFIX, read_artifact
 from .values import Outputs, order_inputs
 from .writer import remove_stale_sidecar
@@ -271,6 +272,17 @@ class Module(ABC):
                 f"{attempt} the module {self.metadata['name']} failed: its file {self.path} "
                 "is gone, or the module was closed.",
                 remedy="Load it again from where it was saved, or compile the model again.",
+            )
+
+    def _require_host(self, architecture: str) -> None:
+        """Refuse to run code that is for another machine than this one."""
+        host, native = str(self.metadata["host"]), Host.native()
+        if host != native.triple or architecture != native.architecture:
+            raise ArtifactError(
+                f"Running the module {self.path} failed: its host code is for {host}, "
+                f"but this machine is {native.triple}.",
+                remedy=f"Run it on such a machine, or compile with --host {native.triple}. Saving "
+                "it does not need it open: call `save` without `with`.",
             )
 
     def _opened(self) -> Running:

@@ -79,7 +79,7 @@ class RelaxModule(Module):
     def _open(self) -> Session:
         from .session import Session
 
-        _check_host(self._artifact)
+        self._require_host(self._artifact.architecture)
         _check_cpu(self._artifact)
         self._artifact.check_library()
         return Session(self._artifact, self._device_index)
@@ -119,13 +119,3 @@ def _check_cpu(artifact: Artifact) -> None:
         f"one ({here}) lacks {', '.join(sorted(map(str, needed - present)))}.",
         remedy=f"Compile on this machine, or with --host {Host.native().triple} for any such CPU.",
     )
-
-
-def _check_host(artifact: Artifact) -> None:
-    host, native = str(artifact.metadata["host"]), Host.native()
-    if host != native.triple or artifact.architecture != native.architecture:
-        raise ArtifactError(
-            f"Running the module {artifact.path} failed: its host code is for {host}, "
-            f"but this machine is {native.triple}.",
-            remedy=f"Run it on such a machine, or compile with --host {native.triple}.",
-        )

@@ -23,7 +23,6 @@ import numpy as np
 from ..deploy import elf
 from ..deploy.kept import to_kept
 from ..deploy.kernel_time import KernelTime, p90
-from ..deploy.link import Host
 from ..deploy.module import Module
 from ..deploy.reader import SIDECAR_SUFFIX, tensor_infos
 from ..deploy.values import Outputs, as_array
@@ -154,15 +153,15 @@ class StandaloneModule(Module):
             return running.describe()
 
     def _open(self) -> _Instance:
-        architecture = elf.read_library(self.path).architecture
-        native = Host.native().architecture
-        if architecture != native:
-            raise ArtifactError(
-                f"Running the module {self.path} failed: its host code is for {architecture}, "
-                f"but this machine is {native}.",
-                remedy="Run it on such a machine, or compile with --host for this one.",
+        self._require_host(elf.read_library(self.path).architecture)
+        index = self._device_index
+        # As 32 bits in the C interface, where others would become another device.
+        if not isinstance(index, int) or not 0 <= index < 1 << 32:
+            raise DeviceError(
+                f"Running {self.path} failed: there is no opencl device {index} on this machine.",
+                remedy="`tvmflow devices` lists the devices and their numbers.",
             )
-        return _Instance(self._network, self._device_index)
+        return _Instance(self._network, index)
 
 
 class _Instance:
