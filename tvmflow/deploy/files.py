@@ -117,6 +117,14 @@ def place_copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, destination)
 
 
+def user_cache() -> Path:
+    """The user's folder for what can be made again, where ``TVMFLOW_CACHE_DIR`` names none."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    return root / "tvmflow"
+
+
 def _umask() -> int:
     """Return the process's umask (it can only be read by setting it)."""
     mask = os.umask(0o022)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..deploy.reader import SIDECAR_SUFFIX
 from ..errors import ArtifactError
 from . import programs
 from .format import DTYPES, WEIGHTS_HEADER, WEIGHTS_MAGIC, Kind, Section
-from .link import SIDECAR_SUFFIX
 from .read import EncodedPlan
 
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}

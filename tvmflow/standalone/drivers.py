@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ..deploy.files import user_cache
 from ..runtime.plugin import search_folders
 
 #: Intel's runtime opens these by bare name; the loader then answers with what is loaded.
@@ -45,11 +46,7 @@ def cache_folder() -> str | None:
     """The folder for built programs, made if it is not there; ``None`` keeps none."""
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None
-    folder = os.environ.get("TVMFLOW_CACHE_DIR")
-    if not folder:
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        folder = str(Path(base) if base.startswith("/") else Path.home() / ".cache")
-        folder = os.path.join(folder, "tvmflow", "programs")
+    folder = os.environ.get("TVMFLOW_CACHE_DIR") or user_cache() / "programs"
     # Not among the plug-in's programs: it keeps more of them before the oldest go.
     found = os.path.join(folder, "standalone")
     with suppress(OSError):

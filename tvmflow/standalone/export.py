@@ -19,6 +19,7 @@ from ..verify import table_for
 from .check import check_plan
 from .encode import encode
 from .extract import extract_plan
+from .link import link_library
 from .plan import Plan
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
 from .weights import write_weights
@@ -116,8 +117,6 @@ def write_plan(plan: Plan, weights: Path) -> bytes:
 
 def write_library(job: Compilation) -> None:
     """Write the library, and the weights beside it when they are large."""
-    from .link import link_library
-
     plan = make_plan(job)
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"

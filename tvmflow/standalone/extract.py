@@ -142,7 +142,7 @@ class _Extractor:
                 )
             return self.env[expr]
         if isinstance(expr, GenericConst):
-            key = expr.value.__hash__()
+            key = hash(expr.value)
             if key not in self.constants:
                 name = f"constant{len(self.constants)}"
                 self.constants[key] = self._weight(name, expr.value.numpy(), None)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ..deploy.files import place_copy, publish, staging
 from ..deploy.link import Host, first_success
+from ..deploy.reader import SIDECAR_SUFFIX
 from ..deploy.tool import Tool
 from ..errors import TargetError
 from .format import WEIGHT_ALIGNMENT, WEIGHTS_MAGIC
 from .toolchain import candidates, runtime_objects
 
-SIDECAR_SUFFIX = ".weights"
 #: Code reaches its data with signed 32-bit distances.
 LARGEST_BYTES = (1 << 31) - (16 << 20)
 

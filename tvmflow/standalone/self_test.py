@@ -89,7 +89,7 @@ def expected_outputs(
         finite = np.abs(reference[np.isfinite(reference)])
         tolerance = tolerance_for(info.dtype, table)
         flat = _as_kept(info, reference).ravel()
-        # An odd stride meets all lanes of a block, and one that is no divisor all columns.
+        # An odd stride meets all lanes of a block of channels.
         stride = max(1, -(-flat.size // VALUES)) | 1
         scale = float(finite.max()) if finite.size else 0.0
         tests.append(

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from ..deploy.files import user_cache
 from ..deploy.link import Host, tools
 from ..deploy.tool import Tool
 from ..native import native_folder
@@ -59,7 +60,7 @@ def runtime_objects(tool: Tool, work: Path) -> list[Path]:
         If a file cannot be compiled.
     """
     files = [path for path in _sources("standalone", "bindings") if path.suffix == ".c"]
-    final = cache_folder() / _key(tool, work)
+    final = _objects_folder() / _key(tool, work)
     kept = [final / f"{path.stem}.o" for path in files]
     if all(path.is_file() for path in kept):
         return kept
@@ -83,14 +84,9 @@ def runtime_objects(tool: Tool, work: Path) -> list[Path]:
     return kept
 
 
-def cache_folder() -> Path:
-    """Return the folder where compiled runtimes are kept, beside the drivers' programs."""
-    if folder := os.environ.get("TVMFLOW_CACHE_DIR"):
-        return Path(folder) / "standalone"
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    root = Path(base) if base.startswith("/") else Path("~/.cache").expanduser()
-    return root / "tvmflow" / "standalone"
+def _objects_folder() -> Path:
+    """The folder where compiled runtimes are kept, beside the drivers' programs."""
+    return Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "standalone"
 
 
 def _new_folder(final: Path, work: Path) -> Path:
