@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -326,6 +327,27 @@ def test_disk_full_is_one_sentence(tmp_path: Path):
     ):
         raise OSError(28, "No space left on device")
     assert isinstance(caught.value, TvmflowError)
+    assert names(tmp_path) == set()
+
+
+def test_llvm_is_not_asked_to_write_where_there_is_no_room(
+    executable: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It would end the process, and leave files."""
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "posix_fallocate", full)
+    monkeypatch.setattr(writer, "export_library", lambda *_: pytest.fail("it was asked"))
+    final = tmp_path / "m.so"
+    with (
+        pytest.raises(ArtifactError, match="No space left") as caught,
+        files.staging(final) as stage,
+    ):
+        write_artifact(executable, stage / "m.so", metadata=metadata(), weights={"w": weight()})
+    # Made in the hidden folder of another file, it has the name that it will have.
+    assert caught.value.message == f"Writing {final} failed: No space left on device."
     assert names(tmp_path) == set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,25 @@ def test_the_next_linker_is_tried_and_all_failures_are_told(
     with pytest.raises(TargetError, match="every linker found failed") as caught:
         link.link_shared(["a.o"], tmp_path / "x.so", host, tmp_path)
     assert caught.value.details == "first: first says no\nsecond: second says no"
+
+
+def test_android_s_remedy_is_its_ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(link, "tools", lambda host: iter(()))
+    with pytest.raises(TargetError) as caught:
+        link.link_shared([], tmp_path / "x.so", link.Host.parse("android-arm64"), tmp_path)
+    assert "ANDROID_NDK_HOME" in str(caught.value.remedy)
+
+
+def test_a_full_disk_is_no_fault_of_the_linker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tools = tool.Tool("", (), ())
+    with pytest.raises(OSError, match="No space left on device"):
+        tools.run(["sh", "-c", "echo >&2 'ld: x.o: No space left on device'; exit 1"], tmp_path)
+    with pytest.raises(subprocess.CalledProcessError):
+        tools.run(["false"], tmp_path)
+    # Some die without a word.
+    monkeypatch.setattr(tool.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    with pytest.raises(OSError, match="No space left on device"):
+        tools.run(["false"], tmp_path)
 
 
 @pytest.fixture

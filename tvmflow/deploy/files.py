@@ -19,6 +19,7 @@ from ..errors import ArtifactError
 
 #: What the system says when there is no room; such an error names no file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SUFFIX = ".tmp"
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
             remedy=f"mkdir -p {folder}",
         )
     try:
-        stage = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=".tmp", dir=folder))
+        stage = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=_SUFFIX, dir=folder))
     except OSError as error:
         raise _write_error(final, error) from error
     try:
@@ -60,6 +61,23 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def require_space(folder: Path, size: int) -> None:
+    """Fail now if so many bytes cannot be written: LLVM ends the process when it finds out.
+
+    Raises
+    ------
+    OSError
+        If there is no room for them.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            # Not every file system can tell.
+            if error.errno in _FULL:
+                raise
 
 
 def publish(files: Mapping[Path, Path]) -> None:
@@ -133,7 +151,11 @@ def _umask() -> int:
 
 
 def _write_error(path: Path, error: OSError) -> ArtifactError:
+    # A file that is made in another one's hidden folder has the name that it will have there.
+    hidden = (f for f in reversed(path.parents) if f.name[:1] == "." and f.suffix == _SUFFIX)
+    stage = next(hidden, None)
+    final = path if stage is None else stage.parent / path.name
     return ArtifactError(
-        f"Writing {path} failed: {error.strerror or error}.",
+        f"Writing {final} failed: {error.strerror or error}.",
         remedy="Check the free space and the permissions of the folder, or choose another one.",
     )

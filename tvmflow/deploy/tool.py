@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,8 @@ from pathlib import Path
 
 #: What LLVM's linker calls the formats of architectures.
 LLD_EMULATIONS = {"aarch64": "aarch64linux", "x86_64": "elf_x86_64"}
+#: A disk with less free space is full to a linker, which may die of it without a word.
+FULL_BYTES = 64 << 10
 _HARDENING = ("-z", "now", "-z", "relro", "-z", "noexecstack")
 
 
@@ -76,20 +80,34 @@ class Tool:
         self.run(command, work, source.parent)
 
     def run(self, command: Sequence[str | Path], work: Path, folder: Path | None = None) -> str:
-        """Run one of the tool's commands, by default in this folder; return what it printed."""
+        """Run one of the tool's commands, by default in this folder; return what it printed.
+
+        Raises
+        ------
+        subprocess.CalledProcessError
+            If the command fails.
+        OSError
+            If it does because the disk is full, which commands tell in ways of their own.
+        """
         environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work.absolute() / "zig-cache")}
         if not _has_cache_folder():
             # zig refuses to work without; what it makes of a C library is made again each time.
             environment["ZIG_GLOBAL_CACHE_DIR"] = str(work.absolute() / "zig-global")
-        return subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment,
-            cwd=folder,
-        ).stdout
+        try:
+            return subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=environment,
+                cwd=folder,
+            ).stdout
+        except subprocess.CalledProcessError as error:
+            full = os.strerror(errno.ENOSPC)
+            if full in error.stderr or shutil.disk_usage(work).free < FULL_BYTES:
+                raise OSError(errno.ENOSPC, full) from error
+            raise
 
     def _stub(self, library: str, symbols: frozenset[str], work: Path) -> str:
         """Write a library of empty functions, which only has the right names."""

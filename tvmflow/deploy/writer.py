@@ -16,7 +16,7 @@ from .. import _versions
 from ..errors import CompileError
 from ..tensors import TensorInfo
 from . import elf
-from .files import publish, staging
+from .files import publish, require_space, staging
 from .link import Host, link_shared
 from .reader import (
     DIGEST,
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 #: Weights above this many bytes travel beside the module: most file systems, app stores
 #: and version control systems are still at ease with a file of this size.
 EMBED_LIMIT_BYTES = 512 << 20
+
+#: Room that there must be for objects, of host code and of kernels' sources, and the library.
+CODE_BYTES = 8 << 20
 
 #: Weights start on a page, so that the pages of their map hold nothing else.
 _PAGE_BYTES = 4096
@@ -101,6 +104,7 @@ def write_artifact(
     with staging(final) as stage:
         library = stage / final.name
         sidecar = stage / (final.name + SIDECAR_SUFFIX)
+        require_space(stage, CODE_BYTES)
         meta = {
             "format": FORMAT,
             "tvmflow": _versions.__version__,
