@@ -213,6 +213,8 @@ def test_a_compiler_s_complaint_is_told(runtime: Path, tmp_path: Path):
     with pytest.raises(TargetError, match="every linker found failed") as caught:
         link.link_library(b"plan", None, Host.native(), output, embed=True)
     assert "bad.c" in str(caught.value.details)
+    # The name that it will have: it is made in a folder that nobody knows.
+    assert caught.value.message.startswith("Linking libnet.so for the host ")
     assert not output.exists()
 
 
@@ -272,7 +274,7 @@ def test_an_ndk_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.cross
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", [*HOSTS, "x86_64-linux-android24"])
 def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     """All of its C files, with nothing but what the host has; for Android without the NDK."""
     output = tmp_path / "libnet.so"
@@ -280,7 +282,7 @@ def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     report = check_host_abi(output)
     assert [verdict for verdict in report.verdicts if not verdict.kept] == []
     assert report.host == Host.parse(host)
-    assert (report.android_refuses == ()) == (host == "android-arm64")
+    assert (report.android_refuses == ()) == ("android" in host)
     assert {"tvmflow_create", "tvmflow_self_test"} <= set(report.facts.exported)
     assert output.stat().st_size < 150_000
 

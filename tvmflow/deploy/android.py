@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"
 
-#: What objects for Android are compiled with, beside the target.
-COMPILE_FLAGS = (
-    # The system keeps this register for itself.
-    "-ffixed-x18",
-    # What these call is in no library of the device.
-    "-mno-outline-atomics",
-    "-fno-emulated-tls",
-    "-fno-stack-protector",
-)
+#: What objects for Android are compiled with, beside the target: what these call is in no
+#: library of the device.
+COMPILE_FLAGS = ("-fno-emulated-tls", "-fno-stack-protector")
+#: On Arm also without such functions for atomics, and without a register that the system keeps
+#: for itself.
+ARM_FLAGS = ("-ffixed-x18", "-mno-outline-atomics")
 #: Newer devices have pages of 16 KiB and refuse less; older ones do not mind.
 PAGE_BYTES = 16384
 LINK_OPTIONS = (
@@ -87,10 +84,11 @@ def android_tools(host: Host) -> Iterator[Tool]:
         If the environment names an NDK that has no compiler.
     """
     target = f"--target={host.llvm_triple}"
+    flags = (*COMPILE_FLAGS, *(ARM_FLAGS if host.architecture == "aarch64" else ()))
     for clang in (_ndk_clang(), shutil.which(f"{host.triple}-clang")):
         if clang is not None:
             options = [word for option in LINK_OPTIONS for word in ("-Xlinker", option)]
-            yield Tool("Android NDK", (clang, target, *COMPILE_FLAGS), (clang, target, *options))
+            yield Tool("Android NDK", (clang, target, *flags), (clang, target, *options))
     emulation = LLD_EMULATIONS.get(host.architecture)
     if emulation is None:
         return
@@ -104,7 +102,7 @@ def android_tools(host: Host) -> Iterator[Tool]:
     for name, compiler, linker in found:
         yield Tool(
             name,
-            (*compiler, target, *headers, *COMPILE_FLAGS),
+            (*compiler, target, *headers, *flags),
             (*linker, "-m", emulation, *LINK_OPTIONS),
             is_driver=False,
             stubs=SYMBOLS,

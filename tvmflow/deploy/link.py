@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import TargetError
-from .android import android_tools
+from .android import NDK_VARIABLE, android_tools
 from .tool import Tool, ziglang
 
 T = TypeVar("T")
@@ -159,6 +159,8 @@ def first_success(
             failures.append(f"{tool.name}: {(error.stderr or '').strip() or error}")
     reason = "every linker found failed" if failures else "no linker for it was found"
     package = _COMPILER_PACKAGES.get(host.triple, "a compiler for it")
+    if host.is_android:
+        package = f"Android's NDK and set {NDK_VARIABLE} to its folder"
     raise TargetError(
         f"{attempt} failed: {reason}.",
         remedy=f"Install {package}, or: python -m pip install 'tvmflow[cross]'",

@@ -65,8 +65,8 @@ def link_library(
     embedded = weights if embed else None
     if embedded is not None and embedded.stat().st_size + len(plan) > LARGEST_BYTES:
         raise TargetError(
-            f"Linking {output} failed: at most {LARGEST_BYTES} bytes fit into a library, but plan "
-            f"and weights have {embedded.stat().st_size + len(plan)}.",
+            f"Linking {output.name} failed: at most {LARGEST_BYTES} bytes fit into a library, but "
+            f"plan and weights have {embedded.stat().st_size + len(plan)}.",
             remedy="Leave --embed-limit at its default: the weights then go beside the library.",
         )
     sidecar = output.with_name(output.name + SIDECAR_SUFFIX)
@@ -87,7 +87,7 @@ def link_library(
             tool.compile(stage / "data.s", stage / "data.o", stage)
             tool.link([*objects, stage / "data.o"], library, stage, options, libraries)
 
-        attempt = f"Linking {output} for the host {host.triple}"
+        attempt = f"Linking {output.name} for the host {host.triple}"
         first_success(link, candidates(host), attempt, host)
         outputs = {library: output}
         if weights is not None and not embed:
