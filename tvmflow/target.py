@@ -113,7 +113,8 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     Raises
     ------
     TargetError
-        If a name is unknown, a combination impossible, or ``auto`` finds no device.
+        If a name is unknown, a combination impossible, or ``auto`` finds no device or would
+        be this machine's for another one.
     """
     if target not in TARGETS:
         raise TargetError(
@@ -146,6 +147,12 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
         gpu = replace(preset, multiprocessors=multiprocessors(arch, count))
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
+        if host is not None and _is_elsewhere(Host.parse(host)):
+            raise TargetError(
+                "The device 'auto' stands for the OpenCL device of this machine, but the host "
+                f"{host} is another one.",
+                remedy="Name the device to compile for, for example --device adreno.",
+            )
         return TargetSpec("opencl", _running_opencl_device(), host)
     return TargetSpec("opencl", PRESETS[device], host)
 
@@ -209,6 +216,10 @@ def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
     block, accumulators = 2 * device.channel_block, device.accumulators // 2
     narrow = replace(device, channel_block=block, accumulators=accumulators)
     return replace(spec, device=narrow)
+
+
+def _is_elsewhere(host: Host) -> bool:
+    return host.is_android or host.architecture != Host.native().architecture
 
 
 def _running_opencl_device() -> Device:
