@@ -39,4 +39,5 @@ def test_what_cannot_be_checked(cli, compiled, tmp_path):
     refused = cli("inspect", "script.so", "--host-abi")
     refused.refused("script.so failed: an ELF shared library was expected", "Remedy")
     cli("inspect", "none.so", "--host-abi").refused("No such file", "Remedy")
+    cli("inspect", compiled, "--host", "linux-x64").refused("--host goes with --host-abi")
     cli("inspect", compiled, "--host-abi", "--host", "amiga").refused("'amiga' was not understood")

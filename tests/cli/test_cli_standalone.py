@@ -48,8 +48,14 @@ def test_weights_go_beside_the_library(cli, model, tmp_path, inputs):
     assert cli("inspect", output, "--check", "--json").json["weights_file"] == weights.name
     with tvmflow.load(output) as module:
         module(inputs)
-    weights.rename(tmp_path / "gone")
-    cli("inspect", output).refused("its weights are neither inside nor in libnet.so.weights")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
+    cli("inspect", output).refused("libnet.so.weights was cut short")
+    for wrong in (b"", b"TVMFWGTS", content[:20] + bytes(len(content) - 20)):
+        weights.write_bytes(wrong)
+        cli("inspect", output).refused("libnet.so.weights, which is damaged or another library's")
+    weights.unlink()
+    cli("inspect", output).refused("its weights are neither inside nor in libnet.so.weights.")
 
 
 def test_run_bench_and_verify(cli, model, library):
@@ -89,6 +95,14 @@ def test_check_finds_a_changed_weight(cli, library, tmp_path):
     cli("inspect", copy, "--check").refused("the weights are not what was written")
 
 
+def test_a_library_that_was_cut_short_is_told_so(cli, library, tmp_path):
+    copy = tmp_path / "copy.so"
+    content = library.read_bytes()
+    # The plan is still there, and so is a part of the weights.
+    copy.write_bytes(content[: content.rindex(b"TVMFWGTS") + 200])
+    cli("inspect", copy).refused("copy.so was cut short")
+
+
 def test_a_damaged_plan_is_told(cli, library, tmp_path):
     copy = tmp_path / "copy.so"
     content = bytearray(library.read_bytes())
@@ -99,7 +113,8 @@ def test_a_damaged_plan_is_told(cli, library, tmp_path):
 
 
 def test_what_a_standalone_module_does_not_carry(cli, library):
-    cli("inspect", library, "--schedules").refused("carries neither placements nor schedules")
+    cli("inspect", library, "--schedules").refused("carries no placements, schedules")
+    cli("inspect", library, "--memory-svg", "m.svg").refused("pictures of its memory; compile -v")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +122,8 @@ def test_what_a_standalone_module_does_not_carry(cli, library):
     [
         (("--target", "llvm", "--standalone"), "its runtime is for opencl"),
         (("--format", "onnx"), "expected one of tvm, standalone"),
+        (("--format", "tvm", "--standalone"), "contradict each other"),
+        (("--standalone", "--host", "android-arm64"), "--device adreno"),
     ],
 )
 def test_forms_that_are_impossible(cli, model, options, words):

@@ -134,15 +134,16 @@ def compile_model(
         ),
     ] = False,
     format: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--format",
             metavar="tvm|standalone",
             help="A module for TVM's runtime, or a library with a C interface (tvmflow.h) that "
             "needs nothing but the device's OpenCL.",
+            show_default="tvm",
             autocompletion=lambda: ["tvm", "standalone"],
         ),
-    ] = "tvm",
+    ] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="The same as --format standalone.")
     ] = False,
@@ -169,6 +170,8 @@ def compile_model(
     kept = parse_keep_layout(keep_layout or [])
     final = output or Path(model.with_suffix(".so").name)
     _refuse_overwriting(model, final)
+    if standalone and format not in (None, "standalone"):
+        raise typer.BadParameter(f"--standalone and --format {format} contradict each other.")
     from .. import compile as compile_network
     from ..deploy.files import staging
     from ..knobs import read_knobs_file
@@ -197,7 +200,7 @@ def compile_model(
                 journals=journal or (),
                 keep_layout=kept,
                 cuda_graph=cuda_graph,
-                format="standalone" if standalone else format,
+                format="standalone" if standalone else format or "tvm",
                 file_name=final.name,
                 dump_ir=dump_ir,
                 embed_limit_bytes=embed_limit * 10**6,

@@ -88,6 +88,8 @@ def inspect_module(
 
     Nothing of the module is run or loaded: modules for other machines can be inspected.
     """
+    if host is not None and not host_abi:
+        raise typer.BadParameter("--host goes with --host-abi.")
     if host_abi:
         inspect_host_abi(module, host, as_json)
         return
@@ -99,8 +101,8 @@ def inspect_module(
     if encoded is not None:
         if placements or schedules or memory_svg:
             raise typer.BadParameter(
-                f"{module} is a standalone module, which carries neither placements nor schedules; "
-                "compile -v prints them."
+                f"{module} is a standalone library, which carries no placements, schedules or "
+                "pictures of its memory; compile -v prints the first two, --memory lists the last."
             )
         inspect_standalone(module, encoded, Asked(kernels, weights, memory, check, as_json))
         return

@@ -57,14 +57,14 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
     Raises
     ------
     ArtifactError
-        If they are neither in the library nor beside it.
+        If they are neither in the library nor beside it, or were cut short.
     """
     size, digest = int(plan.header["weight_bytes"]), bytes(plan.header["weights_id"])
     if not len(plan[Section.WEIGHTS]):
         return FoundWeights(path, 0, 0, digest)
     beside = path.with_name(path.name + SIDECAR_SUFFIX)
     for candidate in (path, beside):
-        if not candidate.is_file():
+        if not candidate.is_file() or candidate.stat().st_size == 0:
             continue
         with (
             open(candidate, "rb") as file,
@@ -75,10 +75,17 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
                 text = all_[position : position + WEIGHTS_HEADER.itemsize]
                 header = np.frombuffer(text.ljust(WEIGHTS_HEADER.itemsize, b"\0"), WEIGHTS_HEADER)
                 if bytes(header[0]["id"]) == digest:
+                    if position + size > len(all_):
+                        raise ArtifactError(
+                            f"Reading the module {path} failed: {candidate.name} was cut short.",
+                            remedy="Copy it again, or compile again.",
+                        )
                     return FoundWeights(candidate, position, size, digest)
                 position = all_.find(WEIGHTS_MAGIC, position + 1)
+    other = ", which is damaged or another library's" if beside.is_file() else ""
     raise ArtifactError(
-        f"Reading the module {path} failed: its weights are neither inside nor in {beside.name}.",
+        f"Reading the module {path} failed: its weights are neither inside nor in "
+        f"{beside.name}{other}.",
         remedy="Copy the .weights file into the same folder as the library, or compile again.",
     )
 

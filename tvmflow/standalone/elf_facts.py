@@ -107,8 +107,8 @@ def read_facts(path: str | os.PathLike[str]) -> ElfFacts:
     except Exception as error:
         # Of damaged tables the reader raises anything.
         raise ArtifactError(
-            f"Reading {where} failed: an ELF shared library was expected, but "
-            f"{str(error).strip() or type(error).__name__}.",
+            f"Reading {where} failed: an ELF shared library was expected, but it is "
+            f"none, or damaged: {str(error).strip() or type(error).__name__}.",
             remedy="Give a library that the linker has written, or compile it again if it was "
             "cut short.",
         ) from error
