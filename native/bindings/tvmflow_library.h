@@ -12,6 +12,8 @@
 #define TVMFLOW_LIBRARY_H
 
 #include <dlfcn.h>
+#include <elf.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tvmflow.h"
@@ -44,12 +46,38 @@ static inline void tvmflow_library_close(tvmflow_library* library) {
   memset(library, 0, sizeof(*library));
 }
 
+// Whether a file lacks a part that it says is to be loaded: glibc's loader then ends the process,
+// while Android's refuses it by itself.  0 where this cannot be told.
+static inline int tvmflow_library_is_cut_short(const char* path) {
+  Elf64_Ehdr header;
+  Elf64_Phdr segment;
+  char last;
+  unsigned i;
+  int cut = 0;
+  // A bare name is looked for in other folders than this one.
+  FILE* const file = strchr(path, '/') != NULL ? fopen(path, "rb") : NULL;
+  if (file == NULL) return 0;
+  if (fread(&header, sizeof(header), 1, file) == 1 &&
+      memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64) {
+    for (i = 0; i < header.e_phnum && !cut; ++i) {
+      cut = fseek(file, (long)(header.e_phoff + i * sizeof(segment)), SEEK_SET) != 0 ||
+            fread(&segment, sizeof(segment), 1, file) != 1;
+      if (!cut && segment.p_type == PT_LOAD && segment.p_filesz != 0)
+        cut = fseek(file, (long)(segment.p_offset + segment.p_filesz - 1), SEEK_SET) != 0 ||
+              fread(&last, 1, 1, file) != 1;
+    }
+  }
+  fclose(file);
+  return cut;
+}
+
 // NULL, or why the library cannot be used: valid until the next call of `dlopen` and the like in
 // this thread; nothing needs to be closed then.
 static inline const char* tvmflow_library_open(tvmflow_library* library, const char* path) {
   const char* missing = NULL;
   void* symbol;
   memset(library, 0, sizeof(*library));
+  if (tvmflow_library_is_cut_short(path)) return "it was cut short: copy it again";
   library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library->handle == NULL) return dlerror();
   // A function's address cannot be converted from dlsym's result in ISO C, but copied.

@@ -58,6 +58,21 @@ def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
     assert lines[5:] == ["output sum: 2 3 (24 bytes)", "  first value 0"]
 
 
+def test_a_library_that_was_cut_short_is_refused_and_ends_nothing(mock, tmp_path):
+    """Anywhere: glibc's loader would end the process where code is missing."""
+    program = compiled(
+        [*CPP_COMPILER, "-std=c++17"], ROOT / "examples" / "cpp" / "main.cpp", folder=tmp_path
+    )
+    content, cut = mock.read_bytes(), tmp_path / "libcut.so"
+    for length in range(64, len(content) // 2, 1009):
+        cut.write_bytes(content[:length])
+        process = run(program, cut)
+        assert process.returncode == 1, (length, process.returncode)
+        assert "libcut.so failed: it was cut short: copy it again" in process.stderr, length
+    cut.write_bytes(content[:40])
+    assert "libcut.so failed: " in run(program, cut).stderr
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
