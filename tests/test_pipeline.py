@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from operators import conv
+from onnx import helper
+from operators import build, check, conv, random
 
 import tvmflow
 from tvmflow.errors import TvmflowError
@@ -37,6 +38,18 @@ def check_network(path, target, device="cpu"):
             # The magnitude is far from zero: a network that returns nothing would be seen.
             assert np.abs(reference).max() > 1e-3
             assert_close(outputs[info.name], reference, name=info.name)
+
+
+@pytest.mark.opencl
+def test_names_of_tensors_that_are_numbers():
+    """Kernels' parameters are called after tensors, and identifiers begin with no digit."""
+    nodes = [
+        helper.make_node("Conv", ["0", "w"], ["1"], pads=[1] * 4),
+        helper.make_node("Mul", ["1", "_0"], ["2"]),
+    ]
+    shapes = {"0": (1, 3, 5, 5), "_0": (1, 4, 5, 5)}
+    model = build(nodes, shapes, ["2"], {"w": random((4, 3, 3, 3))})
+    assert "conv2d" in check(model, "opencl", "adreno")
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -69,4 +69,5 @@ def test_weights_become_parameters_once():
 def test_names_become_identifiers():
     assert identifier("/features/0/Conv_output:0") == "_features_0_Conv_output_0"
     assert identifier("größe") == "gr__e"
+    assert identifier("495") == "_495"
     assert identifier("") == "_"

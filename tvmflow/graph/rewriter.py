@@ -113,9 +113,9 @@ class Rewriter:
 def identifier(name: str) -> str:
     """``name`` as an identifier of C: variables' names reach the kernels' source.
 
-    ONNX names may hold anything; exporters write ``/features/conv/Conv_output_0``.
+    ONNX names may hold anything; exporters write ``/features/conv/Conv_output_0`` and ``495``.
     """
-    return re.sub(r"\W", "_", name, flags=re.ASCII) or "_"
+    return re.sub(r"^(?=\d|$)|\W", "_", name, flags=re.ASCII)
 
 
 def constant_array(expr: relax.Expr) -> np.ndarray | None:
