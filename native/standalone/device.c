@@ -7,6 +7,8 @@
 
 // More are not looked at.
 enum { MAX_PLATFORMS = 16, MAX_DEVICES = 32 };
+// In the table of cl_khr_icd.
+enum { CL_GET_DEVICE_INFO = 3 };
 
 // Leaves `value` as it is, which is zeros at first, where the driver does not answer.
 static void query(const tf_device* d, cl_uint what, void* value, size_t bytes) {
@@ -181,6 +183,16 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
                  "or name the library in the options or in TVMFLOW_OPENCL_LIBRARY.\n"
                  "Libraries tried:%s",
                  tried);
+}
+
+const void* tf_device_code(const tf_device* d) {
+  char extensions[1024] = "";
+  (void)d->api.clGetPlatformInfo(d->platform, CL_PLATFORM_EXTENSIONS, sizeof(extensions) - 1,
+                                 extensions, NULL);
+  // What a loader exports is its own; of the drivers for loaders each object has the functions.
+  const void* const in_table =
+      strstr(extensions, "cl_khr_icd") ? d->platform->dispatch[CL_GET_DEVICE_INFO] : NULL;
+  return in_table ? in_table : d->api.clGetDeviceInfo;
 }
 
 bool tf_device_has(const tf_device* device, const char* extension) {

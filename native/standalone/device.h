@@ -78,6 +78,9 @@ tvmflow_status tf_device_check(const tf_device* device, const tf_plan* plan, tf_
 // "gpu", "accelerator" or "cpu".
 const char* tf_device_type(const tf_device* device);
 
+// An address in the driver's library, which need not be the one that was opened.
+const void* tf_device_code(const tf_device* device);
+
 // True where the device lists the extension; the driver's answer is asked for each time.
 bool tf_device_has(const tf_device* device, const char* extension);
 

@@ -1,4 +1,6 @@
 // Inputs and outputs: copies of the application's data, and its own memory in their place.
+#include <string.h>
+
 #include "../opencl/half.h"
 #include "model.h"
 
@@ -115,8 +117,12 @@ tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype
   // Only read: the direction says so.
   uint8_t* host = (uint8_t*)(uintptr_t)data;
   if (t->half) {
-    const float* const values = data;
-    for (uint64_t i = 0; i < tf_elements(t); ++i) m->halves[i] = ToHalf(values[i]);
+    // Byte by byte: an application's data may lie at any address.
+    for (uint64_t i = 0; i < tf_elements(t); ++i) {
+      float value;
+      memcpy(&value, host + i * sizeof(value), sizeof(value));
+      m->halves[i] = ToHalf(value);
+    }
     host = (uint8_t*)m->halves;
   }
   const cl_int code = transfer(m, t, host, true);
@@ -136,8 +142,10 @@ tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtyp
   if (code != CL_SUCCESS)
     return tf_fail_opencl(&m->message, code, "Copying output '%s' from device '%s'",
                           m->plan.strings + t->name, m->device.name);
-  float* const values = data;
-  for (uint64_t i = 0; t->half && i < tf_elements(t); ++i) values[i] = FromHalf(m->halves[i]);
+  for (uint64_t i = 0; t->half && i < tf_elements(t); ++i) {
+    const float value = FromHalf(m->halves[i]);
+    memcpy((uint8_t*)data + i * sizeof(value), &value, sizeof(value));
+  }
   return TVMFLOW_OK;
 }
 

@@ -84,7 +84,7 @@ static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
   if (!status) status = tf_weights_open(&m->weights, &m->plan, options.weights_path, &m->message);
   if (!status) status = tf_device_find(&m->device, &options, &m->message);
   if (!status) status = tf_device_check(&m->device, &m->plan, &m->message);
-  if (!status && !tf_cache_open(&m->cache, options.cache_folder, m->device.api.clBuildProgram))
+  if (!status && !tf_cache_open(&m->cache, options.cache_folder, tf_device_code(&m->device)))
     status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the cache's folder.");
   if (!status) status = make_queue(m, &options);
   if (!status) status = tf_memory_create(m);
@@ -149,6 +149,8 @@ static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
   bool begun = false;
   *code = tf_recording_enqueue(m, m->recording, &begun);
   if (*code == CL_SUCCESS) return true;
+  // Its first parts may be running.
+  (void)m->device.api.clFinish(m->queue);
   tf_recording_end(m->recording);
   m->recording = NULL;
   m->flags |= TVMFLOW_NO_COMMAND_BUFFER;

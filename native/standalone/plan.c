@@ -4,8 +4,9 @@
 
 #include "../opencl/sha256_state.h"
 
-// No network has as many; sums of such numbers do not overflow.
-#define MAX_BYTES (1ull << 46)
+// No network has as many, nor has an address space of 32 bits; sums of such numbers do not
+// overflow.
+#define MAX_BYTES (1ull << (sizeof(size_t) > 4 ? 46 : 31))
 
 static const uint8_t record_bytes[TF_SECTION_COUNT] = {
 #define TF_BYTES(name, record, member) [name] = sizeof(record),
@@ -173,7 +174,8 @@ static bool test_is_right(const tf_plan* p) {
 static const char* fault(tf_plan* plan) {
   const tf_header* header = plan->header;
   if (!texts_are_right(plan)) return "texts do not end";
-  if (header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_INFLATE_RATIO)
+  if (header->source_bytes >= MAX_BYTES ||
+      header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_INFLATE_RATIO)
     return "the sources' size is wrong";
   if (header->weight_bytes >= MAX_BYTES ||
       (tf_count(plan, TF_WEIGHTS) && header->weight_bytes < sizeof(tf_weights_header)))
@@ -196,7 +198,8 @@ static const char* header_fault(const tf_header* header, const uint8_t* data, si
     return "it is no plan";
   if (header->version != TF_FORMAT_VERSION || header->sections != TF_SECTION_COUNT)
     return "it has another version";
-  if (header->bytes != bytes) return "it has another length than it says";
+  // Offsets have 32 bits; counts of records are then far below.
+  if (header->bytes != bytes || bytes > UINT32_MAX) return "it has another length than it says";
   uint8_t digest[32];
   Sha256Digest(data + sizeof(tf_header), bytes - sizeof(tf_header), digest);
   if (memcmp(digest, header->checksum, sizeof(digest))) return "its checksum is wrong";

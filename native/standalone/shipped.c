@@ -59,14 +59,14 @@ const uint8_t* tf_shipped_find(const tf_cache* cache, const uint8_t key[32], siz
       continue;
     }
     // The key, the length of a description, which tells people whose it is, and the binary.
-    const size_t begin =
-        length > KEY_BYTES + 4 ? KEY_BYTES + 4 + (size_t)number(payload + KEY_BYTES) : length;
+    const uint64_t begin =
+        length > KEY_BYTES + 4 ? KEY_BYTES + 4 + (uint64_t)number(payload + KEY_BYTES) : length;
     if (kind >> 24 == PROGRAM && begin < length && !memcmp(payload, key, KEY_BYTES)) {
       uint8_t offset[8];
       for (int i = 0; i < 8; ++i) offset[i] = (uint8_t)((uint64_t)at >> 8 * i);
       const uint32_t crc = crc32(crc32(0, offset, 8), data + at + 2, 4);
       if (crc32(crc, payload, length) == number(data + at + 6)) {
-        *bytes = length - begin;
+        *bytes = length - (size_t)begin;
         return payload + begin;
       }
     }

@@ -287,6 +287,13 @@ def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     assert output.stat().st_size < 150_000
 
 
+def test_the_runtime_is_small():
+    """Its own files; bindings for languages and what the plug-in also uses lie elsewhere."""
+    sources = [path for path in (NATIVE / "standalone").iterdir() if path.suffix in (".c", ".h")]
+    lines = sum(len(path.read_text().splitlines()) for path in sources)
+    assert 1000 < lines < 3000
+
+
 #: One exported function calls the other, as those of the real runtime do.
 CALLS = """
 extern __attribute__((visibility("hidden"))) const unsigned char tvmflow_plan_begin[];

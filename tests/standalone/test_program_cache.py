@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
+from ctypes.util import find_library
 from pathlib import Path
 
 import numpy as np
 import pytest
 import runtime_build
+from drivers import DRIVERS
 from fake_opencl import Fake, build_fake
 from small_plans import ADD, Plan, add_plan
 from standalone_api import Model
@@ -20,6 +24,14 @@ from tvmflow.tuning.frames import HEADER_BYTES
 
 SIZE, SCALE = 64, 2.0
 PROGRAMS = 3
+THROUGH_A_LOADER = f"""
+import sys
+sys.path.insert(0, {str(Path(runtime_build.__file__).parent)!r})
+import numpy as np
+from standalone_api import Model
+with Model(sys.argv[1], opencl_library="libOpenCL.so.1", cache_folder=sys.argv[2]) as model:
+    model(np.ones(64, np.float32))
+"""
 X = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
 
 
@@ -334,3 +346,20 @@ def test_add_plan_is_what_the_fake_driver_computes(case, tmp_path):
     library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
     with Model(library, opencl_library=case.driver) as model:
         np.testing.assert_allclose(model(X)[0], 2 * X + w, rtol=1e-6)
+
+
+@pytest.mark.opencl
+def test_the_driver_behind_a_loader_is_the_one_that_counts(tmp_path):
+    """An update of it need not change what it says about itself."""
+    driver = next(one.path for one in DRIVERS if one.name == "system-pocl")
+    if not driver or find_library("OpenCL") is None:
+        pytest.skip("PoCL or a loader is not installed")
+    plan, _ = add_plan()
+    library = runtime_build.link(tmp_path / "libnet.so", plan.encode(), plan.weights())
+    command = [sys.executable, "-c", THROUGH_A_LOADER, str(library), str(tmp_path / "cache")]
+    environment = {**os.environ, "OCL_ICD_VENDORS": driver, "TVMFLOW_OPENCL_DEVICE": ""}
+    subprocess.run(command, env=environment, check=True)
+    (kept,) = (tmp_path / "cache").glob("*.program")
+    status = Path(driver).stat()
+    identity = (status.st_size * 31 + int(status.st_mtime)) % 2**32
+    assert int.from_bytes(kept.read_bytes()[12:16], "little") == identity

@@ -160,6 +160,8 @@ def test_what_was_begun_is_not_begun_again(built, fake):
         fake.fake_fail(b"clEnqueueRecordingQCOM", c_uint64(2), -5, False)
         with pytest.raises(CallError, match="CL_OUT_OF_RESOURCES"):
             model.call("run")
+        # What was begun had ended before its recording went.
+        assert not fake.violations
         check(model, fake)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import drivers
 import numpy as np
@@ -100,6 +103,30 @@ def test_images_of_halves(link):
         (y,) = model(x)
         assert model.tensor("input", 0).bytes == x.nbytes
     np.testing.assert_array_equal(y, 2 * x.astype(np.float16).astype(np.float32))
+
+
+#: Traps where the library reads or writes a float at an address that is none of a float's.
+ODD_ADDRESSES = f"""
+import ctypes, sys
+sys.path.insert(0, {str(Path(api.__file__).parent)!r})
+import numpy as np
+import standalone_api as api
+x, y = (np.frombuffer(bytearray(961), np.float32, 240, offset=1) for _ in range(2))
+x[:] = np.arange(240)
+with api.Model(sys.argv[1]) as model:
+    model.set_input(0, x)
+    model.call("run")
+    model.call("get_output", 0, 0, y.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(y.nbytes))
+assert x.ctypes.data % 4
+assert y.ctypes.data % 4
+np.testing.assert_array_equal(y, 2 * x)
+"""
+
+
+def test_data_that_is_converted_lies_anywhere(link):
+    checks = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
+    library = link(image_plan("float16", half=True), *checks)
+    subprocess.run([sys.executable, "-c", ODD_ADDRESSES, str(library)], check=True)
 
 
 def test_arguments_of_each_size_and_several_programs(link, driver):

@@ -108,7 +108,7 @@ def test_the_applications_memory_is_used(link, library):
             with pytest.raises(api.CallError, match=message) as caught:
                 model.call("use_input", 0, ctypes.c_void_p(memory))
             assert caught.value.status == api.ARGUMENT
-        with pytest.raises(api.CallError, match="no number 1"):
+        with pytest.raises(api.CallError, match="no output 1"):
             model.call("use_output", 1, ctypes.c_void_p(outside))
         np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
 

@@ -106,6 +106,7 @@ typedef struct fake_queue {
   cl_bitfield properties;
   struct fake_command *first, *last;  // not yet executed
   struct fake_recording* recording;   // of a recordable queue, which it records into
+  bool lost;                          // waiting for it failed: what still runs cannot be known
 } fake_queue;
 
 typedef struct fake_memory_object {
@@ -182,6 +183,7 @@ typedef struct fake_recording {
   fake_command* first;
   fake_command* last;
   size_t launches;
+  fake_queue* replayed;  // where it was enqueued last
 } fake_recording;
 
 // settings.c

@@ -7,6 +7,11 @@ enum { CL_INVALID_COMMAND_BUFFER = -1138 };
 
 static void destroy_recording(fake_object* object) {
   fake_recording* recording = (fake_recording*)object;
+  const fake_queue* replayed = recording->replayed;
+  const fake_command* running = replayed && !replayed->lost ? replayed->first : NULL;
+  for (; running && recording->first; running = running->next)
+    if (running->kernel == recording->first->kernel)
+      fake_wrong("releasing a recording", 0, "it still runs");
   while (recording->first) {
     fake_command* command = recording->first;
     recording->first = command->next;
@@ -37,6 +42,7 @@ static void record(fake_recording* recording, fake_kernel* kernel) {
 
 // Enqueues copies of what was recorded, with the arguments of then.
 static cl_int replay(fake_recording* recording, fake_queue* queue) {
+  recording->replayed = queue;
   fake_note("replays");
   for (const fake_command* from = recording->first; from; from = from->next) {
     fake_command* command = fake_new_command(queue, NULL);

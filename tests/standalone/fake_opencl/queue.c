@@ -126,8 +126,11 @@ FAKE_API cl_int clFlush(cl_command_queue queue) {
 
 FAKE_API cl_int clFinish(cl_command_queue queue) {
   if (fake_stub) return CL_SUCCESS;
-  FAKE_ENTER();
+  FAKE_GUARD();
+  const cl_int failure = fake_enter(__func__);
   const cl_int wrong = check_queue(__func__, queue);
+  if (failure && !wrong) ((fake_queue*)queue)->lost = true;
+  if (failure) return failure;
   if (!wrong) fake_execute_all((fake_queue*)queue);
   return wrong;
 }
