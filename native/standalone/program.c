@@ -35,6 +35,10 @@ static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
     add_text(&hash, m->device.platform_name);
     add_text(&hash, m->device.platform_version);
     Sha256Add(&hash, features, sizeof(features));
+    // It decides what PoCL's binaries hold: with another value they are compiled at each start, or
+    // run slowly.
+    const char* const variants = getenv("POCL_WORK_GROUP_SPECIALIZATION");
+    if (m->device.compiles_at_launch) add_text(&hash, variants ? variants : "");
     add_text(&hash, b->options);
     Sha256Add(&hash, b->source, b->source_bytes);
     Sha256End(&hash, b->key);

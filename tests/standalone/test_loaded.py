@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -301,6 +302,18 @@ def test_ctypes_structures_have_the_layout_that_c_gives_them(tmp_path):
     assert f"TVMFLOW_API_VERSION {binding.API_VERSION}\n" in header
     assert f"TVMFLOW_ERROR_NO_OPENCL = {binding.NO_OPENCL}," in header
     assert re.search(rf"TVMFLOW_PROFILE = {binding.PROFILE},", header)
+
+
+def test_pocl_is_asked_for_one_variant_of_each_kernel(monkeypatch):
+    from tvmflow.standalone.drivers import opencl_libraries
+
+    name = "POCL_WORK_GROUP_SPECIALIZATION"
+    monkeypatch.setenv(name, "1")
+    next(opencl_libraries())
+    assert os.environ[name] == "1"  # the user's choice
+    monkeypatch.delenv(name)
+    next(opencl_libraries())
+    assert os.environ[name] == "0"
 
 
 def test_built_programs_are_kept_in_a_folder_of_their_own(mock, tmp_path, monkeypatch):

@@ -119,6 +119,16 @@ def test_another_device_or_driver_builds_its_own(case, setting):
     assert counts(case.run()) == (0, PROGRAMS)
 
 
+def test_pocl_s_binaries_depend_on_how_it_compiles(case, monkeypatch):
+    def built(value: str) -> int:
+        monkeypatch.setenv("POCL_WORK_GROUP_SPECIALIZATION", value)
+        return counts(case.run())[0]
+
+    assert [built(value) for value in "01"] == [PROGRAMS, 0]
+    case.fake.set("PLATFORM_NAME", "Portable Computing Language")
+    assert [built(value) for value in "0101"] == [PROGRAMS, PROGRAMS, 0, 0]
+
+
 def test_other_options_are_another_program(case, built, tmp_path):
     case.run()
     plan, _ = many_programs("-DOTHER")

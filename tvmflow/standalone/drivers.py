@@ -31,6 +31,10 @@ _INTEL_NEEDS = (
 
 def opencl_libraries() -> Iterator[str | None]:
     """Libraries to try, in order; ``None`` stands for the places that the runtime knows."""
+    # As the plug-in does, and for the same reasons (native/opencl/pocl_quirks.h): PoCL compiles one
+    # variant of each kernel.  A library leaves the environment of its process alone; who loads it
+    # may decide.
+    os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
     if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
         yield _ready(chosen)
         return
