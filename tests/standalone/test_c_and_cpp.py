@@ -45,6 +45,9 @@ def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
     ]
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     subprocess.run(["make", "-C", str(folder), *flags], check=True, env=env)
+    # Another model is linked, also one that is older than the program.
+    again = subprocess.run(["make", "-q", "-C", str(folder), *flags], check=False, env=env)
+    assert again.returncode == 1
     process = run(folder / "run", tmp_path)
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
