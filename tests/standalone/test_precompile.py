@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -281,6 +282,15 @@ def test_a_folder_that_is_read_only(library, monkeypatch):
     with pytest.raises(ArtifactError, match="Permission denied") as caught:
         Source.open(library)
     assert "permissions of the folder" in caught.value.remedy
+
+
+def test_a_full_disk_is_no_fault_of_the_driver(library, monkeypatch):
+    def full(descriptor, offset, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ArtifactError, match=r"libtiny\.so\.programs failed: No space left"):
+        Source.open(library)
 
 
 def test_a_device_that_is_not_there(library):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..deploy.files import place_copy, staging
+from ..deploy.files import place_copy, require_space, staging
 from ..deploy.reader import SIDECAR_SUFFIX
 from ..deploy.weights import dtype_from_name
 from ..errors import ArtifactError, DeviceError, TvmflowError
@@ -29,6 +29,8 @@ from .recognise import is_standalone
 
 #: Compiling a network may take minutes on a phone; a driver that takes longer hangs.
 START_LIMIT_S = 900.0
+#: Room that there must be for what a driver builds and keeps; a network's binaries take megabytes.
+ROOM_BYTES = 16 << 20
 #: Where drivers keep what they have built: without these a first start is none.
 _DRIVER_CACHES = (
     "POCL_CACHE_DIR",
@@ -94,7 +96,9 @@ class Source:
                 "the device's driver ahead of time.",
             )
         weights = find_weights(library, plan)
-        with staging(beside(library)):
+        with staging(beside(library)) as stage:
+            # A driver that cannot keep what it builds says that the kernels are wrong.
+            require_space(stage, ROOM_BYTES)
             if beside(library).exists():
                 read(beside(library))
         return cls(library, plan, weights)
