@@ -7,7 +7,7 @@ import subprocess
 from xml.etree import ElementTree
 
 import pytest
-from mock_library import NATIVE, ROOT
+from mock_library import ROOT
 
 PROJECT = ROOT / "examples" / "android"
 MAIN = PROJECT / "app" / "src" / "main"
@@ -35,7 +35,9 @@ def test_the_manifest_asks_for_opencl_and_can_do_without(manifest):
         for e in manifest.findall("application/uses-native-library")
     }
     # All names that the runtime tries without a path: Android gives an application no others.
-    names = re.findall(r'^    "(libOpenCL\S*\.so)"', text(NATIVE / "opencl.c"), re.MULTILINE)
+    names = re.findall(
+        r'^    "(libOpenCL\S*\.so)"', text(ROOT / "native/standalone/opencl.c"), re.MULTILINE
+    )
     assert len(names) == 3
     assert libraries == dict.fromkeys(names, "false")
     guide = text(ROOT / "docs" / "deploying.md")
