@@ -53,6 +53,24 @@ def test_arithmetic_on_constants_is_folded():
     assert "relax.sqrt" not in operators(simplify(module_of(build)))
 
 
+def test_weights_are_dequantized_without_compiling(monkeypatch):
+    """TVM's own folding takes minutes for the weights of a quantized network."""
+    monkeypatch.setattr("tvm.relax.transform.FoldConstant", None)
+    weight = np.arange(-3, 3, dtype="int8").reshape(2, 3)
+    zero, scale = np.array([[1], [-2]], "int8"), np.array([0.25], "float32")
+
+    def build(bb, x):
+        wide = [bb.emit(relax.op.astype(relax.const(a), "float32")) for a in (weight, zero)]
+        factor = bb.emit(relax.op.squeeze(relax.const(scale)))
+        exact = bb.emit(relax.op.multiply(bb.emit(relax.op.subtract(*wide)), factor))
+        return relax.op.add(x, exact)
+
+    mod = simplify(module_of(build))
+    assert [name for name in operators(mod) if name] == ["relax.add"]
+    found = mod["main"].body.blocks[0].bindings[0].value.args[1].value.numpy()
+    np.testing.assert_array_equal(found, (weight.astype("float32") - zero) * scale)
+
+
 def test_weights_become_parameters_once():
     weight = relax.const(np.ones((2, 3), "float32"))
 
