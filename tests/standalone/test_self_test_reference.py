@@ -54,6 +54,20 @@ def test_large_weights_are_not_run(model, monkeypatch, caplog, tmp_path):
     assert len(content[Section.TEST_INPUTS]) == len(content[Section.TEST_OUTPUTS]) == 0
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_quantized_networks_in_half_have_none(dtype, caplog):
+    """Half's rounding moves numbers by whole steps of 8 bits, on every device."""
+    model = parsed(
+        "float[6,100] x",
+        "float[6,100] y",
+        "q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)",
+        "float s = {0.02}, uint8 z = {128}",
+    )
+    plan = plan_of(model, dtype=dtype)
+    assert bool(plan.test_outputs) == (dtype == "fp32")
+    assert ("no self-test: with --dtype fp16 a quantized" in caplog.text) == (dtype == "fp16")
+
+
 def test_weights_lie_aligned_behind_their_header(tmp_path):
     generator = np.random.default_rng(2)
     weights = {
