@@ -285,6 +285,10 @@ def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     assert (report.android_refuses == ()) == ("android" in host)
     assert {"tvmflow_create", "tvmflow_self_test"} <= set(report.facts.exported)
     assert output.stat().st_size < 150_000
+    # It ends no process, and needs neither the C++ library nor its exceptions.
+    wanted = {symbol.name for symbol in report.facts.undefined}
+    assert not wanted & {"abort", "exit", "_exit", "raise", "kill", "__assert_fail", "__assert2"}
+    assert not any(name.startswith(("_Z", "__cxa_throw", "_Unwind")) for name in wanted)
 
 
 def test_the_runtime_is_small():
