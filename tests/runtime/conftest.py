@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from drivers import DRIVERS, Driver
+from forks import run_forked
 
 SCRIPTS = Path(__file__).with_name("scripts")
 NATIVE_TESTS = Path(__file__).parents[1] / "native"
@@ -36,14 +36,8 @@ def run_script(
     name: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 600
 ) -> Outcome:
     """Run a script of this folder in a process of its own."""
-    process = subprocess.run(
-        [sys.executable, str(SCRIPTS / name), *map(str, arguments)],
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    command = [str(SCRIPTS / name), *map(str, arguments)]
+    process = run_forked(command, {**os.environ, **(env or {})}, timeout)
     lines = process.stdout.strip().splitlines()
     try:
         result = json.loads(lines[-1]) if lines else None
