@@ -50,8 +50,17 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def quick_builds(monkeypatch):
+    """PoCL's optimiser takes most of the time, and here the plans are in question."""
+    monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+    # It knows programs without these options.
+    monkeypatch.setenv("TVMFLOW_CACHE", "0")
+
+
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
+@pytest.mark.usefixtures("quick_builds")
 @pytest.mark.parametrize(("name", "device", "dtype"), CASES)
 def test_network(name, device, dtype, tmp_path):
     model = model_of(name, tmp_path)
