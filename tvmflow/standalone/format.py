@@ -19,7 +19,7 @@ WEIGHTS_MAGIC = b"TVMFWGTS"
 VERSION = 1
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
-#: Of an input or output, as in `native/standalone/tvmflow.h`.
+#: Of an input or output, as in `native/bindings/tvmflow.h`.
 MAX_DIMENSIONS = 8
 
 
