@@ -35,7 +35,7 @@ def test_a_plan_runs_with_its_weights(link, driver):
             (y,) = model(x)
             np.testing.assert_allclose(y, 2 * x + w, rtol=1e-6)
         described = model.describe()
-    assert described["network"] == {"model": "small"}
+    assert described["network"]["model"] == "small"
     assert described["memory"] == {
         "buffer_bytes": 3 * 256,
         "image_bytes": 0,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tvmflow.deploy.link import Host
 from tvmflow.standalone.format import (
     DTYPES,
     WEIGHT_ALIGNMENT,
@@ -187,7 +188,8 @@ class Plan:
         extensions = [self.strings(name) for name in self.rows[Section.EXTENSIONS]]
         sections[Section.EXTENSIONS] = np.array(extensions, "<u4")
         sections[Section.STRINGS] = self.strings.content
-        sections[Section.METADATA] = json.dumps({"model": "small"}).encode() + b"\0"
+        metadata = {"model": "small", "host": Host.native().triple}
+        sections[Section.METADATA] = json.dumps(metadata).encode() + b"\0"
         sections[Section.TEST_VALUES] = np.array(self.values, "<f8")
         has_weights = bool(self.rows[Section.WEIGHTS])
         return encode_plan(
