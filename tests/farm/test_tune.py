@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 from farms import PATIENCE_S, Farm
-from networks import squeeze_and_excite
+from forks import run_command
+from networks import Graph
 
 from tvmflow.tuning.journal import Journal
 
-#: The command; measurements that other work disturbed are repeated at once.
-PROGRAM = """
-from tvmflow.cli import main
-from tvmflow.tuning import contest
-
-contest.PAUSE_S = 0.0
-main()
-"""
-
 
 def tune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    onnx.save(squeeze_and_excite(), folder / "net.onnx")
-    options = ["net.onnx", "--target", "llvm", "--device", "cpu", "--journal", "new.journal"]
-    command = [sys.executable, "-c", PROGRAM, "tune", *options, *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    graph = Graph(1, 16, 12, 12)
+    onnx.save(graph.model(graph.conv("x", 16, 3)), folder / "net.onnx")
+    options = ["--target", "llvm", "--device", "cpu", "--journal", str(folder / "new.journal")]
+    command = ["tune", str(folder / "net.onnx"), *options, *arguments]
+    return run_command(command, os.environ, PATIENCE_S)
 
 
 def test_a_network_is_tuned_on_the_devices_of_a_key(farm: Farm, pair, tmp_path: Path):

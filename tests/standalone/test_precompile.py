@@ -16,6 +16,7 @@ import pytest
 import runtime_build
 from fake_opencl import build_fake
 from farms import LOCAL, PATIENCE_S, STOCK, Farm, eventually, free_port
+from forks import run_command
 from mock_library import C_COMPILER
 from small_plans import add_plan
 
@@ -30,15 +31,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from tiny_model import tiny_model
 
 pytestmark = pytest.mark.opencl
-
-#: The command; on a machine with other work servers come back later.
-PROGRAM = f"""
-from tvmflow.cli import main
-from tvmflow.farm import precompile, tracker
-
-precompile.OFFER_S = tracker._ANSWER_S = {PATIENCE_S}
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +54,8 @@ def library(made, tmp_path, monkeypatch) -> Path:
 
 
 def precompile(library: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, "precompile", library, *options]
-    return subprocess.run(
-        list(map(str, command)),
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
+    env = {**os.environ, "COLUMNS": "200"}
+    return run_command(["precompile", str(library), *options], env, timeout=2 * PATIENCE_S)
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:

@@ -80,3 +80,11 @@ def run_forked(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script with arguments in a process with this environment, which has imported TVM."""
     return _server().run(command, env, timeout)
+
+
+def run_command(
+    arguments: Sequence[str], env: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run the command ``tvmflow`` in such a process."""
+    command = str(Path(__file__).with_name("patient_command.py"))
+    return run_forked([command, *arguments], env, timeout)
