@@ -77,28 +77,48 @@ def everything(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+MOMENTS = {
+    "in-stage": (WAIT_IN_STAGE, "simplify"),
+    "before-export": (WAIT_IN_STAGE, "export"),
+    "in-weights": (WAIT_IN_WEIGHTS,),
+}
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+#: Every signal at one moment, and every moment with one signal.
+TELLING = [
+    ("in-weights", signal.SIGINT),
+    ("in-weights", signal.SIGTERM),
+    ("in-weights", signal.SIGHUP),
+    ("in-stage", signal.SIGINT),
+    ("before-export", signal.SIGTERM),
+]
+
+
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-@pytest.mark.parametrize(
-    "script",
-    [(WAIT_IN_STAGE, "simplify"), (WAIT_IN_STAGE, "export"), (WAIT_IN_WEIGHTS,)],
-    ids=["in-stage", "before-export", "in-weights"],
+    ("moment", "number"),
+    [
+        pytest.param(
+            *(moment, number),
+            marks=[] if (moment, number) in TELLING else [pytest.mark.slow],
+            id=f"{moment}-{number.name}",
+        )
+        for moment in MOMENTS
+        for number in STATUS
+    ],
 )
 def test_a_stopped_compilation_leaves_nothing(
-    model: Path, tmp_path: Path, script: tuple[str, ...], number: int, status: int
+    model: Path, tmp_path: Path, moment: str, number: signal.Signals
 ):
     options = ["--target", "llvm", "--shape", "x/in=1,3,8,8", "-o", "out.so"]
     command = ["compile", str(model), *options]
-    process = start(*script, *command, folder=tmp_path)
+    process = start(*MOMENTS[moment], *command, folder=tmp_path)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n", process.communicate()
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=400)
-    assert process.returncode == status, stderr
+    assert process.returncode == STATUS[number], stderr
     assert everything(tmp_path) == ["tmp"]
     assert "Traceback" not in stdout + stderr
-    assert f"Stopped by {signal.Signals(number).name}" in stderr
+    assert f"Stopped by {number.name}" in stderr
 
 
 def test_stopped_before_a_command_begins(tmp_path: Path):

@@ -17,14 +17,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "_ANSWER_S", PATIENCE_S)
 
 
-@pytest.fixture(scope="session")
+# Not for the session: idle servers ask their tracker and their sessions every second.
+@pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     farm = Farm(tmp_path_factory.mktemp("farm"))
     yield farm
     farm.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pair(farm: Farm) -> list[Address]:
     """Two servers of one key, on which loading takes a moment."""
     faults = {"FAULT_SLOW_S": "0.1", "FAULT_CRASH": "poison.so"}

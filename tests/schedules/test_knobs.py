@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from quick_knobs import is_quick
+from turns import in_turn
 
 import tvmflow
 from tvmflow.schedules import FAMILIES
@@ -23,7 +24,7 @@ from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape
 from tvmflow.schedules.fallback import Shape as FallbackShape
-from tvmflow.schedules.family import candidates, read_knobs, refusal
+from tvmflow.schedules.family import Proposal, accepted, candidates, read_knobs, refusal
 from tvmflow.schedules.gemv import Shape as GemvShape
 from tvmflow.schedules.grouped import Shape as GroupedShape
 from tvmflow.schedules.matmul import Shape as MatmulShape
@@ -310,12 +311,21 @@ def choices(device, seed, allowed):
     return chosen
 
 
+WAYS = [
+    pytest.param("adreno", "texture", id="texture"),
+    pytest.param("adreno", "buffer", id="buffer"),
+    pytest.param("cpu", "buffer", id="cpu"),
+]
+SLOW = [
+    pytest.param(seed, *way.values, marks=pytest.mark.slow, id=f"{seed}-{way.id}")
+    for seed in range(3, 12)
+    for way in WAYS
+]
+
+
 @pytest.mark.opencl
 @pytest.mark.parametrize(
-    ("device", "storage"), [("adreno", "texture"), ("adreno", "buffer"), ("cpu", "buffer")]
-)
-@pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))]
+    ("seed", "device", "storage"), [*in_turn(range(3), WAYS, ("texture", "buffer")), *SLOW]
 )
 def test_any_knobs_are_right(seed, device, storage):
     """Small tiles, in slow tests any that the spaces have."""
@@ -348,9 +358,20 @@ def test_any_knobs_are_right(seed, device, storage):
         ({"stage_input": 1}, "'stage_input' must be true or false, not 1"),
     ],
 )
-def test_bad_knobs_are_refused_and_the_heuristic_is_used(compiled, caplog, change, sentence):
+def test_bad_knobs_are_refused(compiled, caplog, change, sentence):
+    name, entry = next(i for i in compiled.items() if i[1]["family"] == "conv2d")
+    proposal = Proposal("given", {**entry["knobs"], **change})
+    shape = ConvShape(**entry["shape"])
+    with caplog.at_level(logging.WARNING, logger="tvmflow"):
+        assert accepted(BY_NAME["conv2d"], shape, PRESETS["adreno"], proposal, name) is None
+    assert f"The knobs given for {name} do not fit" in caplog.text
+    assert sentence in caplog.text
+    assert "They are not used." in caplog.text
+
+
+def test_in_place_of_bad_knobs_the_heuristic_is_used(compiled, caplog):
     name = next(n for n, entry in compiled.items() if entry["family"] == "conv2d")
-    knobs = {name: {**compiled[name]["knobs"], **change}}
+    knobs = {name: {**compiled[name]["knobs"], "tile_w": 64}}
     with (
         caplog.at_level(logging.WARNING, logger="tvmflow"),
         tvmflow.compile(
@@ -359,8 +380,6 @@ def test_bad_knobs_are_refused_and_the_heuristic_is_used(compiled, caplog, chang
     ):
         assert module.metadata["schedules"] == compiled
     assert f"The knobs given for {name} do not fit" in caplog.text
-    assert sentence in caplog.text
-    assert "They are not used." in caplog.text
 
 
 def test_a_missing_knob_is_named():

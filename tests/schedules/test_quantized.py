@@ -8,6 +8,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from turns import in_turn
 
 import tvmflow
 from tvmflow.opencl_source import store_bytes
@@ -129,8 +130,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("target", "device", "storage"), TARGETS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "target", "device", "storage"), in_turn(CASES, TARGETS, ("adreno", "mali"))
+)
 def test_quantized_operator(case, target, device, storage):
     build, family = CASES[case]
     model = build()

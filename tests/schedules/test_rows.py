@@ -7,7 +7,8 @@ import onnxruntime
 import pytest
 from onnx import helper
 from operators import build, feeds_for, random, single
-from rows import MODES, scheduled_text, schedules
+from rows import MODES, TURNS, scheduled_text, schedules
+from turns import in_turn
 
 import tvmflow
 from tvmflow.schedules.rows import Knobs
@@ -45,8 +46,7 @@ def check(model, reference, x, families, mode, table=OPERATOR):
 SOFTMAX = [((1, 1000), 1), ((5, 1003), 1), ((2, 21, 9, 8), 1), ((1, 7, 3, 40), -1), ((3, 1), 1)]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "axis"), SOFTMAX, ids=str)
+@pytest.mark.parametrize(("shape", "axis", "mode"), in_turn(SOFTMAX, MODES, TURNS))
 def test_softmax(shape, axis, mode):
     x = random(shape, 5)
     model = single("Softmax", [shape], axis=axis)
@@ -94,8 +94,7 @@ NORMALS = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", NORMALS)
+@pytest.mark.parametrize(("case", "mode"), in_turn(NORMALS, MODES, TURNS))
 def test_normalization_with_its_scale_and_bias(case, mode):
     """The mean is large beside the deviation: a variance of squares would lose its digits."""
     operator, shape, parameters, axes, attributes = NORMALS[case]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -127,9 +125,17 @@ def run(model, dtype="fp32", **options):
         return module.metadata
 
 
+def kinds_of_cases():
+    """Every case for both numbers of lanes; two, which hold what others hold, for all kinds."""
+    for case in CASES:
+        for kind in KINDS:
+            usual = kind in KINDS[:2] or case in ("18 channels of 13x9", "uneven padding")
+            marks = [] if usual else [pytest.mark.slow]
+            yield pytest.param(case, kind, marks=marks, id=f"{case}-{'-'.join(kind)}")
+
+
 @pytest.mark.opencl
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "kind"), kinds_of_cases())
 @pytest.mark.parametrize("algorithm", WINOGRAD)
 def test_right_numbers(algorithm, case, kind):
     device, storage = kind
@@ -227,42 +233,20 @@ def test_no_choice_of_a_row_is_left_in_the_kernels(tmp_path):
     assert "select" not in body
 
 
-RUN = """
-import sys
-import numpy as np
-import tvmflow
-inputs = dict(np.load(sys.argv[2]))
-np.savez(sys.argv[3], **tvmflow.load(sys.argv[1])(**inputs))
-"""
-
-
 @pytest.mark.oclgrind
 @pytest.mark.opencl
 @pytest.mark.parametrize(("device", "storage"), [("adreno", "texture"), ("mali", "buffer")])
 @pytest.mark.parametrize("algorithm", WINOGRAD)
-def test_no_kernel_goes_out_of_bounds(algorithm, device, storage, tmp_path):
+def test_no_kernel_goes_out_of_bounds(algorithm, device, storage, under_oclgrind):
     model = network(6, 7, 10, 11, (2, 1, 0, 2), 2)
     x = np.random.default_rng(5).standard_normal((2, 6, 10, 11)).astype(np.float32)
-    np.savez(tmp_path / "in.npz", x=x)
     with tvmflow.compile(
         model, device=device, storage=storage, algorithms={"layer": algorithm}
     ) as module:
-        module.save(tmp_path / "net.so")
-    files = [str(tmp_path / name) for name in ("net.so", "in.npz", "out.npz")]
-    log = tmp_path / "log"
-    oclgrind = ["oclgrind", "--data-races", "--check-api", "--inst-counts", "--log", str(log)]
-    run = subprocess.run(
-        [*oclgrind, sys.executable, "-c", RUN, *files],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert run.returncode == 0, run.stderr
-    assert log.read_text() == "", log.read_text()[:3000]
-    assert run.stdout.count("Instructions executed for kernel 'fused_winograd_output") == 1
+        assert any("winograd_output" in kernel["name"] for kernel in module.metadata["kernels"])
+        outputs = under_oclgrind()(module, {"x": x})
     reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-    assert_close(np.load(tmp_path / "out.npz")["y"], reference, OPERATOR)
+    assert_close(outputs["y"], reference, OPERATOR)
 
 
 # -- the choice ---------------------------------------------------------------------------------

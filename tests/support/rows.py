@@ -10,7 +10,8 @@ from tvmflow.schedules import Scheduled
 from tvmflow.stages import STAGES
 from tvmflow.target import resolve, with_storage
 
-#: A target, a device, a storage and a dtype.
+#: A target, a device, a storage and a dtype.  Those of GPUs take turns.
+TURNS = ("texture", "half-buffer")
 MODES = [
     pytest.param(("llvm", "cpu", "buffer", "fp32"), id="llvm"),
     pytest.param(("opencl", "cpu", "buffer", "fp32"), id="cpu"),
@@ -46,4 +47,4 @@ def scheduled_text(model: onnx.ModelProto, device: str, target: str = "opencl") 
     return str(schedule_of(model, device, target).schedule.mod["main"])
 
 
-__all__ = ["MODES", "schedule_of", "scheduled_text", "schedules"]
+__all__ = ["MODES", "TURNS", "schedule_of", "scheduled_text", "schedules"]

@@ -35,6 +35,11 @@ KINDS = (
     "channels_Flatten",
 )
 
+TURNS = (
+    (("adreno", "buffer", "fp32"), ("adreno", "texture", "fp16")),
+    (("adreno", "auto", "fp32"), ("adreno", "buffer", "fp16")),
+)
+
 
 def is_usual(name: str, device: str, storage: str, dtype: str) -> bool:
     """Whether a case runs without being asked for: their kernels take drivers half an hour."""
@@ -44,12 +49,17 @@ def is_usual(name: str, device: str, storage: str, dtype: str) -> bool:
             few = (("texture", "fp32"), ("buffer", "fp32"), ("auto", "fp16"))
             return (storage, dtype) in few[: 1 if "1.4" in name else 3]
         return (device, storage, dtype) == ("cpu", "auto", "fp32")
+    if name not in KINDS:
+        # Beside textures and what is usual on a CPU, two others of a GPU in turn.
+        turns = TURNS[list(NETWORKS).index(name) % 2]
+        usual = [("adreno", "texture", "fp32"), ("cpu", "auto", "fp32"), *turns]
+        return (device, storage, dtype) in usual
     if device == "adreno":
-        return name in KINDS or (storage, dtype) != ("auto", "fp16")
+        return True
     if device == "cpu":
-        return storage != "buffer" if dtype == "fp32" else name in KINDS and storage != "auto"
+        return storage != "buffer" if dtype == "fp32" else storage != "auto"
     # The presets of GPUs differ in tiles and work-groups.
-    return device == "mali" and (storage, dtype) == ("texture", "fp32") and name in KINDS
+    return (device, storage, dtype) == ("mali", "texture", "fp32")
 
 
 def cases():

@@ -30,7 +30,7 @@ WAYS = (
     ("llvm", "cpu", "auto", "fp32"),
     ("opencl", "mali", "buffer", "fp32"),
 )
-USUAL, MANY = 120, 624
+USUAL, MANY = 96, 624
 
 
 def cases():

@@ -1,0 +1,29 @@
+"""Cases that share devices among them, where each on every device would take too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+
+def in_turn(cases: Iterable[Any], ways: Sequence[Any], turns: Sequence[str]) -> Iterator[Any]:
+    """Every case in every way; of the ways that ``turns`` names one, and the others are slow.
+
+    Parameters
+    ----------
+    cases
+        Values of a parameter, or tuples of values of several.
+    ways
+        What ``pytest.param`` makes, with names.
+    turns
+        Names of the ways that take turns from case to case.
+    """
+    for index, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        for way in ways:
+            spared = way.id in turns and way.id != turns[index % len(turns)]
+            marks = [*way.marks, *([pytest.mark.slow] if spared else [])]
+            name = "-".join(map(str, (*values, way.id)))
+            yield pytest.param(*values, *way.values, marks=marks, id=name)
