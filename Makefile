@@ -41,6 +41,9 @@ wheel: $(STAMPS)/python ## Build a wheel into dist/
 
 ## ---- Tests and checks -----------------------------------------------------------------------
 
+# Tests run as many processes as there are cores: more threads in each do not help.
+test coverage: export OMP_NUM_THREADS ?= 1
+
 .PHONY: test
 test: $(STAMPS)/test ## Run the tests (ARGS for pytest)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
