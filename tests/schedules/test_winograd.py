@@ -127,11 +127,13 @@ def run(model, dtype="fp32", **options):
 
 def kinds_of_cases():
     """Every case for both numbers of lanes; two, which hold what others hold, for all kinds."""
+    listed = []
     for case in CASES:
         for kind in KINDS:
             usual = kind in KINDS[:2] or case in ("18 channels of 13x9", "uneven padding")
             marks = [] if usual else [pytest.mark.slow]
-            yield pytest.param(case, kind, marks=marks, id=f"{case}-{'-'.join(kind)}")
+            listed.append(pytest.param(case, kind, marks=marks, id=f"{case}-{'-'.join(kind)}"))
+    return listed
 
 
 @pytest.mark.opencl

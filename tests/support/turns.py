@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 
-def in_turn(cases: Iterable[Any], ways: Sequence[Any], turns: Sequence[str]) -> Iterator[Any]:
+def in_turn(cases: Iterable[Any], ways: Sequence[Any], turns: Sequence[str]) -> list[Any]:
     """Every case in every way; of the ways that ``turns`` names one, and the others are slow.
 
     Parameters
@@ -20,10 +20,12 @@ def in_turn(cases: Iterable[Any], ways: Sequence[Any], turns: Sequence[str]) -> 
     turns
         Names of the ways that take turns from case to case.
     """
+    listed = []
     for index, case in enumerate(cases):
         values = case if isinstance(case, tuple) else (case,)
         for way in ways:
             spared = way.id in turns and way.id != turns[index % len(turns)]
             marks = [*way.marks, *([pytest.mark.slow] if spared else [])]
             name = "-".join(map(str, (*values, way.id)))
-            yield pytest.param(*values, *way.values, marks=marks, id=name)
+            listed.append(pytest.param(*values, *way.values, marks=marks, id=name))
+    return listed
