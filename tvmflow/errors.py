@@ -54,6 +54,10 @@ class ShapeError(ModelError):
     """A dynamic dimension was left open, or a given shape does not fit the model."""
 
 
+class OperatorError(TvmflowError):
+    """A custom operator is defined wrongly, or was given what it does not take."""
+
+
 class TargetError(TvmflowError):
     """The target, device preset or host triple is unknown or impossible."""
 

@@ -1,4 +1,4 @@
-"""What is known of a tensor at an interface: its name, shape and dtype."""
+"""What is known of a tensor: its shape and dtype, and at an interface its name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,22 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The static shape and NumPy dtype name of a value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -50,4 +66,4 @@ class TensorInfo:
         return self.elements * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {TensorType(self.shape, self.dtype)}"

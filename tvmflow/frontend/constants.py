@@ -10,7 +10,8 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from .graph import Graph, TensorType
+from ..tensors import TensorType
+from .graph import Graph
 from .source import Source
 from .weights import to_array
 

@@ -10,7 +10,8 @@ import onnx
 import tvm
 from tvm import relax
 
-from .graph import Graph, TensorType, node_name
+from ..tensors import TensorType
+from .graph import Graph, node_name
 from .ops import CONVERTERS, NodeContext, Refusal, bind, constant, dtype_of, shape_of
 
 _LOG = logging.getLogger(__name__)

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 import onnx
 
-from ..tensors import TensorInfo
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """The static shape and NumPy dtype name of a value."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def elements(self) -> int:
-        """The number of elements."""
-        return prod(self.shape)
+from ..tensors import TensorInfo, TensorType
 
 
 @dataclass

@@ -9,7 +9,8 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from ..errors import ModelError
-from .graph import Graph, TensorType, node_name
+from ..tensors import TensorType
+from .graph import Graph, node_name
 from .slices import slice_ranges
 from .weights import DTYPES, dtype_name
 from .windows import POOLS, WindowError, node_attributes, pool_extents, transposed_extents

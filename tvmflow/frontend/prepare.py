@@ -9,9 +9,9 @@ import onnx
 from onnx import helper, inliner
 
 from ..errors import ModelError, UnsupportedModelError
-from ..tensors import TensorInfo
+from ..tensors import TensorInfo, TensorType
 from .constants import constant_value
-from .graph import Graph, TensorType, has_nested_graph
+from .graph import Graph, has_nested_graph
 from .qoperators import expanded, moved_first
 from .shapes import static_inputs
 from .source import Source

@@ -7,8 +7,9 @@ from collections.abc import Container, Mapping
 import numpy as np
 import onnx
 
+from ..tensors import TensorType
 from .constants import fold
-from .graph import Graph, TensorType, has_nested_graph
+from .graph import Graph, has_nested_graph
 from .inference import infer
 from .prepare import DEFAULT_DOMAINS
 

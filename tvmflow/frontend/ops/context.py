@@ -11,7 +11,8 @@ import onnx
 from onnx import helper
 from tvm import relax
 
-from ..graph import TensorType, node_name
+from ...tensors import TensorType
+from ..graph import node_name
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer

@@ -1,0 +1,246 @@
+"""What a custom operator is: types, mathematics, reference and gradient as one value.
+
+An operator is a node ``ai.tvmflow.NAME`` of an ONNX model.  One file an operator holds what
+an :class:`Operator` names; `docs/custom-operators.md` teaches how to write one.  How its block
+is scheduled is a family's matter (``schedules/``), which finds the block by its annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import OperatorError
+from ..tensors import TensorType
+
+if TYPE_CHECKING:
+    from tvm import te
+
+#: The ONNX domain of custom operators, and its only version.
+DOMAIN = "ai.tvmflow"
+VERSION = 1
+
+#: What an attribute can be; ONNX has no other kinds that are plain values.
+Attribute = float | int | str | tuple[float, ...] | tuple[int, ...]
+
+#: What an operator's functions get: one item an input, and all attributes by name.  An item is a
+#: `TensorType`, a `te.Tensor` or an array, and ``None`` for an optional input that is left out.
+Types = Sequence[Any]
+Tensors = Sequence[Any]
+Arrays = Sequence[Any]
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input or an output.
+
+    Parameters
+    ----------
+    name
+        A Python identifier: the name of the argument, too.
+    dtypes
+        NumPy's names of the element types that it can have.
+    optional
+        Whether an input may be left out; it is ``None`` then.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A custom operator.
+
+    Parameters
+    ----------
+    name
+        ONNX's ``op_type`` in the domain ``ai.tvmflow``, and the name of the primary function.
+    summary
+        What it computes: one sentence.
+    inputs, outputs
+        In ONNX's order.  Functions get one item an input, ``None`` for one that is left out.
+    infer
+        From the types of the inputs and the attributes to those of the outputs.  Raises
+        `ShapeError` with the shapes in its sentence where they do not fit together; numbers of
+        operands, dtypes and attributes are checked before it is called.
+    compute
+        From TE tensors and the attributes to a TE tensor for each output.  Extents may be
+        variables (``tirx.Var``): the operators of a program that is compiled once for all shapes.
+    reference
+        From NumPy arrays and the attributes to an array for each output.  Floats are float64,
+        and results may be.
+    attributes
+        Name and default, whose type is the attribute's.
+    gradient
+        The operator of the gradients.  Its operands say by their names what they are: ``x`` is
+        an input or output of this operator, ``grad_x`` the gradient of one.  It takes inputs
+        of this operator, the outputs that it wants to have been kept, and gradients of outputs;
+        it returns gradients of inputs.  Its attributes are among this operator's.
+
+    Raises
+    ------
+    OperatorError
+        If names are missing, or the gradient's do not fit.
+    """
+
+    name: str
+    summary: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    infer: Callable[[Types, Attributes], tuple[TensorType, ...]]
+    compute: Callable[[Tensors, Attributes], list[te.Tensor]]
+    reference: Callable[[Arrays, Attributes], list[np.ndarray]]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    gradient: Operator | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        check_names(self)
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """Names of the inputs that the gradient operator has gradients of."""
+        if self.gradient is None:
+            return ()
+        return tuple(output.name.removeprefix("grad_") for output in self.gradient.outputs)
+
+    def complete(self, given: Attributes) -> dict[str, Any]:
+        """All attributes: those given, and the defaults of the others.
+
+        Raises
+        ------
+        OperatorError
+            If one is unknown or of another type.
+        """
+        unknown = [name for name in given if name not in self.attributes]
+        if unknown:
+            raise OperatorError(
+                f"{self.name} has no attribute {unknown[0]!r}; expected "
+                f"{', '.join(map(repr, self.attributes)) or 'none'}.",
+                remedy="Check the attribute's name.",
+            )
+        for name, value in given.items():
+            wanted = type(self.attributes[name])
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise OperatorError(
+                    f"The attribute {name!r} of {self.name} is {value!r}, expected a value like "
+                    f"its default {self.attributes[name]!r}.",
+                    remedy=f"Give it as {wanted.__name__}.",
+                )
+        return {**self.attributes, **given}
+
+    def result_types(self, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+        """The types of the outputs, for types of the inputs that need not fit.
+
+        ``attributes`` are complete.
+
+        Raises
+        ------
+        OperatorError, ShapeError
+            If a required input is missing, there are too many, or one does not fit.
+        """
+        padded = [*types, *[None] * (len(self.inputs) - len(types))]
+        if len(types) > len(self.inputs):
+            raise OperatorError(
+                f"{self.name} is given {len(types)} inputs, expected at most {len(self.inputs)} "
+                f"({', '.join(operand.name for operand in self.inputs)}).",
+                remedy="Leave the last ones out.",
+            )
+        for operand, kind in zip(self.inputs, padded, strict=True):
+            _check_operand(self.name, operand, kind)
+        return tuple(self.infer(padded, attributes))
+
+    def evaluate(self, arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
+        """The reference's results for arrays of any dtype that fits, in the outputs' dtypes.
+
+        ``attributes`` are complete.
+        """
+        padded = [*arrays, *[None] * (len(self.inputs) - len(arrays))]
+        types = [None if a is None else TensorType(a.shape, a.dtype.name) for a in padded]
+        results = self.result_types(types, attributes)
+        with np.errstate(all="ignore"):  # NaN and infinity are results like others
+            values = self.reference(
+                [None if a is None else _widened(a) for a in padded], attributes
+            )
+            return [
+                np.asarray(value).astype(dtype_of(kind.dtype)).reshape(kind.shape)
+                for value, kind in zip(values, results, strict=True)
+            ]
+
+
+def check_names(operator: Operator) -> None:
+    """Check that an operator's operands can be told apart, and that its gradient's fit.
+
+    Raises
+    ------
+    OperatorError
+        If not.
+    """
+    for kind, operands in ("inputs", operator.inputs), ("outputs", operator.outputs):
+        names = [operand.name for operand in operands]
+        if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):
+            raise OperatorError(
+                f"The {kind} of {operator.name} are called {', '.join(map(repr, names))}; expected "
+                "different Python identifiers.",
+                remedy="Rename them.",
+            )
+    gradient = operator.gradient
+    if gradient is None:
+        return
+    inputs = {operand.name for operand in operator.inputs}
+    outputs = {operand.name for operand in operator.outputs}
+    allowed = (
+        ("inputs", gradient.inputs, inputs | outputs | {f"grad_{name}" for name in outputs}),
+        ("outputs", gradient.outputs, {f"grad_{name}" for name in inputs}),
+    )
+    for kind, operands, known in allowed:
+        strange = [operand.name for operand in operands if operand.name not in known]
+        if strange:
+            raise OperatorError(
+                f"The gradient of {operator.name}, {gradient.name}, has {strange[0]!r} among its "
+                f"{kind}, expected some of {', '.join(sorted(known))}.",
+                remedy="Name it after an operand of the operator, with grad_ before it for a "
+                "gradient.",
+            )
+    if strange := [name for name in gradient.attributes if name not in operator.attributes]:
+        raise OperatorError(
+            f"The gradient of {operator.name}, {gradient.name}, has the attribute {strange[0]!r}, "
+            f"which {operator.name} has not.",
+            remedy="Give both the attribute.",
+        )
+
+
+def dtype_of(name: str) -> np.dtype:
+    """NumPy's dtype, also of ``bfloat16``, which NumPy knows from the package ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes  # onnx needs it, too
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _check_operand(operator: str, operand: Operand, kind: TensorType | None) -> None:
+    """Refuse a missing input, and one of another dtype."""
+    if kind is None and not operand.optional:
+        raise OperatorError(
+            f"{operator} is not given its input {operand.name!r}.", remedy="Give it a tensor."
+        )
+    if kind is not None and kind.dtype not in operand.dtypes:
+        raise OperatorError(
+            f"The input {operand.name!r} of {operator} is {kind}, expected "
+            f"{' or '.join(operand.dtypes)}.",
+            remedy=f"Convert it to {operand.dtypes[0]}.",
+        )
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """Floats in float64."""
+    # Of bfloat16, NumPy does not know that it is a float.
+    floating = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return array.astype(np.float64) if floating else array
