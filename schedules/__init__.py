@@ -165,7 +165,12 @@ def _try(
 
 
 def _match(family: Family, workload: Workload, name: str) -> Any:
-    shape = family.match(workload)
+    try:
+        shape = family.match(workload)
+    except s_tir.ScheduleError as error:
+        # It inlines what it reads, which in a function of several results may be one of them.
+        logger.debug("%s: %s declines: %s", name, family.NAME, str(error).splitlines()[-1])
+        return None
     if shape is None and workload.anchor(family.NAME) is not None:
         # The reason is the family's to log; nothing falls through without a line.
         logger.debug("%s: %s declines, although its block is there", name, family.NAME)

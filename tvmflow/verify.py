@@ -1,4 +1,4 @@
-"""A module's results against ONNX Runtime on the CPU."""
+"""A module's results against ONNX Runtime on the CPU, or ONNX's evaluator for custom operators."""
 
 from __future__ import annotations
 
@@ -72,6 +72,9 @@ def verify(
 ) -> Report:
     """Compare a module's results with ONNX Runtime's.
 
+    A model with custom operators, which ONNX Runtime does not know, is run by ONNX's reference
+    evaluator instead, which is slow.
+
     Parameters
     ----------
     model
@@ -88,7 +91,7 @@ def verify(
     EnvironmentMismatchError
         If ONNX Runtime is not installed.
     ModelError
-        If ONNX Runtime cannot read or run the model, or it is not the module's.
+        If the reference cannot read or run the model, or it is not the module's.
     InputError
         If an input does not fit.
     """
@@ -120,7 +123,7 @@ def table_for(metadata: Mapping[str, Any]) -> dict[str, Tolerance]:
 def run_reference(
     model: str | os.PathLike[str], inputs: Mapping[str, np.ndarray], outputs: list[str]
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Run an ONNX file with ONNX Runtime on the CPU.
+    """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
     Parameters
     ----------
@@ -141,15 +144,56 @@ def run_reference(
     EnvironmentMismatchError, ModelError, InputError
         As for `verify`.
     """
+    path = Path(model)
+    if not path.is_file():
+        found = "it is a folder" if path.is_dir() else "there is no such file"
+        raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
+    if has_custom_operators(path):
+        return _run_evaluator(path, inputs, outputs)
+    return _run_onnxruntime(path, inputs, outputs)
+
+
+def has_custom_operators(path: Path) -> bool:
+    """Whether a model, or a function in it, has nodes of our domain."""
+    from .frontend.source import open_model
+    from .ops.operator import DOMAIN
+
+    model = open_model(path).model
+    nodes = [*model.graph.node, *(node for f in model.functions for node in f.node)]
+    return any(node.domain == DOMAIN for node in nodes)
+
+
+def _run_evaluator(
+    path: Path, inputs: Mapping[str, np.ndarray], outputs: list[str]
+) -> tuple[dict[str, np.ndarray], str]:
+    """Run a model with ONNX's reference evaluator, which takes our operators."""
+    import onnx
+    from onnx.inliner import inline_local_functions
+    from onnx.reference import ReferenceEvaluator
+
+    from .ops.onnx_form import op_runs
+
+    name = f"ONNX {onnx.__version__}'s reference evaluator"
+    loaded = _attempt(f"Loading {path} in {name}", lambda: onnx.load(path))
+    session = _attempt(
+        f"Loading {path} in {name}",
+        lambda: ReferenceEvaluator(inline_local_functions(loaded), new_ops=op_runs()),
+    )
+    _check_names("input", list(inputs), session.input_names, path)
+    _check_names("output", outputs, session.output_names, path)
+    with np.errstate(all="ignore"):  # NaN and infinity are results like others
+        results = _attempt(f"Running {path} in {name}", lambda: session.run(outputs, dict(inputs)))
+    return dict(zip(outputs, results, strict=True)), name
+
+
+def _run_onnxruntime(
+    path: Path, inputs: Mapping[str, np.ndarray], outputs: list[str]
+) -> tuple[dict[str, np.ndarray], str]:
     if find_spec("onnxruntime") is None:
         raise EnvironmentMismatchError(
             "Verifying needs ONNX Runtime, the reference, which is not installed.",
             remedy="python -m pip install 'tvmflow[verify]'",
         )
-    path = Path(model)
-    if not path.is_file():
-        found = "it is a folder" if path.is_dir() else "there is no such file"
-        raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -10,6 +10,8 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from ..ops import OPERATORS
+from ..ops.onnx_form import attributes_of
 from ..tensors import TensorType
 from .graph import Graph
 from .source import Source
@@ -57,7 +59,7 @@ def fold(
     Parameters
     ----------
     node
-        A node of the default domain without nested graphs.
+        A node of the default domain or a custom operator, without nested graphs.
     graph
         Gives constants and types of the node's inputs.
     result_types
@@ -116,8 +118,13 @@ def _shape_of(node: onnx.NodeProto, graph: Graph) -> dict[str, np.ndarray] | Non
 def _evaluate(
     node: onnx.NodeProto, inputs: Mapping[str, np.ndarray], opset: int
 ) -> dict[str, np.ndarray] | None:
-    """Run one node in ONNX's reference evaluator; ``None`` if it cannot."""
+    """Run one node in ONNX's reference evaluator, or its own; ``None`` if it cannot."""
     names = [name for name in node.output if name]
+    if node.domain:
+        operator = OPERATORS[node.op_type]
+        arrays = [inputs[name] if name else None for name in node.input]
+        results = operator.evaluate(arrays, attributes_of(node, operator))
+        return {n: a for n, a in zip(node.output, results, strict=False) if n}
     untyped: Any = onnx.TypeProto()
     graph = helper.make_graph(
         [node], "fold",
@@ -130,7 +137,7 @@ def _evaluate(
             values = ReferenceEvaluator(model).run(None, dict(inputs))
     except Exception:  # noqa: BLE001 (NumPy's errors, of any kind: the node runs as it is)
         return None
-    arrays = [np.asarray(value) for value in values]
-    if any(array.dtype.kind not in "fiub" for array in arrays):
+    found = [np.asarray(value) for value in values]
+    if any(array.dtype.kind not in "fiub" for array in found):
         return None
-    return dict(zip(names, arrays, strict=True))
+    return dict(zip(names, found, strict=True))

@@ -12,7 +12,7 @@ from tvm import relax
 
 from ..tensors import TensorType
 from .graph import Graph, node_name
-from .ops import CONVERTERS, NodeContext, Refusal, bind, constant, dtype_of, shape_of
+from .ops import NodeContext, Refusal, bind, constant, converter_of, dtype_of, shape_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Expressions(Mapping[str, relax.Expr]):
 def find_unsupported(graph: Graph) -> None:
     """Add the nodes without a converter to the graph's problems."""
     for node in graph.nodes:
-        if node.op_type not in CONVERTERS and not graph.is_refused(node):
+        if converter_of(node) is None and not graph.is_refused(node):
             graph.refuse(node, "the operator is not supported")
 
 
@@ -104,7 +104,7 @@ def _convert(
     """Convert one node; where that fails, note it and stand variables in for its results."""
     names = [name if name in used and name in graph.types else None for name in node.output]
     results = [graph.types[name] if name else None for name in names]
-    converter = CONVERTERS.get(node.op_type)
+    converter = converter_of(node)
     if (
         converter is None
         or graph.is_refused(node)

@@ -26,7 +26,8 @@ class Graph:
     outputs
         Names of the results, in order.
     nodes
-        In topological order, each of the default domain and without nested graphs.
+        In topological order, each of the default domain or a custom operator, and without nested
+        graphs.
     constants
         Initializers and everything computed from them, by name; large ones memory-mapped.
     large_weight_bytes
@@ -60,6 +61,13 @@ class Graph:
     def is_refused(self, node: onnx.NodeProto) -> bool:
         """Whether the node was refused."""
         return id(node) in self._refused
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of a value that is known."""
+        if name in self.constants:
+            array = self.constants[name]
+            return TensorType(array.shape, str(array.dtype))
+        return self.types[name]
 
     def drop_unused_nodes(self) -> None:
         """Keep only nodes that an output depends on."""

@@ -8,7 +8,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from ..errors import ModelError
+from ..errors import ModelError, OperatorError, ShapeError
+from ..ops import OPERATORS
+from ..ops.onnx_form import attributes_of
 from ..tensors import TensorType
 from .graph import Graph, node_name
 from .slices import slice_ranges
@@ -31,7 +33,7 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
     Parameters
     ----------
     node
-        A node of the default domain, the types of whose inputs are known.
+        A node of the default domain or a custom operator; the types of its inputs are known.
     graph
         Gives them.
 
@@ -45,6 +47,8 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
     ModelError
         If the shapes of the inputs do not fit together.
     """
+    if node.domain:
+        return _custom(node, graph), None
     input_types: dict[str, onnx.TypeProto] = {}
     input_data: dict[str, onnx.TensorProto] = {}
     for name in filter(None, node.input):
@@ -88,6 +92,21 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
             return types, kind_or_reason
         types[name] = kind_or_reason
     return types, None
+
+
+def _custom(node: onnx.NodeProto, graph: Graph) -> dict[str, TensorType]:
+    """Return the types of a custom operator's results."""
+    operator = OPERATORS[node.op_type]
+    try:
+        types = operator.result_types(
+            [graph.type_of(name) if name else None for name in node.input],
+            attributes_of(node, operator),
+        )
+    except (OperatorError, ShapeError) as error:
+        raise ModelError(
+            f"Node {node_name(node)!r} is not valid: {error.message}", remedy=error.remedy
+        ) from error
+    return {name: kind for name, kind in zip(node.output, types, strict=False) if name}
 
 
 def _windowed(node: onnx.NodeProto, input_types: Mapping[str, onnx.TypeProto]) -> TensorType | str:

@@ -9,6 +9,9 @@ import onnx
 from onnx import helper, inliner
 
 from ..errors import ModelError, UnsupportedModelError
+from ..ops import OPERATORS
+from ..ops.onnx_form import register_schemas
+from ..ops.operator import DOMAIN, VERSION
 from ..tensors import TensorInfo, TensorType
 from .constants import constant_value
 from .graph import Graph, has_nested_graph
@@ -67,6 +70,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     )  # fmt: skip
     result.types = {info.name: TensorType(info.shape, info.dtype) for info in infos}
     result.drop_unused_nodes()
+    _check_custom(model, result.nodes)
     del skeleton.functions[:], skeleton.graph.node[:]
     skeleton.graph.node.extend(result.nodes)
     _check(skeleton, constants)
@@ -134,6 +138,23 @@ def _check_versions(model: onnx.ModelProto) -> int:
     return int(opset)
 
 
+def _check_custom(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Let ONNX know the custom operators, if the model asks for their version."""
+    names = {node.op_type for node in nodes if node.domain == DOMAIN}
+    if not names:
+        return
+    imports = [*model.opset_import, *(o for f in model.functions for o in f.opset_import)]
+    versions = {o.version for o in imports if o.domain == DOMAIN}
+    if versions != {VERSION}:
+        found = " and ".join(map(str, sorted(versions))) or "none"
+        raise UnsupportedModelError(
+            f"The model has nodes of the domain {DOMAIN} ({', '.join(sorted(names))}), for which "
+            f"it must ask for version {VERSION} in its opset_import, but there is {found}.",
+            remedy=f'Add onnx.helper.make_opsetid("{DOMAIN}", {VERSION}) to it.',
+        )
+    register_schemas(OPERATORS[name] for name in names if name in OPERATORS)
+
+
 def _constant(node: onnx.NodeProto, source: Source) -> np.ndarray | None:
     """Return a Constant node's value: exporters keep weights there, too."""
     if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS or not node.output:
@@ -190,8 +211,10 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
 
 
 def _is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
-    """Whether a node is one of ONNX's own operators, without nested graphs."""
-    if node.domain or has_nested_graph(node):
+    """Whether a node is one of ONNX's own operators or ours, without nested graphs."""
+    if has_nested_graph(node):
         return False
+    if node.domain:
+        return node.domain == DOMAIN and node.op_type in OPERATORS
     version = next(o.version for o in model.opset_import if not o.domain)
     return bool(onnx.defs.has(node.op_type, version, ""))

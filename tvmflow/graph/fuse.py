@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import tvm
-from tvm import IRModule
+from tvm import IRModule, tirx
 from tvm.relax import backend, transform
 
+from ..ops.operator import FUNCTION_ATTRIBUTE
 from ..target import TargetSpec
 from .names import restore_names
 from .scans import replace_scans
+
+#: TVM's numbers for how a function's results depend on its operands, which decide what is fused.
+_ELEMENTWISE, _BROADCAST, _INJECTIVE, _REDUCTION, _PRODUCT = range(5)
 
 
 def legalize_and_fuse(
@@ -34,6 +38,7 @@ def legalize_and_fuse(
         backend.DispatchSortScan(),
         transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
+        _annotate_custom_operators,
     ]
     finish = [
         transform.FuseTIR(),
@@ -47,3 +52,22 @@ def legalize_and_fuse(
         mod = tvm.transform.Sequential(legalize)(mod)
         mod = restore_names(mod, transform.FuseOps()(mod), model_names)
         return tvm.transform.Sequential(finish)(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AnnotateCustomOperators")
+def _annotate_custom_operators(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+    """Fuse custom operators with what is around them.
+
+    TVM fuses nothing into what it does not understand, such as a sum with two results, and no
+    function that reads several elements into a sum.  An operator whose elements are independent
+    is computed where it is read, also by a sum; others compute their operands where they read them.
+    """
+    known = {kind: kind for kind in (_ELEMENTWISE, _BROADCAST, _PRODUCT)} | {_INJECTIVE: _BROADCAST}
+    result = mod.clone()
+    for name, function in mod.functions_items():
+        if isinstance(function, tirx.PrimFunc) and FUNCTION_ATTRIBUTE in function.attrs:
+            single = function.attrs[FUNCTION_ATTRIBUTE] == 1
+            kind = int(function.attrs["op_pattern"])
+            pattern = known.get(kind, _REDUCTION) if single else _REDUCTION
+            result[name] = function.with_attr("op_pattern", pattern)
+    return result

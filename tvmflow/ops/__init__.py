@@ -5,12 +5,20 @@ Importing this package imports neither TVM nor NumPy; the first look at an opera
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .operator import Operator
+    from .operator import Operand, Operator
+
+__all__ = ["OPERATORS", "Operand", "Operator", "load", "register"]
 
 #: Names of the operators that each module of this package defines in its ``OPERATORS``.
 _BUILT_IN = {
@@ -53,16 +61,56 @@ def register(operator: Operator) -> Operator:
     Raises
     ------
     OperatorError
-        If an operator of this package has the name.
+        If an operator of this package or of ONNX has the name, or it is no identifier.
     """
-    from ..errors import OperatorError
+    from .onnx_form import check_name
 
     added = [operator] if operator.gradient is None else [operator, operator.gradient]
     for item in added:
-        if item.name in _MODULES:
-            raise OperatorError(
-                f"Registering {item.name} failed: tvmflow has an operator of this name.",
-                remedy="Give yours another name.",
-            )
+        check_name(item.name, _MODULES)
     _registered.update({item.name: item for item in added})
     return operator
+
+
+def load(path: str | os.PathLike[str]) -> None:
+    """Run a Python file that registers operators.
+
+    Raises
+    ------
+    OperatorError
+        If it cannot be run, or registers nothing.
+    """
+    from ..errors import OperatorError
+
+    file, before = Path(path), dict(_registered)
+    what = f"Loading operators from {file}"
+    if not file.is_file():
+        raise OperatorError(f"{what} failed: there is no such file.", remedy="Check the name.")
+    name = f"_tvmflow_ops_{file.stem}"
+    spec = spec_from_loader(name, SourceFileLoader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look up the names in their annotations
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if isinstance(error, OperatorError):
+            raise
+        raise OperatorError(
+            f"{what} failed: {type(error).__name__}: {error}",
+            remedy="Run the file with Python; it must end without an error.",
+            details="".join(traceback.format_exception(error)),
+        ) from error
+    if all(before.get(name) is operator for name, operator in _registered.items()):
+        raise OperatorError(
+            f"{what} failed: it registers no operator.",
+            remedy="Call tvmflow.ops.register(operator) in it.",
+        )
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Operand", "Operator"):
+        return getattr(import_module(".operator", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

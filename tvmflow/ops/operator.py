@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import OperatorError
 from ..tensors import TensorType
+from .names import check_operands
 
 if TYPE_CHECKING:
     from tvm import te
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 #: The ONNX domain of custom operators, and its only version.
 DOMAIN = "ai.tvmflow"
 VERSION = 1
+
+#: The attribute of a primary function that is an operator: its number of results.
+FUNCTION_ATTRIBUTE = "tvmflow.results"
 
 #: What an attribute can be; ONNX has no other kinds that are plain values.
 Attribute = float | int | str | tuple[float, ...] | tuple[int, ...]
@@ -101,7 +105,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         """Check the names."""
-        check_names(self)
+        check_operands(self)
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -172,48 +176,6 @@ class Operator:
                 np.asarray(value).astype(dtype_of(kind.dtype)).reshape(kind.shape)
                 for value, kind in zip(values, results, strict=True)
             ]
-
-
-def check_names(operator: Operator) -> None:
-    """Check that an operator's operands can be told apart, and that its gradient's fit.
-
-    Raises
-    ------
-    OperatorError
-        If not.
-    """
-    for kind, operands in ("inputs", operator.inputs), ("outputs", operator.outputs):
-        names = [operand.name for operand in operands]
-        if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):
-            raise OperatorError(
-                f"The {kind} of {operator.name} are called {', '.join(map(repr, names))}; expected "
-                "different Python identifiers.",
-                remedy="Rename them.",
-            )
-    gradient = operator.gradient
-    if gradient is None:
-        return
-    inputs = {operand.name for operand in operator.inputs}
-    outputs = {operand.name for operand in operator.outputs}
-    allowed = (
-        ("inputs", gradient.inputs, inputs | outputs | {f"grad_{name}" for name in outputs}),
-        ("outputs", gradient.outputs, {f"grad_{name}" for name in inputs}),
-    )
-    for kind, operands, known in allowed:
-        strange = [operand.name for operand in operands if operand.name not in known]
-        if strange:
-            raise OperatorError(
-                f"The gradient of {operator.name}, {gradient.name}, has {strange[0]!r} among its "
-                f"{kind}, expected some of {', '.join(sorted(known))}.",
-                remedy="Name it after an operand of the operator, with grad_ before it for a "
-                "gradient.",
-            )
-    if strange := [name for name in gradient.attributes if name not in operator.attributes]:
-        raise OperatorError(
-            f"The gradient of {operator.name}, {gradient.name}, has the attribute {strange[0]!r}, "
-            f"which {operator.name} has not.",
-            remedy="Give both the attribute.",
-        )
 
 
 def dtype_of(name: str) -> np.dtype:

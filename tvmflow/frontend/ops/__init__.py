@@ -24,6 +24,15 @@ from . import (  # noqa: F401 - each registers its converters
     spatial,
 )
 from .context import NodeContext, Refusal, bind, constant, dtype_of, shape_of
-from .registry import CONVERTERS
+from .registry import CONVERTERS, converter_of
 
-__all__ = ["CONVERTERS", "NodeContext", "Refusal", "bind", "constant", "dtype_of", "shape_of"]
+__all__ = [
+    "CONVERTERS",
+    "NodeContext",
+    "Refusal",
+    "bind",
+    "constant",
+    "converter_of",
+    "dtype_of",
+    "shape_of",
+]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import onnx
 from tvm import relax
 
 from .context import NodeContext
+from .custom import custom
 
 #: Converts a node to one expression, or to one for each of its results.
 Converter = Callable[[NodeContext], "relax.Expr | Sequence[relax.Expr | None]"]
 
 #: Converter by ONNX operator.
 CONVERTERS: dict[str, Converter] = {}
+
+
+def converter_of(node: onnx.NodeProto) -> Converter | None:
+    """Return what converts a node, ``None`` for an unknown operator of the default domain."""
+    return custom if node.domain else CONVERTERS.get(node.op_type)
 
 
 def converts(*op_types: str) -> Callable[[Converter], Converter]:

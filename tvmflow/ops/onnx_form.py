@@ -1,0 +1,207 @@
+"""Custom operators for ONNX: schemas for its checker and shape inference, and for its evaluator.
+
+ONNX Runtime cannot run nodes of the domain ``ai.tvmflow``; ONNX's own reference evaluator runs
+them with the classes of :func:`op_runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, defs, helper, shape_inference
+from onnx.reference.op_run import OpRun
+
+from ..errors import OperatorError, ShapeError
+from ..tensors import TensorType
+from . import OPERATORS
+from .operator import DOMAIN, VERSION, Operand, Operator
+
+#: The two dtypes for which ONNX has another word than NumPy.
+_WORDS = {"float32": "float", "float64": "double"}
+
+#: Extents that stand for open dimensions in two trials: large primes, which a result's extent
+#: is in both of them only where it is that dimension.
+_TRIALS = (1_000_003, 2_000_003)
+
+_registered: dict[str, Operator] = {}
+
+
+def check_name(name: str, taken: Container[str]) -> None:
+    """Check the name of an operator to be registered.
+
+    Raises
+    ------
+    OperatorError
+        If it is no identifier, one of those taken, or one of ONNX's.
+    """
+    # ONNX's reference evaluator takes no two operators of one name, whatever their domains.
+    known = {s.name for s in defs.get_all_schemas_with_history() if s.domain != DOMAIN}
+    if name in taken or name in known:
+        owner = "tvmflow" if name in taken else "ONNX"
+        raise OperatorError(
+            f"Registering {name} failed: {owner} has an operator of this name.",
+            remedy="Give yours another name.",
+        )
+    if not name.isidentifier():
+        raise OperatorError(
+            f"Registering {name!r} failed: expected a Python identifier as its name.",
+            remedy="Use letters, digits and underscores only.",
+        )
+
+
+def attributes_of(node: onnx.NodeProto, operator: Operator) -> dict[str, Any]:
+    """All attributes of a node, with the operator's defaults.
+
+    Raises
+    ------
+    OperatorError
+        If one is unknown or of another type.
+    """
+    return operator.complete({a.name: _value(a) for a in node.attribute})
+
+
+def register_schemas(operators: Iterable[Operator] | None = None) -> None:
+    """Let ONNX's checker and shape inference know operators; by default all there are."""
+    for operator in OPERATORS.values() if operators is None else operators:
+        known = _registered.get(operator.name)
+        if known is operator:
+            continue
+        if known is not None:  # a user's, defined again
+            defs.deregister_schema(operator.name, VERSION, DOMAIN)
+        defs.register_schema(_schema(operator))
+        _registered[operator.name] = operator
+
+
+def op_runs() -> list[type[OpRun]]:
+    """A class for each operator that `onnx.reference.ReferenceEvaluator` takes as ``new_ops``."""
+    return [_op_run(operator) for operator in OPERATORS.values()]
+
+
+def _op_run(operator: Operator) -> type[OpRun]:
+    def run(self: OpRun, *arrays: np.ndarray | None, **_: Any) -> tuple[np.ndarray, ...]:
+        # The evaluator's own values of attributes are NumPy's, and without defaults.
+        return tuple(operator.evaluate(arrays, attributes_of(self.onnx_node, operator)))
+
+    return type(operator.name, (OpRun,), {"op_domain": DOMAIN, "_run": run})
+
+
+def _schema(operator: Operator) -> defs.OpSchema:
+    """Each operand has a type of its own: that some agree is checked with the shapes."""
+    constraints: list[tuple[str, list[str], str]] = []
+
+    def parameter(operand: Operand, optional: bool) -> defs.OpSchema.FormalParameter:
+        options = defs.OpSchema.FormalParameterOption
+        constraints.append(
+            (f"T{len(constraints)}", [f"tensor({_word(d)})" for d in operand.dtypes], operand.name)
+        )
+        return defs.OpSchema.FormalParameter(
+            operand.name,
+            constraints[-1][0],
+            param_option=options.Optional if optional else options.Single,
+        )
+
+    schema = defs.OpSchema(
+        operator.name, DOMAIN, VERSION, operator.summary,
+        inputs=[parameter(operand, operand.optional) for operand in operator.inputs],
+        # Any of several results can be left out, but not all of them.
+        outputs=[parameter(operand, len(operator.outputs) > 1) for operand in operator.outputs],
+        type_constraints=constraints,
+        attributes=[
+            defs.OpSchema.Attribute(name, helper.make_attribute(name, default), "")
+            for name, default in operator.attributes.items()
+        ],
+    )  # fmt: skip
+    schema.set_type_and_shape_inference_function(lambda context: _infer(operator, context))
+    return schema
+
+
+def _infer(operator: Operator, context: Any) -> None:
+    """Give ONNX's shape inference the types of the results, as far as they can be known."""
+    given = [context.get_attribute(name) for name in operator.attributes]
+    kinds = [
+        context.get_input_type(index) if context.has_input(index) else None
+        for index in range(context.get_num_inputs())
+    ]
+    if not all(kind is None or kind.tensor_type.HasField("shape") for kind in kinds):
+        _give_dtypes(operator, kinds, context)
+        return
+    symbols: dict[str, int] = {}
+    trials = []
+    for base in _TRIALS:
+        types = [
+            None if kind is None else _type(kind, index, symbols, base)
+            for index, kind in enumerate(kinds)
+        ]
+        try:
+            attributes = operator.complete({a.name: _value(a) for a in given if a is not None})
+            trials.append(operator.result_types(types, attributes))
+        except (OperatorError, ShapeError) as error:
+            if symbols:
+                # Dimensions that are open may well be equal in the end.
+                _give_dtypes(operator, kinds, context)
+                return
+            raise shape_inference.InferenceError(error.message) from error
+    for index, (first, second) in enumerate(zip(*trials, strict=True)):
+        if index < context.get_num_outputs():
+            shape = [
+                a if a == b else _symbol(a, b, symbols)
+                for a, b in zip(first.shape, second.shape, strict=True)
+            ]
+            context.set_output_type(
+                index, helper.make_tensor_type_proto(_element_type(first.dtype), shape)
+            )
+
+
+def _give_dtypes(operator: Operator, kinds: Sequence[onnx.TypeProto | None], context: Any) -> None:
+    """Give types without shapes: results have the first input's dtype where they can."""
+    first = None if not kinds or kinds[0] is None else _dtype(kinds[0].tensor_type.elem_type)
+    for index, output in enumerate(operator.outputs[: context.get_num_outputs()]):
+        dtype = first if first in output.dtypes else output.dtypes[0]
+        kind = helper.make_tensor_type_proto(_element_type(dtype), None)
+        context.set_output_type(index, kind)
+
+
+def _type(kind: onnx.TypeProto, index: int, symbols: dict[str, int], base: int) -> TensorType:
+    """The type of an input, with ``base`` and more for its open dimensions."""
+    shape = []
+    for axis, dim in enumerate(kind.tensor_type.shape.dim):
+        name = dim.dim_param or f"?{index},{axis}"
+        is_open = not dim.HasField("dim_value")
+        shape.append(
+            base + symbols.setdefault(name, len(symbols)) if is_open else int(dim.dim_value)
+        )
+    return TensorType(tuple(shape), _dtype(kind.tensor_type.elem_type))
+
+
+def _symbol(first: int, second: int, symbols: Mapping[str, int]) -> str | None:
+    """The open dimension that an extent was in both trials; ``None`` for none of them."""
+    for name, offset in symbols.items():
+        found = (first - offset, second - offset) == _TRIALS
+        if found and not name.startswith("?"):
+            return name
+    return None
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    """An attribute's value as Python has it."""
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _word(dtype: str) -> str:
+    """ONNX's word for a dtype."""
+    return _WORDS.get(dtype, dtype)
+
+
+def _element_type(dtype: str) -> int:
+    return int(TensorProto.DataType.Value(_word(dtype).upper()))
+
+
+def _dtype(element_type: int) -> str:
+    word = TensorProto.DataType.Name(element_type).lower()
+    return next((dtype for dtype, known in _WORDS.items() if known == word), word)
