@@ -19,10 +19,12 @@ from .options import (
     InputShapes,
     Json,
     ModelFile,
+    OpsFiles,
     Quiet,
     Storage,
     TargetName,
     Verbose,
+    load_operators,
     parse_keep_layout,
     parse_shapes,
 )
@@ -45,6 +47,8 @@ EXAMPLES = """
       with what tuning found, and what was measured on an Adreno 740
   tvmflow compile net.onnx --device adreno --host android-arm64 --standalone -o libnet.so
       one library for an Android app: network, kernels and runtime with a C interface
+  tvmflow compile detector.onnx --ops my_ops.py
+      with nodes of the domain ai.tvmflow that my_ops.py defines
   tvmflow compile net.onnx --target llvm --dump-ir ir/
       for the CPU, with the program after each stage in the folder ir
 """
@@ -160,6 +164,7 @@ def compile_model(
             help="Weights of more than this in total go to OUT.so.weights, beside the module.",
         ),
     ] = 512,
+    ops: OpsFiles = None,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -178,6 +183,7 @@ def compile_model(
     from ..texture.asked_algorithms import read_algorithms
     from ..texture.overrides import read_overrides
 
+    load_operators(ops)
     given = read_knobs_file(knobs) if knobs else None
     overrides = read_overrides(storage_overrides) if storage_overrides else None
     chosen = read_algorithms(algorithms) if algorithms else None

@@ -71,6 +71,15 @@ Json = Annotated[
 
 ModuleFile = Annotated[Path, typer.Argument(metavar="OUT.so", help="A compiled module.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX model.")]
+OpsFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ops",
+        metavar="FILE.py",
+        help="Python file that registers custom operators (docs/custom-operators.md); repeatable. "
+        "It is run.",
+    ),
+]
 InputsFile = Annotated[
     Path | None,
     typer.Option(
@@ -155,6 +164,15 @@ Accumulate = Annotated[
         autocompletion=lambda: ["fp32", "fp16"],
     ),
 ]
+
+
+def load_operators(files: list[Path] | None) -> None:
+    """Run the files of ``--ops``."""
+    if files:
+        from ..ops import load
+
+        for file in files:
+            load(file)
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

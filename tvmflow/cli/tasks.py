@@ -14,10 +14,12 @@ from .options import (
     InputShapes,
     Json,
     ModelFile,
+    OpsFiles,
     Quiet,
     Storage,
     TargetName,
     Verbose,
+    load_operators,
     parse_shapes,
 )
 from .session import command, out_console, print_json
@@ -38,6 +40,7 @@ def list_tasks(
     storage: Storage = "auto",
     dtype: Dtype = "fp32",
     accumulate: Accumulate = "fp32",
+    ops: OpsFiles = None,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -46,6 +49,7 @@ def list_tasks(
     """List what there is to tune in a network: its distinct primary functions."""
     from ..tuning.session import Network
 
+    load_operators(ops)
     network = Network(
         *(model, target, device, None, parse_shapes(shape or []) or None),
         *(storage, dtype, accumulate),

@@ -17,11 +17,13 @@ from .options import (
     InputShapes,
     Json,
     ModelFile,
+    OpsFiles,
     Quiet,
     Storage,
     TargetName,
     Verbose,
     check_farm,
+    load_operators,
     parse_shapes,
 )
 from .session import command, note_file, print_json
@@ -148,6 +150,7 @@ def tune_model(
             help="Measure the whole network before and after, at the end.",
         ),
     ] = True,
+    ops: OpsFiles = None,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -163,6 +166,7 @@ def tune_model(
     from ..tuning.session import Farm, Network, Options, tune
 
     check_farm(tracker, key)
+    load_operators(ops)
     farm = Farm(tracker, key) if tracker is not None and key is not None else None
     network = Network(
         *(model, target, device, host, parse_shapes(shape or []) or None),

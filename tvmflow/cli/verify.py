@@ -13,9 +13,11 @@ from .options import (
     Json,
     ModelFile,
     ModuleFile,
+    OpsFiles,
     Quiet,
     RandomSeed,
     Verbose,
+    load_operators,
 )
 from .session import command, out_console, print_json
 
@@ -41,6 +43,7 @@ def verify_module(
     model: ModelFile,
     module: ModuleFile,
     inputs: InputsFile = None,
+    ops: OpsFiles = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
     as_json: Json = False,
@@ -50,12 +53,15 @@ def verify_module(
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
 
+    A network with custom operators is compared with ONNX's reference evaluator.
+
     Exits with status 1 when an output differs by more than the tolerance of its dtype.
     """
     from .. import load
     from ..verify import verify
     from .arrays import choose_inputs
 
+    load_operators(ops)
     network = load(module, device=device_index)
     try:
         values = choose_inputs(inputs, random_seed, network.inputs)

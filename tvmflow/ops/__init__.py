@@ -101,13 +101,21 @@ def load(path: str | os.PathLike[str]) -> None:
         raise OperatorError(
             f"{what} failed: {type(error).__name__}: {error}",
             remedy="Run the file with Python; it must end without an error.",
-            details="".join(traceback.format_exception(error)),
+            details=_place(error, str(file)),
         ) from error
     if all(before.get(name) is operator for name, operator in _registered.items()):
         raise OperatorError(
             f"{what} failed: it registers no operator.",
             remedy="Call tvmflow.ops.register(operator) in it.",
         )
+
+
+def _place(error: BaseException, file: str) -> str | None:
+    """The line of a file that an error comes from."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}"
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f"{file}, line {lines[-1].lineno}: {lines[-1].line}" if lines else None
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,15 +130,19 @@ class Operator:
                 f"{', '.join(map(repr, self.attributes)) or 'none'}.",
                 remedy="Check the attribute's name.",
             )
+        completed = dict(self.attributes)
         for name, value in given.items():
-            wanted = type(self.attributes[name])
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
+            default: Any = self.attributes[name]
+            kind: Any = {float: Real, int: Integral}.get(type(default), type(default))
+            if not isinstance(value, kind):
                 raise OperatorError(
                     f"The attribute {name!r} of {self.name} is {value!r}, expected a value like "
-                    f"its default {self.attributes[name]!r}.",
-                    remedy=f"Give it as {wanted.__name__}.",
+                    f"its default {default!r}.",
+                    remedy=f"Give it as {type(default).__name__}.",
                 )
-        return {**self.attributes, **given}
+            # Not NumPy's scalars, which TVM does not take.
+            completed[name] = type(default)(value)
+        return completed
 
     def result_types(self, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
         """The types of the outputs, for types of the inputs that need not fit.
