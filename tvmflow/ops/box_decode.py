@@ -74,7 +74,7 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
     deltas, anchors = tensors
     delta, anchor, limit = _wide(deltas), _wide(anchors), attributes["limit"]
 
-    def coordinate(*index: tirx.Var) -> tirx.PrimExpr:
+    def coordinate(*index: tirx.Var) -> tirx.Expr:
         *box, lane = index
         low, high = lane % 2, lane % 2 + 2
         size = anchor(box[-1], high) - anchor(box[-1], low)
@@ -93,7 +93,7 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
     delta, anchor, grad = _wide(deltas), _wide(anchors), _wide(grad_boxes)
     limit = attributes["limit"]
 
-    def offset(*index: tirx.Var) -> tirx.PrimExpr:
+    def offset(*index: tirx.Var) -> tirx.Expr:
         *box, lane = index
         low, high = lane % 2, lane % 2 + 2
         size = anchor(box[-1], high) - anchor(box[-1], low)

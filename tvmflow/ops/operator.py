@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import OperatorError
 from ..tensors import TensorType
-from .names import check_operands
+from .definition import check_operands
 
 if TYPE_CHECKING:
     from tvm import te
