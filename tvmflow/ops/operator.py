@@ -51,11 +51,16 @@ class Operand:
         NumPy's names of the element types that it can have.
     optional
         Whether an input may be left out; it is ``None`` then.
+    shapes
+        Shapes of an input such as ``"B, M, 4"``, at most one of each rank: what is known of the
+        extents when an operator is compiled for any.  Extents of one name are the same number,
+        and ``B + 1`` may stand where ``B`` is an extent, too.  Without, all of them differ.
     """
 
     name: str
     dtypes: tuple[str, ...]
     optional: bool = False
+    shapes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +92,9 @@ class Operator:
         an input or output of this operator, ``grad_x`` the gradient of one.  It takes inputs
         of this operator, the outputs that it wants to have been kept, and gradients of outputs;
         it returns gradients of inputs.  Its attributes are among this operator's.
+    check
+        Looks at the values of inputs, of which it gets arrays, ``None`` where values are not
+        known.  Raises `InputError` where they are out of range.
 
     Raises
     ------
@@ -103,6 +111,7 @@ class Operator:
     reference: Callable[[Arrays, Attributes], list[np.ndarray]]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     gradient: Operator | None = None
+    check: Callable[[Arrays, Attributes], None] | None = None
 
     def __post_init__(self) -> None:
         """Check the names."""
