@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 from operators import build, feeds_for, random, references
 
 import tvmflow
 from tvmflow import ops
-from tvmflow.errors import ModelError, ShapeError, UnsupportedModelError
+from tvmflow.errors import InputError, ModelError, ShapeError, UnsupportedModelError
 from tvmflow.frontend import load_model
 from tvmflow.ops.onnx_form import register_schemas
 from tvmflow.ops.operator import DOMAIN, Operand
@@ -289,6 +289,38 @@ def test_what_does_not_fit_is_refused(change: Callable[[onnx.ModelProto], None],
     assert words in " ".join(str(caught.value).split())
     assert caught.value.remedy
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_values_of_constants_are_looked_at(monkeypatch: pytest.MonkeyPatch, constant: bool):
+    """Of floats that the model computes, the shape is known; of its integers, nothing."""
+    seen = []
+
+    def check(arrays, attributes):
+        x, count = arrays
+        seen.append((x.shape, np.isnan(x).all(), count))
+        if count is not None and count.max() > x.shape[1]:
+            raise InputError(f"{count.max()} of {x.shape[1]}", remedy="Count again.")
+
+    monkeypatch.setattr(ops, "_registered", {})
+    ops.register(
+        ops.Operator(
+            "First", "Some of them.", (Operand("x", ("float32",)), Operand("count", ("int64",))),
+            (Operand("y", ("float32",)),), lambda types, _: types[:1],
+            lambda *_: [], lambda arrays, _: arrays[:1], check=check,
+        )
+    )  # fmt: skip
+    cast = helper.make_node("Cast", ["c"], ["count"], to=TensorProto.INT64)
+    node = helper.make_node("First", ["x", "count"], ["y"], "first", domain=DOMAIN)
+    known = {"c": np.array([3, 7], np.float32)} if constant else {}
+    inputs = {"x": (2, 5), **({} if constant else {"c": (2,)})}
+    model = build([cast, node], inputs, ["y"], known)
+    with pytest.raises(ModelError) as caught:
+        load_model(model)
+    words = "'first' is not valid: 7 of 5" if constant else "TVM does not take it"
+    assert words in str(caught.value)
+    assert seen[0][:2] == ((2, 5), True)
+    assert (seen[0][2] is None) == (not constant)
 
 
 def test_operators_of_other_domains_are_still_refused():

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from ..errors import ModelError, OperatorError, ShapeError
+from ..errors import InputError, ModelError, OperatorError, ShapeError
 from ..ops import OPERATORS
 from ..ops.onnx_form import attributes_of
 from ..tensors import TensorType
@@ -95,18 +95,30 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
 
 
 def _custom(node: onnx.NodeProto, graph: Graph) -> dict[str, TensorType]:
-    """Return the types of a custom operator's results."""
+    """Return the types of a custom operator's results; look at constants that it reads."""
     operator = OPERATORS[node.op_type]
+    given = [graph.type_of(name) if name else None for name in node.input]
     try:
-        types = operator.result_types(
-            [graph.type_of(name) if name else None for name in node.input],
-            attributes_of(node, operator),
-        )
-    except (OperatorError, ShapeError) as error:
+        attributes = attributes_of(node, operator)
+        types = operator.result_types(given, attributes)
+        if operator.check is not None:
+            kinds = [*given, *[None] * (len(operator.inputs) - len(given))]
+            names = [*node.input, *[""] * (len(operator.inputs) - len(given))]
+            arrays = [_known(graph, *pair) for pair in zip(names, kinds, strict=True)]
+            operator.check(arrays, attributes)
+    except (InputError, OperatorError, ShapeError) as error:
         raise ModelError(
             f"Node {node_name(node)!r} is not valid: {error.message}", remedy=error.remedy
         ) from error
     return {name: kind for name, kind in zip(node.output, types, strict=False) if name}
+
+
+def _known(graph: Graph, name: str, kind: TensorType | None) -> np.ndarray | None:
+    """Return what a custom operator's check gets: constants, and of other floats the shape."""
+    if name in graph.constants or kind is None:
+        return graph.constants.get(name)
+    floating = np.dtype(kind.dtype).kind == "f"
+    return np.broadcast_to(np.array(np.nan, kind.dtype), kind.shape) if floating else None
 
 
 def _windowed(node: onnx.NodeProto, input_types: Mapping[str, onnx.TypeProto]) -> TensorType | str:

@@ -94,7 +94,7 @@ class Operator:
         it returns gradients of inputs.  Its attributes are among this operator's.
     check
         Looks at the values of inputs, of which it gets arrays, ``None`` where values are not
-        known.  Raises `InputError` where they are out of range.
+        known; of floats only the shape counts.  Raises `InputError` where they are out of range.
 
     Raises
     ------
