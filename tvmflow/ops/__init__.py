@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .operator import Operand, Operator
+    from .operator import Operand, Operator, TensorType
 
-__all__ = ["OPERATORS", "Operand", "Operator", "load", "register"]
+__all__ = ["OPERATORS", "Operand", "Operator", "TensorType", "load", "register"]
 
 #: Names of the operators that each module of this package defines in its ``OPERATORS``.
 _BUILT_IN = {
@@ -119,6 +119,6 @@ def _place(error: BaseException, file: str) -> str | None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Operand", "Operator"):
+    if name in ("Operand", "Operator", "TensorType"):
         return getattr(import_module(".operator", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
