@@ -77,6 +77,24 @@ def test_inputs_are_checked_before_their_shapes_are():
         types([x, TensorType((3,), "int64")], {})
 
 
+@pytest.mark.parametrize(
+    ("infer", "words"),
+    [
+        (lambda types, _: (types[0].shape[5],), "for float32[2], None: IndexError"),
+        (lambda types, _: (types[0],), "returns float32[2], expected y of float32 or"),
+        (lambda types, _: (types[0], types[0]), "returns float32[2], float32[2], expected y"),
+        (lambda types, _: (), "returns nothing"),
+    ],
+)
+def test_wrong_types_of_results_are_the_operators_mistake(infer: Callable, words: str):
+    operator = replace(scale(), infer=infer)
+    refused(lambda: operator.result_types([TensorType((2,), "float32")], {}), "Scale", words)
+
+
+def test_a_tensor_for_each_output():
+    refused(lambda: scale().tensors([None, None], {}), "`compute` of Scale returns []", "list of 2")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_the_reference_computes_in_float64_and_answers_in_the_results_types(dtype):
     operator = scale()

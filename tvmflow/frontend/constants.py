@@ -84,6 +84,8 @@ def fold(
         return None
     if any(array.nbytes >= graph.large_weight_bytes for array in inputs.values()):
         return None
+    if node.domain:
+        return _evaluate_custom(node, inputs)
     return _evaluate(node, inputs, graph.opset)
 
 
@@ -118,13 +120,8 @@ def _shape_of(node: onnx.NodeProto, graph: Graph) -> dict[str, np.ndarray] | Non
 def _evaluate(
     node: onnx.NodeProto, inputs: Mapping[str, np.ndarray], opset: int
 ) -> dict[str, np.ndarray] | None:
-    """Run one node in ONNX's reference evaluator, or its own; ``None`` if it cannot."""
+    """Run one node in ONNX's reference evaluator; ``None`` if it cannot."""
     names = [name for name in node.output if name]
-    if node.domain:
-        operator = OPERATORS[node.op_type]
-        arrays = [inputs[name] if name else None for name in node.input]
-        results = operator.evaluate(arrays, attributes_of(node, operator))
-        return {n: a for n, a in zip(node.output, results, strict=False) if n}
     untyped: Any = onnx.TypeProto()
     graph = helper.make_graph(
         [node], "fold",
@@ -137,7 +134,21 @@ def _evaluate(
             values = ReferenceEvaluator(model).run(None, dict(inputs))
     except Exception:  # noqa: BLE001 (NumPy's errors, of any kind: the node runs as it is)
         return None
-    found = [np.asarray(value) for value in values]
-    if any(array.dtype.kind not in "fiub" for array in found):
+    arrays = [np.asarray(value) for value in values]
+    if any(array.dtype.kind not in "fiub" for array in arrays):
         return None
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, arrays, strict=True))
+
+
+def _evaluate_custom(
+    node: onnx.NodeProto, inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray] | None:
+    """Compute a custom operator by its reference; ``None`` if that fails."""
+    operator = OPERATORS[node.op_type]
+    try:
+        results = operator.evaluate(
+            [inputs[name] if name else None for name in node.input], attributes_of(node, operator)
+        )
+    except Exception:  # noqa: BLE001 (a reference of a user: the node runs as it is)
+        return None
+    return {name: array for name, array in zip(node.output, results, strict=False) if name}

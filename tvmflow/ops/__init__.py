@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .operator import Operand, Operator, TensorType
+    from ..tensors import TensorType
+    from .operator import Operand, Operator
 
 __all__ = ["OPERATORS", "Operand", "Operator", "TensorType", "load", "register"]
 

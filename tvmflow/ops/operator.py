@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import OperatorError
+from ..errors import OperatorError, ShapeError
 from ..tensors import TensorType
 from .definition import check_operands
 
@@ -172,7 +172,45 @@ class Operator:
             )
         for operand, kind in zip(self.inputs, padded, strict=True):
             _check_operand(self.name, operand, kind)
-        return tuple(self.infer(padded, attributes))
+        try:
+            results = tuple(self.infer(padded, attributes))
+        except (OperatorError, ShapeError):
+            raise
+        except Exception as error:
+            given = ", ".join(map(str, padded))
+            raise OperatorError(
+                f"{self.name} does not say what it returns for {given}: "
+                f"{type(error).__name__}: {error}",
+                remedy="Let its `infer` raise a tvmflow.errors.ShapeError for what does not fit.",
+            ) from error
+        found = [kind.dtype for kind in results]
+        if len(found) != len(self.outputs) or not all(
+            dtype in operand.dtypes for dtype, operand in zip(found, self.outputs, strict=True)
+        ):
+            wanted = ", ".join(f"{o.name} of {' or '.join(o.dtypes)}" for o in self.outputs)
+            raise OperatorError(
+                f"The `infer` of {self.name} returns {', '.join(map(str, results)) or 'nothing'}, "
+                f"expected {wanted}.",
+                remedy="Let it return a TensorType for each output.",
+            )
+        return results
+
+    def tensors(self, inputs: Tensors, attributes: Attributes) -> list[te.Tensor]:
+        """The mathematics, for TE tensors that fit; ``attributes`` are complete.
+
+        Raises
+        ------
+        OperatorError
+            If there is not a tensor for each output.
+        """
+        results = self.compute(inputs, attributes)
+        if not isinstance(results, list) or len(results) != len(self.outputs):
+            raise OperatorError(
+                f"The `compute` of {self.name} returns {results!r}, expected a list of "
+                f"{len(self.outputs)} tensors.",
+                remedy="Let it return a list with a tensor for each output.",
+            )
+        return results
 
     def evaluate(self, arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
         """The reference's results for arrays of any dtype that fits, in the outputs' dtypes.

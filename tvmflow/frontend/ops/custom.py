@@ -18,7 +18,7 @@ def custom(c: NodeContext) -> list[relax.Expr]:
 
     def compute(*tensors: te.Tensor) -> list[te.Tensor]:
         given = iter(tensors)
-        return operator.compute([next(given) if here else None for here in present], attributes)
+        return operator.tensors([next(given) if here else None for here in present], attributes)
 
     count = len(operator.outputs)
     call = c.builder.call_te(
