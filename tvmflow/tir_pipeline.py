@@ -14,6 +14,7 @@ from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
 from .borders import SplitBorders
+from .brain_floats import WidenBrainFloats
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .rounding import RoundByAddition
@@ -50,6 +51,7 @@ def _loops_to_statements() -> list[Pass]:
     """Flat buffers, vectors, unrolled loops."""
     return [
         tirx.transform.FlattenBuffer(),
+        WidenBrainFloats,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
