@@ -17,6 +17,7 @@ from tvm.error import InternalError
 
 from ..target import TargetSpec
 from . import (
+    boxes,
     conv2d,
     conv2d_1x1,
     conv2d_transpose,
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = cast(
     "tuple[Family, ...]",
     (
+        boxes,
         gemm_tensor,
         gemm_simt,
         conv2d_1x1,

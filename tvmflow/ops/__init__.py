@@ -24,6 +24,8 @@ __all__ = ["OPERATORS", "Operand", "Operator", "TensorType", "load", "register"]
 #: Names of the operators that each module of this package defines in its ``OPERATORS``.
 _BUILT_IN = {
     ".box_decode": ("BoxDecode", "BoxDecodeGrad"),
+    ".giou": ("GIoU", "GIoUGrad"),
+    ".giou_loss": ("GIoULoss", "GIoULossGrad"),
 }
 _MODULES = {name: module for module, names in _BUILT_IN.items() for name in names}
 _registered: dict[str, Operator] = {}

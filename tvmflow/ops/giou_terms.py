@@ -12,36 +12,16 @@ maximum, which drops NaNs on some targets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from tvm import tirx
 
-Scalar = Any
+from .names import Names, Scalar
 
 CORNERS = ("x1", "y1", "x2", "y2")
 
 #: Added to areas that something is divided by.
 EPSILON = 1e-5
-
-
-@dataclass
-class Names:
-    """Names for what an expression uses more than once, so that it is computed once."""
-
-    bound: list[tuple[tirx.Var, Scalar]] = field(default_factory=list)
-
-    def name(self, name: str, value: Scalar) -> tirx.Var:
-        """Return a variable that has this value in what :meth:`close` returns."""
-        var = tirx.Var(name, "float32")
-        self.bound.append((var, value))
-        return var
-
-    def close(self, body: Scalar) -> Scalar:
-        """The expression ``body`` with every name defined."""
-        for var, value in reversed(self.bound):
-            body = tirx.Let(var, value, body)
-        return body
 
 
 def _number(value: float) -> Scalar:

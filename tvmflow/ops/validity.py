@@ -1,0 +1,156 @@
+"""Which boxes of a batch count, and where their targets are.
+
+Predictions are ``[B, M, 4]``, or ``[M, 4]`` of one sample.  Targets have the same shape, or are
+packed ``[P, 4]``: with offsets ``[B + 1]``, box ``j`` of sample ``b`` is row ``offsets[b] + j`` and
+sample ``b`` has ``offsets[b + 1] - offsets[b]`` boxes.  Else a box counts by its sample's count
+``[B]``, by a mask ``[B, M]``, or where its target's y2 is above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from ..errors import ShapeError
+from ..tensors import TensorType
+from .operator import Operand, Types
+
+INTEGERS = ("int32", "int64")
+#: Inputs after ``pred`` and ``target``; a node has at most one of them.
+FORMS = (
+    Operand("count", INTEGERS, optional=True),
+    Operand("mask", ("bool", "uint8"), optional=True),
+    Operand("offsets", INTEGERS, optional=True),
+)
+
+Index = Sequence[tirx.Expr]
+
+
+def check_pair(operator: str, pred: TensorType, target: TensorType, *, packed: bool) -> None:
+    """Refuse boxes whose shapes or dtypes do not fit.
+
+    Raises
+    ------
+    ShapeError
+        With both shapes.
+    """
+    expected = "[P, 4]" if packed else "the shape of pred"
+    fits = len(target.shape) == 2 if packed else target.shape == pred.shape
+    if len(pred.shape) not in (2, 3) or pred.shape[-1] != 4:
+        raise ShapeError(
+            f"{operator} is given pred {list(pred.shape)}, expected [B, M, 4] or [M, 4].",
+            remedy="Give each box as x1 y1 x2 y2 in the last dimension.",
+        )
+    if not fits or target.shape[-1] != 4:
+        raise ShapeError(
+            f"{operator} is given pred {list(pred.shape)} and target {list(target.shape)}, "
+            f"expected target of {expected}.",
+            remedy="Give a target for each predicted box, or packed targets with offsets.",
+        )
+    if pred.dtype != target.dtype:
+        raise ShapeError(
+            f"{operator} is given pred {pred} and target {target}, expected one dtype.",
+            remedy="Convert the target to the dtype of pred.",
+        )
+
+
+def check_forms(operator: str, pred: TensorType, forms: Types) -> None:
+    """Refuse more than one form of validity, or one that does not fit ``pred``.
+
+    Raises
+    ------
+    ShapeError
+        With the shapes.
+    """
+    given = [(o.name, kind) for o, kind in zip(FORMS, forms, strict=True) if kind is not None]
+    if len(given) > 1:
+        raise ShapeError(
+            f"{operator} is given {' and '.join(f'{n} {list(k.shape)}' for n, k in given)}, "
+            "expected at most one of count, mask and offsets.",
+            remedy="Leave all but one out.",
+        )
+    samples = pred.shape[0] if len(pred.shape) == 3 else 1
+    fitting = {"count": (samples,), "mask": pred.shape[:-1], "offsets": (samples + 1,)}
+    for name, kind in given:
+        if kind.shape != fitting[name]:
+            raise ShapeError(
+                f"{operator} is given pred {list(pred.shape)} and {name} {list(kind.shape)}, "
+                f"expected {name} {list(fitting[name])}.",
+                remedy=f"Give the {name} of this batch.",
+            )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Predictions, targets and one form of validity, as TE tensors."""
+
+    pred: te.Tensor
+    target: te.Tensor
+    #: Tensors, or ``None``.
+    count: Any = None
+    mask: Any = None
+    offsets: Any = None
+
+    @property
+    def boxes(self) -> list[Any]:
+        """The extents that boxes are counted by: ``[B, M]`` or ``[M]``."""
+        return list(self.pred.shape[:-1])
+
+    def predicted(self, box: Index) -> list[tirx.Expr]:
+        """The four coordinates of a predicted box."""
+        return [self.pred(*box, corner) for corner in range(4)]
+
+    def wanted(self, box: Index) -> list[tirx.Expr]:
+        """Those of its target; of a packed one only where the box is valid."""
+        if self.offsets is None:
+            return [self.target(*box, corner) for corner in range(4)]
+        row = self._row(box)
+        return [self.target(row, corner) for corner in range(4)]
+
+    def valid(self, box: Index) -> tirx.Expr:
+        """Whether a box counts."""
+        if self.mask is not None:
+            mask = self.mask(*box)
+            return mask if self.mask.dtype == "bool" else mask != tirx.const(0, self.mask.dtype)
+        if self.count is None and self.offsets is None:
+            return self.target(*box, 3).astype("float32") > tirx.const(0, "float32")
+        return box[-1] < self._limit(box)
+
+    def row(self, box: Index) -> tirx.Expr:
+        """The row of a valid box in the packed target, -1 for others."""
+        row = self._row(box)
+        return tirx.if_then_else(self.valid(box), row, tirx.const(-1, _dtype(row)))
+
+    def _row(self, box: Index) -> tirx.Expr:
+        return self._bound(_sample(box), box[-1]) + box[-1]
+
+    def _limit(self, box: Index) -> tirx.Expr:
+        """How many boxes of a sample count; beyond M where a wrong count says so."""
+        sample, like = _sample(box), box[-1]
+        if self.count is not None:
+            # Of 64 bits, so that none of them looks small in 32.
+            last = self.pred.shape[-2]
+            return _in_range(self.count(sample), last, self.count.dtype).astype(_dtype(like))
+        return self._bound(sample + 1, like) - self._bound(sample, like)
+
+    def _bound(self, sample: tirx.Expr, like: tirx.Expr) -> tirx.Expr:
+        """An offset, clamped into the packed target, in the dtype of an index."""
+        rows = self.target.shape[0]
+        return _in_range(self.offsets(sample), rows, self.offsets.dtype).astype(_dtype(like))
+
+
+def _sample(box: Index) -> tirx.Expr:
+    """The index of a box's sample."""
+    return box[0] if len(box) == 2 else tirx.const(0, _dtype(box[0]))
+
+
+def _in_range(value: tirx.Expr, last: tirx.Expr, dtype: str) -> tirx.Expr:
+    """A number clamped into 0 to ``last``."""
+    return tirx.Max(tirx.Min(value, last.astype(dtype)), tirx.const(0, dtype))
+
+
+def _dtype(value: tirx.Expr) -> str:
+    return str(value.ty.dtype)
