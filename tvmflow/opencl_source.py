@@ -11,6 +11,7 @@ from tvm import tirx
 
 from .dot_products import OPENCL, with_functions
 from .schedules.sharing import CONSTANT_SUFFIX
+from .shuffles import with_shuffles
 from .texture.half import PREFIX as HALF_PREFIX
 from .texture.half import macros
 
@@ -120,5 +121,5 @@ def _ends(source: str, start: int) -> Iterator[int]:
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
-    source = with_functions(store_bytes(source), OPENCL)
+    source = with_shuffles(with_functions(store_bytes(source), OPENCL))
     return macros() + source if HALF_PREFIX in source else source

@@ -18,6 +18,7 @@ from .brain_floats import WidenBrainFloats
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .rounding import RoundByAddition
+from .shuffles import NameShuffles
 from .stack import KeepOnStack
 from .texture.half import LowerHalfBuffers, ReadHalfTexels
 from .texture.lowering import NameTexels, TextureFlatten
@@ -121,6 +122,7 @@ def host_and_device() -> Pass:
             TextureFlatten,
             *_loops_to_statements(),
             NameTexels,
+            NameShuffles,
             VerifyTextures,
             LowerHalfBuffers,
             *_split(),
