@@ -112,7 +112,7 @@ class Group:
     def _steps(self, total: Value, step: int) -> Any:
         """A loop over this group's share of a range; gives the first of a step."""
         code, code_loop = self.code, self.code.loop
-        steps = tirx.floordiv(total + (self.groups * step - 1), self.groups * step)
+        steps = tirx.truncdiv(total + (self.groups * step - 1), self.groups * step)
         return _Mapped(
             code_loop("step", steps),
             lambda var: code.name("first", (var * self.groups + self.group) * step),
@@ -132,14 +132,14 @@ class Group:
     def _add_tiles(self, terms: Terms, boxes: int) -> None:
         """Sum up tiles of 32 neighbours of a sample, as far as its limit."""
         code, warps = self.code, self.items // WARP
-        tiles = tirx.floordiv(terms.boxes + (WARP - 1), number(WARP))
+        tiles = tirx.truncdiv(terms.boxes + (WARP - 1), number(WARP))
         total = terms.samples * tiles
         with self._steps(total, warps * boxes) as first:
             for part in range(boxes):
                 tile = code.name("tile", first + part * warps + self.item // WARP)
                 with code.when(tile < total):
-                    sample = code.name("sample", tirx.floordiv(tile, tiles))
-                    begin = code.name("begin", tirx.floormod(tile, tiles) * WARP)
+                    sample = code.name("sample", tirx.truncdiv(tile, tiles))
+                    begin = code.name("begin", tirx.truncmod(tile, tiles) * WARP)
                     limit = code.name("limit", replaced(terms.limit, [(terms.sample, sample)]))
                     with code.when(begin < limit):
                         place = code.name("place", begin + self.item % WARP)
@@ -175,7 +175,7 @@ class Group:
                     code.store(found, part * self.items + item, at[0])
                     code.store(at, at[0] + 1, number(0))
             code.barrier()
-            with code.loop("turn", tirx.floordiv(listed + (self.items - 1), self.items)) as turn:
+            with code.loop("turn", tirx.truncdiv(listed + (self.items - 1), self.items)) as turn:
                 entry = code.name("entry", turn * self.items + item)
                 with code.when(entry < listed):
                     place = code.name("place", first + found[entry])
@@ -226,8 +226,8 @@ class _Box:
     @classmethod
     def at(cls, terms: Terms, code: Statements, place: Value) -> _Box:
         """The box at a place of ``[samples, boxes]``, in one dimension."""
-        sample = code.name("sample", tirx.floordiv(place, terms.boxes))
-        box = code.name("box", tirx.floormod(place, terms.boxes))
+        sample = code.name("sample", tirx.truncdiv(place, terms.boxes))
+        box = code.name("box", tirx.truncmod(place, terms.boxes))
         return cls(terms, code, sample, box)
 
     def valid(self) -> Value:

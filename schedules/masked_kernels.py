@@ -93,19 +93,19 @@ class _Partial:
 def write_parts(terms: Terms, outputs: Outputs, knobs: Any, launches: bool) -> tirx.Stmt:
     """Kernels for a CPU: parts for its threads, one after another the sums of these."""
     code, partial = Statements(), _Partial(outputs, knobs.groups)
-    chunks = tirx.floordiv(terms.boxes + (knobs.boxes - 1), number(knobs.boxes))
+    chunks = tirx.truncdiv(terms.boxes + (knobs.boxes - 1), number(knobs.boxes))
     total = terms.samples * chunks
     with code.block("root", partial.memory):
         with _groups(code, knobs.groups, launches) as index, code.block("sums_of_parts", []):
             part = Part(code, terms, knobs.skip)
             begin, end = (
-                code.name(name, tirx.floordiv(total * place, number(knobs.groups)))
+                code.name(name, tirx.truncdiv(total * place, number(knobs.groups)))
                 for name, place in (("begin", index), ("end", index + 1))
             )
             with code.loop("place", end - begin) as place:
                 chunk = code.name("chunk", begin + place)
-                sample = code.name("sample", tirx.floordiv(chunk, chunks))
-                first = code.name("first", tirx.floormod(chunk, chunks) * knobs.boxes)
+                sample = code.name("sample", tirx.truncdiv(chunk, chunks))
+                first = code.name("first", tirx.truncmod(chunk, chunks) * knobs.boxes)
                 last = code.name("last", tirx.Min(first + knobs.boxes, terms.boxes))
                 part.add_chunk(sample, first, last)
             part.finish()

@@ -52,11 +52,7 @@ class Statements:
 
     def barrier(self) -> None:
         """Let the items of a group wait for each other."""
-        self.add(
-            tirx.Evaluate(
-                tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared")
-            )
-        )
+        self.add(tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared")))
 
     @contextmanager
     def loop(
