@@ -140,7 +140,7 @@ class Group:
                 with code.when(tile < total):
                     sample = code.name("sample", tirx.truncdiv(tile, tiles))
                     begin = code.name("begin", tirx.truncmod(tile, tiles) * WARP)
-                    limit = code.name("limit", replaced(terms.limit, [(terms.sample, sample)]))
+                    limit = code.name("limit", terms.limit_of(sample))
                     with code.when(begin < limit):
                         place = code.name("place", begin + self.item % WARP)
                         # The last tile's items beyond the limit compute its last box, for nothing.
@@ -220,7 +220,7 @@ class _Box:
 
     def __init__(self, terms: Terms, code: Statements, sample: Value, box: Value):
         self.terms, self.code = terms, code
-        self.places = [(terms.sample, sample), (terms.box, box)]
+        self.places = terms.places(sample, box)
         self.read: list[tuple[Row, Value]] = []
 
     @classmethod

@@ -22,6 +22,8 @@ from .common import Block, Workload
 from .statements import Statements, number
 
 Value = Any
+#: Variables and their values.
+Places = Sequence[tuple[Any, Value]]
 #: Numbers of a row.
 CORNERS = 4
 
@@ -36,10 +38,12 @@ class Row:
 
     def read(self, lanes: int = CORNERS) -> Value:
         """The row in fp32; with more lanes, those of the boxes behind it, too."""
-        value = tirx.BufferLoad(self.tensor, [*self.place, tirx.Ramp(number(0), number(1), lanes)])
+        dtype = self.place[-1].ty.dtype
+        ramp = tirx.Ramp(tirx.const(0, dtype), tirx.const(1, dtype), lanes)
+        value = tirx.BufferLoad(self.tensor, [*self.place, ramp])
         return value.astype(f"float32x{lanes}")
 
-    def at(self, places: Sequence[tuple[Any, Value]]) -> Row:
+    def at(self, places: Places) -> Row:
         """The row of another box."""
         return Row(self.tensor, tuple(replaced(index, places) for index in self.place))
 
@@ -55,7 +59,8 @@ class Row:
 class Terms:
     """The parts of a mean over ``[samples, boxes]``.
 
-    Everything is an expression of the variables ``sample`` and ``box``.
+    Everything is an expression of the variables ``sample`` and ``box``, which may have 64 bits;
+    what is written about it counts in 32.
     """
 
     sample: tirx.Var
@@ -70,6 +75,17 @@ class Terms:
     #: Scalars that the block writes.
     total: Any
     number: Any
+
+    def places(self, sample: Value, box: Value) -> Places:
+        """What stands for the variables, of one box."""
+        return [
+            (var, value.astype(var.ty.dtype))
+            for var, value in ((self.sample, sample), (self.box, box))
+        ]
+
+    def limit_of(self, sample: Value) -> Value:
+        """The limit of a sample."""
+        return replaced(self.limit, self.places(sample, number(0)))
 
     @property
     def rows(self) -> list[Row]:
@@ -94,7 +110,8 @@ class Terms:
         """Whether rows of boxes that are not valid may not exist."""
         analyzer = Analyzer()
         for var, extent in ((self.sample, self.samples), (self.box, self.boxes)):
-            analyzer.bind(var, Range(number(0), extent))
+            dtype = var.ty.dtype
+            analyzer.bind(var, Range(tirx.const(0, dtype), extent.astype(dtype)))
         return not all(
             analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
             for row in self.rows
@@ -133,7 +150,7 @@ def rows_of(expression: Value) -> list[Row]:
     return found
 
 
-def replaced(expression: Value, values: Sequence[tuple[Any, Value]]) -> Value:
+def replaced(expression: Value, values: Places) -> Value:
     """An expression with values in place of variables."""
 
     def visit(var: tirx.Var) -> Any:
@@ -186,9 +203,14 @@ def read_terms(workload: Workload, anchor: Block) -> Terms | None:
         return None
     valid, term, _ = added.args
     sample, box = (axis.var for axis in block.iter_vars)
-    samples, boxes = (loop.extent for loop in loops)
+    samples, boxes = (_short(loop.extent) for loop in loops)
     total, count = (region.source for region in block.writes)
     return Terms(sample, box, samples, boxes, term, valid, _limit(valid, box, boxes), total, count)
+
+
+def _short(extent: Value) -> Value:
+    """An extent in 32 bits."""
+    return number(int(extent)) if isinstance(extent, tirx.IntImm) else extent.astype("int32")
 
 
 def _limit(valid: Value, box: tirx.Var, boxes: Value) -> Value | None:

@@ -19,13 +19,12 @@ Neighbours in memory come out in another order, which a sum does not mind.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
 from ..texture.scope import is_texture
-from .masked_terms import CORNERS, Row, Terms, named, replaced, with_rows
+from .masked_terms import CORNERS, Places, Row, Terms, named, replaced, with_rows
 from .statements import Buffer, Statements, Value, number
 
 #: Boxes of a vector.
@@ -66,8 +65,8 @@ class Part:
         limited = terms.limit is not None
         stop = end
         if limited:
-            limit = replaced(terms.limit, [(terms.sample, sample)])
-            stop = code.name("stop", tirx.Max(tirx.Min(limit, end), begin))
+            limit = tirx.Min(terms.limit_of(sample), end)
+            stop = code.name("stop", tirx.Max(limit, begin))
             code.store(self.count, self.count[0] + (stop - begin), number(0))
         vectors = code.name("vectors", self._vectors(begin, end, stop))
         with code.loop("vector", vectors) as vector:
@@ -93,8 +92,7 @@ class Part:
         return tirx.Min((stop - begin + LANES - 1) // LANES, whole)
 
     def _valid(self, sample: Value, box: Value) -> Value:
-        places = [(self.terms.sample, sample), (self.terms.box, box)]
-        return replaced(self.terms.valid, places).astype("int32")
+        return replaced(self.terms.valid, self.terms.places(sample, box)).astype("int32")
 
     def _add_neighbours(self, sample: Value, first: Value, stop: Value) -> None:
         """Sum up a vector of boxes of one sample."""
@@ -136,8 +134,8 @@ class Part:
         for index, row in enumerate(self.rows):
             staged.append(self._transposed(f"row{index}", self._neighbours(row, sample, first)))
 
-        def places(lane: Value) -> list[tuple[Any, Value]]:
-            return [(terms.sample, sample), (terms.box, first + lane)]
+        def places(lane: Value) -> Places:
+            return terms.places(sample, first + lane)
 
         self._accumulate(staged, places, None if mask is None else lambda lane: mask[lane] != 0)
 
@@ -146,15 +144,12 @@ class Part:
         terms, quarters = self.terms, []
         for quarter in range(CORNERS):
             box = first + quarter * _QUARTERS
-            place = [(terms.sample, sample), (terms.box, box)]
             if is_texture(row.tensor.scope()):
-                texels = [
-                    row.at([(terms.sample, sample), (terms.box, box + i)]).read()
-                    for i in range(_QUARTERS)
-                ]
-                quarters.append(self._joined(texels))
+                texels = [row.at(terms.places(sample, box + i)) for i in range(_QUARTERS)]
+                quarters.append(self._joined([texel.read() for texel in texels]))
             else:
-                quarters.append(self.code.name("quarter", row.at(place).read(LANES)))
+                first_row = row.at(terms.places(sample, box))
+                quarters.append(self.code.name("quarter", first_row.read(LANES)))
         return quarters
 
     # -- the list -------------------------------------------------------------------------
@@ -170,7 +165,7 @@ class Part:
             return
 
         def add() -> None:
-            term = replaced(terms.term, [(terms.sample, sample), (terms.box, box)])
+            term = replaced(terms.term, terms.places(sample, box))
             code.store(self.sums, self.sums[0] + named(code, term), number(0))
 
         if chosen is None:
@@ -206,8 +201,8 @@ class Part:
         """Sum up the first vector of the list."""
         terms = self.terms
 
-        def places(lane: Value) -> list[tuple[Any, Value]]:
-            return [(terms.sample, self.samples[lane]), (terms.box, self.boxes[lane])]
+        def places(lane: Value) -> Places:
+            return terms.places(self.samples[lane], self.boxes[lane])
 
         staged = []
         for index, row in enumerate(self.rows):
@@ -255,7 +250,7 @@ class Part:
     def _accumulate(
         self,
         staged: Sequence[Buffer],
-        places: Callable[[Value], list[tuple[Any, Value]]],
+        places: Callable[[Value], Places],
         chosen: Callable[[Value], Value] | None,
     ) -> None:
         """Add terms to the sums, lane by lane."""
