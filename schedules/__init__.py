@@ -32,6 +32,7 @@ from . import (
     matmul,
     moving,
     normalization,
+    open_extents,
     pooling,
     reduction,
     resize,
@@ -53,6 +54,7 @@ FAMILIES: tuple[Family, ...] = cast(
     "tuple[Family, ...]",
     (
         boxes,
+        open_extents,
         gemm_tensor,
         gemm_simt,
         conv2d_1x1,

@@ -49,7 +49,12 @@ class Session:
         self.artifact = artifact
         self.target = str(artifact.metadata["target"])
         self.inputs = artifact.inputs
-        self.device = _find_device(self.target, device_index, artifact)
+        if self.target not in _DEVICES:
+            raise ArtifactError(
+                f"Running {artifact.path} failed: its target {self.target!r} is unknown.",
+                remedy="Compile the model again with this tvmflow.",
+            )
+        self.device = find_device(self.target, device_index, f"Running {artifact.path}")
         _check_extensions(artifact, device_index)
         self.on_host = self.target == "llvm"
         self._names = tuple(info.name for info in artifact.outputs)
@@ -223,14 +228,14 @@ class Session:
         return f"Running {self.artifact.path}"
 
 
-def _find_device(target: str, index: int, artifact: Artifact) -> Any:
-    """Return TVM's device of a target."""
-    if target not in _DEVICES:
-        raise ArtifactError(
-            f"Running the module {artifact.path} failed: its target {target!r} is unknown.",
-            remedy="Compile the model again with this tvmflow.",
-        )
-    attempt = f"Running {artifact.path}"
+def find_device(target: str, index: int, attempt: str) -> Any:
+    """Return TVM's device of a target.
+
+    Raises
+    ------
+    DeviceError
+        If there is none; ``attempt`` begins its sentence.
+    """
     try:
         if target == "opencl":
             # Loaded by `import tvm` already, unless that failed: then this says why.

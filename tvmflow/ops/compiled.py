@@ -1,0 +1,268 @@
+"""Operators as functions: compiled once for a device, called with tensors of any size.
+
+>>> decode = compile_operator("BoxDecode", "llvm", inputs={"deltas": "float32[B, N, 4]"})
+>>> (boxes,) = decode(deltas, anchors)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..deploy.boundary import translate
+from ..errors import InputError, OperatorError
+from ..target import TargetSpec, resolve
+from ..tensors import TensorType
+from . import OPERATORS
+from .exchange import Shared, address_of, is_on_host, on_host, shared, tensor_of, type_of
+from .operator import Operator
+from .signature import Signature, describe, read_signature
+
+#: Compiled functions count elements in 32 bits.
+_MOST_ELEMENTS = 2**31 - 1
+
+
+def compile_operator(
+    operator: Operator | str,
+    target: str = "llvm",
+    device: str = "auto",
+    *,
+    inputs: Mapping[str, str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    knobs: Mapping[str, Any] | None = None,
+    device_index: int = 0,
+) -> CompiledOperator:
+    """Compile an operator for tensors of any extents.
+
+    Parameters
+    ----------
+    operator
+        An operator, or the name of one in `tvmflow.ops.OPERATORS`.
+    target, device
+        As for `tvmflow.compile`.
+    inputs
+        Dtypes by name, with extents where the shape is not the operator's usual one:
+        ``{"target": "float16[P, 4]", "offsets": "int32"}``.  Optional inputs that are not
+        named are left out.
+    attributes
+        Those that are not the default.
+    knobs
+        Of the schedule, instead of the heuristic's.
+    device_index
+        Which of the target's devices runs it.
+
+    Raises
+    ------
+    OperatorError
+        If there is no such operator, input or attribute.
+    TargetError, CompileError
+        As for networks.
+    """
+    operator = find_operator(operator)
+    signature = read_signature(operator, inputs or {})
+    return CompiledOperator(
+        operator, resolve(target, device), signature,
+        attributes=attributes, knobs=knobs, device_index=device_index,
+    )  # fmt: skip
+
+
+def find_operator(operator: Operator | str) -> Operator:
+    """An operator by its name.
+
+    Raises
+    ------
+    OperatorError
+        If there is none.
+    """
+    if isinstance(operator, Operator):
+        return operator
+    if operator not in OPERATORS:
+        raise OperatorError(
+            f"There is no operator {operator!r}; expected one of {', '.join(OPERATORS)}.",
+            remedy="Check the name, or register the operator with tvmflow.ops.register.",
+        )
+    return OPERATORS[operator]
+
+
+class CompiledOperator:
+    """A compiled operator on its device.
+
+    Parameters
+    ----------
+    operator
+        What it computes.
+    target
+        What it is compiled for.
+    signature
+        Dtypes and ranks of its inputs.
+    results
+        Positions of the outputs that are computed; default all.
+    attributes, knobs, device_index
+        As for `compile_operator`.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        target: TargetSpec,
+        signature: Signature,
+        *,
+        results: Sequence[int] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        knobs: Mapping[str, Any] | None = None,
+        device_index: int = 0,
+    ):
+        # Not at the top: both import TVM.
+        from ..deploy.session import find_device
+        from .program import alignment, build
+
+        self.operator = operator
+        self.target = target
+        self.signature = signature
+        self.attributes = operator.complete(attributes or {})
+        self.results = tuple(range(len(operator.outputs)) if results is None else results)
+        self.program = build(operator, signature, self.attributes, self.results, target, knobs)
+        self._function = self.program.module[self.program.name]
+        self._device = find_device(target.kind, device_index, f"Running {operator.name}")
+        self._alignment = [1 if kind is None else alignment(kind) for kind in signature]
+
+    def __call__(self, *inputs: Any, check: bool = False, **named: Any) -> tuple[Any, ...]:
+        """Compute the operator.
+
+        Parameters
+        ----------
+        inputs, named
+            NumPy arrays, or tensors of any library that has DLPack, in the operator's order or
+            by name.  Memory that the device can use as it is is not copied.
+        check
+            Whether integers in the device's memory are copied to the host for a look at them;
+            those in the host's memory always are looked at.
+
+        Returns
+        -------
+        tuple
+            NumPy arrays where all inputs are, else TVM's tensors on the device, which any
+            library takes with ``from_dlpack``.
+
+        Raises
+        ------
+        InputError, OperatorError, ShapeError
+            If an input is missing or does not fit, with all shapes.
+        """
+        values = [
+            None if value is None else shared(operand.name, value)
+            for operand, value in zip(
+                self.operator.inputs, self._in_order(inputs, named), strict=True
+            )
+        ]
+        types = self.result_types([None if v is None else type_of(v) for v in values])
+        self.look_at([None if v is None else _values(v, check) for v in values])
+        tensors = [
+            self._bring(value, aligned)
+            for value, aligned in zip(values, self._alignment, strict=True)
+            if value is not None
+        ]
+        results = [self._empty(kind) for kind in types]
+        self.run(tensors, results)
+        if all(value is None or isinstance(value, np.ndarray) for value in values):
+            return tuple(result.numpy() for result in results)
+        self._device.sync()
+        return tuple(results)
+
+    def result_types(self, types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Check the types of a call's inputs; return those of the wanted outputs.
+
+        Raises
+        ------
+        InputError, OperatorError, ShapeError
+            If they do not fit together, or are not what was compiled for.
+        """
+        outputs = self.operator.result_types(types, self.attributes)
+        for operand, kind, found in zip(self.operator.inputs, self.signature, types, strict=True):
+            if (kind is None) != (found is None) or (kind and found and not kind.accepts(found)):
+                raise InputError(
+                    f"{self.operator.name} is given {operand.name} {found or 'not at all'}, but "
+                    f"was compiled for {describe(self.operator, self.signature)}.",
+                    remedy="Compile it for these inputs, too.",
+                )
+            if found is not None and found.elements > _MOST_ELEMENTS:
+                raise InputError(
+                    f"{self.operator.name} is given {operand.name} {found}, but compiled "
+                    f"operators count up to {_MOST_ELEMENTS} elements.",
+                    remedy="Split the batch.",
+                )
+        return tuple(outputs[index] for index in self.results)
+
+    def look_at(self, arrays: Sequence[np.ndarray | None]) -> None:
+        """Check values of inputs, ``None`` where they are not known.
+
+        Raises
+        ------
+        InputError
+            If one is out of range.
+        """
+        if self.operator.check is not None:
+            self.operator.check(arrays, self.attributes)
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Compute into tensors that exist, without any check.
+
+        Parameters
+        ----------
+        inputs
+            Those that are given, in order: contiguous tensors on the device.
+        outputs
+            Those that are wanted.
+        """
+        try:
+            self._function(*inputs, *outputs)
+        except Exception as error:
+            attempt = f"Running {self.operator.name}"
+            if (translated := translate(error, attempt, self.target.kind)) is not None:
+                raise translated from error
+            raise
+
+    def _in_order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        names = [operand.name for operand in self.operator.inputs]
+        twice = [name for name in names[: len(inputs)] if name in named]
+        if len(inputs) > len(names) or twice or (unknown := set(named) - set(names)):
+            what = (
+                f"{len(inputs)} inputs" if len(inputs) > len(names)
+                else f"{twice[0]} twice" if twice
+                else f"{sorted(unknown)[0]!r}"
+            )  # fmt: skip
+            raise OperatorError(
+                f"{self.operator.name} is given {what}; its inputs are {', '.join(names)}.",
+                remedy="Give each once, in this order or by name.",
+            )
+        return [*inputs, *(named.get(name) for name in names[len(inputs) :])]
+
+    def _bring(self, value: Any, aligned: int) -> Any:
+        """A tensor on the device; the same memory, where it can be used as it is."""
+        if isinstance(value, np.ndarray):
+            here = self.target.kind == "llvm"
+            if here and address_of(value) % aligned == 0:
+                return tensor_of(value)
+            if not here or value.size:
+                return self._empty(type_of(value)).copyfrom(value)
+            return self._empty(type_of(value))
+        in_place = value.device == self._device
+        # What OpenCL's tensors have instead of an address is none.
+        if in_place and (self.target.kind == "opencl" or address_of(value) % aligned == 0):
+            return value
+        brought = self._empty(type_of(value))
+        value.copyto(brought)
+        return brought
+
+    def _empty(self, kind: TensorType) -> Any:
+        import tvm
+
+        return tvm.runtime.empty(kind.shape, kind.dtype, self._device)
+
+
+def _values(value: Shared, copied: bool) -> np.ndarray | None:
+    """What checks see of a tensor: the host's memory, and integers that may be copied there."""
+    integers = not type_of(value).dtype.startswith(("float", "bfloat"))
+    return on_host(value) if is_on_host(value) or (copied and integers) else None

@@ -1,0 +1,136 @@
+"""An operator as code: its TE with open extents, scheduled and lowered as in a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, te, tirx
+from tvm.ir import Var
+
+from ..errors import CompileError
+from ..schedules import Scheduled, schedule_function
+from ..target import TargetSpec
+from ..tir_pipeline import TIR_PIPELINE
+from .operator import Operator, dtype_of
+from .signature import Extent, OpenType, Signature, describe
+
+#: The most that an alignment of a tensor's first element is made use of, in bytes.
+_ALIGN_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled function: it takes the inputs that are given, then the outputs."""
+
+    module: tvm.runtime.Module
+    name: str
+    scheduled: Scheduled
+
+
+def build(
+    operator: Operator,
+    signature: Signature,
+    attributes: Mapping[str, Any],
+    results: Sequence[int],
+    target: TargetSpec,
+    knobs: Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile an operator for tensors of any open extents.
+
+    Parameters
+    ----------
+    operator, attributes
+        What is computed; the attributes are complete.
+    signature
+        Of the inputs.
+    results
+        Positions of the outputs that are wanted.
+    target, knobs
+        As for networks.
+
+    Raises
+    ------
+    CompileError
+        If there is no schedule for it, or no code can be generated.
+    """
+    attempt = f"Compiling {operator.name}({describe(operator, signature)}) for {target.kind}"
+    name = operator.name.lower()
+    try:
+        with target.tvm_target:
+            function = _function_of(operator, signature, attributes, results)
+            scheduled = schedule_function(function, target, knobs, name)
+            named = scheduled.schedule.mod["main"].with_attrs(
+                {"global_symbol": name, "tirx.noalias": True, "tirx.is_scheduled": True}
+            )
+            module = tvm.tirx.build(
+                IRModule({name: named}), target=target.tvm_target, pipeline=TIR_PIPELINE
+            )
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise CompileError(f"{attempt} failed: {lines[-1]}") from error
+    return Program(module, name, scheduled)
+
+
+def _function_of(
+    operator: Operator,
+    signature: Signature,
+    attributes: Mapping[str, Any],
+    results: Sequence[int],
+) -> tirx.PrimFunc:
+    """The operator's function of the inputs that are given and the results that are wanted."""
+    extents: dict[str, tirx.Var] = {}
+
+    def number(extent: Extent) -> Any:
+        if extent.name is None:
+            return extent.number
+        # 32 bits: GPUs count in these, and a tensor of more elements is refused at the call.
+        variable = extents.setdefault(extent.name, tirx.Var(extent.name, "int32"))
+        return variable + extent.number if extent.number else variable
+
+    inputs = [
+        None if kind is None
+        else te.placeholder([number(e) for e in kind.shape], kind.dtype, operand.name)
+        for operand, kind in zip(operator.inputs, signature, strict=True)
+    ]  # fmt: skip
+    computed = operator.compute(inputs, attributes)
+    given = [tensor for tensor in inputs if tensor is not None]
+    function = te.create_prim_func([*given, *(computed[index] for index in results)])
+    return _aligned(function)
+
+
+def alignment(kind: OpenType) -> int:
+    """What the address of an input must be a multiple of: its rows are vectors."""
+    last = kind.shape[-1].number if kind.shape and kind.shape[-1].name is None else 1
+    return _alignment(kind.dtype, last)
+
+
+def _alignment(dtype: str, last: int) -> int:
+    # The largest power of two in the row's length.
+    return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (last & -last or 1))
+
+
+def _aligned(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let parameters be aligned to their rows and no more.
+
+    TVM would count on 64 bytes, which arrays of others, and parts of them, have not.
+    """
+    changed = {
+        param: tirx.decl_buffer(
+            param.shape,
+            param.dtype,
+            param.name,
+            data_alignment=_alignment(
+                str(param.dtype),
+                int(param.shape[-1])
+                if len(param.shape) and isinstance(param.shape[-1], tirx.IntImm)
+                else 1,
+            ),
+        )
+        for param in function.params
+    }
+    body = tvm_ffi.structural_map(function.body, (Var, lambda var: changed.get(var, var)))
+    return tirx.PrimFunc(list(changed.values()), body, function.ret_type, function.attrs)

@@ -1,0 +1,169 @@
+"""What an operator is compiled for when extents are left open: dtypes, ranks, names of extents.
+
+A signature is written ``float32[B, M, 4]``: extents of one name are the same number, whichever it
+is at a call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import OperatorError
+from ..tensors import TensorType
+from .operator import Operand, Operator
+
+_TYPE = re.compile(r"(\w+)(?:\[(.*)\])?")
+_EXTENT = re.compile(r"([A-Za-z_]\w*)(?:\s*\+\s*(\d+))?|(\d+)")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """An extent: a number, a name, or a name and a number more."""
+
+    name: str | None
+    number: int = 0
+
+    def __str__(self) -> str:
+        if self.name is None:
+            return str(self.number)
+        return f"{self.name} + {self.number}" if self.number else self.name
+
+
+@dataclass(frozen=True)
+class OpenType:
+    """A dtype, and extents that may be left open."""
+
+    dtype: str
+    shape: tuple[Extent, ...]
+
+    def accepts(self, kind: TensorType) -> bool:
+        """Whether a tensor's dtype, rank and fixed extents are these."""
+        return (
+            kind.dtype == self.dtype
+            and len(kind.shape) == len(self.shape)
+            and all(
+                e.name is not None or e.number == n
+                for e, n in zip(self.shape, kind.shape, strict=True)
+            )
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+#: One item an input; ``None`` for one that is left out.
+Signature = tuple[OpenType | None, ...]
+
+
+def read_signature(operator: Operator, given: Mapping[str, str]) -> Signature:
+    """A signature from texts by the inputs' names.
+
+    Parameters
+    ----------
+    operator
+        Whose inputs they are.
+    given
+        ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first.
+        Required inputs that are not named have their first dtype and shape.
+
+    Raises
+    ------
+    OperatorError
+        If there is no such input, or a text is no type of it.
+    """
+    for name in given:
+        if name not in (operand.name for operand in operator.inputs):
+            raise OperatorError(
+                f"Compiling {operator.name} failed: it has no input {name!r}; it has "
+                f"{', '.join(operand.name for operand in operator.inputs)}.",
+                remedy="Check the name.",
+            )
+    return _with_bound_names(
+        operator,
+        [
+            None if operand.optional and operand.name not in given
+            else _read(operator, operand, given.get(operand.name, operand.dtypes[0]))
+            for operand in operator.inputs
+        ],
+    )  # fmt: skip
+
+
+def signature_of(operator: Operator, types: Sequence[TensorType | None]) -> Signature:
+    """The signature that tensors of these types have, whatever their open extents are."""
+    return _with_bound_names(
+        operator,
+        [
+            None if kind is None else OpenType(kind.dtype, _shape(operand, len(kind.shape)))
+            for operand, kind in zip(operator.inputs, types, strict=True)
+        ],
+    )
+
+
+def describe(operator: Operator, signature: Signature) -> str:
+    """The inputs of a signature, for messages."""
+    pairs = zip(operator.inputs, signature, strict=True)
+    return ", ".join(f"{operand.name} {kind}" for operand, kind in pairs if kind is not None)
+
+
+def _read(operator: Operator, operand: Operand, text: str) -> OpenType:
+    found = _TYPE.fullmatch(text.strip())
+    if found is None or found[1] not in operand.dtypes:
+        raise OperatorError(
+            f"Compiling {operator.name} for the input {operand.name} as {text!r} failed: expected "
+            f"{' or '.join(operand.dtypes)}, or one with extents such as "
+            f"{operand.dtypes[0]}[{(operand.shapes or ('N',))[0]}].",
+            remedy="Write the input's type in this form.",
+        )
+    if found[2] is not None:
+        return OpenType(found[1], _extents(found[2]))
+    if not operand.shapes:
+        raise OperatorError(
+            f"Compiling {operator.name} failed: nothing tells the rank of the input "
+            f"{operand.name}.",
+            remedy=f'Give it with extents, for example "{found[1]}[N, 4]".',
+        )
+    return OpenType(found[1], _extents(operand.shapes[0]))
+
+
+def _shape(operand: Operand, rank: int) -> tuple[Extent, ...]:
+    """The declared shape of this rank; without one, an extent of its own for each axis."""
+    for text in operand.shapes:
+        if len(shape := _extents(text)) == rank:
+            return shape
+    return tuple(Extent(f"{operand.name}_{axis}") for axis in range(rank))
+
+
+def _extents(text: str) -> tuple[Extent, ...]:
+    """Read ``B, M + 1, 4``."""
+    shape = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if not (found := _EXTENT.fullmatch(part)):
+            raise OperatorError(
+                f"The extent {part!r} in {text!r} was not understood.",
+                remedy="Write a number, a name, or a name and a number more, such as B + 1.",
+            )
+        name, more, number = found.groups()
+        shape.append(Extent(name, int(number or more or 0)))
+    return tuple(shape)
+
+
+def _with_bound_names(operator: Operator, types: Sequence[OpenType | None]) -> Signature:
+    """The same, with names of their own for sums of a name that is no extent by itself.
+
+    Only an extent itself tells a compiled function what its name stands for.
+    """
+    bound = {e.name for kind in types if kind for e in kind.shape if not e.number}
+    result: list[OpenType | None] = []
+    for operand, kind in zip(operator.inputs, types, strict=True):
+        if kind is None:
+            result.append(None)
+            continue
+        shape = tuple(
+            extent if extent.name is None or extent.name in bound
+            else Extent(f"{operand.name}_{axis}")
+            for axis, extent in enumerate(kind.shape)
+        )  # fmt: skip
+        result.append(OpenType(kind.dtype, shape))
+    return tuple(result)
