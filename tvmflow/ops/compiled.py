@@ -10,14 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tvm
 
 from ..deploy.boundary import translate
+from ..deploy.session import find_device
 from ..errors import InputError, OperatorError
 from ..target import TargetSpec, resolve
 from ..tensors import TensorType
+from ..texture.scope import HALF_BUFFER
 from . import OPERATORS
 from .exchange import Shared, address_of, is_on_host, on_host, shared, tensor_of, type_of
-from .operator import Operator
+from .operator import Operator, dtype_of
+from .program import alignment, build, in_half
 from .signature import Signature, describe, read_signature
 
 #: Compiled functions count elements in 32 bits.
@@ -114,10 +118,6 @@ class CompiledOperator:
         knobs: Mapping[str, Any] | None = None,
         device_index: int = 0,
     ):
-        # Not at the top: both import TVM.
-        from ..deploy.session import find_device
-        from .program import alignment, build
-
         self.operator = operator
         self.target = target
         self.signature = signature
@@ -126,7 +126,8 @@ class CompiledOperator:
         self.program = build(operator, signature, self.attributes, self.results, target, knobs)
         self._function = self.program.module[self.program.name]
         self._device = find_device(target.kind, device_index, f"Running {operator.name}")
-        self._alignment = [1 if kind is None else alignment(kind) for kind in signature]
+        #: What the address of each input must be a multiple of.
+        self.alignments = [1 if kind is None else alignment(kind) for kind in signature]
 
     def __call__(self, *inputs: Any, check: bool = False, **named: Any) -> tuple[Any, ...]:
         """Compute the operator.
@@ -157,17 +158,21 @@ class CompiledOperator:
                 self.operator.inputs, self._in_order(inputs, named), strict=True
             )
         ]
-        types = self.result_types([None if v is None else type_of(v) for v in values])
+        kinds = self.result_types([None if v is None else type_of(v) for v in values])
         self.look_at([None if v is None else _values(v, check) for v in values])
         tensors = [
             self._bring(value, aligned)
-            for value, aligned in zip(values, self._alignment, strict=True)
+            for value, aligned in zip(values, self.alignments, strict=True)
             if value is not None
         ]
-        results = [self._empty(kind) for kind in types]
-        self.run(tensors, results)
+        results = [self._empty(kind) for kind in kinds]
+        if any(kind.elements for kind in kinds):
+            self.run(tensors, results)
         if all(value is None or isinstance(value, np.ndarray) for value in values):
-            return tuple(result.numpy() for result in results)
+            return tuple(
+                result.numpy().astype(dtype_of(kind.dtype), copy=False)
+                for result, kind in zip(results, kinds, strict=True)
+            )
         self._device.sync()
         return tuple(results)
 
@@ -242,23 +247,25 @@ class CompiledOperator:
     def _bring(self, value: Any, aligned: int) -> Any:
         """A tensor on the device; the same memory, where it can be used as it is."""
         if isinstance(value, np.ndarray):
-            here = self.target.kind == "llvm"
+            here = self.target.kind == "llvm" and value.size
             if here and address_of(value) % aligned == 0:
                 return tensor_of(value)
-            if not here or value.size:
-                return self._empty(type_of(value)).copyfrom(value)
-            return self._empty(type_of(value))
+            brought = self._empty(type_of(value))
+            return brought.copyfrom(value.astype(brought.dtype, copy=False))
         in_place = value.device == self._device
         # What OpenCL's tensors have instead of an address is none.
         if in_place and (self.target.kind == "opencl" or address_of(value) % aligned == 0):
             return value
+        if in_half(str(value.dtype), self.target):
+            return self._bring(value.numpy(), aligned)
         brought = self._empty(type_of(value))
         value.copyto(brought)
         return brought
 
     def _empty(self, kind: TensorType) -> Any:
-        import tvm
-
+        """Memory on the device."""
+        if in_half(kind.dtype, self.target):
+            return tvm.runtime.empty(kind.shape, "float32", self._device, mem_scope=HALF_BUFFER)
         return tvm.runtime.empty(kind.shape, kind.dtype, self._device)
 
 

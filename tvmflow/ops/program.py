@@ -11,9 +11,11 @@ import tvm_ffi
 from tvm import IRModule, te, tirx
 from tvm.ir import Var
 
+from .. import opencl_source  # noqa: F401 (registers its callback with TVM)
 from ..errors import CompileError
 from ..schedules import Scheduled, schedule_function
 from ..target import TargetSpec
+from ..texture.scope import HALF_BUFFER
 from ..tir_pipeline import TIR_PIPELINE
 from .operator import Operator, dtype_of
 from .signature import Extent, OpenType, Signature, describe
@@ -61,7 +63,7 @@ def build(
     name = operator.name.lower()
     try:
         with target.tvm_target:
-            function = _function_of(operator, signature, attributes, results)
+            function = _function_of(operator, signature, attributes, results, target)
             scheduled = schedule_function(function, target, knobs, name)
             named = scheduled.schedule.mod["main"].with_attrs(
                 {"global_symbol": name, "tirx.noalias": True, "tirx.is_scheduled": True}
@@ -80,6 +82,7 @@ def _function_of(
     signature: Signature,
     attributes: Mapping[str, Any],
     results: Sequence[int],
+    target: TargetSpec,
 ) -> tirx.PrimFunc:
     """The operator's function of the inputs that are given and the results that are wanted."""
     extents: dict[str, tirx.Var] = {}
@@ -91,15 +94,31 @@ def _function_of(
         variable = extents.setdefault(extent.name, tirx.Var(extent.name, "int32"))
         return variable + extent.number if extent.number else variable
 
-    inputs = [
-        None if kind is None
-        else te.placeholder([number(e) for e in kind.shape], kind.dtype, operand.name)
-        for operand, kind in zip(operator.inputs, signature, strict=True)
-    ]  # fmt: skip
-    computed = operator.compute(inputs, attributes)
-    given = [tensor for tensor in inputs if tensor is not None]
-    function = te.create_prim_func([*given, *(computed[index] for index in results)])
-    return _aligned(function)
+    def placeholders(narrow: bool) -> list[te.Tensor | None]:
+        return [
+            None if kind is None
+            else te.placeholder(
+                [number(e) for e in kind.shape],
+                "float32" if narrow and in_half(kind.dtype, target) else kind.dtype,
+                operand.name,
+            )
+            for operand, kind in zip(operator.inputs, signature, strict=True)
+        ]  # fmt: skip
+
+    plain, inputs = placeholders(False), placeholders(True)
+    typed, computed = (operator.compute(tensors, attributes) for tensors in (plain, inputs))
+    parameters = [(tensor, inputs[i]) for i, tensor in enumerate(plain) if tensor is not None]
+    parameters += [(typed[i], computed[i]) for i in results]
+    function = te.create_prim_func([tensor for _, tensor in parameters])
+    return _as_stored(function, [in_half(str(tensor.dtype), target) for tensor, _ in parameters])
+
+
+def in_half(dtype: str, target: TargetSpec) -> bool:
+    """Whether a tensor of a dtype is one of fp32 to kernels, in memory of 16 bits.
+
+    OpenCL C has conversions of it on every device, and arithmetic in half on some only.
+    """
+    return dtype == "float16" and target.kind == "opencl"
 
 
 def alignment(kind: OpenType) -> int:
@@ -113,24 +132,21 @@ def _alignment(dtype: str, last: int) -> int:
     return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (last & -last or 1))
 
 
-def _aligned(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let parameters be aligned to their rows and no more.
+def _as_stored(function: tirx.PrimFunc, halves: Sequence[bool]) -> tirx.PrimFunc:
+    """Give parameters their scopes, and let them be aligned to their rows and no more.
 
     TVM would count on 64 bytes, which arrays of others, and parts of them, have not.
     """
-    changed = {
-        param: tirx.decl_buffer(
+    changed = {}
+    for param, half in zip(function.params, halves, strict=True):
+        last = param.shape[-1] if len(param.shape) else 1
+        row = int(last) if isinstance(last, int | tirx.IntImm) else 1
+        changed[param] = tirx.decl_buffer(
             param.shape,
             param.dtype,
             param.name,
-            data_alignment=_alignment(
-                str(param.dtype),
-                int(param.shape[-1])
-                if len(param.shape) and isinstance(param.shape[-1], tirx.IntImm)
-                else 1,
-            ),
+            scope=HALF_BUFFER if half else "",
+            data_alignment=_alignment(str(param.dtype), row),
         )
-        for param in function.params
-    }
     body = tvm_ffi.structural_map(function.body, (Var, lambda var: changed.get(var, var)))
     return tirx.PrimFunc(list(changed.values()), body, function.ret_type, function.attrs)

@@ -1,0 +1,347 @@
+"""Custom operators in PyTorch: differentiable, without copies, inside ``torch.compile``, too.
+
+>>> from tvmflow.ops.torch import giou_loss
+>>> loss = 1 - giou_loss(boxes, target, count)
+>>> loss.backward()
+
+Every operator with a gradient becomes ``torch.ops.tvmflow.NAME``, an operator of
+``torch.library`` whose kernels are compiled at the first call with a combination of dtypes and
+ranks, for whatever extents.  They run on the tensors' device (the CPU or CUDA, on PyTorch's
+current stream), reading and writing PyTorch's memory.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import InputError
+from ..target import resolve
+from ..tensors import TensorType
+from .compiled import CompiledOperator, find_operator
+from .operator import Operator
+from .ragged import LANES, Ragged
+from .signature import signature_of
+
+#: Targets of PyTorch's kinds of devices.
+_TARGETS = {"cpu": "llvm", "cuda": "cuda"}
+_SCHEMA_TYPES = {float: "float", int: "int", str: "str"}
+
+_lock = threading.Lock()
+_compiled: dict[Any, CompiledOperator] = {}
+_functions: dict[str, Any] = {}
+
+
+def giou(pred: torch.Tensor, target: torch.Tensor, epsilon: float = 1e-5) -> torch.Tensor:
+    """GIoU of pairs of boxes x1 y1 x2 y2.
+
+    Parameters
+    ----------
+    pred, target
+        Boxes ``[B, M, 4]`` or ``[M, 4]`` in fp32, fp16 or bf16.
+    epsilon
+        What is added to areas that are divided by.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[B, M]`` or ``[M]``.
+
+    Raises
+    ------
+    OperatorError, ShapeError
+        If shapes or dtypes do not fit.
+    """
+    return torch_operator("GIoU")(pred, target, epsilon=epsilon)[0]
+
+
+def giou_loss(
+    pred: torch.Tensor,
+    target: torch.Tensor,
+    count: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
+    offsets: torch.Tensor | None = None,
+    epsilon: float = 1e-5,
+    *,
+    check: bool = False,
+) -> torch.Tensor:
+    """The mean of GIoU over the valid boxes of a batch, 0 where there is none.
+
+    Parameters
+    ----------
+    pred
+        Boxes ``[B, M, 4]`` (x1 y1 x2 y2) in fp32, fp16 or bf16.
+    target
+        Boxes of the same shape and dtype; with ``offsets`` packed, ``[P, 4]``.
+    count
+        How many boxes of each sample are valid, the first ones: int32 or int64 ``[B]``.
+    mask
+        Which boxes are valid: bool or uint8 ``[B, M]``.
+    offsets
+        Where the packed boxes of each sample begin and end: int32 or int64 ``[B + 1]``.
+        At most one of these is given; without any, a box is valid where its target's y2 is
+        above 0.
+    epsilon
+        What is added to areas that are divided by.
+    check
+        Whether counts and offsets on a GPU are copied to the host for a look at their values,
+        which takes a synchronisation; those in the host's memory always are looked at.
+
+    Returns
+    -------
+    torch.Tensor
+        A scalar of the dtype of ``pred``.
+
+    Raises
+    ------
+    InputError, OperatorError, ShapeError
+        If shapes, dtypes, or values of integers in the host's memory do not fit.
+    """
+    if check:
+        look_at("GIoULoss", pred, target, count, mask, offsets, epsilon=epsilon)
+    operator = torch_operator("GIoULoss")
+    return operator(pred, target, count, mask, offsets, epsilon=epsilon)[0]
+
+
+def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attributes: Any) -> None:
+    """Check values of an operator's integer inputs, wherever they are.
+
+    Raises
+    ------
+    InputError
+        If one is out of range.
+    """
+    operator = find_operator(operator)
+    if operator.check is not None:
+        known = [None if t is None else _values(t.cpu()) for t in tensors]
+        operator.check(known, operator.complete(attributes))
+
+
+def to_device(batch: Ragged, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed boxes and offsets of a ragged batch on a device, by one copy.
+
+    Returns
+    -------
+    packed, offsets
+        ``[P, 4]`` and int32 ``[B + 1]``, views of one tensor.
+    """
+    host = torch.from_numpy(batch.buffer)
+    buffer = host if torch.device(device).type == "cpu" else host.to(device)
+    packed = buffer[: batch.box_bytes].view(getattr(torch, batch.dtype))
+    return packed.view(batch.rows, LANES), buffer[batch.box_bytes :].view(torch.int32)
+
+
+def torch_operator(operator: Operator | str) -> Callable[..., list[torch.Tensor]]:
+    """An operator as a function of tensors and, by name, its attributes.
+
+    It is registered with ``torch.library`` when it is first asked for, and its gradient with it.
+
+    Parameters
+    ----------
+    operator
+        An operator, or the name of one in `tvmflow.ops.OPERATORS`.
+
+    Returns
+    -------
+    Callable
+        From the inputs, ``None`` for an optional one that is left out, to the outputs.
+
+    Raises
+    ------
+    OperatorError
+        If there is no such operator.
+    """
+    operator = find_operator(operator)
+    with _lock:
+        return _registered(operator)
+
+
+def _registered(operator: Operator) -> Any:
+    name = _snake_case(operator.name)
+    if name not in _functions:
+        _functions[name] = _register(operator, name)
+    return _functions[name]
+
+
+# -- registration -------------------------------------------------------------------------
+
+
+def _register(operator: Operator, name: str) -> Any:
+    """An operator of ``torch.library``: it returns those results that are wanted."""
+
+    def run(*arguments: Any) -> list[torch.Tensor]:
+        tensors, attributes, wanted = _split(operator, arguments)
+        return _run(operator, tensors, attributes, wanted)
+
+    def fake(*arguments: Any) -> list[torch.Tensor]:
+        tensors, attributes, wanted = _split(operator, arguments)
+        kinds = operator.result_types([_type(t) for t in tensors], attributes)
+        device = _device(operator, tensors)
+        return [_empty(kinds[index], device) for index in wanted]
+
+    function = torch.library.custom_op(
+        f"tvmflow::{name}", run, mutates_args=(), schema=_schema(operator)
+    )
+    function.register_fake(fake)
+    if operator.gradient is not None:
+        _register_gradient(operator, operator.gradient, function)
+
+    def call(*tensors: Any, results: Sequence[int] | None = None, **attributes: Any) -> Any:
+        padded = [*tensors, *[None] * (len(operator.inputs) - len(tensors))]
+        given = operator.complete(attributes)
+        wanted = range(len(operator.outputs)) if results is None else results
+        return function(*padded, *given.values(), list(wanted))
+
+    return call
+
+
+def _register_gradient(operator: Operator, gradient: Operator, function: Any) -> None:
+    """How an operator is differentiated: by its gradient operator, for what is asked."""
+    backward_of = _registered(gradient)
+    inputs = [operand.name for operand in operator.inputs]
+    outputs = [operand.name for operand in operator.outputs]
+    #: Positions of the results of the gradient by the inputs that they are gradients of.
+    position = {name: index for index, name in enumerate(operator.differentiable)}
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+        tensors, ctx.attributes, ctx.wanted = _split(operator, inputs)
+        known = dict(
+            zip(names, (*tensors, *_spread(output, ctx.wanted, len(outputs))), strict=True)
+        )
+        ctx.save_for_backward(*(known[name] for name in kept))
+
+    def backward(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+        known = dict(zip(kept, ctx.saved_tensors, strict=True))
+        of_outputs = _spread(grads, ctx.wanted, len(outputs))
+        known |= {f"grad_{name}": g for name, g in zip(outputs, of_outputs, strict=True)}
+        asked = [name for name in position if ctx.needs_input_grad[inputs.index(name)]]
+        arguments = [known[operand.name] for operand in gradient.inputs]
+        attributes = {name: ctx.attributes[name] for name in gradient.attributes}
+        results = backward_of(*arguments, results=[position[n] for n in asked], **attributes)
+        found = dict(zip(asked, results, strict=True))
+        left = len(operator.attributes) + 1
+        return (*(found.get(name) for name in inputs), *[None] * left)
+
+    names = [*inputs, *outputs]
+    kept = [operand.name for operand in gradient.inputs if operand.name in names]
+    function.register_autograd(backward, setup_context=keep)
+
+
+def _schema(operator: Operator) -> str:
+    """The operator's signature in PyTorch's notation; the last argument says what is wanted."""
+    inputs = [f"Tensor{'?' if o.optional else ''} {o.name}" for o in operator.inputs]
+    attributes = [f"{_schema_type(v)} {name}" for name, v in operator.attributes.items()]
+    return f"({', '.join([*inputs, *attributes, 'int[] results'])}) -> Tensor[]"
+
+
+def _schema_type(default: Any) -> str:
+    if isinstance(default, tuple):
+        return f"{_SCHEMA_TYPES[type(default[0])]}[]"
+    return _SCHEMA_TYPES[type(default)]
+
+
+def _snake_case(name: str) -> str:
+    """``GIoULossGrad`` as ``giou_loss_grad``: IoU is one word."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("IoU", "iou")).lower()
+
+
+def _split(operator: Operator, arguments: Sequence[Any]) -> tuple[Any, dict[str, Any], list[int]]:
+    """Tensors, attributes and wanted results of the arguments of a registered operator."""
+    count = len(operator.inputs)
+    attributes = dict(zip(operator.attributes, arguments[count:-1], strict=True))
+    return arguments[:count], attributes, arguments[-1]
+
+
+def _spread(found: Sequence[Any], places: Sequence[int], length: int) -> list[Any]:
+    """Values at their places, ``None`` elsewhere."""
+    by_place = dict(zip(places, found, strict=True))
+    return [by_place.get(index) for index in range(length)]
+
+
+# -- a call -------------------------------------------------------------------------------
+
+
+def _run(
+    operator: Operator, tensors: Sequence[Any], attributes: dict[str, Any], wanted: Sequence[int]
+) -> list[torch.Tensor]:
+    device = _device(operator, tensors)
+    types = [_type(t) for t in tensors]
+    compiled = _compiled_for(operator, types, attributes, wanted, device)
+    kinds = compiled.result_types(types)
+    compact = [
+        None if tensor is None else _compact(tensor.detach(), aligned)
+        for tensor, aligned in zip(tensors, compiled.alignments, strict=True)
+    ]
+    compiled.look_at([_values(t) for t in compact])
+    results = [_empty(kind, device) for kind in kinds]
+    if any(result.numel() for result in results):
+        compiled.run([t for t in compact if t is not None], results)
+    return results
+
+
+def _compact(tensor: torch.Tensor, aligned: int) -> torch.Tensor:
+    """The tensor, or a copy where its memory is not as compiled code reads it."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % aligned == 0 else tensor.clone()
+
+
+def _compiled_for(
+    operator: Operator,
+    types: Sequence[TensorType | None],
+    attributes: dict[str, Any],
+    wanted: Sequence[int],
+    device: torch.device,
+) -> CompiledOperator:
+    """The program for such tensors; compiled, if it is the first call with them."""
+    shapes = tuple(None if kind is None else (kind.dtype, len(kind.shape)) for kind in types)
+    key = (operator.name, shapes, tuple(attributes.items()), tuple(wanted), device)
+    found = _compiled.get(key)
+    if found is None:
+        # What does not fit together is not compiled.
+        operator.result_types(types, attributes)
+        with _lock:
+            if key not in _compiled:
+                _compiled[key] = CompiledOperator(
+                    operator, resolve(_TARGETS[device.type]), signature_of(operator, types),
+                    results=wanted, attributes=attributes, device_index=device.index or 0,
+                )  # fmt: skip
+            found = _compiled[key]
+    return found
+
+
+def _device(operator: Operator, tensors: Sequence[Any]) -> torch.device:
+    """The device that all tensors are on."""
+    devices = {t.device for t in tensors if t is not None}
+    if len(devices) != 1 or next(iter(devices)).type not in _TARGETS:
+        places = ", ".join(
+            f"{operand.name} on {tensor.device}"
+            for operand, tensor in zip(operator.inputs, tensors, strict=True)
+            if tensor is not None
+        )
+        raise InputError(
+            f"{operator.name} is given {places}; expected all on the CPU or on one CUDA device.",
+            remedy="Move them there with tensor.to(device).",
+        )
+    return next(iter(devices))
+
+
+def _type(tensor: torch.Tensor | None) -> TensorType | None:
+    """Shape and dtype; extents may be PyTorch's symbols."""
+    if tensor is None:
+        return None
+    return TensorType(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _empty(kind: TensorType, device: torch.device) -> torch.Tensor:
+    return torch.empty(kind.shape, dtype=getattr(torch, kind.dtype), device=device)
+
+
+def _values(tensor: torch.Tensor | None) -> Any:
+    """Integers in the host's memory, as an array."""
+    if tensor is None or tensor.device.type != "cpu" or tensor.dtype.is_floating_point:
+        return None
+    return tensor.numpy()
