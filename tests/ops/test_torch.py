@@ -73,9 +73,9 @@ def test_memory_is_shared(monkeypatch):
     seen = []
     run = CompiledOperator.run
 
-    def record(self, inputs, outputs):
+    def record(self, inputs, outputs, own):
         seen.append([t.data_ptr() for t in (*inputs, *outputs)])
-        run(self, inputs, outputs)
+        run(self, inputs, outputs, own)
 
     monkeypatch.setattr(CompiledOperator, "run", record)
     shifted = ops.torch_operator(SHIFTED)

@@ -30,7 +30,7 @@ def hoist_workspaces(mod: IRModule) -> IRModule:
     calls: dict[str, tuple[tvm.ir.GlobalVar, list[Any]]] = {}
     for gv, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc):
-            changed, workspaces = _with_workspaces(function)
+            changed, workspaces = with_workspaces(function)
             calls[gv.name_hint] = builder.add_func(changed, gv.name_hint), workspaces
     functions = dict(builder.get().functions.items())
     for gv, function in mod.functions.items():
@@ -82,8 +82,8 @@ def _tensor(buffer: Any) -> Any:
     return relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype))
 
 
-def _with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
-    """A function with the device's memory that it allocates as parameters, and these."""
+def with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
+    """A scheduled function with the device's memory that it allocates as parameters, and these."""
     body = function.body
     if not (isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"):
         return function, []

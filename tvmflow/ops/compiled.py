@@ -167,7 +167,7 @@ class CompiledOperator:
         ]
         results = [self._empty(kind) for kind in kinds]
         if any(kind.elements for kind in kinds):
-            self.run(tensors, results)
+            self.run(tensors, results, [self._empty(kind) for kind in self.workspaces])
         if all(value is None or isinstance(value, np.ndarray) for value in values):
             return tuple(
                 result.numpy().astype(dtype_of(kind.dtype), copy=False)
@@ -211,7 +211,14 @@ class CompiledOperator:
         if self.operator.check is not None:
             self.operator.check(arrays, self.attributes)
 
-    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    @property
+    def workspaces(self) -> tuple[TensorType, ...]:
+        """Memory that kernels pass values in while a call runs."""
+        return self.program.workspaces
+
+    def run(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], workspaces: Sequence[Any] = ()
+    ) -> None:
         """Compute into tensors that exist, without any check.
 
         Parameters
@@ -220,9 +227,11 @@ class CompiledOperator:
             Those that are given, in order: contiguous tensors on the device.
         outputs
             Those that are wanted.
+        workspaces
+            Tensors as `workspaces` says.
         """
         try:
-            self._function(*inputs, *outputs)
+            self._function(*inputs, *outputs, *workspaces)
         except Exception as error:
             attempt = f"Running {self.operator.name}"
             if (translated := translate(error, attempt, self.target.kind)) is not None:

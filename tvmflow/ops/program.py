@@ -13,8 +13,10 @@ from tvm.ir import Var
 
 from .. import opencl_source  # noqa: F401 (registers its callback with TVM)
 from ..errors import CompileError
+from ..graph.workspaces import with_workspaces
 from ..schedules import Scheduled, schedule_function
 from ..target import TargetSpec
+from ..tensors import TensorType
 from ..texture.scope import HALF_BUFFER
 from ..tir_pipeline import TIR_PIPELINE
 from .operator import Operator, dtype_of
@@ -26,11 +28,16 @@ _ALIGN_BYTES = 64
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled function: it takes the inputs that are given, then the outputs."""
+    """A compiled function.
+
+    It takes the inputs that are given, the outputs, and memory that kernels pass values in:
+    TVM would take that from a pool of the thread, which knows nothing of a library's streams.
+    """
 
     module: tvm.runtime.Module
     name: str
     scheduled: Scheduled
+    workspaces: tuple[TensorType, ...]
 
 
 def build(
@@ -65,7 +72,10 @@ def build(
         with target.tvm_target:
             function = _function_of(operator, signature, attributes, results, target)
             scheduled = schedule_function(function, target, knobs, name)
-            named = scheduled.schedule.mod["main"].with_attrs(
+            lowered, own = scheduled.schedule.mod["main"], []
+            if target.is_gpu_kernel:
+                lowered, own = with_workspaces(lowered)
+            named = lowered.with_attrs(
                 {"global_symbol": name, "tirx.noalias": True, "tirx.is_scheduled": True}
             )
             module = tvm.tirx.build(
@@ -74,7 +84,8 @@ def build(
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CompileError(f"{attempt} failed: {lines[-1]}") from error
-    return Program(module, name, scheduled)
+    workspaces = [TensorType(tuple(map(int, each.shape)), str(each.dtype)) for each in own]
+    return Program(module, name, scheduled, tuple(workspaces))
 
 
 def _function_of(

@@ -279,7 +279,9 @@ def _run(
     compiled.look_at([_values(t) for t in compact])
     results = [_empty(kind, device) for kind in kinds]
     if any(result.numel() for result in results):
-        compiled.run([t for t in compact if t is not None], results)
+        # From PyTorch's allocator, which knows what its streams still use.
+        own = [_empty(kind, device) for kind in compiled.workspaces]
+        compiled.run([t for t in compact if t is not None], results, own)
     return results
 
 
