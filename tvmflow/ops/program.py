@@ -72,7 +72,8 @@ def build(
         with target.tvm_target:
             function = _function_of(operator, signature, attributes, results, target)
             scheduled = schedule_function(function, target, knobs, name)
-            lowered, own = scheduled.schedule.mod["main"], []
+            lowered = scheduled.schedule.mod["main"]
+            own: list[Any] = []
             if target.is_gpu_kernel:
                 lowered, own = with_workspaces(lowered)
             named = lowered.with_attrs(
