@@ -6,24 +6,27 @@ import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import tvm_ffi
+
+if TYPE_CHECKING:
+    from tvmflow.ops.program import Program
+    from tvmflow.target import TargetSpec
 
 #: Forms of validity, with the dtypes of their inputs.
 FORMS: dict[str, dict[str, str]] = {
     "count": {"count": "int32"},
     "mask": {"mask": "bool"},
-    "offsets": {"target": "{dtype}[P, 4]", "offsets": "int32"},
+    "offsets": {"target": "float32[P, 4]", "offsets": "int32"},
 }
 #: Ways of skipping boxes that are not valid.
 SKIPS = ("none", "element", "warp", "list")
-DTYPES = ("float32", "float16")
 
 
 def compile_functions(folder: Path, target: str, arch: str) -> None:
-    """Compile the loss in every form, and its gradient by the prediction."""
+    """Compile the loss in every form with every way of skipping, and its gradient."""
     from cuda_code import keep_machine_code
 
     from tvmflow.target import resolve
@@ -31,47 +34,56 @@ def compile_functions(folder: Path, target: str, arch: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if target == "cuda":
         keep_machine_code(folder, arch)
+    spec = resolve(target)
     entries = []
-    for dtype in DTYPES:
-        for form in FORMS:
-            entries.append(_compile(folder, resolve(target), "GIoULoss", form, dtype))
-            entries.append(_compile(folder, resolve(target), "GIoULossGrad", form, dtype))
-            for skip in SKIPS:
-                entry = _compile(folder, resolve(target), "GIoULoss", form, dtype, skip)
-                entries += [entry] if entry else []
+    for form in FORMS:
+        loss = _build("GIoULoss", form, spec)
+        entries.append(_keep(folder, "GIoULoss", form, "", loss, spec))
+        gradient = _build("GIoULossGrad", form, spec)
+        entries.append(_keep(folder, "GIoULossGrad", form, "", gradient, spec))
+        for skip in SKIPS:
+            knobs = {**loss.scheduled.knobs, "skip": skip}
+            if _allowed(loss, knobs, spec):
+                program = _build("GIoULoss", form, spec, knobs)
+                entries.append(_keep(folder, "GIoULoss", form, skip, program, spec))
     content = {"target": target, "arch": arch, "machine": platform.machine(), "entries": entries}
     (folder / "functions.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _compile(
-    folder: Path, spec: Any, name: str, form: str, dtype: str, skip: str = ""
-) -> dict[str, Any] | None:
-    """One function; ``None`` where its schedule has no such way of skipping."""
+def _build(name: str, form: str, spec: TargetSpec, knobs: Any = None) -> Program:
+    """One function in fp32; of the gradients, that of the prediction."""
     from tvmflow.ops import OPERATORS
     from tvmflow.ops.program import build
     from tvmflow.ops.signature import read_signature
-    from tvmflow.tuning.building import link
 
     operator = OPERATORS[name]
-    given = {key: text.format(dtype=dtype) for key, text in FORMS[form].items()}
-    floats = [o.name for o in operator.inputs if "float16" in o.dtypes]
-    signature = read_signature(operator, {key: dtype for key in floats} | given)
-    attributes = operator.complete({})
-    # Gradients of the prediction alone: targets are data.
+    signature = read_signature(operator, FORMS[form])
     results = [0] if name == "GIoULossGrad" else [0, 1]
-    program = build(operator, signature, attributes, results, spec)
-    if skip:
-        knobs = {**program.scheduled.knobs, "skip": skip}
-        program = build(operator, signature, attributes, results, spec, knobs)
-        if program.scheduled.knobs["skip"] != skip:
-            return None
-    file = f"{name}-{form}-{dtype}-{skip or 'default'}"
-    link(program.module, folder / f"{file}.so", spec)
-    print(f"compiled {file}: {program.scheduled.family} {program.scheduled.knobs}")
-    workspaces = [(list(kind.shape), kind.dtype) for kind in program.workspaces]
-    return {"operator": name, "form": form, "dtype": dtype, "skip": skip, "file": f"{file}.so",
-            "function": program.name, "workspaces": workspaces,
-            "knobs": program.scheduled.knobs}  # fmt: skip
+    return build(operator, signature, operator.complete({}), results, spec, knobs)
+
+
+def _allowed(program: Program, knobs: Mapping[str, Any], spec: TargetSpec) -> bool:
+    """Whether the loss's schedule can skip that way."""
+    from tvmflow.schedules import masked_mean
+    from tvmflow.schedules.family import refusal
+
+    shape = masked_mean.Shape(**program.scheduled.shape)
+    return refusal(masked_mean, masked_mean.Knobs(**knobs), shape, spec.device) is None
+
+
+def _keep(
+    folder: Path, name: str, form: str, skip: str, program: Program, spec: TargetSpec
+) -> dict[str, Any]:
+    """Write a function's library; what is known of it."""
+    from tvmflow.tuning.building import link
+
+    scheduled = program.scheduled
+    file = "-".join(filter(None, (name, form, skip))) + ".so"
+    link(program.module, folder / file, spec)
+    print(f"compiled {file}: {scheduled.family} {scheduled.knobs}")
+    return {"operator": name, "form": form, "skip": skip, "file": file, "function": program.name,
+            "workspaces": [(kind.shape, kind.dtype) for kind in program.workspaces],
+            "knobs": scheduled.knobs}  # fmt: skip
 
 
 class Function:
@@ -100,17 +112,13 @@ class Functions:
             from cuda_code import use_machine_code
 
             use_machine_code(folder)
-        self._entries = {self._key(**e): e for e in self.manifest["entries"]}
+        self._entries = {(e["operator"], e["form"], e["skip"]): e for e in self.manifest["entries"]}
         self._folder = folder
         self._loaded: dict[Any, Function] = {}
 
-    @staticmethod
-    def _key(operator: str, form: str, dtype: str, skip: str, **_: Any) -> tuple[str, ...]:
-        return operator, form, dtype, skip
-
-    def has(self, form: str, dtype: str, skip: str) -> bool:
+    def has(self, form: str, skip: str) -> bool:
         """Whether the loss was compiled with a way of skipping."""
-        return ("GIoULoss", form, dtype, skip) in self._entries
+        return ("GIoULoss", form, skip) in self._entries
 
     def _get(self, *key: str) -> Function:
         if key not in self._loaded:
@@ -122,8 +130,7 @@ class Functions:
         pred = inputs[0]
         result = torch.empty((), dtype=pred.dtype, device=pred.device)
         valid = torch.empty((), dtype=torch.int32, device=pred.device)
-        dtype = str(pred.dtype).removeprefix("torch.")
-        self._get("GIoULoss", form, dtype, skip)(*inputs, result, valid)
+        self._get("GIoULoss", form, skip)(*inputs, result, valid)
         return result, valid
 
     def gradient(
@@ -131,6 +138,5 @@ class Functions:
     ) -> torch.Tensor:
         """The gradient by the prediction."""
         result = torch.empty_like(inputs[0])
-        dtype = str(inputs[0].dtype).removeprefix("torch.")
-        self._get("GIoULossGrad", form, dtype, "")(*inputs, valid, grad, result)
+        self._get("GIoULossGrad", form, "")(*inputs, valid, grad, result)
         return result

@@ -55,6 +55,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "MaxPool": _max_pool,
     "Neg": torch.neg,
     "Relu": F.relu,
+    "Reshape": lambda x, shape: x.reshape(shape.tolist()),
     "Softmax": lambda x, axis=-1: torch.softmax(x, axis),
 }
 
