@@ -81,13 +81,17 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
     return list(giou_reference.giou_gradients(pred, target, grad, attributes["epsilon"]))
 
 
-_INPUTS = (Operand("pred", FLOATS), Operand("target", FLOATS))
+_BOXES = ("B, M, 4", "M, 4")
+_INPUTS = (
+    Operand("pred", FLOATS, shapes=_BOXES),
+    Operand("target", FLOATS, shapes=_BOXES),
+)
 _GRADIENTS = (Operand("grad_pred", FLOATS), Operand("grad_target", FLOATS))
 
 GIOU_GRAD = Operator(
     "GIoUGrad",
     "Gradients of GIoU by the coordinates of both boxes.",
-    (*_INPUTS, Operand("grad_giou", FLOATS)),
+    (*_INPUTS, Operand("grad_giou", FLOATS, shapes=("B, M", "M"))),
     _GRADIENTS,
     _infer_gradient, _compute_gradient, _reference_gradient, ATTRIBUTES,
 )  # fmt: skip

@@ -131,12 +131,20 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
     return [by_pred.reshape(forms[0].shape), rows]
 
 
-_INPUTS = (Operand("pred", FLOATS), Operand("target", FLOATS), *FORMS)
+_INPUTS = (
+    Operand("pred", FLOATS, shapes=("B, M, 4", "M, 4")),
+    Operand("target", FLOATS, shapes=("B, M, 4", "P, 4")),
+    *FORMS,
+)
 
 GIOU_LOSS_GRAD = Operator(
     "GIoULossGrad",
     "Gradients of GIoULoss by the coordinates of both boxes.",
-    (*_INPUTS, Operand("valid", ("int32",)), Operand("grad_loss", FLOATS)),
+    (
+        *_INPUTS,
+        Operand("valid", ("int32",), shapes=("",)),
+        Operand("grad_loss", FLOATS, shapes=("",)),
+    ),
     (Operand("grad_pred", FLOATS), Operand("grad_target", FLOATS)),
     _infer_gradient, _compute_gradient, _reference_gradient, ATTRIBUTES,
 )  # fmt: skip

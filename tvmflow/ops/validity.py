@@ -21,9 +21,9 @@ from .operator import Operand, Types
 INTEGERS = ("int32", "int64")
 #: Inputs after ``pred`` and ``target``; a node has at most one of them.
 FORMS = (
-    Operand("count", INTEGERS, optional=True),
-    Operand("mask", ("bool", "uint8"), optional=True),
-    Operand("offsets", INTEGERS, optional=True),
+    Operand("count", INTEGERS, optional=True, shapes=("B",)),
+    Operand("mask", ("bool", "uint8"), optional=True, shapes=("B, M", "M")),
+    Operand("offsets", INTEGERS, optional=True, shapes=("B + 1",)),
 )
 
 Index = Sequence[tirx.Expr]
