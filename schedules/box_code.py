@@ -23,6 +23,8 @@ from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from .box_loops import sequence
+
 #: Coordinates of a box.
 COORDINATES = 4
 
@@ -40,7 +42,12 @@ class Code:
 
     #: From a tensor's load to an expression that reads a copy, or the same load.
     read: Callable[[Code, TensorLoad], Expr]
+    #: Private memory, allocated ahead of all statements.
+    memory: list[tirx.Stmt] = field(default_factory=list)
     statements: list[tirx.Stmt] = field(default_factory=list)
+    #: Of boxes in the lanes of a vector: the lane, and how many there are.
+    lane: tirx.Var | None = None
+    lanes: int = 1
     #: Values that have a name, and expressions for names that occur in code to come.
     values: list[tuple[Expr, tirx.Var]] = field(default_factory=list)
     names: list[tuple[tirx.Var, Expr]] = field(default_factory=list)
@@ -49,7 +56,12 @@ class Code:
 
     def nested(self) -> Code:
         """Code inside of this one: it knows the same, and what it adds is known there only."""
-        return Code(self.read, [], [*self.values], [*self.names], [*self.copies])
+        known = [*self.values], [*self.names], [*self.copies]
+        return Code(self.read, self.memory, [], self.lane, self.lanes, *known)
+
+    def finish(self) -> tirx.Stmt:
+        """All statements."""
+        return sequence([*self.memory, *self.statements])
 
     def lift(self, expr: Expr) -> Expr:
         """The expression without ``let``, whose values become statements.
@@ -70,7 +82,8 @@ class Code:
         if isinstance(expr, tirx.Not):
             return tirx.Not(self.lift(expr.a))
         if isinstance(expr, tirx.Cast):
-            return tirx.Cast(expr.ty.dtype, self.lift(expr.value))
+            value = self.lift(expr.value)
+            return value if value.ty == expr.ty else tirx.Cast(expr.ty.dtype, value)
         if isinstance(expr, Call) and not expr.op.same_as(_LAZY):
             return Call(expr.op, [self.lift(a) for a in expr.args], expr.attrs, ret_ty=expr.ty)
         return self._renamed(expr)
@@ -98,16 +111,25 @@ class Code:
         if isinstance(value, TensorLoad):
             self.statements.append(tirx.Bind(name, value))
             return name
-        memory = self.private(f"{var.name}_value", 1, str(value.ty.dtype))
-        self.statements.append(tirx.BufferStore(memory, value, [0]))
-        self.statements.append(tirx.Bind(name, tirx.BufferLoad(memory, [0])))
+        memory = self.private(f"{var.name}_value", (self.lanes,), str(value.ty.dtype))
+        place = [0 if self.lane is None else self.lane]
+        self.statements.append(tirx.BufferStore(memory, value, place))
+        self.statements.append(tirx.Bind(name, tirx.BufferLoad(memory, place)))
         return name
 
-    def private(self, name: str, numbers: int, dtype: str) -> Any:
+    def private(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Any:
         """New private memory."""
-        memory = tirx.decl_buffer((numbers,), dtype, name, scope="local")
-        self.statements.append(tirx.AllocBuffer(memory))
-        return memory
+        buffer = tirx.decl_buffer(tuple(shape), dtype, name, scope="local")
+        self.memory.append(tirx.AllocBuffer(buffer))
+        return buffer
+
+    def copied(self, load: TensorLoad) -> Any:
+        """The copy of the box that a load takes a coordinate of, or ``None``."""
+        *box, _ = load.indices
+        for tensor, index, copy in self.copies:
+            if tensor.same_as(load.source) and tvm_ffi.structural_equal(index, box):
+                return copy
+        return None
 
     def _renamed(self, expr: Expr) -> Expr:
         """An expression as it is, with names as they are here."""
@@ -121,6 +143,20 @@ def substituted(expr: Expr, values: Sequence[tuple[tirx.Var, Expr]]) -> Expr:
         return next((value for name, value in values if name.same_as(var)), var)
 
     return tvm_ffi.structural_map(expr, (tirx.Var, replace)) if values else expr
+
+
+def is_of_box(load: TensorLoad) -> bool:
+    """Whether a load takes a known coordinate of a box."""
+    if len(load.indices) < 2 or not isinstance(load.indices[-1], tirx.IntImm):
+        return False
+    extent = load.source.shape[-1]
+    return isinstance(extent, tirx.IntImm) and int(extent) == COORDINATES
+
+
+def in_fp32(value: Expr) -> Expr:
+    """A value before it is rounded to what it is stored in."""
+    narrow = isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == "float32"
+    return value.value if narrow else value.astype("float32")
 
 
 def choice(expr: Expr) -> tuple[Expr, Expr, Expr] | None:

@@ -1,15 +1,15 @@
-"""Loops over boxes: a box is read and written as one vector of four (a texel)."""
+"""Statements for one box: it is read and written as one vector of four, or one texel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from .box_code import COORDINATES, Code, Expr
-from .box_loops import loop, sequence
+from .box_code import COORDINATES, Code, Expr, in_fp32, is_of_box
+from .box_loops import loop
 from .box_nests import Nest, Output, emit
 
 
@@ -17,59 +17,42 @@ def box_statement(nest: Nest, box: Sequence[Expr]) -> tirx.Stmt:
     """What computes one box."""
 
     def write(code: Code, out: Output, values: list[Expr]) -> None:
-        at = _place(out, box) if out.row is None else [code.lift(out.row)]
+        at = out.place(box) if out.row is None else [code.lift(out.row)]
         if not out.whole:
             code.statements.append(tirx.BufferStore(out.tensor, values[0], at))
             return
-        result = code.private(f"{out.tensor.name}_box", COORDINATES, out.tensor.dtype)
+        result = code.private(f"{out.tensor.name}_box", (COORDINATES,))
         for corner, value in enumerate(values):
-            code.statements.append(tirx.BufferStore(result, value, [corner]))
+            code.statements.append(tirx.BufferStore(result, in_fp32(value), [corner]))
+        dtype = out.tensor.dtype
         code.statements.append(
-            loop(
-                tirx.const(COORDINATES, "int32"),
-                tirx.ForKind.VECTORIZED,
-                lambda k: tirx.BufferStore(out.tensor, tirx.BufferLoad(result, [k]), [*at, k]),
-                "k",
-            )
+            _vector(lambda k: tirx.BufferStore(out.tensor, result[k].astype(dtype), [*at, k]))
         )
 
     code = Code(_read_whole)
     emit(code, nest.at(box), write)
-    return sequence(code.statements)
-
-
-def stretch(nest: Nest, outer: Sequence[Expr], begin: Expr, length: Expr, vector: int) -> tirx.Stmt:
-    """The boxes of a sample from ``begin`` on."""
-    return loop(length, tirx.ForKind.SERIAL, lambda i: box_statement(nest, [*outer, begin + i]))
-
-
-def _place(out: Output, box: Sequence[Expr]) -> list[Expr]:
-    """The index of a box in an output; a nest that is flat counts on from the first row."""
-    rank = len(out.tensor.shape) - (1 if out.whole else 0)
-    return [*[tirx.const(0, "int32")] * (rank - len(box)), *box]
+    return code.finish()
 
 
 def _read_whole(code: Code, load: TensorLoad) -> Expr:
     """A coordinate of a copy of the whole box."""
-    if len(load.indices) < 2:
+    if not is_of_box(load):
         return load
     *box, corner = load.indices
-    extent = load.source.shape[-1]
-    if not (isinstance(corner, tirx.IntImm) and isinstance(extent, tirx.IntImm)):
-        return load
-    if int(extent) != COORDINATES:
-        return load
-    for tensor, index, copy in code.copies:
-        if tensor.same_as(load.source) and tvm_ffi.structural_equal(index, box):
-            return tirx.BufferLoad(copy, [corner])
-    copy = code.private(f"{load.source.name}_box", COORDINATES, load.source.dtype)
-    code.statements.append(
-        loop(
-            tirx.const(COORDINATES, "int32"),
-            tirx.ForKind.VECTORIZED,
-            lambda k: tirx.BufferStore(copy, tirx.BufferLoad(load.source, [*box, k]), [k]),
-            "k",
+    copy = code.copied(load)
+    if copy is None:
+        copy = code.private(f"{load.source.name}_box", (COORDINATES,))
+        code.statements.append(
+            _vector(
+                lambda k: tirx.BufferStore(
+                    copy, tirx.BufferLoad(load.source, [*box, k]).astype("float32"), [k]
+                )
+            )
         )
-    )
-    code.copies.append((load.source, box, copy))
+        code.copies.append((load.source, box, copy))
     return tirx.BufferLoad(copy, [corner])
+
+
+def _vector(body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+    """All coordinates at once."""
+    return loop(tirx.const(COORDINATES, "int32"), tirx.ForKind.VECTORIZED, body, "k")

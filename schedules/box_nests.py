@@ -32,6 +32,11 @@ class Output:
         """Whether a box is four coordinates."""
         return len(self.values) == COORDINATES
 
+    def place(self, box: Sequence[Expr]) -> list[Expr]:
+        """The index of a box in the tensor; a nest that is flat counts on from the first row."""
+        rank = len(self.tensor.shape) - (1 if self.whole else 0)
+        return [*[tirx.const(0, "int32")] * (rank - len(box)), *box]
+
     def with_values(self, values: Sequence[tuple[tirx.Var, Expr]]) -> Output:
         """The same with variables replaced."""
         row = None if self.row is None else substituted(self.row, values)

@@ -21,9 +21,10 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .blocks import is_injective
-from .box_items import box_statement, stretch
+from .box_items import box_statement
 from .box_loops import loop, opaque, product, sequence, unravel, with_statements
 from .box_nests import Nest, nests_of
+from .box_vectors import stretch
 from .common import FAMILY, LANES, Workload
 from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import group_sizes
