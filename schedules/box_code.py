@@ -91,11 +91,11 @@ class Code:
     def peel(self, expr: Expr) -> Expr:
         """The expression with its outer names as statements, else as it is."""
         while isinstance(expr, tirx.Let):
-            self.names.append((expr.var, self._named(expr.var, self.lift(expr.value))))
+            self.names.append((expr.var, self.name(expr.var.name, self.lift(expr.value))))
             expr = expr.body
         return expr
 
-    def _named(self, var: tirx.Var, value: Expr) -> Expr:
+    def name(self, label: str, value: Expr) -> Expr:
         """A variable that has a value already, or a new one.
 
         Arithmetic goes through private memory: TVM writes it wherever the variable is used, over
@@ -106,12 +106,12 @@ class Code:
         for known, name in self.values:
             if tvm_ffi.structural_equal(known, value):
                 return name
-        name = tirx.Var(var.name, value.ty)
+        name = tirx.Var(label, value.ty)
         self.values.append((value, name))
         if isinstance(value, TensorLoad):
             self.statements.append(tirx.Bind(name, value))
             return name
-        memory = self.private(f"{var.name}_value", (self.lanes,), str(value.ty.dtype))
+        memory = self.private(f"{label}_value", (self.lanes,), str(value.ty.dtype))
         place = [0 if self.lane is None else self.lane]
         self.statements.append(tirx.BufferStore(memory, value, place))
         self.statements.append(tirx.Bind(name, tirx.BufferLoad(memory, place)))

@@ -12,7 +12,7 @@ else the last vector begins earlier, and some boxes are computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -28,6 +28,9 @@ from .box_items import box_statement
 from .box_loops import loop, sequence
 from .box_nests import Nest, Output, emit, shared_test
 
+#: Numbers that vectors are read of; TVM's OpenCL code is wrong for vectors of bytes.
+_FLOATS = ("float", "bfloat")
+
 
 def stretch(nest: Nest, outer: Sequence[Expr], begin: Expr, length: Expr, lanes: int) -> tirx.Stmt:
     """The boxes of a sample from ``begin`` on."""
@@ -41,24 +44,24 @@ def stretch(nest: Nest, outer: Sequence[Expr], begin: Expr, length: Expr, lanes:
 
     if lanes == 1 or not is_vector(nest):
         return single(tirx.const(0, "int32"))
-    limit, counted = nest.limit(), length
+    code, counted = Code(lambda code, load: load), length
+    limit = nest.limit()
     if limit is not None:
         limit = substituted(limit, list(zip(nest.box[:-1], outer, strict=True)))
-        counted = tirx.Max(tirx.Min(limit - begin, length), 0)
+        # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is wrong.
+        counted = code.name("counted", tirx.Max(tirx.Min(limit - begin, length), 0))
     whole = counted >= lanes
     vectors = tirx.Select(whole, tirx.ceildiv(counted, lanes), 0)
-    return tirx.SeqStmt(
-        [
-            loop(
-                vectors,
-                tirx.ForKind.SERIAL,
-                lambda i: _vector(
-                    nest, [*outer, begin + tirx.Min(i * lanes, counted - lanes)], lanes
-                ),
-            ),
-            single(tirx.Select(whole, counted, 0)),
-        ]
-    )
+
+    def vector(i: tirx.Var) -> tirx.Stmt:
+        first = begin + tirx.Min(i * lanes, counted - lanes)
+        return _vector(nest, [*outer, first], lanes)
+
+    code.statements += [
+        loop(vectors, tirx.ForKind.SERIAL, vector),
+        single(tirx.Select(whole, counted, 0)),
+    ]
+    return code.finish()
 
 
 def is_vector(nest: Nest) -> bool:
@@ -73,21 +76,25 @@ def is_vector(nest: Nest) -> bool:
     if limited:
         values = [value.args[1] for value in values]
     elif shared_test(values) is not None:
-        values = [part for value in values for part in choice(value) or ()]
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(values, (TensorLoad, found.append))
+        values = [part for value in values for part in value.args[1:]]
     lazy: list[Any] = []
     tvm_ffi.structural_walk(
         values, (Call, lambda node: lazy.append(node) if choice(node) else None)
     )
-    return not lazy and all(_is_vector(load, place) for load in found)
+    return not lazy and all(_is_vector(load, place) for load in _loads(values))
+
+
+def _loads(expressions: Any) -> list[TensorLoad]:
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(expressions, (TensorLoad, found.append))
+    return found
 
 
 def _is_vector(load: TensorLoad, place: tirx.Var) -> bool:
     """Whether a load is of neighbours, or of the same for all of them."""
     if not any(uses(index, place) for index in load.indices):
         return True
-    if is_texture(load.source.scope()) or str(load.source.dtype) == "bool":
+    if is_texture(load.source.scope()) or not str(load.source.dtype).startswith(_FLOATS):
         return False
     rest = load.indices[:-1] if is_of_box(load) else load.indices
     return _follows(rest[-1], place) and not any(uses(index, place) for index in rest[:-1])
@@ -128,7 +135,16 @@ def _vector(nest: Nest, box: Sequence[Expr], lanes: int) -> tirx.Stmt:
         behind.extend(_scatter(out.tensor, start, result, lanes))
 
     code = Code(read, lane=lane, lanes=lanes)
-    emit(code, _all_computed(nest, nest.at([*outer, first + lane])), write)
+    outputs = nest.at([*outer, first + lane])
+    test = shared_test([value for out in outputs for value in out.values])
+    if test is not None and nest.limit() is None:
+        # What is not valid is computed, too, and left out.
+        if not all(_is_vector(load, lane) for load in _loads(test)):
+            test = _tested(test, lane, code, before)
+        outputs = _with(outputs, lambda value: tirx.Select(test, *value.args[1:]))
+    elif test is not None:
+        outputs = _with(outputs, lambda value: value.args[1])
+    emit(code, outputs, write)
     body = tirx.For(
         lane, tirx.const(0, "int32"), tirx.const(lanes, "int32"), tirx.ForKind.VECTORIZED,
         sequence(code.statements),
@@ -136,18 +152,18 @@ def _vector(nest: Nest, box: Sequence[Expr], lanes: int) -> tirx.Stmt:
     return sequence([*code.memory, *before, body, *behind])
 
 
-def _all_computed(nest: Nest, outputs: Sequence[Output]) -> list[Output]:
-    """Outputs without branches: all of these boxes are valid, or what is not is left out."""
-    values = [value for out in outputs for value in out.values]
-    if shared_test(values) is None:
-        return list(outputs)
-    limited = nest.limit() is not None
+def _with(outputs: Sequence[Output], value: Callable[[Expr], Expr]) -> list[Output]:
+    """Outputs with other values."""
+    return [Output(out.tensor, [value(v) for v in out.values], out.row) for out in outputs]
 
-    def computed(value: Expr) -> Expr:
-        test, chosen, other = value.args
-        return chosen if limited else tirx.Select(test, chosen, other)
 
-    return [Output(out.tensor, [computed(v) for v in out.values], out.row) for out in outputs]
+def _tested(test: Expr, lane: tirx.Var, code: Code, before: list[tirx.Stmt]) -> Expr:
+    """A condition of lanes, computed one by one ahead of the vector."""
+    flags = code.private("chosen", (code.lanes,))
+    for number in range(code.lanes):
+        of_lane = substituted(test, [(lane, tirx.const(number, "int32"))])
+        before.append(tirx.BufferStore(flags, of_lane.astype("float32"), [number]))
+    return flags[lane] != 0
 
 
 # -- shuffles -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from .operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 from .validity import Batch, check_pair
 
 FLOATS = ("float32", "float16", "bfloat16")
+BOXES = ("B, M, 4", "M, 4")
 ATTRIBUTES = {"epsilon": EPSILON}
 
 
@@ -81,17 +82,14 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
     return list(giou_reference.giou_gradients(pred, target, grad, attributes["epsilon"]))
 
 
-_BOXES = ("B, M, 4", "M, 4")
-_INPUTS = (
-    Operand("pred", FLOATS, shapes=_BOXES),
-    Operand("target", FLOATS, shapes=_BOXES),
-)
+_INPUTS = (Operand("pred", FLOATS, shapes=BOXES), Operand("target", FLOATS, shapes=BOXES))
+_NUMBERS = ("B, M", "M")
 _GRADIENTS = (Operand("grad_pred", FLOATS), Operand("grad_target", FLOATS))
 
 GIOU_GRAD = Operator(
     "GIoUGrad",
     "Gradients of GIoU by the coordinates of both boxes.",
-    (*_INPUTS, Operand("grad_giou", FLOATS, shapes=("B, M", "M"))),
+    (*_INPUTS, Operand("grad_giou", FLOATS, shapes=_NUMBERS)),
     _GRADIENTS,
     _infer_gradient, _compute_gradient, _reference_gradient, ATTRIBUTES,
 )  # fmt: skip

@@ -15,11 +15,11 @@ from ..errors import ShapeError
 from ..schedules import box_rows, boxes, masked_mean
 from ..tensors import TensorType
 from . import giou_reference
-from .giou import ATTRIBUTES, FLOATS
+from .giou import ATTRIBUTES, BOXES, FLOATS
 from .giou_terms import giou_of, gradients_of
 from .names import lane_of
 from .operator import Arrays, Attributes, Operand, Operator, Tensors, Types
-from .validity import FORMS, Batch, check_forms, check_pair
+from .validity import FORMS, Batch, check_forms, check_pair, check_values
 
 
 def _check(operator: str, types: Types) -> None:
@@ -132,7 +132,7 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
 
 
 _INPUTS = (
-    Operand("pred", FLOATS, shapes=("B, M, 4", "M, 4")),
+    Operand("pred", FLOATS, shapes=BOXES),
     Operand("target", FLOATS, shapes=("B, M, 4", "P, 4")),
     *FORMS,
 )
@@ -147,6 +147,7 @@ GIOU_LOSS_GRAD = Operator(
     ),
     (Operand("grad_pred", FLOATS), Operand("grad_target", FLOATS)),
     _infer_gradient, _compute_gradient, _reference_gradient, ATTRIBUTES,
+    check=lambda arrays, attributes: check_values("GIoULossGrad", arrays),
 )  # fmt: skip
 
 GIOU_LOSS = Operator(
@@ -154,6 +155,7 @@ GIOU_LOSS = Operator(
     "Mean of GIoU over the boxes that count, and their number.",
     _INPUTS, (Operand("loss", FLOATS), Operand("valid", ("int32",))),
     _infer, _compute, _reference, ATTRIBUTES, GIOU_LOSS_GRAD,
+    check=lambda arrays, attributes: check_values("GIoULoss", arrays),
 )  # fmt: skip
 
 #: What this file adds to `tvmflow.ops.OPERATORS`.

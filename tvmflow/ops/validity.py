@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
-from ..errors import ShapeError
+from ..errors import InputError, ShapeError
 from ..tensors import TensorType
-from .operator import Operand, Types
+from .operator import Arrays, Operand, Types
 
 INTEGERS = ("int32", "int64")
 #: Inputs after ``pred`` and ``target``; a node has at most one of them.
@@ -81,6 +82,47 @@ def check_forms(operator: str, pred: TensorType, forms: Types) -> None:
                 f"expected {name} {list(fitting[name])}.",
                 remedy=f"Give the {name} of this batch.",
             )
+
+
+def check_values(operator: str, arrays: Arrays) -> None:
+    """Refuse counts and offsets that are out of range, as far as they are known.
+
+    Raises
+    ------
+    InputError
+        With the first one that is.
+    """
+    pred, target, count, _, offsets = arrays[:5]
+    most = None if pred is None else pred.shape[-2]
+    if count is not None:
+        _check_counts(operator, "count", np.asarray(count), most)
+    if offsets is not None:
+        offsets = np.asarray(offsets)
+        rows = None if target is None else len(target)
+        wrong = offsets < 0 if rows is None else (offsets < 0) | (offsets > rows)
+        if wrong.any():
+            at = int(wrong.argmax())
+            known = "" if rows is None else f" to {rows}, the rows of target {list(target.shape)}"
+            raise InputError(
+                f"{operator} is given offsets[{at}] = {offsets[at]}, expected 0{known}.",
+                remedy="Give where each sample begins in target, and where the last one ends.",
+            )
+        _check_counts(
+            operator, "offsets, whose differences are the counts,", np.diff(offsets), most
+        )
+
+
+def _check_counts(operator: str, what: str, counts: np.ndarray, most: int | None) -> None:
+    """Refuse numbers of boxes that are negative, or more than there are."""
+    wrong = counts < 0 if most is None else (counts < 0) | (counts > most)
+    if wrong.any():
+        sample = int(wrong.argmax())
+        known = "at least 0" if most is None else f"0 to {most}, the boxes of a sample of pred"
+        raise InputError(
+            f"{operator} is given {what} of {counts[sample]} boxes in sample {sample}, expected "
+            f"{known}.",
+            remedy="Give how many boxes of each sample count.",
+        )
 
 
 @dataclass(frozen=True)
