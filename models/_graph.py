@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ._weights import Weight
 OPSET = 18
 #: IR version that goes with it; older readers refuse a newer one.
 IR_VERSION = 8
+#: The domain of custom operators.
+DOMAIN = "ai.tvmflow"
 #: Models with more weights than this keep them in a file beside the model.
 EXTERNAL_LIMIT_BYTES = 256 << 20
 #: A serialized model cannot be larger; some room is left for what is not a weight.
@@ -50,9 +53,10 @@ class GraphBuilder:
         self.constants: list[TensorProto] = []
         self._counts: dict[str, int] = {}
 
-    def input(self, name: str, shape: tuple[int, ...]) -> str:
-        """Declare a float32 input."""
-        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    def input(self, name: str, shape: tuple[int, ...], dtype: type = np.float32) -> str:
+        """Declare an input."""
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def output(self, name: str, shape: tuple[int, ...]) -> None:
@@ -70,6 +74,12 @@ class GraphBuilder:
         result = result or f"{name}_output"
         self.nodes.append(helper.make_node(op, list(inputs), [result], name=name, **attr))
         return result
+
+    def custom(self, op: str, *inputs: str, results: Sequence[str]) -> None:
+        """Add a custom operator of the domain ``ai.tvmflow``; ``""`` is an input left out."""
+        name = f"{results[0]}/{op}"
+        node = helper.make_node(op, list(inputs), list(results), name=name, domain=DOMAIN)
+        self.nodes.append(node)
 
     def normal(self, name: str, shape: tuple[int, ...], std: float, mean: float = 0.0) -> str:
         """Add a weight drawn from a normal distribution."""
@@ -208,6 +218,12 @@ class GraphBuilder:
             self.nodes, self.name, self.inputs, self.outputs, initializers + self.constants
         )
         opsets = [helper.make_opsetid("", OPSET)]
+        if any(node.domain == DOMAIN for node in self.nodes):
+            # Not at the top: operators need TVM. ONNX's checker must know them.
+            from ..ops.onnx_form import register_schemas
+
+            register_schemas()
+            opsets.append(helper.make_opsetid(DOMAIN, 1))
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tvmflow"
         )

@@ -1,8 +1,10 @@
-"""FaceBoxNet: a net that regresses face bounding boxes from a grey image."""
+"""FaceBoxNet: a net that regresses face bounding boxes from a grey image, and its loss."""
 
 from __future__ import annotations
 
 from math import sqrt
+
+import numpy as np
 
 from ._graph import GraphBuilder
 
@@ -56,4 +58,36 @@ def facebox_net(
     shape = g.constant("boxes.shape", [batch, boxes, 4], int)
     g.node("Reshape", x, shape, name="boxes/Reshape", result="boxes")
     g.output("boxes", (batch, boxes, 4))
+    return g
+
+
+def facebox_loss(
+    *, size: int = 256, boxes: int = 256, batch: int = 1, seed: int = 0
+) -> GraphBuilder:
+    """FaceBoxNet with its loss: 1 - GIoU, the mean over the faces that there are.
+
+    Inputs are ``image``, ``target`` (batch, boxes, 4), the faces x1 y1 x2 y2 of each image, and
+    ``count`` (batch), their numbers; outputs ``boxes``, ``loss`` and ``grad_boxes``, the gradient
+    of the loss at the boxes, which a training step takes from there.
+
+    Parameters
+    ----------
+    size, boxes, batch, seed
+        As for `facebox_net`.
+
+    Raises
+    ------
+    ValueError
+        If ``size`` is not a multiple of 16.
+    """
+    g = facebox_net(size=size, boxes=boxes, batch=batch, seed=seed)
+    g.name = "facebox_loss"
+    shape = (batch, boxes, 4)
+    pairs = ("boxes", g.input("target", shape), g.input("count", (batch,), np.int32))
+    g.custom("GIoULoss", *pairs, results=("giou", "valid"))
+    g.node("Sub", g.constant("one", 1.0), "giou", name="loss/Sub", result="loss")
+    g.output("loss", ())
+    weight = g.constant("minus_one", -1.0)
+    g.custom("GIoULossGrad", *pairs, "", "", "valid", weight, results=("grad_boxes",))
+    g.output("grad_boxes", shape)
     return g

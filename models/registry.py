@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 
 from ._graph import EXTERNAL_LIMIT_BYTES, MODEL_LIMIT_BYTES, GraphBuilder
-from .facebox import facebox_net
+from .facebox import facebox_loss, facebox_net
 from .mobilenet import mobilenet_v1, mobilenet_v2
 from .resnet import resnet50
 from .squeezenet import squeezenet
@@ -122,7 +122,7 @@ def _builder(function: Callable[..., GraphBuilder]) -> Builder:
 #: Every network by name.
 BUILDERS: dict[str, Builder] = {
     function.__name__: _builder(function)
-    for function in (mobilenet_v1, mobilenet_v2, resnet50, squeezenet, facebox_net)
+    for function in (mobilenet_v1, mobilenet_v2, resnet50, squeezenet, facebox_net, facebox_loss)
 }
 
 

@@ -19,7 +19,7 @@ from ..target import TargetSpec, resolve
 from ..tensors import TensorType
 from ..texture.scope import HALF_BUFFER
 from . import OPERATORS
-from .exchange import Shared, address_of, is_on_host, on_host, shared, tensor_of, type_of
+from .exchange import Shared, address_of, is_on_host, on_host, shared, tensor_of, type_of, unknown
 from .operator import Operator, dtype_of
 from .program import alignment, build, in_half
 from .signature import Signature, describe, read_signature
@@ -279,6 +279,8 @@ class CompiledOperator:
 
 
 def _values(value: Shared, copied: bool) -> np.ndarray | None:
-    """What checks see of a tensor: the host's memory, and integers that may be copied there."""
-    integers = not type_of(value).dtype.startswith(("float", "bfloat"))
-    return on_host(value) if is_on_host(value) or (copied and integers) else None
+    """What checks see of a tensor: integers in the host's memory, or copied there; else shapes."""
+    kind = type_of(value)
+    if kind.dtype.startswith(("float", "bfloat")):
+        return unknown(kind)
+    return on_host(value) if copied or is_on_host(value) else None

@@ -83,3 +83,8 @@ def address_of(value: Shared) -> int:
     if isinstance(value, np.ndarray):
         return int(value.__array_interface__["data"][0])
     return int(value.data_ptr())
+
+
+def unknown(kind: TensorType) -> np.ndarray:
+    """An array of a shape, for checks of other values beside it: NaNs, and no memory."""
+    return np.broadcast_to(np.float32(np.nan), kind.shape)

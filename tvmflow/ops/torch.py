@@ -23,6 +23,7 @@ from ..errors import InputError
 from ..target import resolve
 from ..tensors import TensorType
 from .compiled import CompiledOperator, find_operator
+from .exchange import unknown
 from .operator import Operator
 from .ragged import LANES, Ragged
 from .signature import signature_of
@@ -117,7 +118,7 @@ def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attribute
     """
     operator = find_operator(operator)
     if operator.check is not None:
-        known = [None if t is None else _values(t.cpu()) for t in tensors]
+        known = [_values(t if t is None or t.dtype.is_floating_point else t.cpu()) for t in tensors]
         operator.check(known, operator.complete(attributes))
 
 
@@ -343,7 +344,9 @@ def _empty(kind: TensorType, device: torch.device) -> torch.Tensor:
 
 
 def _values(tensor: torch.Tensor | None) -> Any:
-    """Integers in the host's memory, as an array."""
-    if tensor is None or tensor.device.type != "cpu" or tensor.dtype.is_floating_point:
+    """What checks see of a tensor: integers in the host's memory; of floats the shape."""
+    if tensor is None:
         return None
-    return tensor.numpy()
+    if tensor.dtype.is_floating_point:
+        return unknown(TensorType(tuple(tensor.shape), ""))
+    return tensor.numpy() if tensor.device.type == "cpu" else None
