@@ -261,7 +261,7 @@ class CompiledOperator:
                 return tensor_of(value)
             brought = self._empty(type_of(value))
             return brought.copyfrom(value.astype(brought.dtype, copy=False))
-        in_place = value.device == self._device
+        in_place = value.device == self._device and type_of(value).elements
         # What OpenCL's tensors have instead of an address is none.
         if in_place and (self.target.kind == "opencl" or address_of(value) % aligned == 0):
             return value

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def giou(pred: torch.Tensor, target: torch.Tensor, epsilon: float = 1e-5) -> tor
     OperatorError, ShapeError
         If shapes or dtypes do not fit.
     """
-    return torch_operator("GIoU")(pred, target, epsilon=epsilon)[0]
+    return _giou(pred, target, epsilon=epsilon)[0]
 
 
 def giou_loss(
@@ -104,8 +105,7 @@ def giou_loss(
     """
     if check:
         look_at("GIoULoss", pred, target, count, mask, offsets, epsilon=epsilon)
-    operator = torch_operator("GIoULoss")
-    return operator(pred, target, count, mask, offsets, epsilon=epsilon)[0]
+    return _giou_loss(pred, target, count, mask, offsets, epsilon=epsilon)[0]
 
 
 def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attributes: Any) -> None:
@@ -282,12 +282,17 @@ def _run(
     if any(result.numel() for result in results):
         # From PyTorch's allocator, which knows what its streams still use.
         own = [_empty(kind, device) for kind in compiled.workspaces]
-        compiled.run([t for t in compact if t is not None], results, own)
+        given = [t for t in compact if t is not None]
+        compiled.run(given, [_compact(result, 1) for result in results], own)
     return results
 
 
 def _compact(tensor: torch.Tensor, aligned: int) -> torch.Tensor:
     """The tensor, or a copy where its memory is not as compiled code reads it."""
+    if not tensor.numel():
+        # PyTorch's strides of a tensor without elements are others than TVM's.
+        strides = [prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim)]
+        return tensor.as_strided(tensor.shape, strides)
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % aligned == 0 else tensor.clone()
 
@@ -350,3 +355,7 @@ def _values(tensor: torch.Tensor | None) -> Any:
     if tensor.dtype.is_floating_point:
         return unknown(TensorType(tuple(tensor.shape), ""))
     return tensor.numpy() if tensor.device.type == "cpu" else None
+
+
+#: Registered here and not at the first call, which `torch.compile` may be tracing.
+_giou, _giou_loss = torch_operator("GIoU"), torch_operator("GIoULoss")
