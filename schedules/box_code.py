@@ -29,6 +29,8 @@ from .box_loops import sequence
 COORDINATES = 4
 
 Expr = Any
+#: Variables, and what stands for them.
+Values = Sequence[tuple[tirx.Var, Expr]]
 _LAZY = Op.get("prim.if_then_else")
 _BINARY = (
     tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max, tirx.FloorDiv, tirx.FloorMod,
@@ -136,7 +138,7 @@ class Code:
         return substituted(expr, self.names)
 
 
-def substituted(expr: Expr, values: Sequence[tuple[tirx.Var, Expr]]) -> Expr:
+def substituted(expr: Expr, values: Values) -> Expr:
     """The expression with variables replaced."""
 
     def replace(var: tirx.Var) -> Expr:
@@ -153,12 +155,6 @@ def is_of_box(load: TensorLoad) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == COORDINATES
 
 
-def in_fp32(value: Expr) -> Expr:
-    """A value before it is rounded to what it is stored in."""
-    narrow = isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == "float32"
-    return value.value if narrow else value.astype("float32")
-
-
 def choice(expr: Expr) -> tuple[Expr, Expr, Expr] | None:
     """Condition and both values of an expression that computes one of them only."""
     if isinstance(expr, Call) and expr.op.same_as(_LAZY):
@@ -167,7 +163,9 @@ def choice(expr: Expr) -> tuple[Expr, Expr, Expr] | None:
 
 
 def lanes_of(body: Expr, lane: tirx.Var | None) -> list[Expr]:
-    """The expression for each coordinate; one where there are none."""
+    """The expression for each coordinate, before it is rounded; one where there are none."""
+    if isinstance(body, tirx.Cast) and str(body.value.ty.dtype) == "float32":
+        body = body.value
     if lane is None:
         return [body]
     simplify = Analyzer().simplify

@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 
-from .box_code import COORDINATES, Code, Expr, in_fp32, is_of_box
-from .box_loops import loop
+from .box_code import COORDINATES, Code, Expr, is_of_box
+from .box_loops import loop, product, sequence, unravel
 from .box_nests import Nest, Output, emit
 
 
@@ -19,19 +20,66 @@ def box_statement(nest: Nest, box: Sequence[Expr]) -> tirx.Stmt:
     def write(code: Code, out: Output, values: list[Expr]) -> None:
         at = out.place(box) if out.row is None else [code.lift(out.row)]
         if not out.whole:
-            code.statements.append(tirx.BufferStore(out.tensor, values[0], at))
+            value = values[0].astype(out.tensor.dtype)
+            code.statements.append(tirx.BufferStore(out.tensor, value, at))
             return
-        result = code.private(f"{out.tensor.name}_box", (COORDINATES,))
-        for corner, value in enumerate(values):
-            code.statements.append(tirx.BufferStore(result, in_fp32(value), [corner]))
-        dtype = out.tensor.dtype
-        code.statements.append(
-            _vector(lambda k: tirx.BufferStore(out.tensor, result[k].astype(dtype), [*at, k]))
-        )
+        _write_whole(code, out.tensor, at, values)
 
     code = Code(_read_whole)
     emit(code, nest.at(box), write)
     return code.finish()
+
+
+def unowned_rows(nest: Nest, out: Output) -> tuple[Expr, Callable[[Expr], tirx.Stmt]]:
+    """What makes rows 0 that no box has: an extent, and a statement of each index below it.
+
+    Such rows are before those of the first sample, behind those of the last one, and at the end
+    of samples that are longer than there are boxes.
+    """
+    rows, zero = out.tensor.shape[0].astype("int32"), tirx.const(0, "int32")
+    if nest.limit() is None:
+        return rows, lambda row: _zeroed(out.tensor, row)
+    *outer, boxes = nest.extents
+    samples = product(outer) if outer else tirx.const(1, "int32")
+
+    def end(sample: list[Expr]) -> Expr:
+        return nest.row_of(out, [*sample, nest.limit_of(sample)])
+
+    def zeros(index: Expr) -> tirx.Stmt:
+        first = nest.row_of(out, [zero] * (len(outer) + 1))
+        last = Analyzer().simplify(end([extent - 1 for extent in outer]))
+        outside = tirx.any(index < first, index >= last)
+        sample = unravel(index, outer) if outer else []
+        begin = nest.row_of(out, [*sample, boxes])
+        too_long = loop(
+            tirx.Max(nest.limit_of(sample) - boxes, 0),
+            tirx.ForKind.SERIAL,
+            lambda i: _zeroed(out.tensor, begin + i),
+        )
+        return sequence(
+            [
+                tirx.IfThenElse(tirx.all(index < rows, outside), _zeroed(out.tensor, index), None),
+                tirx.IfThenElse(index < samples, too_long, None),
+            ]
+        )
+
+    return tirx.Max(rows, samples), zeros
+
+
+def _zeroed(tensor: Any, row: Expr) -> tirx.Stmt:
+    code = Code(_read_whole)
+    _write_whole(code, tensor, [row], [tirx.const(0, "float32")] * COORDINATES)
+    return code.finish()
+
+
+def _write_whole(code: Code, tensor: Any, at: list[Expr], values: Sequence[Expr]) -> None:
+    """Write a box as a whole."""
+    result = code.private(f"{tensor.name}_box", (COORDINATES,))
+    for corner, value in enumerate(values):
+        code.statements.append(tirx.BufferStore(result, value.astype("float32"), [corner]))
+    code.statements.append(
+        _vector(lambda k: tirx.BufferStore(tensor, result[k].astype(tensor.dtype), [*at, k]))
+    )
 
 
 def _read_whole(code: Code, load: TensorLoad) -> Expr:

@@ -13,8 +13,8 @@ from tvm.sym import Analyzer
 
 from ..texture.expressions import uses
 from ..texture.scope import is_texture
-from .box_code import COORDINATES, Code, Expr, choice, lanes_of, substituted
-from .box_loops import sequence
+from .box_code import COORDINATES, Code, Expr, Values, choice, lanes_of, substituted
+from .box_loops import product, sequence
 from .box_rows import scatter_of
 
 
@@ -37,7 +37,7 @@ class Output:
         rank = len(self.tensor.shape) - (1 if self.whole else 0)
         return [*[tirx.const(0, "int32")] * (rank - len(box)), *box]
 
-    def with_values(self, values: Sequence[tuple[tirx.Var, Expr]]) -> Output:
+    def with_values(self, values: Values) -> Output:
         """The same with variables replaced."""
         row = None if self.row is None else substituted(self.row, values)
         return Output(self.tensor, [substituted(v, values) for v in self.values], row)
@@ -80,51 +80,51 @@ class Nest:
         )
         equal = Analyzer().can_prove_equal
         return same and all(
-            equal(a, b) for a, b in zip(load.source.shape[:rank], self.extents, strict=True)
+            equal(_short(a), b) for a, b in zip(load.source.shape[:rank], self.extents, strict=True)
         )
 
     def flattened(self) -> Nest:
         """The same with one extent; earlier indices are 0, and the last one runs on."""
-        total = self.extents[0]
-        for extent in self.extents[1:]:
-            total = total * extent
         *outer, last = self.box
-        zeros = [(var, tirx.const(0, var.ty.dtype)) for var in outer]
-        outputs = [out.with_values(zeros) for out in self.outputs]
-        return Nest([Analyzer().simplify(total)], [last], outputs)
-
-    def unowned(self) -> list[Nest]:
-        """What makes rows 0 that are before or behind those of all boxes.
-
-        Between these are none: offsets say where one sample ends and the next one begins.
-        """
-        return [self._unowned(out) for out in self.outputs if out.row is not None]
-
-    def _unowned(self, out: Output) -> Nest:
-        row, limit = tirx.Var("row", "int32"), self.limit()
-        test: Expr = tirx.const(True, "bool")
-        if limit is not None:
-            zeros = [(var, tirx.const(0, "int32")) for var in self.box]
-            extents = zip(self.box[:-1], self.extents[:-1], strict=True)
-            last_sample = [(var, extent - 1) for var, extent in extents]
-            end = substituted(substituted(out.row, [(self.box[-1], limit)]), last_sample)
-            first, end = substituted(out.row, zeros), Analyzer().simplify(end)
-            test = tirx.any(row < first, row >= end)
-        zero = tirx.const(0, out.tensor.dtype)
-        values = [tirx.if_then_else(test, zero, zero) for _ in range(COORDINATES)]
-        return Nest([out.tensor.shape[0]], [row], [Output(out.tensor, values, row)])
+        outputs = [out.with_values(_zeros(outer)) for out in self.outputs]
+        return Nest([Analyzer().simplify(product(self.extents))], [last], outputs)
 
     def at(self, box: Sequence[Expr]) -> list[Output]:
         """The outputs of one box."""
-        values = list(zip(self.box, box, strict=True))
-        return [out.with_values(values) for out in self.outputs]
+        return [out.with_values(self.values(box)) for out in self.outputs]
+
+    def values(self, box: Sequence[Expr]) -> Values:
+        """What stands for the variables, which may have 64 bits; boxes are counted in 32."""
+        return [(var, at.astype(var.ty.dtype)) for var, at in zip(self.box, box, strict=False)]
+
+    def test(self) -> Expr | None:
+        """The condition under which all values are computed."""
+        return shared_test([value for out in self.outputs for value in out.values])
 
     def limit(self) -> Expr | None:
         """Up to which place in its sample a box counts, if that is all that its test says."""
-        test = shared_test([value for out in self.outputs for value in out.values])
+        test = self.test()
         if not isinstance(test, tirx.LT) or not test.a.same_as(self.box[-1]):
             return None
         return None if uses(test.b, self.box[-1]) else test.b
+
+    def limit_of(self, sample: Sequence[Expr]) -> Expr:
+        """The limit of a sample, which there must be."""
+        return substituted(self.limit(), self.values(sample)).astype("int32")
+
+    def row_of(self, out: Output, box: Sequence[Expr]) -> Expr:
+        """The row of a box."""
+        return substituted(out.row, self.values(box)).astype("int32")
+
+
+def _zeros(variables: Sequence[tirx.Var]) -> Values:
+    return [(var, tirx.const(0, var.ty.dtype)) for var in variables]
+
+
+def _short(extent: Expr) -> Expr:
+    """An extent in 32 bits."""
+    short = isinstance(extent, tirx.IntImm)
+    return tirx.const(int(extent), "int32") if short else extent.astype("int32")
 
 
 def _without_indices(value: Expr) -> Expr:
@@ -157,7 +157,9 @@ def _nest(block: s_tir.SBlock, blocks: Sequence[s_tir.SBlock], whole: bool) -> N
     rows = scatter_of(block, blocks)
     if rows is not None:
         values = lanes_of(rows.value, rows.lane)
-        return Nest(rows.extents, rows.box, [Output(rows.tensor, values, rows.row)])
+        return Nest(
+            list(map(_short, rows.extents)), rows.box, [Output(rows.tensor, values, rows.row)]
+        )
     store, box = block.body, [axis.var for axis in block.iter_vars]
     if not isinstance(store, tirx.BufferStore) or len(store.indices) != len(box):
         return None
@@ -167,7 +169,9 @@ def _nest(block: s_tir.SBlock, blocks: Sequence[s_tir.SBlock], whole: bool) -> N
     lane = box.pop() if whole else None
     if lane is not None and not _is(extents.pop(), COORDINATES):
         return None
-    return Nest(extents, box, [Output(store.buffer, lanes_of(store.value, lane))])
+    return Nest(
+        list(map(_short, extents)), box, [Output(store.buffer, lanes_of(store.value, lane))]
+    )
 
 
 def _is(extent: Expr, number: int) -> bool:

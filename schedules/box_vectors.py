@@ -23,7 +23,7 @@ from tvm.sym import Analyzer
 
 from ..texture.expressions import uses
 from ..texture.scope import is_texture
-from .box_code import COORDINATES, Code, Expr, choice, in_fp32, is_of_box, substituted
+from .box_code import COORDINATES, Code, Expr, choice, is_of_box, substituted
 from .box_items import box_statement
 from .box_loops import loop, sequence
 from .box_nests import Nest, Output, emit, shared_test
@@ -45,11 +45,9 @@ def stretch(nest: Nest, outer: Sequence[Expr], begin: Expr, length: Expr, lanes:
     if lanes == 1 or not is_vector(nest):
         return single(tirx.const(0, "int32"))
     code, counted = Code(lambda code, load: load), length
-    limit = nest.limit()
-    if limit is not None:
-        limit = substituted(limit, list(zip(nest.box[:-1], outer, strict=True)))
+    if nest.limit() is not None:
         # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is wrong.
-        counted = code.name("counted", tirx.Max(tirx.Min(limit - begin, length), 0))
+        counted = code.name("counted", tirx.Max(tirx.Min(nest.limit_of(outer) - begin, length), 0))
     whole = counted >= lanes
     vectors = tirx.Select(whole, tirx.ceildiv(counted, lanes), 0)
 
@@ -126,11 +124,14 @@ def _vector(nest: Nest, box: Sequence[Expr], lanes: int) -> tirx.Stmt:
     def write(code: Code, out: Output, values: list[Expr]) -> None:
         at = out.place([*outer, first + lane]) if out.row is None else [code.lift(out.row)]
         if not out.whole:
-            code.statements.append(tirx.BufferStore(out.tensor, values[0], at))
+            value = values[0].astype(out.tensor.dtype)
+            code.statements.append(tirx.BufferStore(out.tensor, value, at))
             return
         result = code.private(f"{out.tensor.name}_boxes", (COORDINATES, lanes))
         for corner, value in enumerate(values):
-            code.statements.append(tirx.BufferStore(result, in_fp32(value), [corner, lane]))
+            code.statements.append(
+                tirx.BufferStore(result, value.astype("float32"), [corner, lane])
+            )
         start = [substituted(index, [(lane, tirx.const(0, "int32"))]) for index in at]
         behind.extend(_scatter(out.tensor, start, result, lanes))
 
@@ -139,7 +140,7 @@ def _vector(nest: Nest, box: Sequence[Expr], lanes: int) -> tirx.Stmt:
     test = shared_test([value for out in outputs for value in out.values])
     if test is not None and nest.limit() is None:
         # What is not valid is computed, too, and left out.
-        if not all(_is_vector(load, lane) for load in _loads(test)):
+        if not all(_is_vector(load, nest.box[-1]) for load in _loads(nest.test())):
             test = _tested(test, lane, code, before)
         outputs = _with(outputs, lambda value: tirx.Select(test, *value.args[1:]))
     elif test is not None:
@@ -175,7 +176,10 @@ def _gather(source: Any, first: list[Expr], copy: Any, lanes: int) -> list[tirx.
     wide = f"float32x{lanes}"
     parts = [
         names.name(
-            "part", tirx.BufferLoad(source, [*first, _ramp(lanes * part, lanes)]).astype(wide)
+            "part",
+            tirx.BufferLoad(source, [*first, _ramp(lanes * part, lanes, _dtype(first))]).astype(
+                wide
+            ),
         )
         for part in range(COORDINATES)
     ]
@@ -226,7 +230,7 @@ def _scatter(target: Any, first: list[Expr], result: Any, lanes: int) -> list[ti
                 for pair in range(begin, begin + lanes // 2, 2)
                 for place in (pair, pair + 1, lanes + pair, lanes + pair + 1)
             ]
-            at = _ramp((2 * half + quarter) * lanes, lanes)
+            at = _ramp((2 * half + quarter) * lanes, lanes, _dtype(first))
             value = _shuffle(pairs, places).astype(wide)
             names.statements.append(tirx.BufferStore(target, value, [*first, at]))
     return names.statements
@@ -244,9 +248,14 @@ class _Names:
         return var
 
 
-def _ramp(first: int, lanes: int) -> Expr:
-    return tirx.Ramp(tirx.const(first, "int32"), tirx.const(1, "int32"), lanes)
+def _ramp(first: int, lanes: int, dtype: str = "int32") -> Expr:
+    return tirx.Ramp(tirx.const(first, dtype), tirx.const(1, dtype), lanes)
 
 
 def _shuffle(vectors: Sequence[Expr], places: Sequence[int]) -> Expr:
     return tirx.Shuffle(list(vectors), [tirx.const(place, "int32") for place in places])
+
+
+def _dtype(index: Sequence[Expr]) -> str:
+    """Of the last one: indices of a tensor are of one dtype."""
+    return str(index[-1].ty.dtype)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -21,7 +22,8 @@ from tvm import s_tir, te, tirx
 
 from ..target import Device
 from .blocks import is_injective
-from .box_items import box_statement
+from .box_code import Expr
+from .box_items import box_statement, unowned_rows
 from .box_loops import loop, opaque, product, sequence, unravel, with_statements
 from .box_nests import Nest, nests_of
 from .box_vectors import stretch
@@ -133,25 +135,34 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     if nests is None:
         logger.debug("%s declines: a block computes more than one element an iteration", NAME)
         return None
-    cleared = [unowned for nest in nests for unowned in nest.unowned()]
+    others = [
+        unowned_rows(nest, out) for nest in nests for out in nest.outputs if out.row is not None
+    ]
     nests = [nest.flattened() if nest.is_flat else nest for nest in nests]
-    spread = _over_parts if workload.is_cpu else _over_items
-    return with_statements(sch, [spread(workload, nest, knobs) for nest in [*nests, *cleared]])
+    if workload.is_cpu:
+        statements = [_over_stretches(workload, nest, knobs) for nest in nests]
+        statements += [
+            _over_parts(workload, extent, knobs.boxes, statement) for extent, statement in others
+        ]
+    else:
+        statements = [
+            _over_items(product(nest.extents), knobs, partial(_box_at, nest)) for nest in nests
+        ]
+        statements += [_over_items(extent, knobs, statement) for extent, statement in others]
+    return with_statements(sch, statements)
 
 
-def _over_items(workload: Workload, nest: Nest, knobs: Knobs) -> tirx.Stmt:
-    """A box for each work-item of a GPU, or a few that lie far apart."""
-    total = product(nest.extents)
+def _box_at(nest: Nest, place: Expr) -> tirx.Stmt:
+    return box_statement(nest, unravel(place, nest.extents))
+
+
+def _over_items(total: Expr, knobs: Knobs, statement: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    """A place for each work-item of a GPU, or a few that lie far apart."""
     group = knobs.group_size
 
     def item(block: tirx.Var, thread: tirx.Var) -> tirx.Stmt:
-        boxes = []
-        for number in range(knobs.boxes):
-            at = (block * knobs.boxes + number) * group + thread
-            boxes.append(
-                tirx.IfThenElse(at < total, box_statement(nest, unravel(at, nest.extents)), None)
-            )
-        return opaque(sequence(boxes))
+        places = [(block * knobs.boxes + number) * group + thread for number in range(knobs.boxes)]
+        return opaque(sequence([tirx.IfThenElse(at < total, statement(at), None) for at in places]))
 
     groups = tirx.Max(tirx.ceildiv(total, group * knobs.boxes), 1)
     return loop(
@@ -167,21 +178,40 @@ def _over_items(workload: Workload, nest: Nest, knobs: Knobs) -> tirx.Stmt:
     )
 
 
-def _over_parts(workload: Workload, nest: Nest, knobs: Knobs) -> tirx.Stmt:
+def _over_stretches(workload: Workload, nest: Nest, knobs: Knobs) -> tirx.Stmt:
     """A stretch of boxes of one sample for each work-item of a CPU."""
-    *_, last = nest.extents
+    *outer, last = nest.extents
     stretches = tirx.ceildiv(last, knobs.boxes)
 
-    def part(number: tirx.Var) -> tirx.Stmt:
-        *outer, place = unravel(number, [*nest.extents[:-1], stretches])
+    def part(number: Expr) -> tirx.Stmt:
+        *sample, place = unravel(number, [*outer, stretches])
         begin = place * knobs.boxes
         length = tirx.Min(last - begin, knobs.boxes)
-        return opaque(stretch(nest, outer, begin, length, knobs.vector))
+        return stretch(nest, sample, begin, length, knobs.vector)
 
-    kind, tag = tirx.ForKind.PARALLEL, None
-    if workload.target.is_gpu_kernel:
-        kind, tag = tirx.ForKind.THREAD_BINDING, "blockIdx.x"
-    parts = product([*nest.extents[:-1], stretches])
-    if tag is not None:
-        parts = tirx.Max(parts, 1)
-    return loop(parts, kind, part, tag=tag)
+    return _parallel(workload, product([*outer, stretches]), part)
+
+
+def _over_parts(
+    workload: Workload, total: Expr, size: int, statement: Callable[[Expr], tirx.Stmt]
+) -> tirx.Stmt:
+    """A stretch of places for each work-item of a CPU."""
+
+    def part(number: Expr) -> tirx.Stmt:
+        begin = number * size
+        length = tirx.Min(total - begin, size)
+        return loop(length, tirx.ForKind.SERIAL, lambda i: statement(begin + i))
+
+    return _parallel(workload, tirx.ceildiv(total, size), part)
+
+
+def _parallel(workload: Workload, parts: Expr, part: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    """Parts for threads of the host, or work-groups of an OpenCL device that is a CPU."""
+    if not workload.target.is_gpu_kernel:
+        return loop(parts, tirx.ForKind.PARALLEL, lambda number: opaque(part(number)))
+    return loop(
+        tirx.Max(parts, 1),
+        tirx.ForKind.THREAD_BINDING,
+        lambda number: opaque(part(number)),
+        tag="blockIdx.x",
+    )

@@ -65,7 +65,7 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
             names, all_lanes = gradients_of(batch.predicted(box), batch.wanted(box), epsilon)
             weight = names.name("weight", grad(*box).astype("float32"))
             lanes = [weight * value for value in all_lanes[of : of + 4]]
-            return names.close(lane_of(lanes, lane).astype(pred.dtype))
+            return names.close(lane_of(lanes, lane)).astype(pred.dtype)
 
         return boxes.compute(pred.shape, coordinate, name, whole=True)
 

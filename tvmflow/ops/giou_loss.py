@@ -68,7 +68,6 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
 def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
     *forms, valid, grad = tensors
     batch, epsilon = Batch(*forms), attributes["epsilon"]
-    dtype = batch.pred.dtype
     at_least_one = tirx.Max(valid(), tirx.const(1, "int32")).astype("float32")
     weight = grad().astype("float32") / at_least_one
 
@@ -76,8 +75,8 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
         names, all_lanes = gradients_of(batch.predicted(box), batch.wanted(box), epsilon)
         factor = names.name("weight", weight)
         lanes = [factor * value for value in all_lanes[of : of + 4]]
-        value = names.close(lane_of(lanes, lane).astype(dtype))
-        return tirx.if_then_else(batch.valid(box), value, tirx.const(0, dtype))
+        value, none = names.close(lane_of(lanes, lane)), tirx.const(0, "float32")
+        return tirx.if_then_else(batch.valid(box), value, none).astype(batch.pred.dtype)
 
     def gradient(of: int, name: str) -> te.Tensor:
         return boxes.compute(

@@ -1,0 +1,282 @@
+"""GIoU, its loss and the gradients, compiled once and called with random batches of any size."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import boxes
+import numpy as np
+import pytest
+
+from tvmflow.errors import InputError, OperatorError, ShapeError
+from tvmflow.ops import OPERATORS
+from tvmflow.ops.compiled import compile_operator
+from tvmflow.ops.operator import dtype_of
+from tvmflow.tolerance import OPERATOR, assert_close
+
+TARGETS = [
+    pytest.param("llvm", "cpu", id="llvm"),
+    *(
+        pytest.param("opencl", device, id=f"opencl-{device}", marks=pytest.mark.opencl)
+        for device in ("cpu", "nvidia")
+    ),
+]
+DTYPES = ("float32", "float16", "bfloat16")
+#: Samples and boxes: fewer than a vector has lanes, multiples of 16 and others; none.
+SHAPES = [(1, 1), (3, 5), (2, 16), (7, 33), (4, 257), (65, 8), (2, 0), (1, 2100)]
+
+
+@cache
+def compiled(name, target, device, kinds):
+    return compile_operator(name, target, device, inputs=dict(kinds))
+
+
+def call(name, target, device, arrays):
+    """Results of the operator for arrays, compiled for their dtypes and ranks alone."""
+    operator = OPERATORS[name]
+    kinds = tuple(
+        (operand.name, f"{array.dtype.name}[{_extents(operand, array, arrays)}]")
+        for operand, array in zip(operator.inputs, arrays, strict=True)
+        if array is not None
+    )
+    return compiled(name, target, device, kinds)(*arrays)
+
+
+def _extents(operand, array, arrays):
+    """``P, 4`` of a target that has other rows than the predictions."""
+    if operand.name == "target" and array.ndim != arrays[0].ndim:
+        return "P, 4"
+    return next(s for s in operand.shapes if len([*filter(None, s.split(","))]) == array.ndim)
+
+
+def check(name, target, device, arrays, tolerance=None):
+    """Compare with the reference in float64."""
+    operator = OPERATORS[name]
+    expected = operator.evaluate(arrays, operator.complete({}))
+    found = call(name, target, device, arrays)
+    for got, value in zip(found, expected, strict=True):
+        assert_close(got, value, tolerance or OPERATOR, name)
+
+
+# -- pairs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pairs(target, device, dtype, rng):
+    """Ties, empty and inverted boxes, and NaN in each of the coordinates."""
+    kind = dtype_of(dtype)
+    for shape in [*SHAPES, (5,), (40,)]:
+        pred, given = (boxes.corners(rng, *shape).astype(kind) for _ in range(2))
+        grad = rng.normal(size=shape).astype(kind)
+        for array in (pred, given):
+            array[rng.random(array.shape) < 0.02] = np.nan
+        check("GIoU", target, device, [pred, given])
+        if dtype == "float32":
+            # Without an area, a derivative is 1 / epsilon; 16 bits have no numbers for it.
+            check_gradients(target, device, [pred, given, grad])
+        usual = [boxes.sized(rng, *shape).astype(kind) for _ in range(2)]
+        check("GIoUGrad", target, device, [*usual, grad])
+
+
+def check_gradients(target, device, arrays):
+    """Pair by pair: one that is large leaves the others exact.
+
+    Of two boxes that are nearly the same, parts as large as the weight cancel each other.
+    """
+    operator = OPERATORS["GIoUGrad"]
+    expected = np.concatenate(operator.evaluate(arrays, operator.complete({})), -1)
+    got = np.concatenate(call("GIoUGrad", target, device, arrays), -1)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    largest = np.maximum(np.nanmax(np.abs(expected), -1, initial=0), np.abs(arrays[2]))
+    assert np.nanmax(np.abs(got - expected) / largest[..., None], initial=0) < 2e-6
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+def test_large_and_small_boxes(target, device, rng):
+    """Pixels of a large picture, and fractions of it."""
+    for scale in (1e4, 1e-2):
+        pred, given = (boxes.sized(rng, 3, 50) * scale for _ in range(2))
+        check("GIoU", target, device, [pred.astype("f4"), given.astype("f4")])
+
+
+# -- the loss -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("form", boxes.FORMS)
+def test_loss(target, device, form, rng):
+    for number, shape in enumerate(SHAPES):
+        given = boxes.batch(rng, shape, form, "float32", ("int32", "int64")[number % 2])
+        check("GIoULoss", target, device, given.arrays())
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("form", boxes.FORMS)
+def test_gradients_of_the_loss(target, device, form, rng):
+    """Of what does not count they are 0, whatever it holds."""
+    for number, shape in enumerate(SHAPES):
+        given = boxes.batch(rng, shape, form, "float32", ("int32", "int64")[number % 2])
+        arrays = given.gradient_arrays(-1.5)
+        check("GIoULossGrad", target, device, arrays)
+        found = call("GIoULossGrad", target, device, arrays)
+        for array, got in zip((given.pred, given.target), found, strict=True):
+            assert (got[~np.isfinite(array).all(-1)] == 0).all()
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("form", ["none", "bytes", "offsets"])
+def test_16_bits(target, device, dtype, form, rng):
+    for shape in ((3, 5), (7, 33)):
+        given = boxes.batch(rng, shape, form, dtype, boxes=boxes.sized)
+        check("GIoULoss", target, device, given.arrays())
+        check("GIoULossGrad", target, device, given.gradient_arrays(20.0))
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("form", boxes.FORMS)
+def test_one_sample_without_its_dimension(target, device, form, rng):
+    for most in (1, 16, 37):
+        given = boxes.batch(rng, (1, most), form).of_one_sample()
+        check("GIoULoss", target, device, given.arrays())
+        check("GIoULossGrad", target, device, given.gradient_arrays(0.5))
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+def test_a_nan_that_counts_reaches_the_loss_and_its_box_alone(target, device, rng):
+    given = boxes.batch(rng, (2, 19), "count", boxes=boxes.sized)
+    given.count[:] = 18
+    given.pred[:, :18] = boxes.sized(rng, 2, 18)
+    given.target[:, :18] = boxes.sized(rng, 2, 18)
+    given.target[1, 17, 2] = np.nan
+    loss, valid = call("GIoULoss", target, device, given.arrays())
+    assert np.isnan(loss)
+    assert valid == 36
+    for got in call("GIoULossGrad", target, device, given.gradient_arrays(1.0)):
+        assert np.isnan(got[1, 17]).all()
+        got[1, 17] = 0
+        assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+def test_counts_and_offsets_out_of_range_read_nothing_else(target, device, rng):
+    """Where nobody has looked at them, they are clamped."""
+    given = boxes.batch(rng, (3, 6), "none", boxes=boxes.sized)
+    given.pred[:], given.target[:] = boxes.sized(rng, 3, 6), boxes.sized(rng, 3, 6)
+    count = np.array([-5, 2**40 + 3, 6])
+    packed = given.target.reshape(18, 4)[:12]
+    offsets = np.array([-7, 4, 2**35, 2**36])
+    for arrays, rows in (
+        ([given.pred, given.target, count, None, None], (0, 6, 6)),
+        ([given.pred, packed, None, None, offsets], (4, 6, 0)),
+    ):
+        operator = OPERATORS["GIoULoss"]
+        _, valid = operator.evaluate(arrays, operator.complete({}))
+        assert valid == sum(rows)
+        for name in ("GIoULoss", "GIoULossGrad"):
+            given_arrays = [*arrays, *([valid, np.float32(1)] if name.endswith("Grad") else [])]
+            expected = OPERATORS[name].evaluate(given_arrays, operator.complete({}))
+            kinds = tuple(
+                (o.name, f"{a.dtype.name}[{_extents(o, a, arrays)}]")
+                for o, a in zip(OPERATORS[name].inputs, given_arrays, strict=True)
+                if a is not None
+            )
+            function = compiled(name, target, device, kinds)
+            tensors = [
+                None if a is None else function._bring(np.asarray(a), 1) for a in given_arrays
+            ]
+            results = [function._empty(k) for k in function.result_types(_types(given_arrays))]
+            workspaces = [function._empty(kind) for kind in function.workspaces]
+            function.run([t for t in tensors if t is not None], results, workspaces)
+            for got, value in zip(results, expected, strict=True):
+                assert_close(got.numpy(), value, OPERATOR, name)
+
+
+def _types(arrays):
+    from tvmflow.tensors import TensorType
+
+    return [None if a is None else TensorType(a.shape, a.dtype.name) for a in arrays]
+
+
+# -- what is refused ----------------------------------------------------------------------
+
+
+def zeros(*shape, dtype="float32"):
+    return np.zeros(shape, dtype)
+
+
+REFUSED = {
+    "five numbers": ([zeros(2, 3, 5), zeros(2, 3, 5)], ShapeError, r"pred \[2, 3, 5\], expected"),
+    "other batch": (
+        [zeros(2, 3, 4), zeros(3, 3, 4)],
+        ShapeError,
+        r"pred \[2, 3, 4\] and target \[3, 3, 4\]",
+    ),
+    "integers": (
+        [zeros(2, 3, 4, dtype="int32"), zeros(2, 3, 4, dtype="int32")],
+        OperatorError,
+        r"'pred' of GIoULoss is int32\[2, 3, 4\]",
+    ),
+    "two forms": (
+        [zeros(2, 3, 4), zeros(2, 3, 4), zeros(2, dtype="int32"), zeros(2, 3, dtype="bool")],
+        ShapeError,
+        r"count \[2\] and mask \[2, 3\], expected at most one",
+    ),
+    "counts": (
+        [zeros(2, 3, 4), zeros(2, 3, 4), zeros(3, dtype="int32")],
+        ShapeError,
+        r"count \[3\], expected count \[2\]",
+    ),
+    "offsets": (
+        [zeros(2, 3, 4), zeros(5, 4), None, None, zeros(2, dtype="int32")],
+        ShapeError,
+        r"offsets \[2\], expected offsets \[3\]",
+    ),
+    "two dtypes": (
+        [zeros(2, 3, 4), zeros(2, 3, 4, dtype="float16")],
+        ShapeError,
+        r"expected one dtype",
+    ),
+    "a large count": (
+        [zeros(2, 3, 4), zeros(2, 3, 4), np.array([3, 4])],
+        InputError,
+        r"count of 4 boxes in sample 1, expected 0 to 3",
+    ),
+    "a negative count": (
+        [zeros(2, 3, 4), zeros(2, 3, 4), np.array([-1, 3])],
+        InputError,
+        r"count of -1 boxes in sample 0, expected 0 to 3",
+    ),
+    "offsets that go back": (
+        [zeros(2, 3, 4), zeros(5, 4), None, None, np.array([0, 3, 2])],
+        InputError,
+        r"of -1 boxes in sample 1, expected 0 to 3",
+    ),
+    "offsets beyond the rows": (
+        [zeros(2, 3, 4), zeros(5, 4), None, None, np.array([0, 3, 6])],
+        InputError,
+        r"offsets\[2\] = 6, expected 0 to 5, the rows of target \[5, 4\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused(case):
+    arrays, error, message = REFUSED[case]
+    function = compile_operator_for(arrays)
+    with pytest.raises(error, match=message):
+        function(*arrays)
+
+
+@cache
+def _any():
+    return compile_operator("GIoULoss", inputs={"count": "int64"})
+
+
+def compile_operator_for(arrays):
+    """Compiled for something: what an operator says of shapes comes before that."""
+    offsets = len(arrays) > 4 and arrays[4] is not None
+    if offsets:
+        return compile_operator("GIoULoss", inputs={"target": "float32[P, 4]", "offsets": "int64"})
+    return _any()
