@@ -55,7 +55,7 @@ def test_knobs_are_given_measured_and_looked_up(cli, head, tmp_path):
         schedule = module.metadata["schedules"][FUNCTION]
         assert schedule["source"] == "journal"
         assert schedule["knobs"] == tuned["tasks"][0]["knobs"]
-    knobs = {**schedule["knobs"], "vector": 1, "items": 3}
+    knobs = {**schedule["knobs"], "vector": 8, "boxes": 3}
     with closing(tvmflow.compile(head, device="cpu", knobs={FUNCTION: knobs})) as module:
         assert module.metadata["schedules"][FUNCTION]["source"] == "given"
         assert module.metadata["schedules"][FUNCTION]["knobs"] == knobs

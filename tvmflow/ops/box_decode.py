@@ -21,6 +21,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import ShapeError
+from ..schedules import boxes
 from ..tensors import TensorType
 from .operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 
@@ -84,7 +85,7 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
         side = tirx.Select(lane < 2, tirx.const(-0.5, "float32"), tirx.const(0.5, "float32"))
         return (centre + size * te.exp(ratio) * side).astype(deltas.dtype)
 
-    return [te.compute(deltas.shape, coordinate, name="box_decode")]
+    return [boxes.compute(deltas.shape, coordinate, "box_decode", whole=True)]
 
 
 def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
@@ -103,7 +104,7 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
         grown = tirx.Select(ratio > limit, tirx.const(0, "float32"), apart)
         return tirx.Select(lane < 2, moved, grown).astype(deltas.dtype)
 
-    return [te.compute(deltas.shape, offset, name="box_decode_grad")]
+    return [boxes.compute(deltas.shape, offset, "box_decode_grad", whole=True)]
 
 
 # -- what it is compared with -------------------------------------------------------------

@@ -116,7 +116,8 @@ def _converted(value: Any) -> Any:
     if isinstance(value, Call) and value.op.same_as(_CHOICE):
         condition, *sides = value.args
         return tirx.if_then_else(condition, *map(_converted, sides))
-    return tirx.Cast("float16", value)
+    lanes = value.ty.dtype.lanes
+    return tirx.Cast("float16" if lanes == 1 else f"float16x{lanes}", value)
 
 
 def _staged(body: tirx.Stmt) -> list[Any]:
