@@ -18,7 +18,10 @@ SMALL = {
     "resnet50": {"width": 0.125, "size": 32, "classes": 10},
     "squeezenet": {"width": 0.25, "size": 32, "classes": 10},
     "facebox_net": {"size": 32, "boxes": 8},
+    "facebox_loss": {"size": 32, "boxes": 8, "batch": 3},
 }
+#: Networks that ONNX Runtime knows all operators of.
+STANDARD = [name for name in models.BUILDERS if name != "facebox_loss"]
 
 
 def weights_of(model):
@@ -89,6 +92,18 @@ def test_face_box_net_is_as_described():
     assert shapes["fc2.weight"] == (64 * 64 // 4, 64 * 4)
 
 
+def test_the_loss_follows_face_box_net():
+    model = models.make("facebox_loss", **SMALL["facebox_loss"])
+    assert [node.op_type for node in model.graph.node][-4:] == [
+        "Reshape", "GIoULoss", "Sub", "GIoULossGrad",
+    ]  # fmt: skip
+    shapes = {value.name: shape_of(value) for value in (*model.graph.input, *model.graph.output)}
+    assert shapes == {
+        "image": (3, 1, 32, 32), "target": (3, 8, 4), "count": (3,),
+        "boxes": (3, 8, 4), "loss": (), "grad_boxes": (3, 8, 4),
+    }  # fmt: skip
+
+
 def test_face_box_net_of_full_size_has_four_gigabytes():
     graph = models.BUILDERS["facebox_net"].function()
     (large,) = [w for w in graph.weights if w.name == "fc1.weight"]
@@ -129,7 +144,7 @@ def test_width_scales_every_layer():
 
 
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("name", models.BUILDERS)
+@pytest.mark.parametrize("name", STANDARD)
 def test_activations_neither_vanish_nor_explode(name, rng):
     import onnxruntime
 
@@ -149,7 +164,7 @@ def test_activations_neither_vanish_nor_explode(name, rng):
 
 
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("name", models.BUILDERS)
+@pytest.mark.parametrize("name", STANDARD)
 def test_output_depends_on_input(name, rng):
     import onnxruntime
 
