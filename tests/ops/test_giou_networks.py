@@ -1,0 +1,100 @@
+"""GIoU and the gradients as nodes of networks: on every target, fused, without races."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import boxes
+import numpy as np
+import pytest
+from cuda_host import cuda_host
+from onnx import TensorProto, helper
+
+import tvmflow
+from tvmflow.ops import OPERATORS
+from tvmflow.ops.operator import DOMAIN
+from tvmflow.tolerance import OPERATOR, assert_close
+
+TARGETS = [
+    pytest.param("llvm", "cpu", id="llvm"),
+    pytest.param("cuda", "nvidia", id="cuda", marks=pytest.mark.cuda_host),
+    *(
+        pytest.param("opencl", device, id=f"opencl-{device}", marks=pytest.mark.opencl)
+        for device in ("cpu", "adreno")
+    ),
+]
+#: Samples and boxes: a tail behind whole vectors.
+SHAPE = (3, 37)
+
+
+def network(name, arrays, more=()):
+    """A model of one node, and nodes behind it that make ``y`` of its first result."""
+    operator = OPERATORS[name]
+    given = [(o.name, a) for o, a in zip(operator.inputs, arrays, strict=True) if a is not None]
+    names = [o.name if a is not None else "" for o, a in zip(operator.inputs, arrays, strict=True)]
+    outputs = [o.name for o in operator.outputs]
+    results = operator.evaluate(arrays, operator.complete({}))
+    node = helper.make_node(name, names, outputs, name, domain=DOMAIN)
+
+    def info(tensor, array):
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        return helper.make_tensor_value_info(tensor, kind, array.shape)
+
+    wanted = [info(n, a) for n, a in zip(outputs, results, strict=True)]
+    if more:
+        wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, results[0].shape)]
+    graph = helper.make_graph(
+        [node, *more], "boxes", [info(n, np.asarray(a)) for n, a in given], wanted
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets), dict(given), results
+
+
+def run(module, feeds, target):
+    return cuda_host()(module, feeds) if target == "cuda" else module(**feeds)
+
+
+def pair(rng):
+    pred, target = (boxes.corners(rng, *SHAPE).astype("f4") for _ in range(2))
+    pred[0, 3, 1] = np.nan
+    return pred, target
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+def test_giou_and_what_is_fused_to_it(target, device, rng):
+    """As a producer of the usual ``1 - giou``: one kernel."""
+    more = [
+        helper.make_node("Constant", [], ["one"], value_float=1.0),
+        helper.make_node("Sub", ["one", "giou"], ["d"]),
+        helper.make_node("Mul", ["d", "d"], ["y"]),
+    ]
+    model, feeds, results = network("GIoU", pair(rng), more)
+    with closing(tvmflow.compile(model, target=target, device=device)) as module:
+        (got,) = run(module, feeds, target).values()
+        schedules = module.metadata["schedules"].values()
+    assert_close(got, (1 - results[0]) ** 2, OPERATOR)
+    assert [choice["family"] for choice in schedules] == ["boxes"]
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("form", boxes.FORMS)
+def test_gradients_of_the_loss(target, device, form, rng):
+    arrays = boxes.batch(rng, SHAPE, form).gradient_arrays(2.0)
+    model, feeds, results = network("GIoULossGrad", arrays)
+    with closing(tvmflow.compile(model, target=target, device=device)) as module:
+        found = run(module, feeds, target)
+        schedules = module.metadata["schedules"].values()
+    for got, expected in zip(found.values(), results, strict=True):
+        assert_close(got, expected, OPERATOR, form)
+    assert {choice["family"] for choice in schedules} == {"boxes"}
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("device", ["cpu", "mali"])
+@pytest.mark.parametrize("form", ["bytes", "offsets"])
+def test_nothing_is_read_or_written_outside(device, form, rng, under_oclgrind):
+    arrays = boxes.batch(rng, SHAPE, form).gradient_arrays(2.0)
+    model, feeds, results = network("GIoULossGrad", arrays)
+    with closing(tvmflow.compile(model, target="opencl", device=device)) as module:
+        for got, expected in zip(under_oclgrind()(module, feeds).values(), results, strict=True):
+            assert_close(got, expected, OPERATOR)
