@@ -128,12 +128,16 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
     return [np.concatenate([moved, np.where(ratio > attributes["limit"], 0, apart)], -1)]
 
 
-_INPUTS = (Operand("deltas", _DTYPES), Operand("anchors", _DTYPES))
+_BOXES = ("B, N, 4", "N, 4")
+_INPUTS = (
+    Operand("deltas", _DTYPES, shapes=_BOXES),
+    Operand("anchors", _DTYPES, shapes=_BOXES[1:]),
+)
 
 BOX_DECODE_GRAD = Operator(
     "BoxDecodeGrad",
     "Gradient of BoxDecode's offsets; anchors are constants.",
-    (*_INPUTS, Operand("grad_boxes", _DTYPES)),
+    (*_INPUTS, Operand("grad_boxes", _DTYPES, shapes=_BOXES)),
     (Operand("grad_deltas", _DTYPES),),
     _infer_gradient, _compute_gradient, _reference_gradient, _ATTRIBUTES,
 )  # fmt: skip
