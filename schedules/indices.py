@@ -23,7 +23,7 @@ Expr = Any
 
 
 def in_32_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with extents and indices of 32 bits; tensors of 64-bit integers stay so.
+    """The function with extents and indices of 32 bits, and arithmetic on what it reads of 64.
 
     Where it writes one of these, it stays as it is.
     """
@@ -33,7 +33,13 @@ def in_32_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
     # TVM's pass refuses these, although their elements are no indices: unsigned, it passes them.
     hidden = _with_dtype(function, wide, "uint64", lambda load: load.astype("int64"))
     narrowed = tirx.transform.ForceNarrowIndexToInt32()(IRModule({"main": hidden}))["main"]
-    return _with_dtype(narrowed, wide, "int64", lambda load: load)
+    return _with_dtype(narrowed, wide, "int64", _saturated)
+
+
+def _saturated(value: Expr) -> Expr:
+    """The nearest number of 32 bits: a count that is far too large does not become a small one."""
+    lowest, highest = (tirx.const(end, "int64") for end in (-(2**31), 2**31 - 1))
+    return tirx.Max(tirx.Min(value, highest), lowest)
 
 
 def _writes(function: tirx.PrimFunc, buffer: Buffer) -> bool:
