@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from tvmflow.graph.rewriter import identifier, op_name
@@ -89,3 +89,13 @@ def test_names_become_identifiers():
     assert identifier("größe") == "gr__e"
     assert identifier("495") == "_495"
     assert identifier("") == "_"
+
+
+def test_primary_functions_of_the_front_end_have_identifiers():
+    def twice(bb, x):
+        named = bb.emit(relax.op.nn.relu(x), "/a/Relu:0")
+        return bb.call_te(lambda t: te.compute(t.shape, lambda i, j: t(i, j) * 2.0, "t"), named)
+
+    found = simplify(module_of(twice))
+    (function,) = (f for f in found.functions.values() if isinstance(f, tirx.PrimFunc))
+    assert function.params[0].name == "_a_Relu_0"

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..texture.signatures import with_parameters
 
 
 @mutator
@@ -66,7 +68,7 @@ class Rewriter:
         rewritten = self.bb.get()
         function = rewritten["main_rewritten"].with_attr("global_symbol", "main")
         functions = {
-            gv: f
+            gv: with_identifiers(f)
             for gv, f in rewritten.functions.items()
             if gv.name_hint not in ("main", "main_rewritten")
         }
@@ -116,6 +118,18 @@ def identifier(name: str) -> str:
     ONNX names may hold anything; exporters write ``/features/conv/Conv_output_0`` and ``495``.
     """
     return re.sub(r"^(?=\d|$)|\W", "_", name, flags=re.ASCII)
+
+
+def with_identifiers(function: relax.Function | tirx.PrimFunc) -> Any:
+    """A primary function that was called after a model's tensors, with identifiers for them."""
+    if not isinstance(function, tirx.PrimFunc):
+        return function
+    renamed = {
+        param: tirx.decl_buffer(param.shape, param.dtype, name, scope=param.scope())
+        for param in function.params
+        if tirx.is_buffer_var(param) and (name := identifier(param.name)) != param.name
+    }
+    return with_parameters(function, renamed) if renamed else function
 
 
 def constant_array(expr: relax.Expr) -> np.ndarray | None:

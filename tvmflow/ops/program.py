@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import IRModule, te, tirx
-from tvm.ir import Var
 
 from .. import opencl_source  # noqa: F401 (registers its callback with TVM)
 from ..errors import CompileError
@@ -18,6 +16,7 @@ from ..schedules import Scheduled, schedule_function
 from ..target import TargetSpec
 from ..tensors import TensorType
 from ..texture.scope import HALF_BUFFER
+from ..texture.signatures import with_parameters
 from ..tir_pipeline import TIR_PIPELINE
 from .operator import Operator, dtype_of
 from .signature import Extent, OpenType, Signature, describe
@@ -160,5 +159,4 @@ def _as_stored(function: tirx.PrimFunc, halves: Sequence[bool]) -> tirx.PrimFunc
             scope=HALF_BUFFER if half else "",
             data_alignment=_alignment(str(param.dtype), row),
         )
-    body = tvm_ffi.structural_map(function.body, (Var, lambda var: changed.get(var, var)))
-    return tirx.PrimFunc(list(changed.values()), body, function.ret_type, function.attrs)
+    return with_parameters(function, changed)

@@ -5,8 +5,11 @@ The signature is the only place where the decision of the storage pass is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import tvm_ffi
 from tvm import IRModule, relax, tirx
-from tvm.ir import Op
+from tvm.ir import Op, Var
 
 
 def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
@@ -17,6 +20,16 @@ def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimF
         if scope is not None
     }
     return function.specialize(buffers) if buffers else function
+
+
+def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx.PrimFunc:
+    """``function`` with other buffers of the same elements for some of its parameters.
+
+    Their names and alignments may differ, which TVM's ``specialize`` keeps or refuses.
+    """
+    params = [buffers.get(param, param) for param in function.params]
+    body = tvm_ffi.structural_map(function.body, (Var, lambda var: buffers.get(var, var)))
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
 
 
 def called_function(
