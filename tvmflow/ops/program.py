@@ -83,7 +83,11 @@ def build(
             )
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise CompileError(f"{attempt} failed: {lines[-1]}") from error
+        raise CompileError(
+            f"{attempt} failed: {lines[-1]}",
+            remedy="Give extents that do not change as numbers, such as the 4 of [N, 4]; "
+            "`shapes` of an Operand tells them once for all.",
+        ) from error
     workspaces = [TensorType(tuple(map(int, each.shape)), str(each.dtype)) for each in own]
     return Program(module, name, scheduled, tuple(workspaces))
 
