@@ -97,7 +97,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Stretches and vectors on a CPU; on GPUs a few boxes an item."""
     return {
-        "boxes": (256, 1024, 4096) if device.is_cpu else (1, 2, 4),
+        "boxes": (128, 256, 512, 1024, 2048, 4096, 8192) if device.is_cpu else (1, 2, 3, 4, 6, 8),
         "vector": (1, 8, 16) if device.is_cpu else (1,),
         "group_size": group_sizes(device),
     }

@@ -75,6 +75,28 @@ def test_values_and_derivatives_by_dual_numbers(rng):
             np.testing.assert_allclose(got, weight[row] * expected.slope, rtol=1e-9, atol=1e-9)
 
 
+def test_derivatives_are_those_of_pytorch(rng):
+    """Half of a tie each; a clamp at 0 passes."""
+    torch = pytest.importorskip("torch")
+    pair = torch.tensor(boxes.corners(rng, 2, 500), requires_grad=True)
+    (p1, p2), (t1, t2) = ((box[:, :2], box[:, 2:]) for box in pair)
+    sides = {
+        "pred": p2 - p1,
+        "target": t2 - t1,
+        "inter": torch.minimum(p2, t2) - torch.maximum(p1, t1),
+        "around": torch.maximum(p2, t2) - torch.minimum(p1, t1),
+    }
+    area = {name: x[:, 0] * x[:, 1] for name, x in ((n, s.clamp(min=0)) for n, s in sides.items())}
+    union = area["pred"] + area["target"] - area["inter"]
+    around = area["around"]
+    value = area["inter"] / (union + EPSILON) - (around - union) / (around + EPSILON)
+    value.sum().backward()
+    given = pair.detach().numpy()
+    np.testing.assert_allclose(giou(*given), value.detach().numpy(), rtol=1e-12)
+    for got, expected in zip(giou_gradients(*given, np.ones(500)), pair.grad.numpy(), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("place", range(8))
 def test_a_nan_reaches_the_value_and_all_derivatives(place, rng):
     pair = boxes.corners(rng, 50, 2)

@@ -19,6 +19,7 @@ from turns import in_turn
 
 import tvmflow
 from tvmflow.schedules import FAMILIES
+from tvmflow.schedules.boxes import Shape as BoxShape
 from tvmflow.schedules.conv2d_shape import Shape as ConvShape
 from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
@@ -160,7 +161,15 @@ def gemv_shapes(rng, lanes):
     return GemvShape(form, pick([1, 4]), pick([1, 10, 63, 256]), pick([16, 96, 1024]))
 
 
+def box_shapes(rng, lanes):
+    pick = rng.choice
+    return BoxShape(
+        pick([0, 1, 64]), pick([0, 1, 37, 5000]), pick([1, 2]), whole=pick([True, False])
+    )
+
+
 SHAPES = {
+    "boxes": box_shapes,
     "moving": moving_shapes,
     "transpose": transpose_shapes,
     "resize": resize_shapes,
