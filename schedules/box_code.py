@@ -24,13 +24,12 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from .box_loops import sequence
+from .masked_terms import replaced
 
 #: Coordinates of a box.
 COORDINATES = 4
 
 Expr = Any
-#: Variables, and what stands for them.
-Values = Sequence[tuple[tirx.Var, Expr]]
 _LAZY = Op.get("prim.if_then_else")
 _BINARY = (
     tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max, tirx.FloorDiv, tirx.FloorMod,
@@ -135,16 +134,7 @@ class Code:
 
     def _renamed(self, expr: Expr) -> Expr:
         """An expression as it is, with names as they are here."""
-        return substituted(expr, self.names)
-
-
-def substituted(expr: Expr, values: Values) -> Expr:
-    """The expression with variables replaced."""
-
-    def replace(var: tirx.Var) -> Expr:
-        return next((value for name, value in values if name.same_as(var)), var)
-
-    return tvm_ffi.structural_map(expr, (tirx.Var, replace)) if values else expr
+        return replaced(expr, self.names)
 
 
 def is_of_box(load: TensorLoad) -> bool:
@@ -170,6 +160,5 @@ def lanes_of(body: Expr, lane: tirx.Var | None) -> list[Expr]:
         return [body]
     simplify = Analyzer().simplify
     return [
-        simplify(substituted(body, [(lane, tirx.const(k, lane.ty.dtype))]))
-        for k in range(COORDINATES)
+        simplify(replaced(body, [(lane, tirx.const(k, lane.ty.dtype))])) for k in range(COORDINATES)
     ]

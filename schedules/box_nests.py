@@ -13,9 +13,10 @@ from tvm.sym import Analyzer
 
 from ..texture.expressions import uses
 from ..texture.scope import is_texture
-from .box_code import COORDINATES, Code, Expr, Values, choice, lanes_of, substituted
+from .box_code import COORDINATES, Code, Expr, choice, lanes_of
 from .box_loops import product, sequence
 from .box_rows import scatter_of
+from .masked_terms import Places, replaced
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Output:
         rank = len(self.tensor.shape) - (1 if self.whole else 0)
         return [*[tirx.const(0, "int32")] * (rank - len(box)), *box]
 
-    def with_values(self, values: Values) -> Output:
+    def with_values(self, values: Places) -> Output:
         """The same with variables replaced."""
-        row = None if self.row is None else substituted(self.row, values)
-        return Output(self.tensor, [substituted(v, values) for v in self.values], row)
+        row = None if self.row is None else replaced(self.row, values)
+        return Output(self.tensor, [replaced(v, values) for v in self.values], row)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Nest:
         """The outputs of one box."""
         return [out.with_values(self.values(box)) for out in self.outputs]
 
-    def values(self, box: Sequence[Expr]) -> Values:
+    def values(self, box: Sequence[Expr]) -> Places:
         """What stands for the variables, which may have 64 bits; boxes are counted in 32."""
         return [(var, at.astype(var.ty.dtype)) for var, at in zip(self.box, box, strict=False)]
 
@@ -110,14 +111,14 @@ class Nest:
 
     def limit_of(self, sample: Sequence[Expr]) -> Expr:
         """The limit of a sample, which there must be."""
-        return substituted(self.limit(), self.values(sample)).astype("int32")
+        return replaced(self.limit(), self.values(sample)).astype("int32")
 
     def row_of(self, out: Output, box: Sequence[Expr]) -> Expr:
         """The row of a box."""
-        return substituted(out.row, self.values(box)).astype("int32")
+        return replaced(out.row, self.values(box)).astype("int32")
 
 
-def _zeros(variables: Sequence[tirx.Var]) -> Values:
+def _zeros(variables: Sequence[tirx.Var]) -> Places:
     return [(var, tirx.const(0, var.ty.dtype)) for var in variables]
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from .box_code import COORDINATES, Expr, choice, substituted
+from .box_code import COORDINATES, Expr, choice
+from .masked_terms import replaced
 
 #: What the loops over boxes are marked with.
 _ROWS = "tvmflow.rows"
@@ -95,7 +96,7 @@ def scatter_of(block: s_tir.SBlock, others: Sequence[s_tir.SBlock]) -> Scatter |
         producers.append(producer)
         axes = [axis.var for axis in producer.iter_vars]
         places = list(zip(axes, load.indices, strict=True))
-        inlined.append(substituted(producer.body.value, places))
+        inlined.append(replaced(producer.body.value, places))
     chosen = choice(inlined[1])
     if chosen is None:
         return None

@@ -23,10 +23,11 @@ from tvm.sym import Analyzer
 
 from ..texture.expressions import uses
 from ..texture.scope import is_texture
-from .box_code import COORDINATES, Code, Expr, choice, is_of_box, substituted
+from .box_code import COORDINATES, Code, Expr, choice, is_of_box
 from .box_items import box_statement
 from .box_loops import loop, sequence
 from .box_nests import Nest, Output, emit, shared_test
+from .masked_terms import replaced
 
 #: Numbers that vectors are read of; TVM's OpenCL code is wrong for vectors of bytes.
 _FLOATS = ("float", "bfloat")
@@ -116,7 +117,7 @@ def _vector(nest: Nest, box: Sequence[Expr], lanes: int) -> tirx.Stmt:
         copy = code.copied(load)
         if copy is None:
             copy = code.private(f"{load.source.name}_boxes", (COORDINATES, lanes))
-            start = [substituted(index, [(lane, tirx.const(0, "int32"))]) for index in load.indices]
+            start = [replaced(index, [(lane, tirx.const(0, "int32"))]) for index in load.indices]
             before.extend(_gather(load.source, start[:-1], copy, lanes))
             code.copies.append((load.source, list(load.indices[:-1]), copy))
         return tirx.BufferLoad(copy, [load.indices[-1], lane])
@@ -132,7 +133,7 @@ def _vector(nest: Nest, box: Sequence[Expr], lanes: int) -> tirx.Stmt:
             code.statements.append(
                 tirx.BufferStore(result, value.astype("float32"), [corner, lane])
             )
-        start = [substituted(index, [(lane, tirx.const(0, "int32"))]) for index in at]
+        start = [replaced(index, [(lane, tirx.const(0, "int32"))]) for index in at]
         behind.extend(_scatter(out.tensor, start, result, lanes))
 
     code = Code(read, lane=lane, lanes=lanes)
@@ -162,7 +163,7 @@ def _tested(test: Expr, lane: tirx.Var, code: Code, before: list[tirx.Stmt]) -> 
     """A condition of lanes, computed one by one ahead of the vector."""
     flags = code.private("chosen", (code.lanes,))
     for number in range(code.lanes):
-        of_lane = substituted(test, [(lane, tirx.const(number, "int32"))])
+        of_lane = replaced(test, [(lane, tirx.const(number, "int32"))])
         before.append(tirx.BufferStore(flags, of_lane.astype("float32"), [number]))
     return flags[lane] != 0
 
