@@ -124,8 +124,8 @@ CONSTRAINTS = (
         lambda k, s, d: not (d.is_cpu and k.skip == "element"),
     ),
     Constraint(
-        "Packed boxes that are not valid may not be read: skip is not none, and list on a CPU.",
-        lambda k, s, d: not s.packed or k.skip == "list" or (k.skip != "none" and not d.is_cpu),
+        "Packed boxes that are not valid may not be read: skip is not none.",
+        lambda k, s, d: not s.packed or k.skip != "none",
     ),
     Constraint(
         "On a GPU, warps skip boxes behind a limit, by 32 items of a group.",
@@ -139,15 +139,16 @@ CONSTRAINTS = (
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """What keeps the device busy; lists on CPUs, where they make vectors full.
+    """What keeps the device busy.
 
-    GPUs are given two boxes an item, so that enough reads are under way, and let each item ask
+    Vectors behind a limit are skipped; masks are looked at after all is computed, as memory is
+    read ahead then.  GPUs are given two boxes an item, so that enough reads are under way, and let each item ask
     for its box, unless samples are long: then a warp asks once.  For GPUs these are assumptions.
     """
     total = shape.samples * shape.boxes
     if device.is_cpu:
         parts = max(1, min(total // CPU_CHUNK, CPU_PARTS)) if total else CPU_PARTS
-        skip = "list" if shape.limited or shape.packed else "warp"
+        skip = "warp" if shape.limited or shape.packed else "none"
         return Knobs(parts, 1, CPU_BOXES, skip)
     size = power_of_2(min(4 * device.group_size, device.max_group_size))
     gpu = device.multiprocessors

@@ -107,15 +107,17 @@ class Terms:
         return not any(uses(index, self.box) for index in [*outer, rest])
 
     def is_packed(self) -> bool:
-        """Whether rows of boxes that are not valid may not exist."""
+        """Whether what boxes that are not valid would read may not exist."""
         analyzer = Analyzer()
         for var, extent in ((self.sample, self.samples), (self.box, self.boxes)):
             dtype = var.ty.dtype
             analyzer.bind(var, Range(tirx.const(0, dtype), extent.astype(dtype)))
+        loads: list[TensorLoad] = []
+        tvm_ffi.structural_walk(self.term, (TensorLoad, loads.append))
         return not all(
             analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
-            for row in self.rows
-            for index, extent in zip(row.place, row.tensor.shape, strict=False)
+            for load in loads
+            for index, extent in zip(load.indices, load.source.shape, strict=True)
         )
 
 

@@ -1,9 +1,18 @@
 """A mean over valid boxes on a CPU: 16 boxes at a time, in the lanes of a vector.
 
 Samples are cut into chunks, and chunks are dealt out to parts, each a thread's or a work-item's
-work.  In a chunk, vectors of neighbouring boxes come first; what is left of it waits in a list
-until there is a vector of that, too, with rows from anywhere.  So short samples cost no more
-than what is valid in them.
+work.  In a chunk, vectors of neighbouring boxes come first.  With the knob ``skip``
+
+``none``
+    all are computed, and lanes that are not valid are dropped;
+``warp``
+    vectors without a valid box are skipped;
+``list``
+    all lanes are valid: other boxes wait in a list until there is a vector of them, with rows from
+    anywhere.  Reading those costs more than half a vector of neighbours.
+
+What fewer boxes than a vector are left at the end of a tensor, or of a chunk without a limit, waits
+in that list, too.
 
 Four numbers of 16 boxes are four vectors of four boxes, transposed by two steps of shuffles that
 stay within quarters of vectors, where they are cheap::
@@ -19,6 +28,7 @@ Neighbours in memory come out in another order, which a sum does not mind.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tvm import tirx
 from tvm.tirx import ForKind
@@ -33,9 +43,12 @@ _QUARTERS = LANES // CORNERS
 _ALL = tirx.Ramp(number(0), number(1), LANES)
 
 
-def lane_of_neighbour(place: int) -> int:
-    """The lane of the ``place``-th of 16 neighbours in memory."""
+def _lane_of_neighbour(place: Any) -> Any:
+    """The lane of the ``place``-th of 16 neighbours in memory, and the other way round."""
     return place % _QUARTERS * _QUARTERS + place // _QUARTERS
+
+
+_neighbour_of_lane = _lane_of_neighbour
 
 
 class Part:
@@ -62,73 +75,97 @@ class Part:
     def add_chunk(self, sample: Value, begin: Value, end: Value) -> None:
         """Sum up boxes from ``begin`` to ``end`` of a sample."""
         code, terms = self.code, self.terms
-        limited = terms.limit is not None
         stop = end
-        if limited:
+        if terms.limit is not None:
             limit = tirx.Min(terms.limit_of(sample), end)
             stop = code.name("stop", tirx.Max(limit, begin))
             code.store(self.count, self.count[0] + (stop - begin), number(0))
         vectors = code.name("vectors", self._vectors(begin, end, stop))
         with code.loop("vector", vectors) as vector:
-            self._add_neighbours(sample, code.name("first", begin + vector * LANES), stop)
-        first = code.name("rest", begin + vectors * LANES)
-        with code.loop("left", tirx.Max(stop - first, number(0))) as left:
-            box = code.name("box", first + left)
-            if limited:
-                self._append(sample, box, None)
+            first = code.name("first", begin + vector * LANES)
+            if terms.limit is None:
+                self._add_chosen(sample, first)
             else:
-                chosen = code.name("chosen", self._valid(sample, box))
-                code.store(self.count, self.count[0] + chosen, number(0))
-                self._append(sample, box, chosen)
-        self._drain()
+                self._add_limited(sample, first, stop)
+        self._add_rest(sample, code.name("rest", begin + vectors * LANES), stop)
 
     def _vectors(self, begin: Value, end: Value, stop: Value) -> Value:
-        """How many vectors of neighbours are looked at."""
-        whole = (end - begin) // LANES
-        if self.terms.limit is None or self.skip == "none":
-            return whole
-        if self.skip == "list":
-            return (stop - begin) // LANES
-        return tirx.Min((stop - begin + LANES - 1) // LANES, whole)
+        """How many vectors of neighbours are looked at; what is left waits."""
+        if self.terms.limit is None or self.skip == "list" or not self.rows:
+            return tirx.truncdiv(stop - begin, number(LANES))
+        last = end if self.skip == "none" else stop
+        return tirx.truncdiv(last - begin + (LANES - 1), number(LANES))
 
-    def _valid(self, sample: Value, box: Value) -> Value:
-        return replaced(self.terms.valid, self.terms.places(sample, box)).astype("int32")
-
-    def _add_neighbours(self, sample: Value, first: Value, stop: Value) -> None:
-        """Sum up a vector of boxes of one sample."""
-        code, limited = self.code, self.terms.limit is not None
-        if limited and self.skip == "list":
+    def _add_limited(self, sample: Value, first: Value, stop: Value) -> None:
+        """Sum up neighbours below a limit."""
+        code = self.code
+        if self.skip == "list" or not self.rows:
             self._add(sample, first, None)
             return
+        left = code.name("left", stop - first)
+        # A vector may go on where the next sample begins, but not where a tensor ends.
+        inside = [self._reaches(row.at(self.terms.places(sample, first))) for row in self.rows]
+        inside = code.name("inside", tirx.all(*inside).astype("int32"))
+        with code.when(inside != 0):
+            self._add(sample, first, lambda lane: _neighbour_of_lane(lane) < left)
+        with code.when(inside == 0):
+            self._add_rest(sample, first, stop)
+
+    @staticmethod
+    def _reaches(row: Row) -> Value:
+        """Whether a tensor has a vector of rows from one on."""
+        position: Value = number(0)
+        total: Value = number(1)
+        for index, extent in zip(row.place, row.tensor.shape, strict=False):
+            position = position * extent.astype("int32") + index.astype("int32")
+            total = total * extent.astype("int32")
+        return position + LANES <= total
+
+    def _add_chosen(self, sample: Value, first: Value) -> None:
+        """Sum up neighbours that are valid each by itself."""
+        code = self.code
         mask = code.alloc("mask", (LANES,), "int32")
         found: Value = number(0)
         for place in range(LANES):
-            lane = lane_of_neighbour(place) if self.rows else place
-            valid = (first + place < stop).astype("int32") if limited else None
-            value = code.name(
-                "chosen", self._valid(sample, first + place) if valid is None else valid
-            )
-            code.store(mask, value, number(lane))
-            found = found + value
-        if not limited:
-            found = code.name("found", found)
-            code.store(self.count, self.count[0] + found, number(0))
-        if self.skip == "none" or limited:
-            self._add(sample, first, mask)
+            chosen = code.name("chosen", self._valid(sample, first + place))
+            code.store(mask, chosen, number(self._lane(place)))
+            found = found + chosen
+        found = code.name("found", found)
+        code.store(self.count, self.count[0] + found, number(0))
+        if self.skip == "none":
+            self._add(sample, first, lambda lane: mask[lane] != 0)
         elif self.skip == "warp":
             with code.when(found > 0):
-                self._add(sample, first, mask)
+                self._add(sample, first, lambda lane: mask[lane] != 0)
         else:
             with code.when(found == LANES):
                 self._add(sample, first, None)
             with code.when(tirx.all(found > 0, found < LANES)):
                 for place in range(LANES):
-                    lane = lane_of_neighbour(place) if self.rows else place
-                    self._append(sample, first + place, mask[lane])
+                    self._append(sample, first + place, mask[self._lane(place)])
                 self._drain()
 
-    def _add(self, sample: Value, first: Value, mask: Buffer | None) -> None:
-        """Sum up neighbours, those of a mask."""
+    def _lane(self, place: int) -> int:
+        """The lane of the ``place``-th of 16 neighbours in memory."""
+        return _lane_of_neighbour(place) if self.rows else place
+
+    def _add_rest(self, sample: Value, first: Value, stop: Value) -> None:
+        """Let fewer boxes than a vector has wait."""
+        code = self.code
+        with code.loop("left", tirx.Max(stop - first, number(0))) as left:
+            box = code.name("box", first + left)
+            chosen = None
+            if self.terms.limit is None:
+                chosen = code.name("chosen", self._valid(sample, box))
+                code.store(self.count, self.count[0] + chosen, number(0))
+            self._append(sample, box, chosen)
+        self._drain()
+
+    def _valid(self, sample: Value, box: Value) -> Value:
+        return replaced(self.terms.valid, self.terms.places(sample, box)).astype("int32")
+
+    def _add(self, sample: Value, first: Value, chosen: Callable[[Value], Value] | None) -> None:
+        """Sum up neighbours, those that are chosen."""
         terms = self.terms
         staged = []
         for index, row in enumerate(self.rows):
@@ -137,7 +174,7 @@ class Part:
         def places(lane: Value) -> Places:
             return terms.places(sample, first + lane)
 
-        self._accumulate(staged, places, None if mask is None else lambda lane: mask[lane] != 0)
+        self._accumulate(staged, places, chosen)
 
     def _neighbours(self, row: Row, sample: Value, first: Value) -> list[Value]:
         """Vectors of four neighbours each, as :meth:`_transposed` takes them."""
