@@ -141,9 +141,9 @@ CONSTRAINTS = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """What keeps the device busy.
 
-    Vectors behind a limit are skipped; masks are looked at after all is computed, as memory is
-    read ahead then.  GPUs are given two boxes an item, so that enough reads are under way, and let each item ask
-    for its box, unless samples are long: then a warp asks once.  For GPUs these are assumptions.
+    CPUs skip vectors behind a limit, and compute all where there is none: memory is read ahead
+    then.  GPUs are given two boxes an item, so that enough reads are under way, and let each item
+    ask for its box, unless samples are long: then a warp asks once.  For GPUs that is assumed.
     """
     total = shape.samples * shape.boxes
     if device.is_cpu:

@@ -28,6 +28,7 @@ from tvmflow.schedules.fallback import Shape as FallbackShape
 from tvmflow.schedules.family import Proposal, accepted, candidates, read_knobs, refusal
 from tvmflow.schedules.gemv import Shape as GemvShape
 from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.schedules.masked_mean import Shape as MeanShape
 from tvmflow.schedules.matmul import Shape as MatmulShape
 from tvmflow.schedules.matmul import padded
 from tvmflow.schedules.moving import Shape as MovingShape
@@ -98,6 +99,13 @@ def reduction_shapes(rng, lanes):
         across * pick([1, 3, 1280]), reduced, along=along, across=across,
         broadcast=not positions and rng.random() < 0.3, positions=positions,
     )  # fmt: skip
+
+
+def mean_shapes(rng, lanes):
+    pick = rng.choice
+    limited = rng.random() < 0.5
+    packed = limited and rng.random() < 0.5
+    return MeanShape(pick([0, 1, 1024]), pick([0, 5, 256]), limited=limited, packed=packed)
 
 
 def row_shapes(rng, lanes):
@@ -185,6 +193,7 @@ SHAPES = {
     "conv2d_transpose": grouped_shapes,
     "dense": dense_shapes,
     "reduction": reduction_shapes,
+    "masked_mean": mean_shapes,
     "softmax": row_shapes,
     "normalization": row_shapes,
     "gemv": gemv_shapes,
