@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,17 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("tvmflow", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "onnx", "numpy")
+
+
+def missing(target: str) -> str | None:
+    """What measuring beside PyTorch lacks here; only ``cuda`` needs a GPU."""
+    if not find_spec("torch"):
+        return "PyTorch is not installed"
+    import torch
+
+    if target == "cuda" and not torch.cuda.is_available():
+        return "PyTorch finds no NVIDIA GPU"
+    return None
 
 
 def in_turn(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from chart import bars
-from common import RESULTS, in_turn, report, write_json
+from common import RESULTS, in_turn, missing, report, write_json
 
 Run = Callable[[], Any]
 
@@ -161,17 +161,6 @@ def table_of_speed(times: dict[str, float], title: str) -> None:
         lines.append([name, ms, *(f"{ratio:.2f}" for ratio in ratios)])
     columns = ("", "ms", "faster than eager", "than torch.compile", "times a copy")
     report(title, columns, lines)
-
-
-def missing(target: str) -> str | None:
-    """What measuring lacks here."""
-    if not find_spec("torch"):
-        return "PyTorch is not installed"
-    import torch
-
-    if target == "cuda" and not torch.cuda.is_available():
-        return "PyTorch finds no NVIDIA GPU"
-    return None
 
 
 def measure(folder: Path, options: argparse.Namespace) -> None:

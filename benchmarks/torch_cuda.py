@@ -18,13 +18,12 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from common import in_turn, report, summary, write_json
+from common import in_turn, missing, report, summary, write_json
 from cuda_code import use_machine_code
 
 import tvmflow
@@ -197,17 +196,6 @@ def _latencies(row: dict[str, Any]) -> list[Any]:
         medians[0] = f"wrong by {row['wrong']}"
     ratio = round(medians[2] / medians[0], 3) if "ours" in row and "compile" in row else ""
     return [row["name"], row["dtype"], *medians, ratio]
-
-
-def missing(target: str) -> str | None:
-    """What the second step lacks here."""
-    if not find_spec("torch"):
-        return "PyTorch is not installed"
-    import torch
-
-    if target == "cuda" and not torch.cuda.is_available():
-        return "PyTorch finds no NVIDIA GPU"
-    return None
 
 
 def main() -> None:

@@ -20,7 +20,14 @@ from .kept import from_image, stored_as, to_image, to_kept
 from .kernel_time import KernelTime
 from .profile import profile_kernels
 from .reader import Artifact
-from .values import Outputs, as_array, check_input, is_shareable, writable_alias
+from .values import (
+    Outputs,
+    as_array,
+    check_input,
+    from_dlpack,
+    is_shareable,
+    writable_alias,
+)
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
 
 #: TVM's name of the device of each target.
@@ -150,7 +157,7 @@ class Session:
     def _bring_kept(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
         """A blocked input: a tensor as the kernels read it, or an array that is brought there."""
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
-            tensor = _shared(info, value)
+            tensor = from_dlpack(info.name, value)
             found, wanted = self._storage_of(tensor), stored_as(info)
             fits = tuple(tensor.shape) == info.shape and found == wanted
             if tensor.device == self.device and fits:
@@ -169,7 +176,7 @@ class Session:
         return self._buffer(index, info, reuse).copyfrom(image)
 
     def _bring_tensor(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
-        tensor = _shared(info, value)
+        tensor = from_dlpack(info.name, value)
         check_input(info, tuple(tensor.shape), str(tensor.dtype))
         if tensor.device == self.device and _is_aligned(value):
             return tensor
@@ -280,17 +287,6 @@ def _check_extensions(artifact: Artifact, index: int) -> None:
         f"{device.name} lacks.",
         remedy=remedy,
     )
-
-
-def _shared(info: TensorInfo, value: Any) -> Any:
-    """A tensor of another library, through DLPack."""
-    try:
-        return tvm_ffi.from_dlpack(value, require_contiguous=True)
-    except Exception as error:
-        raise InputError(
-            f"The input {info.name!r} cannot be shared through DLPack: {error}.",
-            remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
-        ) from error
 
 
 def _is_aligned(value: Any) -> bool:

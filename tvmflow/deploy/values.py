@@ -138,17 +138,46 @@ def as_array(info: TensorInfo, value: Any) -> np.ndarray:
     InputError
         If it is not an array, or has another shape or dtype.
     """
+    array = any_array(info.name, value)
+    check_input(info, array.shape, array.dtype.name)
+    return array
+
+
+def any_array(name: str, value: Any) -> np.ndarray:
+    """Return the host value of an input as an array of the native byte order.
+
+    Raises
+    ------
+    InputError
+        If it is not an array.
+    """
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"The input {info.name!r} is no array: {error}.",
+            f"The input {name!r} is no array: {error}.",
             remedy="Give a NumPy array or a DLPack tensor.",
         ) from error
-    check_input(info, array.shape, array.dtype.name)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def from_dlpack(name: str, value: Any) -> Any:
+    """TVM's view of the memory of another library's tensor, for the input ``name``.
+
+    Raises
+    ------
+    InputError
+        If DLPack cannot hand it over.
+    """
+    import tvm_ffi
+
+    try:
+        return tvm_ffi.from_dlpack(value, require_contiguous=True)
+    except Exception as error:
+        raise InputError(
+            f"The input {name!r} cannot be shared through DLPack: {error}.",
+            remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
+        ) from error
 
 
 def is_shareable(array: np.ndarray) -> bool:

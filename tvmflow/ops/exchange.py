@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..deploy.values import writable_alias
-from ..errors import InputError
+from ..deploy.values import any_array, from_dlpack, writable_alias
 from ..tensors import TensorType
 
 #: A NumPy array or a tensor of TVM.
@@ -23,25 +22,10 @@ def shared(name: str, value: Any) -> Shared:
         If it is neither, or a tensor that DLPack cannot hand over.
     """
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
-        import tvm_ffi
-
-        try:
-            return tvm_ffi.from_dlpack(value, require_contiguous=True)
-        except Exception as error:
-            raise InputError(
-                f"The input {name!r} cannot be shared through DLPack: {error}.",
-                remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
-            ) from error
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"The input {name!r} is no array: {error}.",
-            remedy="Give a NumPy array or a DLPack tensor.",
-        ) from error
+        return from_dlpack(name, value)
+    array = any_array(name, value)
     # Not `ascontiguousarray`, which makes one dimension of none.
-    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
-    return native if native.flags.c_contiguous else native.copy(order="C")
+    return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def type_of(value: Shared) -> TensorType:
