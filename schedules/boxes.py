@@ -29,7 +29,6 @@ from .box_nests import Nest, nests_of
 from .box_vectors import stretch
 from .common import FAMILY, LANES, Workload
 from .family import GROUP_FITS, Constraint, Value, knob
-from .indices import in_32_bits
 from .tiles import group_sizes
 
 logger = logging.getLogger(__name__)
@@ -126,7 +125,6 @@ def _whole(workload: Workload) -> bool:
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     """Inline what surrounds the anchors, and write the loops around what is left."""
-    workload = Workload.of(in_32_bits(workload.sch.mod["main"]), workload.target)
     sch, whole = workload.sch, _whole(workload)
     for block in list(workload.blocks):
         if is_injective(sch, block) and sch.get_consumers(block):
