@@ -107,6 +107,8 @@ class Functions:
     """All functions of a folder, loaded when they are first called."""
 
     def __init__(self, folder: Path):
+        import tvm  # noqa: F401 (the runtime, which libraries find in the process)
+
         self.manifest = json.loads((folder / "functions.json").read_text())
         if self.manifest["target"] == "cuda":
             from cuda_code import use_machine_code

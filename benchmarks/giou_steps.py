@@ -118,7 +118,7 @@ def check(found: dict[str, dict[str, Run]], data: Data) -> None:
     loss = reference.giou(pred, target)[valid].sum() / number
     grad, _ = reference.giou_gradients(pred, target, valid / number)
     for name, runs in found.items():
-        error = abs(float(runs["loss"]()) - loss)
+        error = abs(runs["loss"]().item() - loss)
         worst = np.abs(runs["backward"]().cpu().numpy() - np.where(valid[..., None], grad, 0)).max()
         if error > 1e-5 or worst > 1e-4 * np.abs(grad).max():
             raise SystemExit(f"{name} is wrong: loss by {error:.2g}, gradient by {worst:.2g}")
