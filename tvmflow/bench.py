@@ -92,7 +92,7 @@ def benchmark(
         )
     if runs is None and seconds is None:
         runs, seconds = DEFAULT_RUNS, DEFAULT_SECONDS
-    values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
+    values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     # An application has them so: packing them is no part of a call.
     values = all_to_kept(module.inputs, values)
     # Importing packages is not part of loading the module.

@@ -207,6 +207,7 @@ def _metadata(job: Compilation) -> dict[str, Any]:
         "device": job.target.device.name,
         "inputs": job.model.inputs,
         "outputs": job.model.outputs,
+        "call_checks": [check.report() for check in job.model.call_checks],
         "kernels": kernel_names(sources, job.schedules),
         "schedules": {name: choice.report() for name, choice in job.schedules.items()},
         "extensions": extensions(sources),

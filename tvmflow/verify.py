@@ -95,7 +95,7 @@ def verify(
     InputError
         If an input does not fit.
     """
-    values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
+    values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
     reference, name = run_reference(model, logical, [info.name for info in module.outputs])
     results = all_to_logical(module.outputs, dict(module(values).items()))

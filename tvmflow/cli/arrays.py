@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 
 if TYPE_CHECKING:
+    from ..deploy.module import Module
     from ..tensors import TensorInfo
 
 
@@ -57,16 +58,13 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, Any]:
         ) from error
 
 
-def choose_inputs(
-    path: Path | None, seed: int | None, infos: tuple[TensorInfo, ...]
-) -> dict[str, Any]:
+def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[str, Any]:
     """Return the inputs of a file, and random ones for those it lacks if there is a seed."""
     from ..deploy.samples import random_inputs
 
-    values = read_inputs(path, infos) if path is not None else {}
+    values = read_inputs(path, module.inputs) if path is not None else {}
     if seed is not None:
-        missing = [info for info in infos if info.name not in values]
-        values |= random_inputs(missing, seed)
+        values |= random_inputs(module, seed, without=values)
     return values
 
 

@@ -69,7 +69,7 @@ def bench_module(
 
     network = load(module, device=device_index)
     try:
-        values = choose_inputs(inputs, random_seed, network.inputs)
+        values = choose_inputs(inputs, random_seed, network)
         with err_console().status("measuring") if _watched() else _nothing():
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=warmup)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None

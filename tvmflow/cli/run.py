@@ -51,7 +51,7 @@ def run_module(
     from .arrays import choose_inputs, write_outputs
 
     with load(module, device=device_index) as network:
-        given = network(choose_inputs(inputs, random_seed, network.inputs))
+        given = network(choose_inputs(inputs, random_seed, network))
         results = all_to_logical(network.outputs, dict(given.items()))
     if outputs is not None:
         write_outputs(outputs, results)

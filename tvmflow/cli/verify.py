@@ -64,7 +64,7 @@ def verify_module(
     load_operators(ops)
     network = load(module, device=device_index)
     try:
-        values = choose_inputs(inputs, random_seed, network.inputs)
+        values = choose_inputs(inputs, random_seed, network)
         report = verify(model, network, values)
     finally:
         network.close()

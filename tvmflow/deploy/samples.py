@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..errors import InputError
 from ..tensors import TensorInfo
 from .weights import dtype_from_name
+
+if TYPE_CHECKING:
+    from ..ops.call_checks import CallCheck
+    from .module import Module
 
 #: Random integers are smaller than this, so that they are valid as small indices and counts.
 _INTEGERS_BELOW = 10
 
 
-def random_inputs(infos: Iterable[TensorInfo], seed: int) -> dict[str, np.ndarray]:
-    """Return random arrays for a network's inputs.
+def random_inputs(
+    module: Module, seed: int, *, without: Container[str] = ()
+) -> dict[str, np.ndarray]:
+    """Return random arrays for a network's inputs, but not for those named in ``without``.
 
     Floats are normally distributed with mean 0 and variance 1, integers uniform in
     0 … 9, booleans fair.  An input's values depend on the seed and its name only.  They
-    have the layout of the ONNX model, also where the module keeps another.
+    have the layout of the ONNX model, also where the module keeps another.  Integers that a
+    custom operator would refuse are smaller, and in ascending order where they have to be.
     """
-    return {info.name: _random_array(info, seed) for info in infos}
+    wanted = [info for info in module.inputs if info.name not in without]
+    arrays = {info.name: _random_array(info, seed) for info in wanted}
+    if notes := module.metadata.get("call_checks"):
+        from ..ops.call_checks import call_checks
+
+        checks = call_checks(notes)
+        looked_at = {name for check in checks for name in check.inputs}
+        integers = {n: a for n, a in arrays.items() if n in looked_at and a.dtype.kind in "iu"}
+        trials = ({**arrays, **trial} for trial in _smaller(integers))
+        # The call says what is wrong with them, if none of them fits.
+        return next((trial for trial in trials if _fits(checks, trial)), arrays)
+    return arrays
+
+
+def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """The integers as drawn, in ascending order, and both below ever smaller bounds."""
+    for bound in range(_INTEGERS_BELOW, 0, -1):
+        # As an array: an operation makes a number of a scalar.
+        trial = {name: np.asarray(array % bound) for name, array in arrays.items()}
+        yield trial
+        yield {
+            name: np.sort(array, axis=None).reshape(array.shape) for name, array in trial.items()
+        }
+
+
+def _fits(checks: Sequence[CallCheck], arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether custom operators take these values."""
+    try:
+        for check in checks:
+            check.look_at(arrays)
+    except InputError:
+        return False
+    return True
 
 
 def _random_array(info: TensorInfo, seed: int) -> np.ndarray:

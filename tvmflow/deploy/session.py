@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -29,6 +29,9 @@ from .values import (
     writable_alias,
 )
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
+
+if TYPE_CHECKING:
+    from ..ops.call_checks import CallCheck
 
 #: TVM's name of the device of each target.
 _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
@@ -75,6 +78,7 @@ class Session:
                 self._upload(array, scopes.get(name)) for name, array in artifact.weights.items()
             )
         self._staged: list[Any] = [None] * len(self.inputs)
+        self._checks = _call_checks(artifact)
 
     def new_machine(self) -> Any:
         """Return a virtual machine for the library and the device."""
@@ -131,7 +135,13 @@ class Session:
             Copy into the same device buffers every time; not for results that stay
             on the device, since they may share memory with an input.
         """
-        return [self._bring(index, value, reuse) for index, value in enumerate(values)]
+        brought = [self._bring(index, value, reuse) for index, value in enumerate(values)]
+        if self._checks:
+            pairs = zip(self.inputs, values, strict=True)
+            given = {info.name: value for info, value in pairs if info.layout is None}
+            for check in self._checks:
+                check.look_at(given)
+        return brought
 
     def _bring(self, index: int, value: Any, reuse: bool) -> Any:
         info = self.inputs[index]
@@ -265,6 +275,15 @@ def find_device(target: str, index: int, attempt: str) -> Any:
         f"{attempt} failed: there is no {target} device on this machine.",
         remedy=NO_DEVICE_REMEDIES.get(target),
     )
+
+
+def _call_checks(artifact: Artifact) -> tuple[CallCheck, ...]:
+    """What custom operators look at; without any, nothing of them is imported."""
+    if not (notes := artifact.metadata.get("call_checks")):
+        return ()
+    from ..ops.call_checks import call_checks
+
+    return call_checks(notes)
 
 
 def _check_extensions(artifact: Artifact, index: int) -> None:

@@ -10,7 +10,9 @@ from onnx import helper, numpy_helper, shape_inference
 
 from ..errors import InputError, ModelError, OperatorError, ShapeError
 from ..ops import OPERATORS
+from ..ops.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
+from ..ops.operator import DOMAIN
 from ..tensors import TensorType
 from .graph import Graph, node_name
 from .slices import slice_ranges
@@ -119,6 +121,26 @@ def _known(graph: Graph, name: str, kind: TensorType | None) -> np.ndarray | Non
         return graph.constants.get(name)
     floating = np.dtype(kind.dtype).kind == "f"
     return np.broadcast_to(np.array(np.nan, kind.dtype), kind.shape) if floating else None
+
+
+def call_checks(graph: Graph) -> tuple[CallCheck, ...]:
+    """Return what custom operators have to look at, at each call: integers that are inputs."""
+    inputs = {info.name for info in graph.inputs} - graph.constants.keys()
+    found = []
+    for node in graph.nodes:
+        if node.domain != DOMAIN or (operator := OPERATORS[node.op_type]).check is None:
+            continue
+        operands: list[str | TensorType | None] = [None] * len(operator.inputs)
+        for index, name in enumerate(node.input):
+            kind = graph.type_of(name) if name else None
+            looked_at = kind is not None and np.dtype(kind.dtype).kind != "f"
+            operands[index] = name if looked_at and name in inputs else kind
+        check = CallCheck(
+            node_name(node), node.op_type, attributes_of(node, operator), tuple(operands)
+        )
+        if check.inputs:
+            found.append(check)
+    return tuple(found)
 
 
 def _windowed(node: onnx.NodeProto, input_types: Mapping[str, onnx.TypeProto]) -> TensorType | str:

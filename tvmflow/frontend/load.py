@@ -11,10 +11,12 @@ import onnx
 import tvm
 
 from ..errors import UnsupportedModelError
+from ..ops.call_checks import CallCheck
 from ..tensors import TensorInfo
 from .batchnorm import fold_batch_norms
 from .convert import binding_names, to_relax
 from .graph import Graph
+from .inference import call_checks
 from .prepare import prepare
 from .propagate import propagate
 from .report import unsupported
@@ -41,6 +43,8 @@ class ImportedModel:
         memory-mapped where they come from a file.
     bindings
         Names of bindings by the names that ONNX has for their tensors.
+    call_checks
+        Values of inputs that custom operators look at, at each call.
     """
 
     name: str
@@ -49,6 +53,7 @@ class ImportedModel:
     outputs: tuple[TensorInfo, ...]
     weights: dict[str, np.ndarray]
     bindings: dict[str, str] = field(default_factory=dict)
+    call_checks: tuple[CallCheck, ...] = ()
 
 
 def load_model(
@@ -88,7 +93,8 @@ def load_model(
         raise unsupported(graph.problems, source.label)
     outputs = _outputs(output_names, graph)
     names = binding_names(graph)
-    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights, names)
+    checks = call_checks(graph)
+    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights, names, checks)
 
 
 def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:

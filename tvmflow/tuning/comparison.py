@@ -41,7 +41,7 @@ def compare(
             _running(stack, network, chosen, device_index)
             for network, chosen in ((before, {}), (after, knobs))
         )
-        inputs = random_inputs(old.inputs, 0)
+        inputs = random_inputs(old, 0)
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(COMPARED_RUNS):
             for module, found in zip((old, new), times, strict=True):
