@@ -112,7 +112,9 @@ class _Flatten:
         """Refuse an image that is larger than those of the target."""
         target = (self.function.attrs or {}).get("target")
         attributes = {} if target is None else dict(target.attrs)
-        if EXTENT_LIMIT not in attributes:
+        # An extent that is a variable is known to who makes the image.
+        known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
+        if EXTENT_LIMIT not in attributes or not known:
             return
         extent = extent_of([int(d) for d in buffer.shape], buffer.scope())
         limit, layers = int(attributes[EXTENT_LIMIT]), int(attributes[LAYERS_LIMIT])
