@@ -187,8 +187,13 @@ def test_errors_on_arm(host, program, driver, android, network, tmp_path):
     whole = library.read_bytes()
     library.write_bytes(whole[: whole.index(b"TVMFWGTS") + 200])
     status, text = run(emulator, program, library, driver)
+    assert (status, "not loaded: it was cut short" in text) == (1, True), text
+    library = network(host, embed=False)
+    beside = library.with_name(f"{library.name}.weights")
+    beside.write_bytes(beside.read_bytes()[:200])
+    status, text = run(emulator, program, library, driver)
     assert (status, "failed: create: 6 " in text) == (1, True), text
-    assert "it was cut short" in text
+    assert "damaged or cut short" in text
 
 
 def test_android_finds_the_driver_by_its_name(program, driver, android, network):

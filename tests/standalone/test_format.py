@@ -7,10 +7,10 @@ import os
 import shlex
 import subprocess
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from runtime_build import BINDINGS, NATIVE
 
 from tvmflow.standalone.format import (
     DTYPES,
@@ -25,7 +25,6 @@ from tvmflow.standalone.format import (
     weights_header,
 )
 
-NATIVE = Path(__file__).parents[2] / "native" / "standalone"
 STRUCTURES = {
     "tf_header": HEADER,
     "tf_weights_header": WEIGHTS_HEADER,
@@ -77,7 +76,7 @@ def test_sections_and_dtypes_have_the_same_numbers(in_c):
         name: value for name, value in in_c.items() if name in {f"TF_{s.name}" for s in Section}
     }
     assert {name: in_c[name] for name in DTYPES} == DTYPES
-    header = (NATIVE / "tvmflow.h").read_text(encoding="utf-8")
+    header = (BINDINGS / "tvmflow.h").read_text(encoding="utf-8")
     assert f"#define TVMFLOW_MAX_DIMENSIONS {MAX_DIMENSIONS}\n" in header
 
 
