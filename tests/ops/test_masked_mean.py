@@ -19,9 +19,9 @@ from tvm import te, tirx
 import tvmflow
 import tvmflow.opencl_source  # TVM calls it back with the source of kernels
 from tvmflow.ops import OPERATORS
+from tvmflow.ops.compiled import compile_operator
 from tvmflow.ops.operator import DOMAIN, dtype_of
 from tvmflow.schedules import masked_mean, schedule_function
-from tvmflow.schedules.masked_terms import replaced
 from tvmflow.target import PRESETS, resolve
 from tvmflow.tir_pipeline import TIR_PIPELINE
 from tvmflow.tolerance import OPERATOR, assert_close
@@ -207,35 +207,20 @@ def test_the_same_bits_each_time(target: str, device: str):
 @pytest.mark.parametrize("skip", GPU)
 def test_boxes_in_textures(skip: str):
     """Images of a row for each sample; a box is one texel."""
-    scope = "global.texture:0.1"
-    plain = function("count")
-    images = [tirx.decl_buffer(p.shape, p.dtype, p.name, scope=scope) for p in plain.params[:2]]
-    body = replaced(plain.body, list(zip(plain.params, images, strict=False)))
-    spec = resolve("opencl", "nvidia")
     knobs = {"groups": 3, "group_size": 32, "boxes": 2, "skip": skip}
-    chosen = schedule_function(
-        tirx.PrimFunc([*images, *plain.params[2:]], body, plain.ret_type, plain.attrs), spec, knobs
+    loss = compile_operator(
+        LOSS, "opencl", "nvidia", inputs={"count": "int32"}, knobs=knobs, storage="texture"
     )
+    chosen = loss.program.scheduled
     assert (chosen.family, chosen.source) == (masked_mean.NAME, "given")
-    marks = {"global_symbol": "main", "tirx.is_scheduled": True}
-    with spec.tvm_target:
-        module = tvm.IRModule({"main": chosen.schedule.mod["main"].with_attrs(marks)})
-        loss = tvm.tirx.build(module, target=spec.tvm_target, pipeline=TIR_PIPELINE)
-    text = loss.imports[0].inspect_source()
+    text = loss.program.module.imports[0].inspect_source()
     assert "image2d_array_t" in text
     assert "vload4(" not in text
-    device = tvm.device("opencl")
     for size in [(3, 5), (7, 37)]:
         arrays = batch("count", *size)
-        inputs = [
-            tvm.runtime.empty(a.shape, "float32", device, mem_scope=scope).copyfrom(a)
-            for a in arrays[:2]
-        ]
-        outputs = [tvm.runtime.tensor(np.zeros((), t), device) for t in ("float32", "int32")]
-        loss["main"](*inputs, tvm.runtime.tensor(arrays[2], device), *outputs)
-        expected = reference("count", arrays)
-        assert outputs[1].numpy() == expected[1]
-        assert_close(outputs[0].numpy(), expected[0], OPERATOR)
+        found, expected = loss(*arrays), reference("count", arrays)
+        assert found[1] == expected[1]
+        assert_close(found[0], expected[0], OPERATOR)
 
 
 # -- in networks --------------------------------------------------------------------------

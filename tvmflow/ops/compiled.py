@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 
 from ..deploy.boundary import translate
 from ..deploy.session import find_device
 from ..errors import InputError, OperatorError
 from ..target import TargetSpec, resolve
 from ..tensors import TensorType
-from ..texture.scope import HALF_BUFFER
 from . import OPERATORS
-from .exchange import Shared, address_of, is_on_host, on_host, shared, tensor_of, type_of, unknown
+from .exchange import Shared, is_on_host, on_host, shared, type_of, unknown
+from .memory import Memory, check_storage
 from .operator import Operator, dtype_of
-from .program import alignment, build, in_half
+from .program import alignment, build
 from .signature import Signature, describe, read_signature
 
 #: Compiled functions count elements in 32 bits.
@@ -36,6 +35,7 @@ def compile_operator(
     inputs: Mapping[str, str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     knobs: Mapping[str, Any] | None = None,
+    storage: str = "buffer",
     device_index: int = 0,
 ) -> CompiledOperator:
     """Compile an operator for tensors of any extents.
@@ -54,13 +54,16 @@ def compile_operator(
         Those that are not the default.
     knobs
         Of the schedule, instead of the heuristic's.
+    storage
+        ``"texture"`` has tensors of floating point whose last extent is 4 in images of OpenCL,
+        so that a box is one texel.
     device_index
         Which of the target's devices runs it.
 
     Raises
     ------
     OperatorError
-        If there is no such operator, input or attribute.
+        If there is no such operator, input or attribute, or images have not its dtype.
     TargetError, CompileError
         As for networks.
     """
@@ -68,7 +71,7 @@ def compile_operator(
     signature = read_signature(operator, inputs or {})
     return CompiledOperator(
         operator, resolve(target, device), signature,
-        attributes=attributes, knobs=knobs, device_index=device_index,
+        attributes=attributes, knobs=knobs, storage=storage, device_index=device_index,
     )  # fmt: skip
 
 
@@ -103,7 +106,7 @@ class CompiledOperator:
         Dtypes and ranks of its inputs.
     results
         Positions of the outputs that are computed; default all.
-    attributes, knobs, device_index
+    attributes, knobs, storage, device_index
         As for `compile_operator`.
     """
 
@@ -116,6 +119,7 @@ class CompiledOperator:
         results: Sequence[int] | None = None,
         attributes: Mapping[str, Any] | None = None,
         knobs: Mapping[str, Any] | None = None,
+        storage: str = "buffer",
         device_index: int = 0,
     ):
         self.operator = operator
@@ -123,9 +127,13 @@ class CompiledOperator:
         self.signature = signature
         self.attributes = operator.complete(attributes or {})
         self.results = tuple(range(len(operator.outputs)) if results is None else results)
-        self.program = build(operator, signature, self.attributes, self.results, target, knobs)
+        device = find_device(target.kind, device_index, f"Running {operator.name}")
+        check_storage(operator, signature, target, storage, device_index)
+        self.memory = Memory(target, storage, device)
+        self.program = build(
+            operator, signature, self.attributes, self.results, target, knobs, storage
+        )
         self._function = self.program.module[self.program.name]
-        self._device = find_device(target.kind, device_index, f"Running {operator.name}")
         #: What the address of each input must be a multiple of.
         self.alignments = [1 if kind is None else alignment(kind) for kind in signature]
 
@@ -161,19 +169,19 @@ class CompiledOperator:
         kinds = self.result_types([None if v is None else type_of(v) for v in values])
         self.look_at([None if v is None else _values(v, check) for v in values])
         tensors = [
-            self._bring(value, aligned)
+            self.memory.bring(value, aligned)
             for value, aligned in zip(values, self.alignments, strict=True)
             if value is not None
         ]
-        results = [self._empty(kind) for kind in kinds]
+        results = [self.memory.empty(kind) for kind in kinds]
         if any(kind.elements for kind in kinds):
-            self.run(tensors, results, [self._empty(kind) for kind in self.workspaces])
+            self.run(tensors, results, [self.memory.workspace(kind) for kind in self.workspaces])
         if all(value is None or isinstance(value, np.ndarray) for value in values):
             return tuple(
                 result.numpy().astype(dtype_of(kind.dtype), copy=False)
                 for result, kind in zip(results, kinds, strict=True)
             )
-        self._device.sync()
+        self.memory.device.sync()
         return tuple(results)
 
     def result_types(self, types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -198,6 +206,11 @@ class CompiledOperator:
                     f"operators count up to {_MOST_ELEMENTS} elements.",
                     remedy="Split the batch.",
                 )
+            if found is not None:
+                self.memory.check(f"{self.operator.name} is given {operand.name}", found)
+        for index in self.results:
+            what = f"{self.operator.name} computes {self.operator.outputs[index].name}"
+            self.memory.check(what, outputs[index])
         return tuple(outputs[index] for index in self.results)
 
     def look_at(self, arrays: Sequence[np.ndarray | None]) -> None:
@@ -252,30 +265,6 @@ class CompiledOperator:
                 remedy="Give each once, in this order or by name.",
             )
         return [*inputs, *(named.get(name) for name in names[len(inputs) :])]
-
-    def _bring(self, value: Any, aligned: int) -> Any:
-        """A tensor on the device; the same memory, where it can be used as it is."""
-        if isinstance(value, np.ndarray):
-            here = self.target.kind == "llvm" and value.size
-            if here and address_of(value) % aligned == 0:
-                return tensor_of(value)
-            brought = self._empty(type_of(value))
-            return brought.copyfrom(value.astype(brought.dtype, copy=False))
-        in_place = value.device == self._device and type_of(value).elements
-        # What OpenCL's tensors have instead of an address is none.
-        if in_place and (self.target.kind == "opencl" or address_of(value) % aligned == 0):
-            return value
-        if in_half(str(value.dtype), self.target):
-            return self._bring(value.numpy(), aligned)
-        brought = self._empty(type_of(value))
-        value.copyto(brought)
-        return brought
-
-    def _empty(self, kind: TensorType) -> Any:
-        """Memory on the device."""
-        if in_half(kind.dtype, self.target):
-            return tvm.runtime.empty(kind.shape, "float32", self._device, mem_scope=HALF_BUFFER)
-        return tvm.runtime.empty(kind.shape, kind.dtype, self._device)
 
 
 def _values(value: Shared, copied: bool) -> np.ndarray | None:

@@ -15,9 +15,10 @@ from ..graph.workspaces import with_workspaces
 from ..schedules import Scheduled, schedule_function
 from ..target import TargetSpec
 from ..tensors import TensorType
-from ..texture.scope import HALF_BUFFER
+from ..texture.refusal import refusals
 from ..texture.signatures import with_parameters
 from ..tir_pipeline import TIR_PIPELINE
+from .memory import in_half, scope_of
 from .operator import Operator, dtype_of
 from .signature import Extent, OpenType, Signature, describe
 
@@ -46,6 +47,7 @@ def build(
     results: Sequence[int],
     target: TargetSpec,
     knobs: Mapping[str, Any] | None = None,
+    storage: str = "buffer",
 ) -> Program:
     """Compile an operator for tensors of any open extents.
 
@@ -59,6 +61,8 @@ def build(
         Positions of the outputs that are wanted.
     target, knobs
         As for networks.
+    storage
+        As for `.compiled.compile_operator`.
 
     Raises
     ------
@@ -68,8 +72,8 @@ def build(
     attempt = f"Compiling {operator.name}({describe(operator, signature)}) for {target.kind}"
     name = operator.name.lower()
     try:
-        with target.tvm_target:
-            function = _function_of(operator, signature, attributes, results, target)
+        with refusals(), target.tvm_target:
+            function = _function_of(operator, signature, attributes, results, target, storage)
             scheduled = schedule_function(function, target, knobs, name)
             lowered = scheduled.schedule.mod["main"]
             own: list[Any] = []
@@ -81,6 +85,11 @@ def build(
             module = tvm.tirx.build(
                 IRModule({name: named}), target=target.tvm_target, pipeline=TIR_PIPELINE
             )
+    except CompileError as error:
+        # What is refused is how kernels would use an image.
+        raise CompileError(
+            f"{attempt} failed: {error.message}", remedy='Compile it with storage="buffer".'
+        ) from error
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CompileError(
@@ -98,6 +107,7 @@ def _function_of(
     attributes: Mapping[str, Any],
     results: Sequence[int],
     target: TargetSpec,
+    storage: str,
 ) -> tirx.PrimFunc:
     """The operator's function of the inputs that are given and the results that are wanted."""
     extents: dict[str, tirx.Var] = {}
@@ -125,15 +135,11 @@ def _function_of(
     parameters = [(tensor, inputs[i]) for i, tensor in enumerate(plain) if tensor is not None]
     parameters += [(typed[i], computed[i]) for i in results]
     function = te.create_prim_func([tensor for _, tensor in parameters])
-    return _as_stored(function, [in_half(str(tensor.dtype), target) for tensor, _ in parameters])
-
-
-def in_half(dtype: str, target: TargetSpec) -> bool:
-    """Whether a tensor of a dtype is one of fp32 to kernels, in memory of 16 bits.
-
-    OpenCL C has conversions of it on every device, and arithmetic in half on some only.
-    """
-    return dtype == "float16" and target.kind == "opencl"
+    scopes = [
+        scope_of(str(tensor.dtype), len(tensor.shape), _row(tensor.shape), target, storage)
+        for tensor, _ in parameters
+    ]
+    return _as_stored(function, scopes)
 
 
 def alignment(kind: OpenType) -> int:
@@ -147,20 +153,24 @@ def _alignment(dtype: str, last: int) -> int:
     return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (last & -last or 1))
 
 
-def _as_stored(function: tirx.PrimFunc, halves: Sequence[bool]) -> tirx.PrimFunc:
+def _row(shape: Sequence[Any]) -> int:
+    """The last extent; 1 where it is open."""
+    last = shape[-1] if len(shape) else 1
+    return int(last) if isinstance(last, int | tirx.IntImm) else 1
+
+
+def _as_stored(function: tirx.PrimFunc, scopes: Sequence[str]) -> tirx.PrimFunc:
     """Give parameters their scopes, and let them be aligned to their rows and no more.
 
     TVM would count on 64 bytes, which arrays of others, and parts of them, have not.
     """
     changed = {}
-    for param, half in zip(function.params, halves, strict=True):
-        last = param.shape[-1] if len(param.shape) else 1
-        row = int(last) if isinstance(last, int | tirx.IntImm) else 1
+    for param, scope in zip(function.params, scopes, strict=True):
         changed[param] = tirx.decl_buffer(
             param.shape,
             param.dtype,
             param.name,
-            scope=HALF_BUFFER if half else "",
-            data_alignment=_alignment(str(param.dtype), row),
+            scope=scope,
+            data_alignment=_alignment(str(param.dtype), _row(param.shape)),
         )
     return with_parameters(function, changed)

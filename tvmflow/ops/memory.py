@@ -1,0 +1,176 @@
+"""Where a compiled operator has its tensors: buffers of the device, or images of OpenCL.
+
+With the storage ``texture``, tensors ``[..., 4]`` of floating point are images: four numbers next
+to each other, a box for example, are one RGBA texel.  The last axis but one is the image's width,
+and those before it are its rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from ..device_presets import Device, preset_of
+from ..errors import InputError, OperatorError, TargetError
+from ..runtime.devices import opencl_devices
+from ..target import TargetSpec
+from ..tensors import TensorType
+from ..texture.scope import CHANNELS, HALF_BUFFER, PREFIX, extent_of, is_texture, with_half
+from .exchange import address_of, tensor_of, type_of
+from .operator import Operator
+from .signature import Signature
+
+STORAGES = ("buffer", "texture")
+
+
+def in_half(dtype: str, target: TargetSpec) -> bool:
+    """Whether a tensor of a dtype is one of fp32 to kernels, in memory of 16 bits.
+
+    OpenCL C has conversions of it on every device, and arithmetic in half on some only.
+    """
+    return dtype == "float16" and target.kind == "opencl"
+
+
+def scope_of(dtype: str, rank: int, last: int, target: TargetSpec, storage: str) -> str:
+    """The memory scope of a tensor; ``last`` is its last extent, 0 or 1 where it is open."""
+    half = in_half(dtype, target)
+    if storage == "texture" and last == CHANNELS and "float" in dtype:
+        scope = f"{PREFIX}:0.{max(rank - 2, 0)}"
+        return with_half(scope) if half else scope
+    return HALF_BUFFER if half else ""
+
+
+def check_storage(
+    operator: Operator, signature: Signature, target: TargetSpec, storage: str, index: int
+) -> None:
+    """Check that tensors may be stored so.
+
+    Raises
+    ------
+    OperatorError
+        If images have no channels of a dtype.
+    TargetError
+        If there is no such storage, or the target or the device ``index`` has no images.
+    """
+    attempt = f"Compiling {operator.name} with the storage {storage!r} failed"
+    remedy = 'Use storage="buffer".'
+    if storage not in STORAGES:
+        raise TargetError(
+            f"{attempt}: expected {' or '.join(map(repr, STORAGES))}.",
+            remedy="Choose one of them, or leave it out.",
+        )
+    if storage == "buffer":
+        return
+    if target.kind != "opencl":
+        raise TargetError(
+            f"{attempt}: textures are images of OpenCL, which the target {target.kind} has not.",
+            remedy='Use target="opencl", or storage="buffer".',
+        )
+    for operand, kind in zip(operator.inputs, signature, strict=True):
+        if kind is not None and kind.dtype == "bfloat16":
+            raise OperatorError(
+                f"{attempt}: its {operand.name} is {kind}, and images have channels of float32 "
+                "and float16.",
+                remedy=remedy,
+            )
+    device = opencl_devices()[index]
+    if not preset_of(device).image_extent:
+        raise TargetError(f"{attempt}: the device {device.name} has no images.", remedy=remedy)
+
+
+class Memory:
+    """Tensors on a device.
+
+    Parameters
+    ----------
+    target, storage
+        What kernels were compiled for.
+    device
+        TVM's.
+    """
+
+    def __init__(self, target: TargetSpec, storage: str, device: Any):
+        self.target = target
+        self.storage = storage
+        self.device = device
+        #: The device with its own limits, where there are images.
+        self._limits: Device | None = None
+        if storage == "texture":
+            self._limits = preset_of(opencl_devices()[device.index])
+
+    def check(self, what: str, kind: TensorType) -> None:
+        """Check that a tensor is not too large for an image; ``what`` begins the sentence.
+
+        Raises
+        ------
+        InputError
+            If it is.
+        """
+        scope = self._scope(kind)
+        if self._limits is None or not is_texture(scope):
+            return
+        extent, limit = extent_of(kind.shape, scope), self._limits.image_extent
+        if not extent.fits(self._limits):
+            raise InputError(
+                f"{what} {kind}, an image of {extent} texels; the device's are at most "
+                f"{limit}x{limit}.",
+                remedy='Compile it with storage="buffer", or split the batch.',
+            )
+
+    def bring(self, value: Any, aligned: int) -> Any:
+        """A tensor on the device; the same memory, where it can be used as it is."""
+        kind = type_of(value)
+        if isinstance(value, np.ndarray):
+            here = self.target.kind == "llvm" and value.size
+            if here and address_of(value) % aligned == 0:
+                return tensor_of(value)
+            brought = self.empty(kind)
+            if value.size:
+                brought.copyfrom(value.astype(brought.dtype, copy=False))
+            return brought
+        in_place = value.device == self.device and kind.elements and self._is_stored(value, kind)
+        # What OpenCL's tensors have instead of an address is none.
+        if in_place and (self.target.kind == "opencl" or address_of(value) % aligned == 0):
+            return value
+        # Only copies with the host convert between 16 and 32 bits.
+        if in_half(kind.dtype, self.target) or self._stored(value).endswith("half"):
+            return self.bring(value.numpy(), aligned)
+        brought = self.empty(kind)
+        if kind.elements:
+            value.copyto(brought)
+        return brought
+
+    def empty(self, kind: TensorType) -> Any:
+        """Memory for an input or output."""
+        scope = self._scope(kind)
+        dtype = "float32" if in_half(kind.dtype, self.target) else kind.dtype
+        shape = kind.shape
+        if is_texture(scope):
+            # Images have texels, also those that nothing is read from.
+            shape = tuple(max(extent, 1) for extent in shape)
+        tensor = tvm.runtime.empty(shape, dtype, self.device, mem_scope=scope or None)
+        return tensor if shape == kind.shape else tensor._create_view(kind.shape, dtype)
+
+    def workspace(self, kind: TensorType) -> Any:
+        """Memory that kernels pass values in: a plain buffer, whatever its shape."""
+        return tvm.runtime.empty(kind.shape, kind.dtype, self.device)
+
+    def _scope(self, kind: TensorType) -> str:
+        last = kind.shape[-1] if kind.shape else 1
+        return scope_of(kind.dtype, len(kind.shape), last, self.target, self.storage)
+
+    def _is_stored(self, value: Any, kind: TensorType) -> bool:
+        """Whether a tensor of the device is stored as kernels expect."""
+        scope, half = self._scope(kind), in_half(kind.dtype, self.target)
+        if not is_texture(scope):
+            return self._stored(value) == ("half" if half else "")
+        return self._stored(value) == f"{extent_of(kind.shape, scope)}{' half' * half}"
+
+    def _stored(self, value: Any) -> str:
+        """The image or buffer of a tensor, as the plug-in describes it."""
+        if self.target.kind != "opencl" or value.device != self.device:
+            return ""
+        return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(value))
