@@ -159,8 +159,8 @@ WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}
 
 
 def test_every_family_is_there():
-    # In 16 bits, see test_gemm.py; custom operators, see tests/ops.
-    elsewhere = {"gemm_tensor", "masked_mean", "boxes", *WINOGRAD}
+    # In 16 bits, see test_gemm.py; custom operators and open extents, see tests/ops.
+    elsewhere = {"gemm_tensor", "masked_mean", "boxes", "open_extents", *WINOGRAD}
     covered = elsewhere.union(*(families for _, families in CASES.values()))
     assert covered == {family.NAME for family in FAMILIES}
 
