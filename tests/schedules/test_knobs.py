@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from family_shapes import SHAPES
 from onnx import TensorProto, helper, numpy_helper
 from quick_knobs import is_quick
-from random_shapes import SHAPES
 from turns import in_turn
 
 import tvmflow
