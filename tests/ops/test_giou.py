@@ -191,10 +191,12 @@ def test_counts_and_offsets_out_of_range_read_nothing_else(target, device, rng):
             )
             function = compiled(name, target, device, kinds)
             tensors = [
-                None if a is None else function._bring(np.asarray(a), 1) for a in given_arrays
+                None if a is None else function.memory.bring(np.asarray(a), 1) for a in given_arrays
             ]
-            results = [function._empty(k) for k in function.result_types(_types(given_arrays))]
-            workspaces = [function._empty(kind) for kind in function.workspaces]
+            results = [
+                function.memory.empty(k) for k in function.result_types(_types(given_arrays))
+            ]
+            workspaces = [function.memory.workspace(kind) for kind in function.workspaces]
             function.run([t for t in tensors if t is not None], results, workspaces)
             for got, value in zip(results, expected, strict=True):
                 assert_close(got.numpy(), value, OPERATOR, name)
