@@ -23,8 +23,8 @@ from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from .box_loops import sequence
 from .masked_terms import replaced
+from .statements import sequence
 
 #: Coordinates of a box.
 COORDINATES = 4

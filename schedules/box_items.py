@@ -10,8 +10,9 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from .box_code import COORDINATES, Code, Expr, is_of_box
-from .box_loops import loop, product, sequence, unravel
+from .box_loops import loop, product, unravel
 from .box_nests import Nest, Output, emit
+from .statements import sequence
 
 
 def box_statement(nest: Nest, box: Sequence[Expr]) -> tirx.Stmt:

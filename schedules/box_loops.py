@@ -10,12 +10,9 @@ from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 
+from .statements import sequence
+
 Expr = Any
-
-
-def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """Statements as one."""
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 def loop(

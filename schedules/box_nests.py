@@ -14,9 +14,10 @@ from tvm.sym import Analyzer
 from ..texture.expressions import uses
 from ..texture.scope import is_texture
 from .box_code import COORDINATES, Code, Expr, choice, lanes_of
-from .box_loops import product, sequence
+from .box_loops import product
 from .box_rows import scatter_of
 from .masked_terms import Places, replaced
+from .statements import sequence
 
 
 @dataclass(frozen=True)

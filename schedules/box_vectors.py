@@ -25,9 +25,10 @@ from ..texture.expressions import uses
 from ..texture.scope import is_texture
 from .box_code import COORDINATES, Code, Expr, choice, is_of_box
 from .box_items import box_statement
-from .box_loops import loop, sequence
+from .box_loops import loop
 from .box_nests import Nest, Output, emit, shared_test
 from .masked_terms import replaced
+from .statements import sequence
 
 #: Numbers that vectors are read of; TVM's OpenCL code is wrong for vectors of bytes.
 _FLOATS = ("float", "bfloat")

@@ -24,11 +24,12 @@ from ..target import Device
 from .blocks import is_injective
 from .box_code import Expr
 from .box_items import box_statement, unowned_rows
-from .box_loops import loop, opaque, product, sequence, unravel, with_statements
+from .box_loops import loop, opaque, product, unravel, with_statements
 from .box_nests import Nest, nests_of
 from .box_vectors import stretch
 from .common import FAMILY, LANES, Workload
 from .family import GROUP_FITS, Constraint, Value, knob
+from .statements import sequence
 from .tiles import group_sizes
 
 logger = logging.getLogger(__name__)

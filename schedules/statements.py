@@ -28,7 +28,7 @@ class Statements:
     def finish(self) -> tirx.Stmt:
         """All that was written."""
         (statements,) = self._open
-        return _sequence(statements)
+        return sequence(statements)
 
     def add(self, statement: tirx.Stmt) -> None:
         """Write a statement."""
@@ -86,7 +86,7 @@ class Statements:
     def _nested(self, value: Any, close: Any) -> Iterator[Any]:
         self._open.append([])
         yield value
-        self.add(close(_sequence(self._open.pop())))
+        self.add(close(sequence(self._open.pop())))
 
 
 def number(value: int) -> tirx.IntImm:
@@ -98,5 +98,6 @@ def _expr(extent: Value) -> Value:
     return number(extent) if isinstance(extent, int) else extent
 
 
-def _sequence(statements: list[tirx.Stmt]) -> tirx.Stmt:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Statements as one."""
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
