@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import types
 
 import pytest
 
@@ -102,6 +103,7 @@ def test_whole_networks_are_compared_in_turn(monkeypatch, after_s, is_slower):
 
     class Network:
         inputs = ()
+        metadata = types.MappingProxyType({})
 
         def __init__(self, seconds):
             self._seconds = seconds
