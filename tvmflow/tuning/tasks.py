@@ -84,8 +84,12 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """The task's identity, whatever its functions are named."""
-        return records.digest("task", self.workload.data + self.journal_target.data).hex()
+        """The task's identity, whatever its functions are named.
+
+        What a journal takes for the same is one task, also where storages give a device
+        blocks of other sizes.
+        """
+        return records.digest("task", self.workload.data + self.journal_target.kin).hex()
 
     @cached_property
     def space(self) -> dict[str, tuple[Any, ...]]:
