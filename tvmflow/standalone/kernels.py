@@ -34,8 +34,10 @@ class Kernels:
     sources: dict[str, str]
 
 
-def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
-    """Lower the scheduled primary functions of a module and generate their source."""
+def split_kernels(
+    mod: IRModule, target: TargetSpec
+) -> tuple[dict[str, tirx.PrimFunc], dict[str, tirx.PrimFunc]]:
+    """Lower the scheduled primary functions of a module: the host's side and kernels, by name."""
     primary = {gv: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     named = relax.transform.AttachGlobalSymbol()(IRModule(primary))
     split = host_and_device()(tirx.transform.BindTarget(target.tvm_target)(named))
@@ -45,6 +47,12 @@ def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
         # Both have the target; only functions for the host know their host.
         side = devices if function.attrs["target"].host is None else hosts
         side[gv.name_hint] = function
+    return hosts, devices
+
+
+def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
+    """Lower the scheduled primary functions of a module and generate their source."""
+    hosts, devices = split_kernels(mod, target)
     if not devices:
         return Kernels(hosts, {}, {})
     device = IRModule({tvm.ir.GlobalVar(name): f for name, f in devices.items()})

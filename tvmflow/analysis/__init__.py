@@ -1,0 +1,13 @@
+"""What generated kernels do with memory and lanes, read from their code.
+
+Every analysis is a function of a scheduled primary function and a target.
+"""
+
+from __future__ import annotations
+
+from .coalescing import Access, coalescing
+from .finding import Finding
+from .lowered import Kernel, kernels_of
+from .report import findings
+
+__all__ = ["Access", "Finding", "Kernel", "coalescing", "findings", "kernels_of"]

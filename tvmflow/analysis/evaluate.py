@@ -1,0 +1,132 @@
+"""Indices and conditions of a kernel, computed for many work-items at a time with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.ir import Call, Op
+
+Array = NDArray[np.int64]
+
+
+class UnknownError(Exception):
+    """An expression that depends on what is in memory."""
+
+
+def _truncated(a: Array, b: Array) -> Array:
+    return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
+
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+    tirx.Div: _truncated,
+    tirx.Mod: lambda a, b: a - b * _truncated(a, b),
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+    tirx.LT: np.less,
+    tirx.LE: np.less_equal,
+    tirx.GT: np.greater,
+    tirx.GE: np.greater_equal,
+    tirx.EQ: np.equal,
+    tirx.NE: np.not_equal,
+    tirx.And: np.logical_and,
+    tirx.Or: np.logical_or,
+    tirx.LShift: np.left_shift,
+    tirx.RShift: np.right_shift,
+    tirx.BitwiseAnd: np.bitwise_and,
+    tirx.BitwiseOr: np.bitwise_or,
+    tirx.BitwiseXor: np.bitwise_xor,
+}
+
+#: Calls that indices are made of.
+CALLS: dict[str, Callable[..., Any]] = {
+    "prim.if_then_else": np.where,
+    "prim.likely": lambda value: value,
+}
+
+
+def evaluate(expr: Any, values: Mapping[Any, Array]) -> Any:
+    """Value of an expression of whole numbers.
+
+    Parameters
+    ----------
+    values
+        Of every variable, arrays of one length.
+
+    Returns
+    -------
+    array
+        A number for each of the variables' values; for vectors the lanes are the last axis.
+
+    Raises
+    ------
+    UnknownError
+        If it depends on anything but those variables.
+    """
+    if isinstance(expr, tirx.IntImm):
+        return np.int64(int(expr))
+    if isinstance(expr, tirx.Var):
+        if expr not in values:
+            raise UnknownError(str(expr))
+        return values[expr]
+    operation = _BINARY.get(type(expr))
+    if operation is not None:
+        return operation(evaluate(expr.a, values), evaluate(expr.b, values))
+    if isinstance(expr, tirx.Not):
+        return np.logical_not(evaluate(expr.a, values))
+    if isinstance(expr, tirx.Cast) and is_whole(expr):
+        return np.asarray(evaluate(expr.value, values)).astype(np.int64)
+    if isinstance(expr, tirx.Broadcast):
+        value = np.asarray(evaluate(expr.value, values))[..., None]
+        return np.broadcast_to(value, (*value.shape[:-1], int(expr.lanes)))
+    if isinstance(expr, tirx.Ramp):
+        base, stride = (
+            np.asarray(evaluate(e, values))[..., None] for e in (expr.base, expr.stride)
+        )
+        return base + stride * np.arange(int(expr.lanes))
+    if isinstance(expr, tirx.Select):
+        parts = (expr.condition, expr.true_value, expr.false_value)
+        return np.where(*(evaluate(part, values) for part in parts))
+    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in CALLS:
+        return CALLS[expr.op.name](*(evaluate(argument, values) for argument in expr.args))
+    raise UnknownError(str(expr))
+
+
+def is_whole(expr: Any) -> bool:
+    """Whether an expression is a whole number or a truth value."""
+    return str(expr.ty.dtype).startswith(("int", "uint", "bool"))
+
+
+def evaluate_all(
+    exprs: Iterable[Any], values: Mapping[Any, Array], length: int
+) -> NDArray[np.bool_]:
+    """Where all conditions hold."""
+    mask = np.ones(length, bool)
+    for expr in exprs:
+        mask &= np.broadcast_to(np.asarray(evaluate(expr, values), bool), length)
+    return mask
+
+
+def variables(exprs: Iterable[Any]) -> list[Any]:
+    """Variables of expressions, each once."""
+    found: dict[Any, None] = {}
+    for expr in exprs:
+        tvm_ffi.structural_walk(expr, (tirx.Var, found.setdefault))
+    return list(found)
+
+
+def digits(numbers: Array, axes: Sequence[tuple[Any, int]]) -> dict[Any, Array]:
+    """Values of variables at points numbered in row-major order, the last one fastest."""
+    values: dict[Any, Array] = {}
+    for var, extent in reversed(axes):
+        numbers, values[var] = np.divmod(numbers, extent)
+    return values

@@ -1,0 +1,53 @@
+"""How devices fetch memory and run work-items together, as far as analyses count with it.
+
+The numbers are those of the vendors' guides: Qualcomm's "Snapdragon Mobile Platform OpenCL
+General Programming and Optimization", Arm's "Mali GPU OpenCL Developer Guide", NVIDIA's "CUDA C++
+Best Practices Guide" and "CUDA C++ Programming Guide" (compute capability 8.0).  None of them is
+measured here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..target import TargetSpec
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Facts about a class of devices that analyses depend on."""
+
+    #: Work-items that run one instruction together.
+    wave: int
+    #: Bytes that memory is fetched in.
+    line_bytes: int
+    #: Banks of local memory, of four bytes each; 1 where it has none of its own.
+    banks: int
+    #: Widest access of one work-item, in bytes.
+    vector_bytes: int
+    #: 32-bit registers of a multiprocessor (a shader processor, a core).
+    registers: int
+    #: 32-bit registers that one work-item can have.
+    registers_each: int
+    #: Waves that a multiprocessor holds at a time.
+    waves: int
+    #: Work-groups that it holds at a time.
+    groups: int
+    #: Local memory of a multiprocessor, in bytes.
+    local_bytes: int
+
+
+#: By the name of the device preset.
+HARDWARE = {
+    # A work-item is a thread; local memory is memory, and 32 vectors are all registers.
+    "cpu": Hardware(1, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
+    "adreno": Hardware(64, 64, 32, 16, 32 << 10, 128, 16, 16, 32 << 10),
+    "mali": Hardware(16, 64, 1, 16, 32 << 10, 64, 48, 16, 32 << 10),
+    # Sectors of 32 bytes are what is fetched; a line has four.
+    "nvidia": Hardware(32, 32, 32, 16, 64 << 10, 255, 64, 32, 164 << 10),
+}
+
+
+def hardware_of(target: TargetSpec) -> Hardware:
+    """Return the facts of a target's device."""
+    return HARDWARE[target.device.name]

@@ -1,0 +1,86 @@
+"""From a scheduled primary function to its kernels as they are just before code generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from tvm import IRModule, tirx
+
+from ..standalone.kernels import split_kernels
+from ..target import TargetSpec
+from .sites import Branch, Collector, Site
+
+_AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a primary function, and where it accesses memory."""
+
+    name: str
+    #: Lowered: flat buffers, explicit vectors, unrolled loops.
+    device: tirx.PrimFunc
+    #: Text of the scheduled primary function, which lines refer to.
+    text: str
+
+    @cached_property
+    def _collected(self) -> Collector:
+        return Collector(self.device)
+
+    @property
+    def sites(self) -> list[Site]:
+        """Accesses to memory of all scopes, in the order of the code."""
+        return self._collected.sites
+
+    @property
+    def branches(self) -> list[Branch]:
+        """Conditions of statements and values."""
+        return self._collected.branches
+
+    @property
+    def allocated(self) -> list[Any]:
+        """Buffers that the kernel has of its own, in private and local memory."""
+        return self._collected.allocated
+
+    @property
+    def launch(self) -> dict[str, tuple[Any, int]]:
+        """Variable and extent of each bound axis, by its tag, ``threadIdx.x`` for example."""
+        return self._collected.launch
+
+    @property
+    def group(self) -> tuple[int, int, int]:
+        """Work-items of a work-group along x, y and z."""
+        x, y, z = (self.launch.get(f"threadIdx.{axis}", (None, 1))[1] for axis in _AXES)
+        return x, y, z
+
+    @property
+    def group_size(self) -> int:
+        """Work-items of a work-group."""
+        return prod(self.group)
+
+    @property
+    def groups(self) -> int:
+        """Number of work-groups."""
+        return prod(self.launch.get(f"blockIdx.{axis}", (None, 1))[1] for axis in _AXES)
+
+
+def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:
+    """Lower a scheduled primary function; what is a kernel already stays as it is.
+
+    Returns
+    -------
+    list of Kernel
+        In the order in which they are launched; empty for targets without work-items.
+    """
+    if isinstance(function, Kernel):
+        return [function]
+    if not target.is_gpu_kernel:
+        return []
+    text = function.script()
+    name = str((function.attrs or {}).get("global_symbol", "main"))
+    with target.tvm_target:
+        _hosts, devices = split_kernels(IRModule({name: function}), target)
+    return [Kernel(name, device, text) for name, device in devices.items()]

@@ -1,0 +1,32 @@
+"""All analyses of a primary function, as findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+from ..target import TargetSpec
+from .coalescing import coalescing_findings
+from .finding import Finding
+from .lowered import Kernel, kernels_of
+
+_ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (coalescing_findings,)
+
+
+def findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """What may cost time in the kernels of a scheduled primary function.
+
+    Returns
+    -------
+    list of Finding
+        Kernel by kernel, the largest share first.
+    """
+    return [
+        finding
+        for kernel in kernels_of(function, target)
+        for finding in sorted(
+            (found for analysis in _ANALYSES for found in analysis(kernel, target)),
+            key=lambda found: -found.share,
+        )
+    ]
