@@ -6,8 +6,18 @@ Every analysis is a function of a scheduled primary function and a target.
 from __future__ import annotations
 
 from .coalescing import Access, coalescing
+from .divergence import Divergence, divergence
 from .finding import Finding
 from .lowered import Kernel, kernels_of
 from .report import findings
 
-__all__ = ["Access", "Finding", "Kernel", "coalescing", "findings", "kernels_of"]
+__all__ = [
+    "Access",
+    "Divergence",
+    "Finding",
+    "Kernel",
+    "coalescing",
+    "divergence",
+    "findings",
+    "kernels_of",
+]

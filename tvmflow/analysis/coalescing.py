@@ -17,7 +17,7 @@ from tvm import tirx
 from ..target import TargetSpec
 from .counting import instructions
 from .evaluate import UnknownError
-from .finding import Finding, line_of
+from .finding import Finding
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -109,7 +109,7 @@ def _access(kernel: Kernel, site: Site, target: TargetSpec) -> Access:
         kernel.name,
         site.buffer.name,
         str(site),
-        line_of(kernel.text, site.buffer.name, is_store=site.is_store),
+        kernel.line(site),
         site.is_store,
         stride,
         count.times,

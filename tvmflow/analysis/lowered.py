@@ -11,6 +11,7 @@ from tvm import IRModule, tirx
 
 from ..standalone.kernels import split_kernels
 from ..target import TargetSpec
+from .finding import line_of
 from .sites import Branch, Collector, Site
 
 _AXES = ("x", "y", "z")
@@ -65,6 +66,11 @@ class Kernel:
     def groups(self) -> int:
         """Number of work-groups."""
         return prod(self.launch.get(f"blockIdx.{axis}", (None, 1))[1] for axis in _AXES)
+
+    def line(self, *sites: Site) -> int:
+        """Line in the text of the first of some sites that has one, 0 if none has."""
+        lines = (line_of(self.text, s.buffer.name, is_store=s.is_store) for s in sites)
+        return next(filter(None, lines), 0)
 
 
 def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:

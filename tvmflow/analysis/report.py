@@ -8,10 +8,14 @@ from tvm import tirx
 
 from ..target import TargetSpec
 from .coalescing import coalescing_findings
+from .divergence import divergence_findings
 from .finding import Finding
 from .lowered import Kernel, kernels_of
 
-_ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (coalescing_findings,)
+_ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
+    coalescing_findings,
+    divergence_findings,
+)
 
 
 def findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:

@@ -90,6 +90,8 @@ class Branch:
     place: Place
     #: Accesses to memory of any scope where it holds, and where it does not: how long it takes.
     accesses: tuple[int, int]
+    #: What is accessed there.
+    sites: tuple[Site, ...]
 
 
 def is_one(value: Any) -> bool:
@@ -169,8 +171,11 @@ class Collector:
         else:
             counter = node.loop_var
         self._analyzer.bind(counter, Range(0, high - low))
-        inner = replace(place, loops=(*place.loops, (counter, high - low))).where(*limits)
-        self._statement(node.body, inner)
+        around = replace(place, loops=(*place.loops, (counter, high - low)))
+        start_site = len(self.sites)
+        self._statement(node.body, around.where(*limits))
+        if limits:
+            self._branch(tirx.And(*limits), around, start_site, len(self.sites))
 
     def _choice(self, test: Any, then: Any, otherwise: Any, place: Place, visit: Any) -> None:
         self._expression(test, place)
@@ -180,17 +185,19 @@ class Collector:
         middle = len(self.sites)
         if otherwise is not None:
             visit(otherwise, place.where(tirx.Not(condition)))
-        counts = (
-            self._repeated(self.sites[start:middle], place),
-            self._repeated(self.sites[middle:], place),
-        )
-        if any(counts):
-            self.branches.append(Branch(condition, place, counts))
+        self._branch(condition, place, start, middle)
 
-    @staticmethod
-    def _repeated(sites: Sequence[Site], place: Place) -> int:
+    def _branch(self, condition: Any, place: Place, start: int, middle: int) -> None:
+        """A condition that is followed by sites from ``start``, and by others from ``middle``."""
         inside = len(place.loops)
-        return sum(prod(extent for _, extent in s.place.loops[inside:]) for s in sites)
+        arms = self.sites[start:middle], self.sites[middle:]
+        then, otherwise = (
+            sum(prod(extent for _, extent in site.place.loops[inside:]) for site in arm)
+            for arm in arms
+        )
+        if then or otherwise:
+            sites = tuple(self.sites[start:])
+            self.branches.append(Branch(condition, place, (then, otherwise), sites))
 
     def _expression(self, node: Any, place: Place) -> None:
         if isinstance(node, TensorLoad):
