@@ -8,16 +8,21 @@ from __future__ import annotations
 from .coalescing import Access, coalescing
 from .divergence import Divergence, divergence
 from .finding import Finding
+from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of
 from .report import findings
 
 __all__ = [
     "Access",
+    "BankAccess",
     "Divergence",
     "Finding",
     "Kernel",
+    "LocalMemory",
+    "bank_conflicts",
     "coalescing",
     "divergence",
     "findings",
     "kernels_of",
+    "local_memory",
 ]

@@ -10,11 +10,14 @@ from ..target import TargetSpec
 from .coalescing import coalescing_findings
 from .divergence import divergence_findings
 from .finding import Finding
+from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, kernels_of
 
 _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     coalescing_findings,
     divergence_findings,
+    bank_findings,
+    local_memory_findings,
 )
 
 
