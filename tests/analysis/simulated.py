@@ -14,6 +14,7 @@ from tvmflow.analysis import kernels_of
 from tvmflow.standalone.kernels import generate_kernels
 from tvmflow.target import TargetSpec
 
+_HEADING = re.compile(r"Instructions executed for kernel '(\w+)'")
 _COUNT = re.compile(r"\s*([\d,]+) - (.+?)(?: \(([\d,]+) bytes\))?$")
 #: A call of OpenCL C's own functions; mangled names carry the address space.
 _CALL = re.compile(r"call _Z\d+(vload\d+|vstore\d+|[a-z_]+)")
@@ -48,15 +49,25 @@ def simulate(function: tirx.PrimFunc, target: TargetSpec, folder: Path) -> Count
         errors="replace",
         check=False,
     )
-    said = run.stdout + run.stderr
-    assert "Instructions executed for kernel" in said, said
-    counts: Counter[str] = Counter()
+    (counts,) = executed(run.stdout + run.stderr).values()
+    return counts
+
+
+def executed(said: str) -> dict[str, Counter[str]]:
+    """Instructions, and bytes of accesses, of each kernel that Oclgrind tells of.
+
+    Calls of OpenCL C's own functions have their name, and the address space if it is global.
+    """
+    kernels: dict[str, Counter[str]] = {}
     for line in said.splitlines():
-        if found := _COUNT.match(line):
+        if heading := _HEADING.match(line):
+            counts = kernels.setdefault(heading.group(1), Counter())
+        elif found := _COUNT.match(line):
             count, name, size = found.groups()
             if call := _CALL.match(name):
                 name = call.group(1) + (" global" if "AS1" in name else "")
             counts[name] += int(count.replace(",", ""))
             if size:
                 counts[f"{name} bytes"] += int(size.replace(",", ""))
-    return counts
+    assert kernels, said
+    return kernels

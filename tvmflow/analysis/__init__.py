@@ -11,6 +11,7 @@ from .finding import Finding
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of
 from .report import findings
+from .texture_locality import TextureUse, texture_locality
 
 __all__ = [
     "Access",
@@ -19,10 +20,12 @@ __all__ = [
     "Finding",
     "Kernel",
     "LocalMemory",
+    "TextureUse",
     "bank_conflicts",
     "coalescing",
     "divergence",
     "findings",
     "kernels_of",
     "local_memory",
+    "texture_locality",
 ]

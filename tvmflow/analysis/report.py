@@ -12,9 +12,11 @@ from .divergence import divergence_findings
 from .finding import Finding
 from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, kernels_of
+from .texture_locality import texture_findings
 
 _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     coalescing_findings,
+    texture_findings,
     divergence_findings,
     bank_findings,
     local_memory_findings,

@@ -1,0 +1,200 @@
+"""Texture locality: how many texels a work-group reads again, and how near those of a wave are.
+
+Images are stored in blocks that fill a line of the cache: what is near in both directions is
+fetched together.  How vendors tile images is not published; blocks as square as possible are
+assumed here, of 2 x 2 texels of 16 bytes in a line of 64::
+
+    image[y, x]     an item a column: 64 items are a row of texels, half of each block is wanted
+    image[y, x]     items in squares of 8 x 8: whole blocks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from ..target import TargetSpec
+from .counting import instructions
+from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all, variables
+from .finding import Finding
+from .hardware import hardware_of
+from .lowered import Kernel, kernels_of
+from .sites import Site
+from .waves import LIMIT, distinct, waves_at
+
+#: Less than this share of the blocks that are fetched would do: a finding.
+_GOOD = 0.6
+#: Groups that are looked at for texels that are read again, at most.
+_GROUPS = 4
+#: Images are smaller than this, in every direction.
+_EXTENT_BITS = 20
+
+
+@dataclass(frozen=True)
+class TextureUse:
+    """What a kernel reads of, or writes to, an image."""
+
+    kernel: str
+    image: str
+    #: The first access, as TVMScript: column, row and layer.
+    text: str
+    line: int
+    is_store: bool
+    #: Texels that all work-items access; what several of them access counts for each.
+    texels: int
+    #: Accesses to each different texel of a work-group.
+    reuse: float
+    #: Different texels that a work-group accesses, on average of some groups.
+    group_texels: float
+    #: Cache blocks that waves fetch, each for itself at each instruction.
+    blocks: int
+    #: Blocks that would do for as many texels side by side, per block that is fetched.
+    efficiency: float
+    #: Whether all is counted; reuse is counted in a few groups.
+    exact: bool
+
+
+def texture_locality(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[TextureUse]:
+    """Find how near the texels are that kernels access together, and how often they do again.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+
+    Returns
+    -------
+    list of TextureUse
+        One for each image of a kernel, in the order of the code.
+    """
+    found = []
+    for kernel in kernels_of(function, target):
+        images: dict[tuple[str, bool], list[Site]] = {}
+        for site in kernel.sites:
+            if site.is_image:
+                images.setdefault((str(site.buffer.name), site.is_store), []).append(site)
+        found += [_use(kernel, sites, target) for sites in images.values()]
+    return found
+
+
+def block_of(texel_bytes: int, line_bytes: int) -> tuple[int, int]:
+    """Width and height of the texels in a line of the cache."""
+    texels = max(1, line_bytes // texel_bytes)
+    height = 1 << ((texels.bit_length() - 1) // 2)
+    return texels // height, height
+
+
+def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
+    hardware = hardware_of(target)
+    first = sites[0]
+    width, height = block_of(first.element_bytes, hardware.line_bytes)
+    texels, blocks, least, exact = 0, 0.0, 0.0, True
+    for site in sites:
+        count = instructions(kernel, site)
+        texels += count.times
+        exact &= count.exact
+        try:
+            waves = waves_at(kernel, site.place, hardware.wave, site.indices)
+        except UnknownError:
+            blocks, exact = blocks + count.times, False
+            least += count.times / (width * height)
+            continue
+        column, row, layer = (waves.compute(index)[:, :, 0] for index in site.indices)
+        lines = distinct(_number(column // width, row // height, layer), waves.active)
+        wanted = distinct(_number(column, row, layer), waves.active)
+        blocks += lines.sum() * waves.weight
+        least += np.ceil(wanted / (width * height)).sum() * waves.weight
+        exact &= waves.exact
+    accesses, different, groups = _in_groups(kernel, sites)
+    return TextureUse(
+        kernel.name,
+        str(first.buffer.name),
+        str(first),
+        kernel.line(*sites),
+        first.is_store,
+        texels,
+        accesses / max(1, different),
+        different / groups,
+        round(blocks),
+        float(least / blocks) if blocks else 1.0,
+        exact,
+    )
+
+
+def _number(column: Array, row: Array, layer: Array) -> Array:
+    """A place in an image as one number."""
+    return (((layer << _EXTENT_BITS) + row) << _EXTENT_BITS) + column
+
+
+def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, int, int]:
+    """Accesses and different texels of some work-groups, and how many these are."""
+    launch = kernel.launch.items()
+    blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
+    items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
+    groups = min(kernel.groups, _GROUPS)
+    accesses = different = 0
+    for number in np.linspace(0, kernel.groups - 1, groups).astype(np.int64):
+        group = digits(np.array([number]), blocks)
+        seen = [np.empty(0, np.int64)]
+        for site in sites:
+            times, places = _texels_of(site, group, items)
+            accesses += times
+            seen.append(places)
+        different += len(np.unique(np.concatenate(seen)))
+    return accesses, different, groups
+
+
+def _texels_of(
+    site: Site, group: dict[Any, Array], items: Sequence[tuple[Any, int]]
+) -> tuple[int, Array]:
+    """How often a group accesses texels at a site, and which."""
+    needed = set(variables([*site.indices, *site.place.conditions]))
+    axes = [axis for axis in (*items, *site.place.loops) if axis[0] in needed]
+    points = prod(extent for _, extent in axes)
+    again = prod(extent for var, extent in (*items, *site.place.loops) if var not in needed)
+    numbers = np.arange(points)
+    if points > LIMIT:
+        numbers = np.random.default_rng(0).integers(0, points, LIMIT)
+    values = {**group, **digits(numbers, axes)}
+    try:
+        mask = evaluate_all(site.place.conditions, values, len(numbers))
+        parts = (evaluate(index, values) for index in site.indices)
+        column, row, layer = (np.broadcast_to(part, len(numbers))[mask] for part in parts)
+    except UnknownError:
+        return 0, np.empty(0, np.int64)
+    return int(mask.sum()) * again, np.unique(_number(column, row, layer))
+
+
+def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """Images whose texels are far from each other in a wave."""
+    hardware = hardware_of(target)
+    uses = texture_locality(function, target)
+    findings = []
+    for use in uses:
+        if use.efficiency >= _GOOD:
+            continue
+        all_blocks = sum(other.blocks for other in uses if other.kernel == use.kernel)
+        extra = use.blocks * (1 - use.efficiency)
+        findings.append(
+            Finding(
+                use.kernel,
+                "texture-locality",
+                use.text,
+                use.line,
+                {"bytes": extra * hardware.line_bytes},
+                extra / all_blocks,
+                f"Waves {'write' if use.is_store else 'read'} texels of {use.image} in "
+                f"{use.blocks:,} blocks of the cache where {use.blocks - extra:,.0f} would do; a "
+                f"work-group accesses each of its texels {use.reuse:.1f} times.",
+                "Let a work-group be nearly square in the image: split its items over columns "
+                "and rows, with threadIdx.x along columns.",
+            )
+        )
+    return findings
