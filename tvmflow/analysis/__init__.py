@@ -12,6 +12,7 @@ from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of
 from .report import findings
 from .texture_locality import TextureUse, texture_locality
+from .vector_width import VectorWidth, vector_width
 
 __all__ = [
     "Access",
@@ -21,6 +22,7 @@ __all__ = [
     "Kernel",
     "LocalMemory",
     "TextureUse",
+    "VectorWidth",
     "bank_conflicts",
     "coalescing",
     "divergence",
@@ -28,4 +30,5 @@ __all__ = [
     "kernels_of",
     "local_memory",
     "texture_locality",
+    "vector_width",
 ]

@@ -13,6 +13,7 @@ from .finding import Finding
 from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, kernels_of
 from .texture_locality import texture_findings
+from .vector_width import vector_findings
 
 _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     coalescing_findings,
@@ -20,6 +21,7 @@ _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     divergence_findings,
     bank_findings,
     local_memory_findings,
+    vector_findings,
 )
 
 
