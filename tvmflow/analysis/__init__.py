@@ -10,6 +10,8 @@ from .divergence import Divergence, divergence
 from .finding import Finding
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of
+from .occupancy import Occupancy, occupancy
+from .registers import RegisterUse, registers, reported_registers
 from .report import findings
 from .texture_locality import TextureUse, texture_locality
 from .vector_width import VectorWidth, vector_width
@@ -21,6 +23,8 @@ __all__ = [
     "Finding",
     "Kernel",
     "LocalMemory",
+    "Occupancy",
+    "RegisterUse",
     "TextureUse",
     "VectorWidth",
     "bank_conflicts",
@@ -29,6 +33,9 @@ __all__ = [
     "findings",
     "kernels_of",
     "local_memory",
+    "occupancy",
+    "registers",
+    "reported_registers",
     "texture_locality",
     "vector_width",
 ]

@@ -41,8 +41,8 @@ class Hardware:
 HARDWARE = {
     # A work-item is a thread; local memory is memory, and 32 vectors are all registers.
     "cpu": Hardware(1, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
-    "adreno": Hardware(64, 64, 32, 16, 32 << 10, 128, 16, 16, 32 << 10),
-    "mali": Hardware(16, 64, 1, 16, 32 << 10, 64, 48, 16, 32 << 10),
+    "adreno": Hardware(64, 64, 32, 16, 128 << 10, 256, 16, 16, 32 << 10),
+    "mali": Hardware(16, 64, 1, 16, 24 << 10, 64, 48, 48, 32 << 10),
     # Sectors of 32 bytes are what is fetched; a line has four.
     "nvidia": Hardware(32, 32, 32, 16, 64 << 10, 255, 64, 32, 164 << 10),
 }

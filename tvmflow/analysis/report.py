@@ -12,6 +12,8 @@ from .divergence import divergence_findings
 from .finding import Finding
 from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, kernels_of
+from .occupancy import occupancy_findings
+from .registers import register_findings
 from .texture_locality import texture_findings
 from .vector_width import vector_findings
 
@@ -22,6 +24,8 @@ _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     bank_findings,
     local_memory_findings,
     vector_findings,
+    register_findings,
+    occupancy_findings,
 )
 
 

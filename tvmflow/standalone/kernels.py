@@ -7,6 +7,7 @@ the host's side is read and not compiled.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -55,10 +56,14 @@ def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
     hosts, devices = split_kernels(mod, target)
     if not devices:
         return Kernels(hosts, {}, {})
-    device = IRModule({tvm.ir.GlobalVar(name): f for name, f in devices.items()})
+    return Kernels(hosts, devices, split_source(device_source(devices)))
+
+
+def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
+    """Generate the source of lowered kernels: OpenCL C or CUDA C++."""
+    mod = IRModule({tvm.ir.GlobalVar(name): f for name, f in devices.items()})
     kind = next(iter(devices.values())).attrs["target"]
-    generated = codegen_build(finish_device()(store_narrow()(device)), kind)
-    return Kernels(hosts, devices, split_source(generated.inspect_source()))
+    return str(codegen_build(finish_device()(store_narrow()(mod)), kind).inspect_source())
 
 
 def split_source(code: str) -> dict[str, str]:
