@@ -11,6 +11,7 @@ from .finding import Finding
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of
 from .occupancy import Occupancy, occupancy
+from .products import Product, products
 from .registers import RegisterUse, registers, reported_registers
 from .report import findings
 from .texture_locality import TextureUse, texture_locality
@@ -24,6 +25,7 @@ __all__ = [
     "Kernel",
     "LocalMemory",
     "Occupancy",
+    "Product",
     "RegisterUse",
     "TextureUse",
     "VectorWidth",
@@ -34,6 +36,7 @@ __all__ = [
     "kernels_of",
     "local_memory",
     "occupancy",
+    "products",
     "registers",
     "reported_registers",
     "texture_locality",

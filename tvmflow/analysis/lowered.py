@@ -24,8 +24,13 @@ class Kernel:
     name: str
     #: Lowered: flat buffers, explicit vectors, unrolled loops.
     device: tirx.PrimFunc
-    #: Text of the scheduled primary function, which lines refer to.
-    text: str
+    #: The scheduled primary function that it is of.
+    source: tirx.PrimFunc
+
+    @cached_property
+    def text(self) -> str:
+        """The scheduled primary function as TVMScript, which lines refer to."""
+        return str(self.source.script())
 
     @cached_property
     def _collected(self) -> Collector:
@@ -85,8 +90,7 @@ def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Ker
         return [function]
     if not target.is_gpu_kernel:
         return []
-    text = function.script()
     name = str((function.attrs or {}).get("global_symbol", "main"))
     with target.tvm_target:
         _hosts, devices = split_kernels(IRModule({name: function}), target)
-    return [Kernel(name, device, text) for name, device in devices.items()]
+    return [Kernel(name, device, function) for name, device in devices.items()]

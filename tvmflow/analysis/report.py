@@ -13,6 +13,7 @@ from .finding import Finding
 from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, kernels_of
 from .occupancy import occupancy_findings
+from .products import product_findings
 from .registers import register_findings
 from .texture_locality import texture_findings
 from .vector_width import vector_findings
@@ -26,6 +27,7 @@ _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     vector_findings,
     register_findings,
     occupancy_findings,
+    product_findings,
 )
 
 
