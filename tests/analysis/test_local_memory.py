@@ -52,6 +52,18 @@ def alone(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
             b[group * 64 + item] = tile[item] * tile[item]
 
 
+@T.prim_func(s_tir=True)
+def two_views(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
+    """Each item reads what it has written, and by another name what a neighbour has."""
+    for group in T.thread_binding(64, thread="blockIdx.x"):
+        tile = T.alloc_buffer((64,), scope="shared")
+        view = T.decl_buffer((64,), data=tile.data, scope="shared")
+        for item in T.thread_binding(64, thread="threadIdx.x"):
+            tile[item] = a[group * 64 + item]
+            T.tvm_storage_sync("shared")
+            b[group * 64 + item] = tile[item] * view[63 - item]
+
+
 def strided(step):
     """Vectors of four elements, ``step`` vectors apart."""
 
@@ -108,6 +120,8 @@ def test_reuse():
     assert (tile.bytes, tile.reuse, tile.is_private) == ((32 * 33 - 1) * 4, 1.0, False)
     (tile,) = local_memory(alone, NVIDIA)
     assert (tile.reuse, tile.is_private) == (2.0, True)
+    (tile,) = local_memory(two_views, NVIDIA)
+    assert (tile.reads, tile.is_private) == (8192, False)
 
 
 def test_findings():

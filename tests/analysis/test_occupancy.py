@@ -51,9 +51,12 @@ def with_registers(count):
             total = T.alloc_buffer((count,), scope="local")
             for item in T.thread_binding(256, thread="threadIdx.x"):
                 for j in T.unroll(count):
-                    total[j] = a[(group * count + j) * 256 + item]
+                    total[j] = 0.0
+                for k in T.serial(16):
+                    for j in T.unroll(count):
+                        total[j] = total[j] + a[(k * count + j) * 256 + item]
                 for j in T.unroll(count):
-                    b[(group * count + j) * 256 + item] = total[j] * total[(j + 1) % count]
+                    b[(group * count + j) * 256 + item] = total[j]
 
     return keep
 

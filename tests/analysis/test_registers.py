@@ -35,6 +35,21 @@ def sums(count):
     return product
 
 
+def copied(count):
+    """Neighbours that are read before they are written."""
+
+    @T.prim_func(s_tir=True)
+    def copy(a: T.Buffer((64, count), "float32"), c: T.Buffer((64, count), "float32")):
+        for item in T.thread_binding(64, thread="threadIdx.x"):
+            values = T.alloc_buffer((count,), scope="local")
+            for k in T.unroll(count):
+                values[k] = a[item, k]
+            for k in T.unroll(count):
+                c[item, k] = values[k]
+
+    return copy
+
+
 def histogram(length):
     """An array whose places depend on a loop of some length."""
 
@@ -61,6 +76,10 @@ def test_sums_are_registers(count):
     # Three tensors, a loop, an axis, and two operands.
     assert (use.array_registers, use.registers) == (count, count + 6 + 1 + 1 + 2)
     assert (use.indexed, use.memory_bytes, use.spilled_bytes) == ((), 0, 0)
+
+
+def test_copies_are_made_when_they_are_needed():
+    assert only(copied(300)).array_registers == 0
 
 
 def test_more_than_the_device_has_is_spilled():

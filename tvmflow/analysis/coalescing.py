@@ -138,14 +138,14 @@ def coalescing_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) ->
         share = access.fetched_bytes / max(1, traffic[access.kernel])
         if access.efficiency >= _GOOD or share < _SMALL:
             continue
-        wasted = access.fetched_bytes * (1 - access.efficiency)
+        wasted = round(access.fetched_bytes * (1 - access.efficiency))
         findings.append(
             Finding(
                 access.kernel,
                 "coalescing",
                 access.text,
                 access.line,
-                {"bytes": wasted},
+                {"bytes": float(wasted)},
                 share * (1 - access.efficiency),
                 _sentence(access, hardware_of(target).line_bytes),
                 _remedy(access),

@@ -43,7 +43,9 @@ def line_of(text: str, buffer: str, *, is_store: bool) -> int:
     int
         0 where there is none.
     """
-    pattern = re.compile(rf"(?<!\w){re.escape(buffer)}\[")
+    # Names have letters that TVMScript's variables cannot have.
+    name = re.sub(r"\W", "_", buffer)
+    pattern = re.compile(rf"(?<!\w){name}\[")
     for number, line in enumerate(text.splitlines(), 1):
         code = line.strip()
         if code.startswith(_DECLARES):

@@ -52,6 +52,11 @@ class Kernel:
         return self._collected.allocated
 
     @property
+    def sums(self) -> set[Any]:
+        """Buffers that are written with sums of what they had."""
+        return self._collected.sums
+
+    @property
     def launch(self) -> dict[str, tuple[Any, int]]:
         """Variable and extent of each bound axis, by its tag, ``threadIdx.x`` for example."""
         return self._collected.launch

@@ -1,9 +1,11 @@
 """Register pressure: what a work-item keeps, and what the driver says it needed.
 
 Private arrays are registers where every index is a constant, as after unrolling; an array
-whose index is a work-item's, or a long loop's, has an address and so is memory.  To its arrays
-an item adds, by estimate: two registers for the address of each tensor, one for each loop and
-each axis of its own index, and two operands of the widest access.
+whose index is a work-item's, or a long loop's, has an address and so is memory.  Registers hold
+all of an array that is summed up, or written in other loops than it is read; others are copies,
+which compilers make as late as they need them.  To these arrays an item adds, by estimate: two
+registers for the address of each tensor, one for each loop and each axis of its own index, and
+two operands of the widest access.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class RegisterUse:
     registers: int
     #: 32-bit registers that a work-item can have.
     limit: int
-    #: Of these, in private arrays.
+    #: Of these, in private arrays that are no mere copies.
     array_registers: int
     #: Private arrays that are memory, as their indices are no constants.
     indexed: tuple[str, ...]
@@ -119,11 +121,11 @@ def _use(kernel: Kernel, limit: int) -> RegisterUse:
     for buffer in private:
         dtype = tvm_ffi.dtype(buffer.dtype)
         size = prod(int(n) for n in buffer.shape) * dtype.lanes * dtype.bits // 8
-        sites = (site for site in kernel.sites if site.buffer.same_as(buffer))
+        sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
         if _has_address(sites, items):
             indexed.append(str(buffer.name))
             memory_bytes += size
-        else:
+        elif buffer in kernel.sums or len({site.place.loops for site in sites}) > 1:
             array_bytes += size
     tensors = {str(s.buffer.name) for s in kernel.sites if s.scope.startswith("global")}
     loops = max((len(site.place.loops) for site in kernel.sites), default=0)

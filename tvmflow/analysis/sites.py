@@ -112,6 +112,10 @@ class Collector:
         self.branches: list[Branch] = []
         self.allocated: list[Any] = []
         self.launch: dict[str, tuple[Any, int]] = {}
+        #: Buffers that are written with sums of what they had.
+        self.sums: set[Any] = set()
+        #: Other views of memory, and whose it is.
+        self._views: dict[Any, Any] = {}
         self._values: dict[Any, Any] = {}
         self._analyzer = Analyzer()
         self._statement(device.body, Place())
@@ -142,8 +146,15 @@ class Collector:
                 self._values[node.var] = self._substituted(node.value)
         elif isinstance(node, tirx.AllocBuffer):
             self.allocated.append(node.buffer)
+        elif isinstance(node, tirx.DeclBuffer):
+            memory = image_of(node.data)
+            if tirx.is_buffer_var(memory):
+                self._views[node.buffer] = self._views.get(memory, memory)
         elif isinstance(node, tirx.BufferStore):
             self._expression(node.value, place)
+            buffer = self._views.get(node.buffer, node.buffer)
+            if any(buffer.same_as(self._views.get(b, b)) for b in _read(node.value)):
+                self.sums.add(buffer)
             self._access(node.buffer, node.indices, place, is_store=True)
         elif isinstance(node, tirx.Evaluate):
             self._expression(node.value, place)
@@ -250,7 +261,8 @@ class Collector:
         if is_texture(buffer.scope()):
             element, lanes = element * CHANNELS, 1
         places = tuple(self._substituted(index) for index in indices)
-        self.sites.append(Site(buffer, places, is_store, lanes, element, place))
+        memory = self._views.get(buffer, buffer)
+        self.sites.append(Site(memory, places, is_store, lanes, element, place))
 
 
 def _parts(node: Any) -> list[Any]:
@@ -260,6 +272,13 @@ def _parts(node: Any) -> list[Any]:
     if isinstance(node, tirx.Shuffle):
         found += [*node.vectors, *node.indices]
     return [part for part in found if isinstance(part, tvm_ffi.Object)]
+
+
+def _read(expr: Any) -> list[Any]:
+    """Buffers that a value is made of."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.append(load.source)))
+    return found
 
 
 def _loads(expr: Any) -> bool:

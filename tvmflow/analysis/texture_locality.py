@@ -181,17 +181,17 @@ def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> li
         if use.efficiency >= _GOOD:
             continue
         all_blocks = sum(other.blocks for other in uses if other.kernel == use.kernel)
-        extra = use.blocks * (1 - use.efficiency)
+        extra = round(use.blocks * (1 - use.efficiency))
         findings.append(
             Finding(
                 use.kernel,
                 "texture-locality",
                 use.text,
                 use.line,
-                {"bytes": extra * hardware.line_bytes},
+                {"bytes": float(extra * hardware.line_bytes)},
                 extra / all_blocks,
                 f"Waves {'write' if use.is_store else 'read'} texels of {use.image} in "
-                f"{use.blocks:,} blocks of the cache where {use.blocks - extra:,.0f} would do; a "
+                f"{use.blocks:,} blocks of the cache where {use.blocks - extra:,} would do; a "
                 f"work-group accesses each of its texels {use.reuse:.1f} times.",
                 "Let a work-group be nearly square in the image: split its items over columns "
                 "and rows, with threadIdx.x along columns.",
