@@ -8,6 +8,7 @@ from __future__ import annotations
 from .coalescing import Access, coalescing
 from .divergence import Divergence, divergence
 from .finding import Finding
+from .fusion import Fusion, fusion, fusion_findings
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of
 from .occupancy import Occupancy, occupancy
@@ -22,6 +23,7 @@ __all__ = [
     "BankAccess",
     "Divergence",
     "Finding",
+    "Fusion",
     "Kernel",
     "LocalMemory",
     "Occupancy",
@@ -33,6 +35,8 @@ __all__ = [
     "coalescing",
     "divergence",
     "findings",
+    "fusion",
+    "fusion_findings",
     "kernels_of",
     "local_memory",
     "occupancy",
