@@ -25,8 +25,6 @@ from .waves import distinct, waves_at
 
 #: Less than this share of what is fetched is wanted: a finding.
 _GOOD = 0.75
-#: Accesses that fetch less of a kernel's traffic are not worth a sentence.
-_SMALL = 0.02
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def coalescing_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) ->
     findings = []
     for access in accesses:
         share = access.fetched_bytes / max(1, traffic[access.kernel])
-        if access.efficiency >= _GOOD or share < _SMALL:
+        if access.efficiency >= _GOOD:
             continue
         wasted = round(access.fetched_bytes * (1 - access.efficiency))
         findings.append(

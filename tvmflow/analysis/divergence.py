@@ -22,9 +22,6 @@ from .lowered import Kernel, kernels_of
 from .sites import Branch, tirx_text
 from .waves import waves_at
 
-#: Conditions that leave less of a kernel's lanes idle are not worth a sentence.
-_SMALL = 0.02
-
 
 @dataclass(frozen=True)
 class Divergence:
@@ -116,7 +113,7 @@ def divergence_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) ->
         lanes = useful + sum(one.masked_lanes for one in found)
         for one in found:
             share = one.masked_lanes / max(1, lanes)
-            if share < _SMALL:
+            if not one.masked_lanes:
                 continue
             sentence = (
                 f"Work-items of {one.split:,} of {one.waves:,} waves do not agree on "

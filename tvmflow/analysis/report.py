@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tvm import tirx
 
@@ -31,19 +32,37 @@ _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
 )
 
 
+#: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
+_SMALL = 0.02
+
+
 def findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """What may cost time in the kernels of a scheduled primary function.
 
     Returns
     -------
     list of Finding
-        Kernel by kernel, the largest share first.
+        Kernel by kernel, the largest share first.  Accesses to a buffer from one line, which
+        unrolling makes many of one, are one finding.
     """
-    return [
-        finding
-        for kernel in kernels_of(function, target)
-        for finding in sorted(
-            (found for analysis in _ANALYSES for found in analysis(kernel, target)),
-            key=lambda found: -found.share,
-        )
-    ]
+    found = []
+    for kernel in kernels_of(function, target):
+        alike: dict[tuple[str, int, str], list[Finding]] = {}
+        for finding in (one for analysis in _ANALYSES for one in analysis(kernel, target)):
+            key = finding.kind, finding.line, finding.access.split("[")[0]
+            alike.setdefault(key, []).append(finding)
+        merged = (_merged(group) for group in alike.values())
+        worth = (finding for finding in merged if finding.share >= _SMALL)
+        found += sorted(worth, key=lambda finding: -finding.share)
+    return found
+
+
+def _merged(group: Sequence[Finding]) -> Finding:
+    """One finding for some that are alike, in the words of the largest."""
+    largest = max(group, key=lambda finding: finding.share)
+    if len(group) == 1:
+        return largest
+    cost = {unit: sum(finding.cost[unit] for finding in group) for unit in largest.cost}
+    share = min(1.0, sum(finding.share for finding in group))
+    also = f" {len(group) - 1} more of this line are like it."
+    return replace(largest, cost=cost, share=share, sentence=largest.sentence + also)

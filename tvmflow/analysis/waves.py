@@ -19,7 +19,7 @@ from .lowered import Kernel
 from .sites import Place
 
 #: Work-items that are looked at, at most; of more waves, some are drawn.
-LIMIT = 1 << 19
+LIMIT = 1 << 17
 
 
 @dataclass(frozen=True)
