@@ -14,6 +14,7 @@ from . import (
     inspect,
     journal,
     journal_files,
+    lab,
     models,
     precompile,
     run,
@@ -78,6 +79,7 @@ app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
+app.command("lab", epilog=lab.EXAMPLES)(lab.run_lab)
 app.command("tasks", epilog=tasks.TASKS_EXAMPLES)(tasks.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("precompile", epilog=precompile.EXAMPLES)(precompile.precompile_library)

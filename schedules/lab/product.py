@@ -1,0 +1,126 @@
+"""How the product of two matrices is scheduled on a CPU, and what it is.
+
+    x[M, K]   w[K, N]      product[i, j] = sum_k x[i, k] * w[k, j]
+
+A tile of the result stays in registers while vectors of ``w`` and numbers of ``x`` go by, and
+``w`` may first be copied into panels that are read in order: the plan of every BLAS.  What
+follows the product, as requantization, is computed where a tile is stored.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+from tvm import s_tir, te
+
+from ..common import FAMILY, PAD, ROLE, Block, Multiply, Workload
+from ..tiles import largest_divisor
+from .steps import spread, vectorize_block
+
+NAME = "lab_product"
+
+
+def product(x: te.Tensor, w: te.Tensor, multiply: Multiply = operator.mul) -> te.Tensor:
+    """``x[M, K] @ w[K, N]``; ``multiply`` is what makes products."""
+    k = te.reduce_axis((0, int(x.shape[1])), name="k")
+    return te.compute(
+        (x.shape[0], w.shape[1]),
+        lambda i, j: te.sum(multiply(x[i, k], w[k, j]), axis=k),
+        name="product",
+        attrs={FAMILY: NAME},
+    )
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a step does with the loops."""
+
+    #: Rows and vectors of columns whose sums stay in registers.
+    rows: int = 1
+    vectors: int = 1
+    #: Whether tiles go down the rows first, so that a panel of columns stays in the cache.
+    panels: bool = False
+    parallel: bool = False
+    packed: bool = False
+
+
+def tiled(workload: Workload, tile: Tile) -> None:
+    """Schedule a product, and what follows it, by tiles."""
+    sch, lanes = workload.sch, workload.target.device.channel_block
+    anchor = workload.anchor(NAME)
+    rows, columns, _depth = workload.extents(anchor)
+    high = min(tile.rows, rows)
+    wide = min(tile.vectors, -(-columns // lanes)) * lanes
+    copies = whole_tiles(workload, anchor, [high, wide, 1])
+    if tile.packed:
+        copies = pack(workload, anchor, copies, wide)
+    for copy in copies:
+        spread(workload, sch.get_loops(copy)[:1], parallel=tile.parallel)
+    output = workload.merge_epilogue(anchor)
+    i, j, k = sch.get_loops(anchor)
+    i, row = sch.split(i, [None, high])
+    j, vector, lane = sch.split(j, [None, wide // lanes, lanes])
+    k, step = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
+    outer = [j, i] if tile.panels else [i, j]
+    sch.reorder(*outer, k, step, row, vector, lane)
+    item = spread(workload, outer, parallel=tile.parallel)
+    sch.reverse_compute_at(output, item, preserve_unit_loops=True)
+    vectorize_block(workload, output, item, lanes)
+    sch.unroll(step)
+    workload.vectorize_last([row, vector, lane])
+    init = sch.decompose_reduction(anchor, k)
+    workload.vectorize_last(workload.loops_below(init, item))
+
+
+def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list[Block]:
+    """Pad rows, columns and depth with zeros to multiples; the copies of operands that it takes.
+
+    No test stands in the hot loop then: only what is stored is tested.
+    """
+    sch = workload.sch
+    extents = workload.extents(anchor)
+    if not any(extent % part for extent, part in zip(extents, multiples, strict=True)):
+        return []
+    names = {sch.get(block).name_hint for block in workload.blocks}
+    sch.pad_einsum(anchor, multiples)
+    workload.blocks = blocks_of(sch)
+    copies = []
+    for block in workload.before(anchor):
+        if sch.get(block).name_hint in names:
+            continue
+        (read,), (write,) = sch.get(block).reads, sch.get(block).writes
+        if [int(d) for d in read.source.shape] == [int(d) for d in write.source.shape]:
+            workload.inline(block)  # nothing was padded
+        else:
+            sch.annotate(block, ROLE, PAD)
+            copies.append(block)
+    return copies
+
+
+def pack(workload: Workload, anchor: Block, copies: list[Block], wide: int) -> list[Block]:
+    """Copy the right matrix into panels of columns, ``[N', K, wide]``, which also pads it.
+
+    Returns the copies of operands that there are now.
+    """
+    sch = workload.sch
+    packed = sch.cache_read(anchor, 1, "global")
+    sch.transform_layout(anchor, ("read", 1), lambda k, j: (j // wide, k, j % wide))
+    sch.annotate(packed, ROLE, PAD)
+    k, j = sch.get_loops(packed)
+    panel, j = sch.split(j, [None, wide])
+    sch.reorder(panel, k, j)
+    padding = list(sch.get_producers(packed))
+    padded = [sch.get(block).name_hint for block in padding]
+    copies = [copy for copy in copies if sch.get(copy).name_hint not in padded]
+    for block in padding:
+        sch.compute_inline(block)
+    if not padding:
+        sch.vectorize(sch.split(j, [None, workload.target.device.channel_block])[1])
+    workload.blocks = blocks_of(sch)
+    return [*copies, packed]
+
+
+def blocks_of(sch: s_tir.Schedule) -> list[Block]:
+    """The blocks that there are now, in program order."""
+    return list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))

@@ -1,0 +1,91 @@
+"""What a lab is: one computation, and schedules of it from the naive one to a fast one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from ...device_presets import Device
+from ...target import TargetSpec
+from ..common import Block, Loop, Workload
+
+
+@dataclass(frozen=True)
+class Step:
+    """One schedule of a lab."""
+
+    name: str
+    #: What the schedule does.
+    summary: str
+    #: What held the step before it back; empty for the first one.
+    removes: str
+    apply: Callable[[Workload], None]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A computation with its size as a parameter, and its steps."""
+
+    name: str
+    summary: str
+    #: What the size counts, and its default.
+    counts: str
+    size: int
+    #: Whether arithmetic (or else memory) is what the last step should be held back by.
+    arithmetic: bool
+    #: Arguments and, last, the result for a size.
+    compute: Callable[[int], Sequence[te.Tensor]]
+    #: Values of the arguments.
+    operands: Callable[[int, np.random.Generator], list[np.ndarray]]
+    #: What the result has to be, from sums in double precision.
+    reference: Callable[..., np.ndarray]
+    #: NumPy's call that does the same work (for 8-bit numbers: in fp32), ready to be timed.
+    baseline: Callable[..., Callable[[], Any]]
+    #: Additions, multiplications and comparisons for a size.
+    operations: Callable[[int], int]
+    steps: Callable[[Device], tuple[Step, ...]]
+
+    def bytes(self, size: int) -> int:
+        """Bytes of the arguments and of the result, each once."""
+        return sum(tensor_bytes(tensor) for tensor in self.compute(size))
+
+    def schedule(self, step: Step, size: int, target: TargetSpec) -> tirx.PrimFunc:
+        """The computation as a step schedules it."""
+        workload = Workload.of(te.create_prim_func(list(self.compute(size))), target)
+        step.apply(workload)
+        return workload.sch.mod["main"]
+
+
+def tensor_bytes(tensor: te.Tensor) -> int:
+    """Bytes of a tensor of whole bytes."""
+    return prod(int(extent) for extent in tensor.shape) * np.dtype(str(tensor.dtype)).itemsize
+
+
+def spread(workload: Workload, loops: Sequence[Loop], *, parallel: bool) -> Loop:
+    """Give loops to the device, or all of them to one work-item; the innermost that is left."""
+    if parallel:
+        return workload.bind_outer(loops)
+    if workload.target.is_gpu_kernel:
+        workload.sch.bind(workload.sch.add_unit_loop(loops[0]), "blockIdx.x")
+    return loops[-1]
+
+
+def as_written(workload: Workload) -> None:
+    """The loops of the definition, one after the other."""
+    for block in workload.blocks:
+        spread(workload, workload.sch.get_loops(block), parallel=False)
+
+
+def vectorize_block(workload: Workload, block: Block, above: Loop, lanes: int) -> None:
+    """Make vectors of the last loop of a block under a loop, and unroll the others."""
+    sch = workload.sch
+    *rest, last = workload.loops_below(block, above)
+    outer, inner = sch.split(last, [None, lanes])
+    workload.unroll_all([*rest, outer])
+    if lanes > 1:
+        sch.vectorize(inner)

@@ -1,0 +1,51 @@
+"""``tvmflow lab``."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_labs_are_listed(cli):
+    assert "Product of two square matrices" in cli("lab").stdout
+    listed = {lab["name"]: lab for lab in cli("lab", "--json").json}
+    assert listed["matmul"]["size"] == 1024
+
+
+def test_a_lab_prints_each_step_and_what_it_removes(cli):
+    printed = cli("lab", "matmul", "--size", "40", "--seconds", "0.001").stdout
+    for text in ("naive", "packed", "GFLOP/s", "NumPy", "removes: One core works."):
+        assert text in printed
+
+
+def test_steps_can_be_chosen_and_are_counted(cli):
+    options = ("--size", "50", "--seconds", "0.001", "--steps", "vectorised,packed", "--json")
+    result = cli("lab", "matmul", *options).json
+    assert [step["step"] for step in result["steps"]] == ["vectorised", "packed"]
+    assert result["operations"] == 2 * 50**3
+    assert result["bytes"] == 3 * 50 * 50 * 4
+    first, last = result["steps"]
+    ratio = first["times"]["median_ms"] / last["times"]["median_ms"]
+    assert last["speedup"] == pytest.approx(ratio)
+    assert last["gflops"] == pytest.approx(2 * 50**3 / last["times"]["median_ms"] / 1e6)
+    assert last["error"] < 1e-5
+
+
+def test_a_schedule_is_shown_without_a_device(cli):
+    shown = cli("lab", "matmul", "--target", "cuda", "--show", "packed", "--size", "64")
+    assert 'scope="shared"' in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("matmul", "--size", "0"), "was asked for 0 rows and columns; expected at least 1"),
+        (("matmul", "--size", "1000000"), "a tensor of 1,000,000,000,000 elements"),
+        (("matmul", "--steps", "naive,fast"), "has no step 'fast'; expected some of naive"),
+        (("matmul", "--show", "fast"), "has no step 'fast'"),
+        (("matrix",), "There is no lab 'matrix'; expected one of matmul"),
+        (("matmul", "--target", "llvm", "--device", "mali"), "The target llvm compiles for CPUs"),
+        (("matmul", "--device-index", "99"), "there is no llvm device 99"),
+    ],
+)
+def test_mistakes_are_told(cli, arguments, message):
+    cli("lab", *arguments).refused(message, "Remedy")

@@ -1,0 +1,157 @@
+"""The kernel lab: every step is right at awkward sizes, and is the schedule that it says it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tvmflow import lab as running
+from tvmflow.errors import InputError, VerificationError
+from tvmflow.lab import run_lab
+from tvmflow.schedules.lab import LABS
+from tvmflow.schedules.lab.choice import check_size, scheduled
+from tvmflow.target import resolve
+from tvmflow.tuning.building import lower
+
+PLACES = [
+    pytest.param("llvm", "cpu", id="llvm"),
+    pytest.param("opencl", "cpu", id="opencl-cpu", marks=pytest.mark.opencl),
+    pytest.param("opencl", "adreno", id="opencl-adreno", marks=pytest.mark.opencl),
+]
+#: None, some and all of the tiles are whole: 1, a prime, and what every tile divides.
+SIZES = {"matmul": (1, 37, 128)}
+
+
+@pytest.mark.parametrize(("target", "device"), PLACES)
+@pytest.mark.parametrize("name", LABS)
+def test_every_step_computes_what_numpy_does(name, target, device):
+    """A step that differs raises: see the next test."""
+    for size in SIZES[name]:
+        result = run_lab(name, size=size, target=target, device=device, seconds=1e-3)
+        steps = LABS[name].steps(resolve(target, device).device)
+        assert [step.step for step in result.steps] == [step.name for step in steps]
+
+
+def test_a_wrong_step_is_told(monkeypatch):
+    def other(a, b):
+        result = lab.reference(a, b)
+        result[-1, -1] *= np.float32(1.001)
+        return result
+
+    lab = LABS["matmul"]
+    monkeypatch.setitem(LABS, "matmul", replace(lab, reference=other))
+    with pytest.raises(VerificationError, match="The step naive of the lab matmul"):
+        run_lab("matmul", size=37, seconds=1e-3)
+
+
+# -- what the schedules are -------------------------------------------------------------------
+
+
+def script(step, *, name="matmul", size=128, target="llvm", device="auto"):
+    return scheduled(name, step, size=size, target=target, device=device).script()
+
+
+def test_each_step_on_a_cpu_adds_what_it_says():
+    naive, vectorised = script("naive"), script("vectorised")
+    assert "T.vectorized" not in naive
+    assert "T.vectorized(16)" in vectorised
+    # The register tile: 4 rows by 4 vectors of 16.
+    assert re.search(r"product_local = T\.sblock_alloc_buffer\(\(128, 128\)", script("blocked"))
+    assert script("blocked").count("T.unroll(4)") > vectorised.count("T.unroll(4)")
+    assert "T.parallel" not in script("blocked")
+    assert "T.parallel" in script("parallel")
+    # Panels of 64 columns.
+    assert "(2, 128, 64)" in script("packed")
+    assert "(2, 128, 64)" not in script("parallel")
+
+
+def test_products_stay_in_registers():
+    """In the loop over the depth, nothing but what is multiplied is read."""
+    target = resolve("llvm")
+    packed = next(s for s in LABS["matmul"].steps(target.device) if s.name == "packed")
+    function = LABS["matmul"].schedule(packed, 128, target)
+    with target.tvm_target:
+        assembly = str(lower(function, target).inspect_source("asm"))
+    if "zmm" not in assembly:
+        pytest.skip("this CPU has no AVX-512")
+    hot = max(
+        re.findall(r"^\.LBB\S+:(?:(?!^\.LBB|^\s+j).*\n)+\s+j\w+", assembly, re.M),
+        key=lambda loop: loop.count("vfmadd"),
+    )
+    # 4 steps of 16 sums.
+    assert hot.count("vfmadd") == 64
+    assert not re.search(r"vmovup?a?s\s+%zmm\d+, ", hot), "sums are stored in the loop"
+
+
+def test_steps_on_a_gpu_end_in_local_memory():
+    parallel = script("parallel", target="cuda")
+    packed = script("packed", target="cuda")
+    assert "shared" not in parallel
+    assert packed.count('scope="shared"') == 2
+    assert parallel.count('thread="threadIdx.x"') == 1
+    assert 'T.thread_binding(8, thread="threadIdx.x")' in packed
+    assert 'T.thread_binding(1, thread="threadIdx.x")' in script("blocked", target="cuda")
+
+
+@pytest.mark.parametrize("size", [37, 128])
+def test_operands_are_padded_only_where_tiles_are_not_whole(size):
+    # The right matrix is padded by what packs it: a copy of a copy would be read twice.
+    assert ("if_then_else" in script("packed", size=size)) == (size == 37)
+    assert "b_pad = " not in script("packed", size=size)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", LABS)
+def test_steps_compile_for_cuda(name):
+    target = resolve("cuda")
+    for step in LABS[name].steps(target.device):
+        with target.tvm_target:
+            lower(LABS[name].schedule(step, SIZES[name][1], target), target)
+
+
+@pytest.mark.oclgrind
+def test_tiles_in_local_memory_have_no_race(tmp_path):
+    """Nor is anything read beyond the end, where tiles are not whole."""
+    log = tmp_path / "oclgrind.log"
+    command = ["oclgrind", "--data-races", "--log", str(log), sys.executable, "-m", "tvmflow.cli"]
+    options = ["--target", "opencl", "--device", "nvidia", "--steps", "packed", "--size", "37"]
+    # The command brings its own library.
+    env = {"TVMFLOW_OPENCL_LIBRARY": "", "TVMFLOW_OPENCL_DEVICE": "", "TVMFLOW_CACHE": "0"}
+    done = subprocess.run(
+        [*command, "lab", "matmul", *options, "--seconds", "0.001", "--json"],
+        env={**os.environ, **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Oclgrind" in done.stdout
+    assert log.read_text() == ""
+
+
+# -- what may be asked ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "memory", "message"),
+    [
+        (0, 1 << 40, "was asked for 0 rows and columns; expected at least 1"),
+        (-3, 1 << 40, "was asked for -3"),
+        (50_000, 1 << 60, "a tensor of 2,500,000,000 elements; kernels count up to 2,147,483,647"),
+        (1025, 60 << 20, "needs 63.0 MB with its copies and its reference; this has 62.9 MB"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(size, memory, message):
+    # What just fits is not.
+    check_size(LABS["matmul"], 1024, 60 << 20, "this")
+    with pytest.raises(InputError, match=message):
+        check_size(LABS["matmul"], size, memory, "this")
+
+
+def test_memory_of_this_machine_is_asked(monkeypatch):
+    monkeypatch.setattr(running, "_host_bytes", lambda: 1 << 20)
+    with pytest.raises(InputError, match=r"this machine has 1.0 MB"):
+        run_lab("matmul", size=1024)

@@ -1,0 +1,151 @@
+"""``tvmflow lab``: a computation from its naive schedule to a fast one, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import bytes_text, ms_text, print_section, table
+from .options import Debug, DeviceIndex, DeviceName, Json, Quiet, RandomSeed, TargetName, Verbose
+from .session import command, err_console, out_console, print_json, state
+
+if TYPE_CHECKING:
+    from ..lab import LabResult
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow lab
+      which labs there are
+  tvmflow lab matmul --size 1024
+      each step's time and speed, beside NumPy's, and what it removes
+  tvmflow lab matmul --target cuda --show packed
+      the schedule of a step as TVMScript, which needs no device
+"""
+
+
+def _names() -> list[str]:
+    from ..schedules.lab import LABS
+
+    return list(LABS)
+
+
+@command
+def run_lab(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LAB]",
+            help="The lab; without one, they are listed.",
+            autocompletion=_names,
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--size", metavar="N", help="Rows and columns, elements, or what else the lab counts."
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            "--steps", metavar="NAME,...", help="Only these: a naive one of a large size is slow."
+        ),
+    ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option("--show", metavar="STEP", help="Print this step's schedule; run nothing."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.001, help="Time for the calls of each step.")
+    ] = 2.0,
+    target: TargetName = "llvm",
+    device: DeviceName = "auto",
+    device_index: DeviceIndex = 0,
+    random_seed: RandomSeed = 0,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
+    if name is None:
+        _list(as_json)
+        return
+    if show is not None:
+        from ..schedules.lab.choice import scheduled
+
+        script = scheduled(name, show, size=size, target=target, device=device).script()
+        print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
+        return
+    from .. import lab
+
+    with err_console().status("measuring", spinner="dots"):
+        result = lab.run_lab(
+            name,
+            size=size,
+            target=target,
+            device=device,
+            device_index=device_index,
+            steps=steps.split(",") if steps else None,
+            seconds=seconds,
+            seed=random_seed,
+        )
+    if as_json:
+        print_json(asdict(result))
+        return
+    _print(result)
+
+
+def _list(as_json: bool) -> None:
+    from ..schedules.lab import LABS
+
+    described: list[dict[str, Any]] = [
+        {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
+        for lab in LABS.values()
+    ]
+    if as_json:
+        print_json(described)
+        return
+    rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in described]
+    columns = ["lab", ">--size", "counts", "what it computes"]
+    print_section(out_console(), f"{len(rows)} labs", table(columns, rows))
+
+
+def _print(result: LabResult) -> None:
+    console = out_console()
+    rows = [
+        (
+            step.step,
+            ms_text(step.times.median_ms),
+            f"{step.speedup:.1f} ×",
+            f"{step.gflops:.1f}",
+            f"{step.gbps:.1f}",
+            f"{100 * step.of_numpy:.0f} %",
+        )
+        for step in result.steps
+    ]
+    rows.append(
+        (
+            "NumPy",
+            ms_text(result.numpy_times.median_ms),
+            "",
+            f"{result.operations / result.numpy_times.median_ms / 1e6:.1f}",
+            f"{result.bytes / result.numpy_times.median_ms / 1e6:.1f}",
+            "100 %",
+        )
+    )
+    title = (
+        f"{result.lab}, size {result.size:,}: {result.operations / 1e9:.3g} GFLOP on "
+        f"{bytes_text(result.bytes)}, {result.target} on {result.device_name}"
+    )
+    columns = ["step", ">median", ">speed-up", ">GFLOP/s", ">GB/s", ">of NumPy"]
+    print_section(console, title, table(columns, rows))
+    if state.quiet:
+        return
+    for step in result.steps:
+        console.print(f"[bold]{step.step}[/bold]: {step.summary}", highlight=False)
+        if step.removes:
+            console.print(f"  removes: {step.removes}", highlight=False)
+    console.print(f"Beside it: {result.numpy}.", highlight=False)
