@@ -121,12 +121,13 @@ class Dots:
                 left = words(x, 4 if len(x.shape) == 5 else 1, copied=copied)
                 left = pad_spatial(left, padding, _word_of(self.zero))
                 options["padding"] = (0, 0, 0, 0)
-            return compute(left, w, *args, multiply=_product, **options)
+            return compute(left, w, *args, multiply=product_of_words, **options)
 
         return wrapped
 
 
-def _product(x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+def product_of_words(x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+    """The dot product of two words."""
     return dot(tirx.const(0, "int32"), x, w)
 
 

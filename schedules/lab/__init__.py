@@ -6,10 +6,11 @@ says what held the step before it back.  :mod:`tvmflow.lab` runs and times them.
 
 from __future__ import annotations
 
-from . import matmul
+from . import batch, elementwise, matmul, quantized
 from .steps import Lab, Step
 
+_ALL = (matmul.LAB, *elementwise.LABS, batch.LAB, *quantized.LABS)
 #: Labs by name.
-LABS: dict[str, Lab] = {lab.name: lab for lab in (matmul.LAB,)}
+LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}
 
 __all__ = ["LABS", "Lab", "Step"]

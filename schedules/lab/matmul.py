@@ -118,7 +118,6 @@ LAB = Lab(
     summary="Product of two square matrices of fp32 numbers.",
     counts="rows and columns",
     size=1024,
-    arithmetic=True,
     compute=compute,
     operands=operands,
     reference=reference,

@@ -1,6 +1,6 @@
 """How the product of two matrices is scheduled on a CPU, and what it is.
 
-    x[M, K]   w[K, N]      product[i, j] = sum_k x[i, k] * w[k, j]
+    x[.., M, K]   w[K, N]      product[.., i, j] = sum_k x[.., i, k] * w[k, j]
 
 A tile of the result stays in registers while vectors of ``w`` and numbers of ``x`` go by, and
 ``w`` may first be copied into panels that are read in order: the plan of every BLAS.  What
@@ -22,11 +22,11 @@ NAME = "lab_product"
 
 
 def product(x: te.Tensor, w: te.Tensor, multiply: Multiply = operator.mul) -> te.Tensor:
-    """``x[M, K] @ w[K, N]``; ``multiply`` is what makes products."""
-    k = te.reduce_axis((0, int(x.shape[1])), name="k")
+    """``x[.., M, K] @ w[K, N]``; ``multiply`` is what makes products."""
+    k = te.reduce_axis((0, int(w.shape[0])), name="k")
     return te.compute(
-        (x.shape[0], w.shape[1]),
-        lambda i, j: te.sum(multiply(x[i, k], w[k, j]), axis=k),
+        (*x.shape[:-1], w.shape[1]),
+        lambda *i: te.sum(multiply(x(*i[:-1], k), w(k, i[-1])), axis=k),
         name="product",
         attrs={FAMILY: NAME},
     )
@@ -49,20 +49,20 @@ def tiled(workload: Workload, tile: Tile) -> None:
     """Schedule a product, and what follows it, by tiles."""
     sch, lanes = workload.sch, workload.target.device.channel_block
     anchor = workload.anchor(NAME)
-    rows, columns, _depth = workload.extents(anchor)
+    *batch, rows, columns, _depth = workload.extents(anchor)
     high = min(tile.rows, rows)
     wide = min(tile.vectors, -(-columns // lanes)) * lanes
-    copies = whole_tiles(workload, anchor, [high, wide, 1])
+    copies = whole_tiles(workload, anchor, [*(1 for _ in batch), high, wide, 1])
     if tile.packed:
         copies = pack(workload, anchor, copies, wide)
     for copy in copies:
         spread(workload, sch.get_loops(copy)[:1], parallel=tile.parallel)
     output = workload.merge_epilogue(anchor)
-    i, j, k = sch.get_loops(anchor)
+    *samples, i, j, k = sch.get_loops(anchor)
     i, row = sch.split(i, [None, high])
     j, vector, lane = sch.split(j, [None, wide // lanes, lanes])
     k, step = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
-    outer = [j, i] if tile.panels else [i, j]
+    outer = [*samples, j, i] if tile.panels else [*samples, i, j]
     sch.reorder(*outer, k, step, row, vector, lane)
     item = spread(workload, outer, parallel=tile.parallel)
     sch.reverse_compute_at(output, item, preserve_unit_loops=True)
@@ -74,7 +74,7 @@ def tiled(workload: Workload, tile: Tile) -> None:
 
 
 def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list[Block]:
-    """Pad rows, columns and depth with zeros to multiples; the copies of operands that it takes.
+    """Pad axes of the product with zeros to multiples; the copies of operands that it takes.
 
     No test stands in the hot loop then: only what is stored is tested.
     """

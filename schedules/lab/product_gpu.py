@@ -31,8 +31,9 @@ def tiled_in_groups(workload: Workload, tile: GroupTile) -> None:
     """Schedule a product, and what follows it, by the tiles of work-groups."""
     sch = workload.sch
     anchor = workload.anchor(NAME)
+    samples = [1 for _ in workload.extents(anchor)[:-3]]
     multiples = [tile.rows * tile.group, tile.lanes * tile.group, tile.depth or 1]
-    copies = whole_tiles(workload, anchor, multiples)
+    copies = whole_tiles(workload, anchor, [*samples, *multiples])
     if tile.depth:
         # The copies to local memory pad.
         staged = [sch.cache_read(anchor, index, "shared") for index in range(2)]
@@ -44,10 +45,12 @@ def tiled_in_groups(workload: Workload, tile: GroupTile) -> None:
         for copy in copies:
             workload.bind_outer(sch.get_loops(copy))
     output = workload.merge_epilogue(anchor)
-    i, j, k = sch.get_loops(anchor)
+    *batch, i, j, k = sch.get_loops(anchor)
     by, ty, row = sch.split(i, [None, tile.group, tile.rows])
     bx, tx, lane = sch.split(j, [None, tile.group, tile.lanes])
     sch.reorder(by, bx, ty, tx, k, row, lane)
+    for loop in batch:
+        sch.bind(loop, "blockIdx.z")
     for loop, axis in ((by, "blockIdx.y"), (bx, "blockIdx.x"), (ty, "threadIdx.y")):
         sch.bind(loop, axis)
     sch.bind(tx, "threadIdx.x")

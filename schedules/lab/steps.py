@@ -36,8 +36,6 @@ class Lab:
     #: What the size counts, and its default.
     counts: str
     size: int
-    #: Whether arithmetic (or else memory) is what the last step should be held back by.
-    arithmetic: bool
     #: Arguments and, last, the result for a size.
     compute: Callable[[int], Sequence[te.Tensor]]
     #: Values of the arguments.

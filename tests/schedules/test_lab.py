@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tvm.target import codegen
 
 from tvmflow import lab as running
 from tvmflow.errors import InputError, VerificationError
 from tvmflow.lab import run_lab
-from tvmflow.schedules.lab import LABS
+from tvmflow.schedules.lab import LABS, quantized
 from tvmflow.schedules.lab.choice import check_size, scheduled
 from tvmflow.target import resolve
 from tvmflow.tuning.building import lower
@@ -24,15 +25,23 @@ PLACES = [
     pytest.param("opencl", "cpu", id="opencl-cpu", marks=pytest.mark.opencl),
     pytest.param("opencl", "adreno", id="opencl-adreno", marks=pytest.mark.opencl),
 ]
-#: None, some and all of the tiles are whole: 1, a prime, and what every tile divides.
-SIZES = {"matmul": (1, 37, 128)}
+#: Some and all of the tiles are whole: a prime, and what every tile divides.
+SIZES = {
+    "matmul": (37, 128),
+    "matmul_int8": (37,),
+    "batch": (3,),
+    "add": (7,),
+    "relu": (7,),
+    "relu_int8": (7,),
+}
 
 
 @pytest.mark.parametrize(("target", "device"), PLACES)
 @pytest.mark.parametrize("name", LABS)
 def test_every_step_computes_what_numpy_does(name, target, device):
     """A step that differs raises: see the next test."""
-    for size in SIZES[name]:
+    # The least is for one target: drivers compile for longer than they run.
+    for size in (*SIZES[name], *([1] if target == "llvm" else [])):
         result = run_lab(name, size=size, target=target, device=device, seconds=1e-3)
         steps = LABS[name].steps(resolve(target, device).device)
         assert [step.step for step in result.steps] == [step.name for step in steps]
@@ -106,13 +115,90 @@ def test_operands_are_padded_only_where_tiles_are_not_whole(size):
     assert "b_pad = " not in script("packed", size=size)
 
 
+def test_elementwise_steps_add_what_they_say():
+    for name in ("add", "relu", "relu_int8"):
+        naive, vectorised, parallel = (
+            script(step, name=name) for step in ("naive", "vectorised", "parallel")
+        )
+        assert "T.vectorized" not in naive
+        assert "T.vectorized(16)" in vectorised
+        assert "T.parallel" not in vectorised
+        assert "T.parallel(128)" in parallel
+
+
+def test_samples_of_a_batch_are_computed_in_parallel():
+    assert "T.parallel(128)" not in script("vectorised", name="batch")
+    # 16 tiles of rows for each of 128 samples.
+    assert "T.parallel(2048)" in script("parallel", name="batch")
+    assert 'T.thread_binding(128, thread="blockIdx.z")' in script(
+        "parallel", name="batch", target="cuda"
+    )
+
+
+# -- numbers of 8 bits ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [37, 256])
+def test_quantization_is_as_exact_as_its_scales(size):
+    """Each operand is off by half a step at most; sums are exact; the result is rounded once."""
+    rng = np.random.default_rng(5)
+    a, b = quantized.real_operands(size, rng)
+    x, w, offset = quantized.operands(size, np.random.default_rng(5))
+    scale = quantized.y_scale(size)
+    result = quantized.reference(x, w, offset)
+    real = np.maximum(a @ b, 0)
+    half_a, half_b = quantized.X.scale / 2, quantized.W.scale / 2
+    bound = np.abs(a).sum(1)[:, None] * half_b + np.abs(b).sum(0) * half_a + size * half_a * half_b
+    saturated = np.minimum(real, scale.real(np.uint8(255)))
+    # 1e-4: the scales are fp32 numbers.
+    assert (np.abs(scale.real(result) - saturated) <= bound + scale.scale / 2 + 1e-4).all()
+    # The bound is one that can be missed: without the zero point, nearly all results are.
+    wrong = quantized.reference(x, w, 0 * offset)
+    assert (np.abs(scale.real(wrong) - saturated) > bound + scale.scale / 2).mean() > 0.2
+    # Some results saturate, at both ends, and few at the upper one.
+    assert 0 < (result == 255).mean() < 0.01 if size == 256 else True
+    assert 0.3 < (result == 0).mean() < 0.7
+
+
+def test_words_hold_the_matrices():
+    x, w, _offset = quantized.operands(6, np.random.default_rng(2))
+    assert x.shape == (6, 2)
+    assert w.shape == (2, 6)
+    a, b = quantized.real_operands(6, np.random.default_rng(2))
+    left, right = quantized.integers(x, w)
+    np.testing.assert_array_equal(left[:, :6], quantized.X.quantize(a))
+    np.testing.assert_array_equal(right[:6], quantized.W.quantize(b))
+    assert not left[:, 6:].any()
+    assert not right[6:].any()
+
+
+def test_the_relu_of_8_bits_has_its_two_zero_points():
+    x = np.array([[0, 119, 120, 200, 255]], np.uint8)
+    result = quantized.relu_reference(x)
+    real = np.maximum(quantized.BEFORE.real(x), 0)
+    np.testing.assert_array_equal(result, quantized.AFTER.quantize(real))
+    assert result.tolist() == [[10, 10, 12, 172, 255]]
+
+
+def test_products_of_8_bits_are_one_instruction():
+    target = resolve("llvm")
+    packed = LABS["matmul_int8"].steps(target.device)[-1]
+    function = LABS["matmul_int8"].schedule(packed, 128, target)
+    with target.tvm_target:
+        if not codegen.target_has_features("avx512vnni", target.tvm_target):
+            pytest.skip("this CPU has no AVX-512 VNNI")
+        assembly = str(lower(function, target).inspect_source("asm"))
+    # 4 steps of 16 sums, and the sums stay where they are.
+    assert assembly.count("vpdpbusd") >= 64
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", LABS)
 def test_steps_compile_for_cuda(name):
     target = resolve("cuda")
     for step in LABS[name].steps(target.device):
         with target.tvm_target:
-            lower(LABS[name].schedule(step, SIZES[name][1], target), target)
+            lower(LABS[name].schedule(step, SIZES[name][0], target), target)
 
 
 @pytest.mark.oclgrind

@@ -1,0 +1,194 @@
+"""The product and the ReLU of 8-bit numbers, as quantized networks compute them.
+
+A real number ``r`` is kept as ``q = clip(round(r / scale) + zero, 0, 255)`` and stands for
+``(q - zero) * scale``.  Words hold four neighbours along the depth, whose products one operator
+adds up in int32 (:mod:`tvmflow.dot_products`); the left zero point leaves the sums::
+
+    x[M, K / 4]: four uint8   w[K / 4, N]: four int8   offset[N] = -zero_x * sum_k w[k, j]: int32
+    y[i, j] = clip(round((sum_k x[i, k] * w[k, j] + offset[j]) * scale), 0, 255): uint8
+
+``scale`` is ``scale_x * scale_w / scale_y``; the zero point of ``y`` is 0, so that clipping at 0
+is the ReLU.  What exceeds 255 saturates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from ..integers import WORD, product_of_words
+from . import elementwise, matmul
+from .elementwise import ROW
+from .product import product
+from .steps import Lab
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How real numbers are kept in 8 bits."""
+
+    scale: float
+    zero: int
+    dtype: str = "uint8"
+
+    def quantize(self, real: np.ndarray) -> np.ndarray:
+        """Real numbers in 8 bits."""
+        limits = np.iinfo(self.dtype)
+        steps = np.rint(real / self.scale) + self.zero
+        return np.clip(steps, limits.min, limits.max).astype(self.dtype)
+
+    def real(self, quantized: np.ndarray) -> np.ndarray:
+        """The real numbers that 8 bits stand for."""
+        return (quantized.astype(np.float32) - np.float32(self.zero)) * np.float32(self.scale)
+
+
+#: Of numbers from -1 to 1.5, and from -1 to 1.
+X = Scale(2.5 / 255, 102)
+W = Scale(1 / 127, 0, "int8")
+#: Of the ReLU's argument and result, which are other numbers than the product's.
+BEFORE, AFTER = Scale(6 / 255, 119), Scale(3 / 255, 10)
+
+
+def y_scale(size: int) -> Scale:
+    """Of the product's result, which has about one in a thousand beyond 255.
+
+    Sums are normally distributed: 255 is three times their deviation.
+    """
+    deviation = sqrt(size * (2.5**2 / 12 + 0.25**2) * (2.0**2 / 12))
+    return Scale(3 * deviation / 255, 0)
+
+
+# -- the product --------------------------------------------------------------------------
+
+
+def compute(size: int) -> list[te.Tensor]:
+    """The arguments and the result."""
+    depth = -(-size // WORD)
+    x = te.placeholder((size, depth), "int32", name="x")
+    w = te.placeholder((depth, size), "int32", name="w")
+    offset = te.placeholder((size,), "int32", name="offset")
+    sums = product(x, w, product_of_words)
+    scale = tirx.const(X.scale * W.scale / y_scale(size).scale, "float32")
+
+    def requantized(i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+        return to_uint8(tirx.Cast("float32", sums[i, j] + offset[j]) * scale, 0)
+
+    return [x, w, offset, te.compute((size, size), requantized, name="y")]
+
+
+def to_uint8(value: tirx.PrimExpr, zero: int) -> tirx.PrimExpr:
+    """Rounded to even, moved by the zero point, and saturated."""
+    # Limited before it is rounded: the same, and rounding is an addition (tvmflow/rounding.py).
+    low, high = (tirx.const(limit - zero, "float32") for limit in (0, 255))
+    rounded = tirx.Cast("int32", tirx.nearbyint(tirx.max(tirx.min(value, high), low)))
+    return tirx.Cast("uint8", rounded + tirx.const(zero, "int32"))
+
+
+def real_operands(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The matrices that are quantized."""
+    return rng.uniform(-1, 1.5, (size, size)), rng.uniform(-1, 1, (size, size))
+
+
+def operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The matrices in words, and the offsets."""
+    x, w = real_operands(size, rng)
+    missing = -size % WORD
+    left = np.pad(X.quantize(x), ((0, 0), (0, missing)))
+    right = np.pad(W.quantize(w), ((0, missing), (0, 0)))
+    columns = right.reshape(-1, WORD, size).transpose(0, 2, 1)
+    offset = -X.zero * right.sum(axis=0, dtype=np.int32)
+    return [left.view("<i4"), np.ascontiguousarray(columns).view("<i4")[..., 0], offset]
+
+
+def integers(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The matrices of 8-bit numbers in words, as real numbers."""
+    columns = np.ascontiguousarray(w)[..., None].view(np.int8).transpose(0, 2, 1)
+    return x.view(np.uint8).astype(np.float64), columns.reshape(-1, w.shape[1]).astype(np.float64)
+
+
+def reference(x: np.ndarray, w: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """The exact result: fp64 has all sums of products of integers."""
+    left, right = integers(x, w)
+    sums = (left @ right).astype(np.int32) + offset
+    scale = np.float32(X.scale * W.scale / y_scale(len(x)).scale)
+    return np.rint(np.clip(sums.astype(np.float32) * scale, 0, 255)).astype(np.uint8)
+
+
+def baseline(x: np.ndarray, w: np.ndarray, _offset: np.ndarray) -> Callable[[], Any]:
+    """NumPy's product of the real numbers in fp32, and its maximum: it has none of 8 bits."""
+    left, right = (array.astype(np.float32) for array in integers(x, w))
+    result = np.empty((len(left), right.shape[1]), np.float32)
+
+    def call() -> None:
+        np.maximum(np.matmul(left, right, out=result), np.float32(0), out=result)
+
+    return call
+
+
+# -- the ReLU -----------------------------------------------------------------------------
+
+
+def compute_relu(size: int) -> list[te.Tensor]:
+    """The argument and the result, which have scales and zero points of their own."""
+    x = te.placeholder((size, ROW), "uint8", name="x")
+    scale = tirx.const(BEFORE.scale / AFTER.scale, "float32")
+
+    def relu(i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+        zero = tirx.const(BEFORE.zero, "int32")
+        positive = tirx.max(tirx.Cast("int32", x[i, j]) - zero, tirx.const(0, "int32"))
+        return to_uint8(tirx.Cast("float32", positive) * scale, AFTER.zero)
+
+    return [x, te.compute((size, ROW), relu, name="relu")]
+
+
+def relu_operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """All numbers of 8 bits, of which those above 3 saturate."""
+    return [rng.integers(0, 256, (size, ROW)).astype(np.uint8)]
+
+
+def relu_reference(x: np.ndarray) -> np.ndarray:
+    """The same in NumPy."""
+    positive = np.maximum(x.astype(np.int32) - BEFORE.zero, 0).astype(np.float32)
+    scaled = positive * np.float32(BEFORE.scale / AFTER.scale)
+    limited = np.clip(scaled, -AFTER.zero, 255 - AFTER.zero)
+    return (np.rint(limited) + AFTER.zero).astype(np.uint8)
+
+
+def relu_baseline(x: np.ndarray) -> Callable[[], Any]:
+    """NumPy's maximum of as many fp32 numbers."""
+    real = BEFORE.real(x)
+    return partial(np.maximum, real, np.float32(0), out=np.empty_like(real))
+
+
+LABS = (
+    Lab(
+        name="matmul_int8",
+        summary="Product and ReLU of 8-bit numbers, summed in int32 and requantized.",
+        counts=matmul.LAB.counts,
+        size=matmul.LAB.size,
+        compute=compute,
+        operands=operands,
+        reference=reference,
+        baseline=baseline,
+        operations=matmul.LAB.operations,
+        steps=matmul.steps,
+    ),
+    Lab(
+        name="relu_int8",
+        summary="ReLU of 8-bit numbers between two scales and zero points.",
+        counts=elementwise.COUNTS,
+        size=elementwise.ROWS,
+        compute=compute_relu,
+        operands=relu_operands,
+        reference=relu_reference,
+        baseline=relu_baseline,
+        operations=lambda size: size * ROW,
+        steps=elementwise.steps,
+    ),
+)
