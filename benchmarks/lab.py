@@ -1,0 +1,79 @@
+"""The steps of every kernel lab beside NumPy, and what the last ones reach.
+
+The product in fp32 is compared with NumPy's BLAS and with the product in 8 bits round by round,
+one right after the other; a ratio is the median over the rounds.
+
+    python benchmarks/lab.py [--targets llvm,opencl] [--rounds 7] [--seconds 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import asdict
+from typing import Any
+
+from common import report, write_json
+
+from tvmflow.lab import LabResult, run_lab
+from tvmflow.schedules.lab import LABS
+
+SIZE = 1024
+
+
+def walk(name: str, target: str, seconds: float) -> LabResult:
+    """All steps of a lab at its default size, with their table."""
+    result = run_lab(name, target=target, seconds=seconds)
+    rows = [
+        (s.step, f"{s.times.median_ms:.3f}", f"{s.speedup:.1f}", f"{s.gflops:.1f}",
+         f"{s.gbps:.1f}", f"{100 * s.of_numpy:.0f} %")
+        for s in result.steps
+    ]  # fmt: skip
+    rows.append(("NumPy", f"{result.numpy_times.median_ms:.3f}", *([""] * 4)))
+    title = f"{name}, size {result.size}, {target}"
+    report(title, ("step", "median ms", "speed-up", "GFLOP/s", "GB/s", "of NumPy"), rows)
+    return result
+
+
+def reached(target: str, rounds: int) -> dict[str, Any]:
+    """What the parallel and the packed product reach of NumPy's, and the 8-bit one of the fp32."""
+    of_numpy: dict[str, list[float]] = {"parallel": [], "packed": []}
+    int8: list[float] = []
+    for _ in range(rounds):
+        real = run_lab("matmul", size=SIZE, target=target, steps=[*of_numpy], seconds=0.5)
+        (bytes_,) = run_lab(
+            "matmul_int8", size=SIZE, target=target, steps=["packed"], seconds=0.5
+        ).steps
+        for step in real.steps:
+            of_numpy[step.step].append(step.of_numpy)
+        int8.append(real.steps[-1].times.median_ms / bytes_.times.median_ms)
+    medians = {name: round(statistics.median(ratios), 3) for name, ratios in of_numpy.items()}
+    return {"of_numpy": medians, "int8_of_fp32": round(statistics.median(int8), 3)}
+
+
+def main() -> None:
+    """Measure every lab on every target, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", default="llvm,opencl", help="by commas")
+    parser.add_argument("--rounds", type=int, default=7, help="of the ratios")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for the calls of each step")
+    options = parser.parse_args()
+    targets = options.targets.split(",")
+    labs = {
+        target: {name: asdict(walk(name, target, options.seconds)) for name in LABS}
+        for target in targets
+    }
+    ratios = {target: reached(target, options.rounds) for target in targets}
+    report(
+        f"Products of {SIZE} rows and columns",
+        ("target", "parallel of NumPy", "packed of NumPy", "8 bits of fp32"),
+        [
+            (target, *(f"{value:.2f}" for value in r["of_numpy"].values()), r["int8_of_fp32"])
+            for target, r in ratios.items()
+        ],
+    )
+    print(f"written: {write_json('lab', {'labs': labs, 'ratios': ratios})}")
+
+
+if __name__ == "__main__":
+    main()
