@@ -58,8 +58,11 @@ def tiled_in_groups(workload: Workload, tile: GroupTile) -> None:
     vectorize_block(workload, output, tx, tile.lanes)
     if staged:
         k, step = sch.split(k, [None, tile.depth])
-        for block in staged:
-            _copy_together(workload, block, k, tile.group)
+        left, right = staged
+        _copy_together(workload, left, k, tile.group, 1)
+        _copy_together(workload, right, k, tile.group, tile.lanes)
+        # A word more in each row: items of different rows read different banks.
+        sch.storage_align(left, 0, -2, tile.depth, 1)
         sch.unroll(step)
     sch.unroll(row)
     if tile.lanes > 1:
@@ -68,14 +71,16 @@ def tiled_in_groups(workload: Workload, tile: GroupTile) -> None:
     vectorize_block(workload, init, tx, tile.lanes)
 
 
-def _copy_together(workload: Workload, block: Block, above: Loop, group: int) -> None:
-    """Let the items of a group copy a tile, neighbours neighbouring numbers."""
+def _copy_together(workload: Workload, block: Block, above: Loop, group: int, lanes: int) -> None:
+    """Let the items of a group copy a tile, neighbours neighbouring vectors."""
     sch = workload.sch
     sch.compute_at(block, above, preserve_unit_loops=True)
     numbers = sch.fuse(*workload.loops_below(block, above))
-    _times, ty, tx = sch.split(numbers, [None, group, group])
+    _times, ty, tx, lane = sch.split(numbers, [None, group, group, lanes])
     sch.bind(ty, "threadIdx.y")
     sch.bind(tx, "threadIdx.x")
+    if lanes > 1:
+        sch.vectorize(lane)
 
 
 def _is_one_of(workload: Workload, block: Block, others: list[Block]) -> bool:
