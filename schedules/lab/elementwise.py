@@ -83,7 +83,9 @@ def in_items(workload: Workload, parts: Parts) -> None:
     if parts.vectors:
         j, lane = sch.split(j, [None, workload.target.device.channel_block])
         sch.vectorize(lane)
-    workload.bind_outer([i, j], workload.target.device.group_size if parts.parallel else 1)
+    # As one axis: CUDA has room for more than 65,535 groups along x only.
+    group = workload.target.device.group_size if parts.parallel else 1
+    workload.bind_outer([sch.fuse(i, j)], group)
 
 
 _CPU = (

@@ -13,6 +13,9 @@ from ..common import Block, Loop, Workload
 from .product import NAME, blocks_of, whole_tiles
 from .steps import vectorize_block
 
+#: Of groups along columns and rows, and of items along rows and columns.
+AXES = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
+
 
 @dataclass(frozen=True)
 class GroupTile:
@@ -49,11 +52,10 @@ def tiled_in_groups(workload: Workload, tile: GroupTile) -> None:
     by, ty, row = sch.split(i, [None, tile.group, tile.rows])
     bx, tx, lane = sch.split(j, [None, tile.group, tile.lanes])
     sch.reorder(by, bx, ty, tx, k, row, lane)
-    for loop in batch:
-        sch.bind(loop, "blockIdx.z")
-    for loop, axis in ((by, "blockIdx.y"), (bx, "blockIdx.x"), (ty, "threadIdx.y")):
+    # Only x has room for more than 65,535 groups on CUDA: samples and rows are many.
+    by = sch.fuse(*batch, by)
+    for loop, axis in zip((bx, by, ty, tx), AXES, strict=True):
         sch.bind(loop, axis)
-    sch.bind(tx, "threadIdx.x")
     sch.reverse_compute_at(output, tx, preserve_unit_loops=True)
     vectorize_block(workload, output, tx, tile.lanes)
     if staged:

@@ -130,9 +130,15 @@ def test_samples_of_a_batch_are_computed_in_parallel():
     assert "T.parallel(128)" not in script("vectorised", name="batch")
     # 16 tiles of rows for each of 128 samples.
     assert "T.parallel(2048)" in script("parallel", name="batch")
-    assert 'T.thread_binding(128, thread="blockIdx.z")' in script(
-        "parallel", name="batch", target="cuda"
-    )
+
+
+@pytest.mark.parametrize(("name", "size"), [("batch", 100_000), ("relu", 100_000)])
+def test_only_one_axis_has_many_groups(name, size):
+    """CUDA launches up to 65,535 groups along y and z."""
+    for step in LABS[name].steps(resolve("cuda").device):
+        text = script(step.name, name=name, size=size, target="cuda")
+        for extent, axis in re.findall(r'thread_binding\((\d+), thread="blockIdx\.(\w)"', text):
+            assert axis == "x" or int(extent) <= 65_535
 
 
 # -- numbers of 8 bits ------------------------------------------------------------------------
