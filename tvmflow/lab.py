@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import tirx
 
+from .analysis import Finding, findings
 from .deploy.boundary import translate
 from .deploy.session import find_device
 from .errors import VerificationError
 from .runtime.devices import list_devices
-from .schedules.lab import Lab, Step
+from .schedules.lab import Lab
 from .schedules.lab.choice import check_size, lab_of, steps_of
 from .target import TargetSpec, resolve
 from .tolerance import compare
@@ -60,6 +62,11 @@ class StepResult:
         NumPy's time divided by this one's.
     error
         Largest difference from the reference, as a part of its largest value.
+    found
+        What an analysis of its kernels finds, of each kind the largest of a line; nothing on
+        ``llvm``, which has no work-items.
+    removed
+        What was found in the step before it that ran, and is not found in this one.
     """
 
     step: str
@@ -71,6 +78,8 @@ class StepResult:
     gbps: float
     of_numpy: float
     error: float
+    found: tuple[Finding, ...]
+    removed: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -143,21 +152,26 @@ def run_lab(
     operands = lab.operands(size, np.random.default_rng(seed))
     reference = lab.reference(*operands)
     numpy = lab.baseline(*operands)
+    functions = {step.name: lab.schedule(step, size, spec) for step in chosen}
+    result = tvm.runtime.empty(reference.shape, reference.dtype.name, running)
+    arguments = [*(tvm.runtime.tensor(array, running) for array in operands), result]
     try:
         calls, errors = {}, {}
-        for step in chosen:
-            calls[step.name], errors[step.name] = _built(
-                lab, step, size, spec, running, operands, reference
-            )
+        for each, function in functions.items():
+            calls[each] = _built(function, spec, running, arguments)
+            calls[each]()
+            errors[each] = _checked(lab, each, size, result.numpy(), reference)
         times = _in_turn({**calls, "": numpy}, seconds)
     except Exception as error:
         if (translated := translate(error, attempt, target)) is not None:
             raise translated from error
         raise
     operations, moved = lab.operations(size), lab.bytes(size)
-    results = []
+    results: list[StepResult] = []
     for step in chosen:
         took = times[step.name]
+        found = _largest(findings(functions[step.name], spec))
+        removed = _missing(results[-1].found, found) if results else ()
         results.append(
             StepResult(
                 *(step.name, step.summary, step.removes, took),
@@ -166,6 +180,8 @@ def run_lab(
                 gbps=moved / took.median_ms / 1e6,
                 of_numpy=times[""].median_ms / took.median_ms,
                 error=errors[step.name],
+                found=found,
+                removed=removed,
             )
         )
     return LabResult(
@@ -175,35 +191,50 @@ def run_lab(
 
 
 def _built(
-    lab: Lab,
-    step: Step,
-    size: int,
-    target: TargetSpec,
-    device: Any,
-    operands: Sequence[np.ndarray],
-    reference: np.ndarray,
-) -> tuple[Callable[[], None], float]:
-    """A step ready to be called, and how far its result is from the reference."""
+    function: tirx.PrimFunc, target: TargetSpec, device: Any, arguments: Sequence[Any]
+) -> Callable[[], None]:
+    """A scheduled function ready to be called."""
     with target.tvm_target:
-        library = lower(lab.schedule(step, size, target), target)
-    function = tvm.runtime.Executable(library).jit()[ENTRY]
-    arguments = [tvm.runtime.tensor(array, device) for array in operands]
-    result = tvm.runtime.empty(reference.shape, str(lab.compute(size)[-1].dtype), device)
+        library = lower(function, target)
+    entry = tvm.runtime.Executable(library).jit()[ENTRY]
 
     def call() -> None:
-        function(*arguments, result)
+        entry(*arguments)
         device.sync()
 
-    call()
-    compared = compare(step.name, result.numpy(), reference)
+    return call
+
+
+def _checked(lab: Lab, step: str, size: int, result: np.ndarray, reference: np.ndarray) -> float:
+    """How far a step's result is from the reference, as a part of its largest value."""
+    compared = compare(step, result, reference)
     if not compared.passed:
         raise VerificationError(
-            f"The step {step.name} of the lab {lab.name} with {size} {lab.counts} differs from its "
+            f"The step {step} of the lab {lab.name} with {size} {lab.counts} differs from its "
             f"reference by {compared.max_rel_error:.3g} of the largest value, "
             f"{compared.used:.3g} times the tolerance.",
             remedy="Try another size or target, and report this one.",
         )
-    return call, compared.max_rel_error
+    return compared.max_rel_error
+
+
+def _largest(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Of each kind and line the finding of the largest share: a line may be unrolled."""
+    by_share = sorted(found, key=lambda finding: -finding.share)
+    first: dict[tuple[str, int], Finding] = {}
+    for finding in by_share:
+        first.setdefault((finding.kind, finding.line), finding)
+    return tuple(first.values())
+
+
+def _missing(before: Sequence[Finding], now: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What was found of a tensor, and is not any more."""
+
+    def of(finding: Finding) -> tuple[str, str]:
+        return finding.kind, finding.access.partition("[")[0]
+
+    still = {of(finding) for finding in now}
+    return tuple(finding for finding in before if of(finding) not in still)
 
 
 def _in_turn(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, Times]:

@@ -108,6 +108,19 @@ def test_steps_on_a_gpu_end_in_local_memory():
     assert 'T.thread_binding(1, thread="threadIdx.x")' in script("blocked", target="cuda")
 
 
+@pytest.mark.opencl
+def test_what_a_step_removes_was_found_before_it():
+    options = {"size": 128, "target": "opencl", "device": "adreno", "seconds": 1e-3}
+    parallel, packed = run_lab("matmul", steps=["parallel", "packed"], **options).steps
+    # Rows of the left matrix lie apart: items read them from lines of their own.
+    (rows,) = (f for f in parallel.found if f.kind == "coalescing")
+    assert rows.access.startswith("a[")
+    assert rows in packed.removed
+    assert parallel.removed == ()
+    text = script("parallel", target="opencl", device="adreno").splitlines()
+    assert "a[" in text[rows.line - 1]
+
+
 @pytest.mark.parametrize("size", [37, 128])
 def test_operands_are_padded_only_where_tiles_are_not_whole(size):
     # The right matrix is padded by what packs it: a copy of a copy would be read twice.

@@ -148,4 +148,9 @@ def _print(result: LabResult) -> None:
         console.print(f"[bold]{step.step}[/bold]: {step.summary}", highlight=False)
         if step.removes:
             console.print(f"  removes: {step.removes}", highlight=False)
+        for label, findings in (("gone", step.removed), ("found", step.found)):
+            for finding in findings:
+                # Not markup: indices stand in brackets.
+                text = f"  {label}: {finding.kind}, line {finding.line}: {finding.sentence}"
+                console.print(text, highlight=False, markup=False)
     console.print(f"Beside it: {result.numpy}.", highlight=False)
