@@ -228,10 +228,11 @@ def _largest(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _missing(before: Sequence[Finding], now: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What was found of a tensor, and is not any more."""
+    """What was found of a tensor, or of a whole kernel, and is not any more."""
 
     def of(finding: Finding) -> tuple[str, str]:
-        return finding.kind, finding.access.partition("[")[0]
+        tensor, bracket, _index = finding.access.partition("[")
+        return finding.kind, tensor if bracket else ""
 
     still = {of(finding) for finding in now}
     return tuple(finding for finding in before if of(finding) not in still)

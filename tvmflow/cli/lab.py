@@ -151,6 +151,7 @@ def _print(result: LabResult) -> None:
         for label, findings in (("gone", step.removed), ("found", step.found)):
             for finding in findings:
                 # Not markup: indices stand in brackets.
-                text = f"  {label}: {finding.kind}, line {finding.line}: {finding.sentence}"
+                where = f", line {finding.line}" if finding.line else ""
+                text = f"  {label}: {finding.kind}{where}: {finding.sentence}"
                 console.print(text, highlight=False, markup=False)
     console.print(f"Beside it: {result.numpy}.", highlight=False)
