@@ -15,7 +15,7 @@ size_t Profiler::Begin() {
   return launches_.size();
 }
 
-KernelTime Profiler::TimeOf(const Launch& launch) const {
+KernelTime Profiler::TimeOf(const Launch& launch, cl_ulong* origin) const {
   const Api& api = device_.api();
   cl_ulong start = 0;
   cl_ulong end = 0;
@@ -25,8 +25,11 @@ KernelTime Profiler::TimeOf(const Launch& launch) const {
     code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_END, sizeof(end), &end,
                                        nullptr);
   Check(code, [&] { return "Reading the device time of kernel '" + launch.kernel + "'"; });
-  const double ns = end > start ? static_cast<double>(end - start) : 0.0;
-  return {launch.kernel, launch.size, ns / 1000.0};
+  if (*origin == 0) *origin = start;
+  const auto us = [](cl_ulong from, cl_ulong to) {
+    return to > from ? static_cast<double>(to - from) / 1000.0 : 0.0;
+  };
+  return {launch.kernel, launch.size, us(*origin, start), us(start, end)};
 }
 
 // Ends a session when it goes out of scope; the last one forgets the launches.
@@ -50,8 +53,9 @@ std::vector<KernelTime> Profiler::End(size_t begin) {
   const Closing closing(*this);
   device_.Synchronise();
   std::vector<KernelTime> times;
+  cl_ulong origin = 0;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = begin; i < launches_.size(); ++i) times.push_back(TimeOf(launches_[i]));
+  for (size_t i = begin; i < launches_.size(); ++i) times.push_back(TimeOf(launches_[i], &origin));
   return times;
 }
 

@@ -13,10 +13,12 @@ namespace tvmflow::opencl {
 
 class Device;
 
-// One launch: what ran, how large, and how long on the device.
+// One launch: what ran, how large, when (after the session's first launch began), and how long
+// on the device.
 struct KernelTime {
   std::string kernel;
   WorkSize size;
+  double start_us;
   double us;
 };
 
@@ -45,7 +47,8 @@ class Profiler {
     WorkSize size;
   };
 
-  KernelTime TimeOf(const Launch& launch) const;
+  // `*origin` becomes the time at which the launch began, unless it is set.
+  KernelTime TimeOf(const Launch& launch, cl_ulong* origin) const;
 
   Device& device_;
   std::atomic<int> sessions_{0};

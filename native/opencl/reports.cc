@@ -63,7 +63,8 @@ std::string DescribeTimes(const std::vector<KernelTime>& times) {
   JsonWriter json;
   json.BeginArray();
   for (const KernelTime& time : times) {
-    json.BeginObject().Key("kernel").Text(time.kernel).Key("us").Real(time.us);
+    json.BeginObject().Key("kernel").Text(time.kernel);
+    json.Key("start_us").Real(time.start_us).Key("us").Real(time.us);
     WriteExtents(&json.Key("global"), time.size.global, time.size.dimensions);
     WriteExtents(&json.Key("local"), time.size.local, time.size.dimensions);
     json.EndObject();

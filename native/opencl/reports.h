@@ -11,7 +11,7 @@ namespace tvmflow::opencl {
 // A list with one object for each device, in the order of their indices.
 std::string DescribeDevices();
 
-// A list of {"kernel", "us", "global", "local"} in launch order; extents in work-items.
+// A list of {"kernel", "start_us", "us", "global", "local"} in launch order; extents in work-items.
 std::string DescribeTimes(const std::vector<KernelTime>& times);
 
 // {"hits", "misses", "rebuilt", "stored"}: see program_cache.h.

@@ -17,6 +17,9 @@ def test_profiles_on_every_driver(driver, script):
     assert result["inner"][0]["global"] == [64]
     assert result["inner"][0]["local"] == [16]
     assert all(launch["us"] >= 0 for launch in result["outer"])
+    starts = [launch["start_us"] for launch in result["outer"]]
+    assert starts[0] == 0
+    assert starts == sorted(starts)
     assert "without" in result["unbalanced"]
     assert all(us > 0 for us in result["evaluator_us"])
     assert set(result["during"]) == {"scale2"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -13,13 +15,15 @@ class KernelTime:
     ----------
     kernel
         The kernel's name.
-    median_us, p90_us
+    median_us, p90_us, p10_us
         Over the measured runs, in microseconds.
     clock
         ``"device"``: the device's profiling events.  ``"host"``: measured around
         the call (including the launch and the waiting for a device).
     global_size, local_size
         Work-items of the launch and of a work-group; empty when not launched so.
+    start_us
+        When it began after the first launch of its run; ``None`` where nothing tells.
     """
 
     kernel: str
@@ -28,6 +32,32 @@ class KernelTime:
     clock: str
     global_size: tuple[int, ...] = ()
     local_size: tuple[int, ...] = ()
+    p10_us: float = 0.0
+    start_us: float | None = None
+
+    @classmethod
+    def over(
+        cls,
+        kernel: str,
+        us: Sequence[float],
+        clock: str,
+        global_size: tuple[int, ...] = (),
+        local_size: tuple[int, ...] = (),
+        *,
+        starts_us: Sequence[float] = (),
+    ) -> KernelTime:
+        """One launch from its times in several runs."""
+        ordered = sorted(us)
+        return cls(
+            kernel,
+            median(ordered),
+            p90(ordered),
+            clock,
+            global_size,
+            local_size,
+            p10_us=-p90([-value for value in reversed(ordered)]),
+            start_us=median(starts_us) if starts_us else None,
+        )
 
 
 def p90(ordered: list[float]) -> float:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
 from ..errors import DeviceError
-from .kernel_time import KernelTime, p90
+from .kernel_time import KernelTime
 
 if TYPE_CHECKING:
     from .session import Session
@@ -64,12 +63,16 @@ def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[
             f"{runs} equal runs.",
             remedy="Run `tvmflow bench` without --kernels for the whole network's time.",
         )
+    begins = range(0, len(launches), count)
     times = []
     for position in range(count):
         first = launches[position]
-        us = sorted(launches[run * count + position]["us"] for run in range(runs))
+        us = [launches[begin + position]["us"] for begin in begins]
+        starts = [
+            launches[begin + position]["start_us"] - launches[begin]["start_us"] for begin in begins
+        ]
         sizes = tuple(first.get("global", ())), tuple(first.get("local", ()))
-        times.append(KernelTime(first["kernel"], median(us), p90(us), "device", *sizes))
+        times.append(KernelTime.over(first["kernel"], us, "device", *sizes, starts_us=starts))
     return times
 
 
@@ -77,7 +80,7 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
     """Time the calls of a second virtual machine, so that the first one stays as it is."""
     machine = session.new_machine()
     wait = (lambda: None) if session.on_host else session.device.sync
-    measured: list[tuple[str, float]] = []
+    measured: list[tuple[str, float, float]] = []
     started = 0.0
 
     def instrument(_function: Any, name: str, before: bool, *_: Any) -> int:
@@ -88,7 +91,7 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
         if before:
             started = time.perf_counter()
         else:
-            measured.append((name, (time.perf_counter() - started) * 1e6))
+            measured.append((name, (time.perf_counter() - started) * 1e6, started))
         return 0
 
     machine.set_instrument(tvm_ffi.convert(instrument))
@@ -101,7 +104,8 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
         by_run.append(list(measured))
     by_run.pop(0)  # the first run of a new machine reserves its memory
     times = []
-    for position, (name, _) in enumerate(by_run[0]):
-        us = sorted(run[position][1] for run in by_run)
-        times.append(KernelTime(name, median(us), p90(us), "host"))
+    for position, (name, *_) in enumerate(by_run[0]):
+        us = [run[position][1] for run in by_run]
+        starts = [(run[position][2] - run[0][2]) * 1e6 for run in by_run]
+        times.append(KernelTime.over(name, us, "host", starts_us=starts))
     return times

@@ -15,14 +15,13 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from ..deploy import elf
 from ..deploy.kept import to_kept
-from ..deploy.kernel_time import KernelTime, p90
+from ..deploy.kernel_time import KernelTime
 from ..deploy.module import Module
 from ..deploy.reader import SIDECAR_SUFFIX, tensor_infos
 from ..deploy.values import Outputs, as_array
@@ -206,11 +205,11 @@ class _Instance:
             )
         times = []
         for position, launch in enumerate(launches):
-            us = sorted(run[position][1] for run in measured)
+            us = [run[position][1] for run in measured]
             used = int(launch["dimensions"])
             sizes = (tuple(map(int, launch[key][:used])) for key in ("global", "local"))
             name = measured[0][position][0]
-            times.append(KernelTime(name, median(us), p90(us), "device", *sizes))
+            times.append(KernelTime.over(name, us, "device", *sizes))
         return times
 
     def self_test(self) -> SelfTest:
