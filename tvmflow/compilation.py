@@ -67,6 +67,10 @@ class Compilation:
     journals: Sequence[Path] = ()
     #: The module before it was scheduled, to begin again without knobs.
     unscheduled: IRModule | None = None
+    #: Names of ONNX nodes by the tensor that the call which computes them writes.
+    nodes: dict[str, list[str]] = field(default_factory=dict)
+    #: The primary functions as they are scheduled, for who wants to know what they compute.
+    scheduled: IRModule | None = None
     #: What was chosen for each primary function.
     schedules: dict[str, Scheduled] = field(default_factory=dict)
     #: Lengths of the sums that are taken in 16 bits.

@@ -74,12 +74,14 @@ def _journals(job: Compilation) -> Iterator[list[Journal]]:
 def fuse(job: Compilation) -> None:
     """Operators to primary functions."""
     from .graph.fuse import legalize_and_fuse
+    from .graph.names import nodes_of
     from .graph.rewriter import identifier
 
     assert job.model is not None
-    job.mod = legalize_and_fuse(
-        job.mod, job.target, {identifier(name) for name in job.model.bindings.values()}
-    )
+    names = job.model.bindings.values()
+    members: dict[str, list[str]] = {}
+    job.mod = legalize_and_fuse(job.mod, job.target, set(map(identifier, names)), members)
+    job.nodes = nodes_of(members, names)
 
 
 def storage(job: Compilation) -> None:
@@ -134,6 +136,7 @@ def schedule(job: Compilation) -> None:
     with _journals(job) as journals:
         scheduled = schedule_module(job.mod, job.target, job.knobs, journals)
     job.mod, job.schedules = scheduled.mod, scheduled.choices
+    job.scheduled = scheduled.mod
     for name in [name for name in job.knobs if name not in job.schedules]:
         logger.warning("Knobs were given for %s, which is no primary function here.", name)
 
@@ -184,11 +187,14 @@ def export(job: Compilation) -> None:
 
         write_library(job)
         return
+    from .profiling.stored import pack_functions
+
     write_artifact(
         job.executable,
         job.output,
         metadata=_metadata(job),
         weights=job.weights,
+        functions=pack_functions(job.scheduled),
         host=job.target.host,
         embed_limit_bytes=job.embed_limit_bytes,
     )
@@ -210,6 +216,7 @@ def _metadata(job: Compilation) -> dict[str, Any]:
         "call_checks": [check.report() for check in job.model.call_checks],
         "kernels": kernel_names(sources, job.schedules),
         "schedules": {name: choice.report() for name, choice in job.schedules.items()},
+        "nodes": job.nodes,
         "extensions": extensions(sources),
         "half_sums": job.half_sums,
         "algorithms": [choice.report() for choice in job.choices],

@@ -8,9 +8,11 @@ machine's program) with sections behind it that are not loaded with the library:
     they then travel beside the module as ``OUT.so.weights``, in the same format.
 ``.tvmflow.meta``
     A JSON object: `FORMAT`, versions, target, inputs, outputs, kernels, options.
+``.tvmflow.functions``
+    The scheduled primary functions as TVM's JSON, compressed, for `tvmflow profile`.
 ``.tvmflow.digest``
     SHA-256 of the metadata, then SHA-256 of everything before the first added
-    section, as it finally stands.  The weights' digest is in the metadata.
+    section, as it finally stands.  Digests of weights and functions are in the metadata.
 
 Reading maps the weights and never loads the library: a module for another
 machine can be inspected.

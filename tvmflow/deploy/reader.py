@@ -24,6 +24,7 @@ FORMAT = 1
 
 META = ".tvmflow.meta"
 WEIGHTS = ".tvmflow.weights"
+FUNCTIONS = ".tvmflow.functions"
 DIGEST = ".tvmflow.digest"
 SIDECAR_SUFFIX = ".weights"
 
@@ -56,6 +57,7 @@ class Artifact:
     library_bytes: int
     architecture: str
     _library_digest: bytes = field(repr=False)
+    _functions: elf.Section | None = field(default=None, repr=False)
 
     @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -89,8 +91,25 @@ class Artifact:
             if sha256_of(file, self.library_bytes) != self._library_digest:
                 raise _damaged(self.path, "the code is not what was written")
 
+    def read_functions(self) -> bytes | None:
+        """The scheduled primary functions as they were written; ``None`` where there are none.
+
+        Raises
+        ------
+        ArtifactError
+            If they are damaged.
+        """
+        if self._functions is None:
+            return None
+        with open(self.path, "rb") as file:
+            file.seek(self._functions.offset)
+            content = file.read(self._functions.bytes)
+        if hashlib.sha256(content).hexdigest() != self.metadata.get("functions_digest"):
+            raise _damaged(self.path, "its primary functions are not what was written")
+        return content
+
     def check(self) -> None:
-        """Compare the library and every byte of the weights with their digests.
+        """Compare the library, the functions and every byte of the weights with their digests.
 
         Raises
         ------
@@ -98,6 +117,7 @@ class Artifact:
             If anything has changed since the module was written.
         """
         self.check_library()
+        self.read_functions()
         if not self.weights:
             return
         digest = hashlib.sha256()
@@ -163,7 +183,10 @@ def _read(path: Path) -> Artifact:
     embedded = library.sections.get(WEIGHTS)
     end = min(section.offset, embedded.offset if embedded else section.offset)
     weights_path, weights = _find_weights(path, meta, embedded)
-    return Artifact(path, meta, weights, weights_path, end, library.architecture, digests[32:])
+    return Artifact(
+        *(path, meta, weights, weights_path, end, library.architecture, digests[32:]),
+        library.sections.get(FUNCTIONS),
+    )
 
 
 def _parse_metadata(path: Path, text: bytes) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from .link import Host, link_shared
 from .reader import (
     DIGEST,
     FORMAT,
+    FUNCTIONS,
     META,
     SIDECAR_SUFFIX,
     WEIGHTS,
@@ -57,6 +58,7 @@ def write_artifact(
     *,
     metadata: Mapping[str, Any],
     weights: Mapping[str, WeightLike] | None = None,
+    functions: bytes = b"",
     host: str | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
 ) -> Artifact:
@@ -79,6 +81,8 @@ def write_artifact(
         Weights outside the library, in the order in which the entry function
         takes them after the inputs.  They are streamed: neither the file nor one
         weight has to fit in memory.
+    functions
+        The scheduled primary functions, for `tvmflow profile`.
     host
         Triple of the machine that will load the module; default this one.
     embed_limit_bytes
@@ -126,12 +130,13 @@ def write_artifact(
             ],
             "weights_file": sidecar.name if beside else None,
             "weights_digest": None,
+            "functions_digest": hashlib.sha256(functions).hexdigest(),
         }
         try:
             if beside:
                 with open(sidecar, "wb") as file:
                     meta["weights_digest"] = write_weights(file, weights, layout)
-            _append(library, meta, {} if beside else weights, layout)
+            _append(library, meta, {} if beside else weights, layout, functions)
         except WeightsError as error:
             raise CompileError(f"Writing {final} failed: {error}.") from error
         outputs = {library: final}
@@ -178,7 +183,11 @@ def export_library(
 
 
 def _append(
-    library: Path, meta: dict[str, Any], weights: Mapping[str, WeightLike], layout: WeightsLayout
+    library: Path,
+    meta: dict[str, Any],
+    weights: Mapping[str, WeightLike],
+    layout: WeightsLayout,
+    functions: bytes,
 ) -> None:
     """Add the sections behind the library, and their digests."""
 
@@ -195,7 +204,12 @@ def _append(
     def reserve_digests(file: BinaryIO) -> None:
         file.write(bytes(64))
 
+    def put_functions(file: BinaryIO) -> None:
+        file.write(functions)
+
     sections = [(META, 1, put_meta), (DIGEST, 1, reserve_digests)]
+    if functions:
+        sections.append((FUNCTIONS, 1, put_functions))
     if weights:
         sections.insert(0, (WEIGHTS, _PAGE_BYTES, put_weights))
     added = elf.append_sections(library, sections)

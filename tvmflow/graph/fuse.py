@@ -27,11 +27,15 @@ _ELEMENTWISE, _BROADCAST, _INJECTIVE, _REDUCTION, _PRODUCT = range(5)
 
 
 def legalize_and_fuse(
-    mod: IRModule, target: TargetSpec, model_names: Collection[str] = ()
+    mod: IRModule,
+    target: TargetSpec,
+    model_names: Collection[str] = (),
+    members: dict[str, list[str]] | None = None,
 ) -> IRModule:
     """Turn every operator into TIR and fuse what belongs together.
 
     ``model_names`` are those of the model's tensors, which variables keep or get back.
+    ``members`` gets the names of the tensors that became one function's, by that of its result.
     """
     legalize = [
         backend.DispatchSampling(),
@@ -50,7 +54,7 @@ def legalize_and_fuse(
         mod = replace_scans(mod)
     with target.tvm_target:
         mod = tvm.transform.Sequential(legalize)(mod)
-        mod = restore_names(mod, transform.FuseOps()(mod), model_names)
+        mod = restore_names(mod, transform.FuseOps()(mod), model_names, members)
         return tvm.transform.Sequential(finish)(mod)
 
 

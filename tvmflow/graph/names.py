@@ -15,13 +15,14 @@ operators of the same arguments are the same tensor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from tvm import IRModule, relax
 from tvm.ir import GenericConst
 
-from .rewriter import substitute
+from .rewriter import identifier, substitute
 
 
 class _Values:
@@ -52,7 +53,12 @@ class _Values:
         return ("value", self.numbers.setdefault(key, len(self.numbers)))
 
 
-def restore_names(before: IRModule, fused: IRModule, model_names: Collection[str] = ()) -> IRModule:
+def restore_names(
+    before: IRModule,
+    fused: IRModule,
+    model_names: Collection[str] = (),
+    members: dict[str, list[str]] | None = None,
+) -> IRModule:
     """Give the variables of ``main`` the names that their tensors had before fusion.
 
     Parameters
@@ -62,6 +68,8 @@ def restore_names(before: IRModule, fused: IRModule, model_names: Collection[str
     model_names
         Names of the model's tensors, as identifiers: a variable that got a number behind
         one of them, because a function is called so, loses it.
+    members
+        Gets the names of the tensors that one call computes, by the name of its result.
     """
     values = _Values()
     env: dict[relax.Var, Hashable] = {}
@@ -82,10 +90,14 @@ def restore_names(before: IRModule, fused: IRModule, model_names: Collection[str
         bindings = []
         for binding in block.bindings:
             var, value = binding.var, binding.value
-            env[var] = _call(values, fused, value, env)
+            inner: list[Hashable] = []
+            env[var] = _call(values, fused, value, env, inner)
+            known = [values.names[v][0] for v in (*inner, env[var]) if values.names.get(v)]
             names = values.names.get(env[var], [])
             # Equal tensors that were computed twice have the names in their order.
             name = unique(names.pop(0) if names else var.name, taken)
+            if members is not None:
+                members[name] = list(dict.fromkeys(known or [name]))
             renamed[var] = type(var)(name, var.ty)
             bindings.append(relax.VarBinding(renamed[var], substitute(value, renamed)))
         blocks.append(type(block)(bindings))
@@ -96,9 +108,16 @@ def restore_names(before: IRModule, fused: IRModule, model_names: Collection[str
 
 
 def _call(
-    values: _Values, mod: IRModule, value: relax.Expr, env: dict[relax.Var, Hashable]
+    values: _Values,
+    mod: IRModule,
+    value: relax.Expr,
+    env: dict[relax.Var, Hashable],
+    found: list[Hashable],
 ) -> Hashable:
-    """What a binding of the fused ``main`` is worth; calls of fused functions are looked into."""
+    """What a binding of the fused ``main`` is worth; calls of fused functions are looked into.
+
+    ``found`` gets what such a function's own bindings are worth.
+    """
     if not (isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar)):
         return values.of(value, env)
     function = mod[value.op]
@@ -108,7 +127,36 @@ def _call(
     }
     for binding in _bindings(function):
         inner[binding.var] = values.of(binding.value, inner)
+        found.append(inner[binding.var])
     return values.of(function.body.body, inner)
+
+
+def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dict[str, list[str]]:
+    """ONNX nodes in place of the tensors that one call computes.
+
+    Parameters
+    ----------
+    members
+        As from `restore_names`.
+    bindings
+        Names that the front end gives to the nodes' results: ``NODE``, and ``NODE:1`` and so on
+        for further ones.  What a node needs in between is ``NODE#1``.
+    """
+    nodes = {identifier(name): name for name in bindings}
+    for name in bindings:
+        node, colon, number = name.rpartition(":")
+        if colon and number.isdigit() and node in nodes.values():
+            nodes[identifier(name)] = node
+
+    def node_of(name: str) -> str | None:
+        # A number is that of a tensor in between, or of a name that was taken.
+        tries = (name, name.rstrip("0123456789"), re.sub(r"_\d+$", "", name))
+        return next((nodes[known] for known in tries if known in nodes), None)
+
+    return {
+        result: list(dict.fromkeys(found for name in names if (found := node_of(name)) is not None))
+        for result, names in members.items()
+    }
 
 
 def _model_name(name: str, model_names: Collection[str]) -> str:

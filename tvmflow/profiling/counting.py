@@ -1,0 +1,277 @@
+"""Arithmetic and memory traffic of kernels, counted in scheduled TIR.
+
+Counted is what a block computes over its whole domain, once: what a schedule computes again, for
+the border of a tile for example, is no useful work.  Arithmetic on elements counts, on indices it
+does not; a function such as ``exp`` is one operation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+
+from ..dot_products import NAME as DOT
+from ..texture.scope import is_half, is_texture
+from .touched import Touched, share_of
+
+#: Products and sums of one ``wmma`` instruction, of blocks of 16×16×16.
+_MMA_FLOPS = 2 * 16**3
+_ARITHMETIC = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod),
+    *(tirx.Min, tirx.Max),
+)
+#: Calls that compute nothing.
+_FREE = {"tirx.reinterpret", "prim.likely", "tirx.assume", "tirx.vectorlow", "tirx.vectorhigh"}
+
+
+class _UncountableError(Exception):
+    """How often something runs depends on data."""
+
+
+@dataclass
+class Count:
+    """What one kernel computes and moves.
+
+    Parameters
+    ----------
+    flops
+        Operations by kind: ``fp32``, ``fp16`` or ``int8``.
+    bytes_read, bytes_written
+        Every element once.
+    reads_texture
+        Whether most of what it reads is in images.
+    """
+
+    flops: Counter[str] = field(default_factory=Counter)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    reads_texture: bool = False
+
+    @property
+    def arithmetic(self) -> str:
+        """The kind of most operations."""
+        return max(self.flops, key=lambda kind: self.flops[kind]) if self.flops else "fp32"
+
+
+def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Count] | None:
+    """Count each kernel of a scheduled function, in the order of their numbers.
+
+    Parameters
+    ----------
+    function
+        With blocks, as `tvmflow.profiling.stored` has it.
+    on_gpu
+        Whether each nest of loops is a kernel of its own; else there is one, the function.
+
+    Returns
+    -------
+    list of Count or None
+        ``None`` where a loop's length depends on data.
+    """
+    body = function.body
+    if isinstance(body, s_tir.SBlockRealize) and not body.block.iter_vars:
+        body = body.block.body
+    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    pieces = [[nest] for nest in nests] if on_gpu else [nests]
+    try:
+        counters = [_counted(piece) for piece in pieces]
+    except _UncountableError:
+        return None
+    parameters = {p for p in function.params if tirx.is_buffer_var(p)}
+    used = Counter(b for c in counters for b in {*c.read, *c.written})
+    # Memory that one kernel alone uses is its own, in registers or in a cache.
+    outside = {b for b, kernels in used.items() if b in parameters or kernels > 1}
+    return [c.result(outside) for c in counters]
+
+
+def _counted(statements: list[Any]) -> _Counter:
+    counter = _Counter()
+    for statement in statements:
+        counter.visit(statement, 1)
+    return counter
+
+
+class _Counter:
+    """Walks the statements of one kernel."""
+
+    def __init__(self) -> None:
+        self.flops: Counter[str] = Counter()
+        self.read: dict[Any, Touched] = {}
+        self.written: dict[Any, Touched] = {}
+        #: Axes of the block that is looked at.
+        self.axes: dict[Any, int] = {}
+
+    def result(self, outside: set[Any]) -> Count:
+        """What was found, of the tensors outside of the kernel."""
+        read = {b: t.count * element_bytes(b) for b, t in self.read.items() if b in outside}
+        written = {b: t.count * element_bytes(b) for b, t in self.written.items() if b in outside}
+        in_images = sum(size for b, size in read.items() if is_texture(b.scope()))
+        total = sum(read.values())
+        return Count(self.flops, total, sum(written.values()), 2 * in_images > total)
+
+    def visit(self, node: Any, times: int, in_block: bool = False) -> None:
+        """Count a statement that runs so often."""
+        if isinstance(node, s_tir.SBlockRealize):
+            self._block(node.block, times, in_block)
+        elif isinstance(node, tirx.For):
+            if not isinstance(node.extent, tirx.IntImm):
+                raise _UncountableError
+            self.visit(node.body, times * int(node.extent), in_block)
+        elif isinstance(node, tirx.SeqStmt):
+            for part in node.seq:
+                self.visit(part, times, in_block)
+        elif isinstance(node, tirx.IfThenElse):
+            held = round(times * share_of(node.condition, self.axes))
+            self.visit(node.then_case, held, in_block)
+            if node.else_case is not None:
+                self.visit(node.else_case, times - held, in_block)
+        elif isinstance(node, tirx.While):
+            raise _UncountableError
+        elif isinstance(node, tirx.BufferStore):
+            self._leaf(node, times, in_block)
+        elif isinstance(node, (tirx.Evaluate, tirx.Bind)):
+            self._expression(node.value, times)
+        elif isinstance(node, tirx.AttrStmt):
+            threads = node.attr_key == "thread_extent" and isinstance(node.value, tirx.IntImm)
+            self.visit(node.body, times * (int(node.value) if threads else 1), in_block)
+        elif hasattr(node, "body"):
+            self.visit(node.body, times, in_block)
+
+    def _block(self, block: Any, times: int, in_block: bool) -> None:
+        axes = {axis.var: _extent(axis.dom.extent) for axis in block.iter_vars}
+        # Loops around a block visit its domain; a block inside of another has the part of one tile.
+        runs = prod(axes.values()) * (times if in_block or not axes else 1)
+        if not in_block:
+            accesses = None if _has_loops(block.body) else runs
+            for regions, tensors in ((block.reads, self.read), (block.writes, self.written)):
+                for region in regions:
+                    loads = None if accesses is None else accesses * _loads(block.body, region)
+                    self._touched(tensors, region.source).add(region.region, axes, loads)
+        outer, self.axes = self.axes, {**self.axes, **axes}
+        self.visit(block.body, runs, True)
+        self.axes = outer
+
+    def _leaf(self, store: Any, times: int, in_block: bool) -> None:
+        self._expression(store.value, times)
+        if in_block:
+            return
+        # A function that came scheduled, without blocks: all that it names may be touched.
+        self._whole(self.written, store.buffer, times)
+        for load in _all_loads(store):
+            self._whole(self.read, load.source, times)
+
+    def _whole(self, tensors: dict[Any, Touched], buffer: Any, times: int) -> None:
+        shape = _shape(buffer)
+        ranges = [_Interval(0, extent) for extent in shape]
+        self._touched(tensors, buffer).add(ranges, {}, times)
+
+    def _touched(self, tensors: dict[Any, Touched], buffer: Any) -> Touched:
+        return tensors.setdefault(buffer, Touched(_shape(buffer)))
+
+    def _expression(self, expr: Any, times: int) -> None:
+        for kind, count in operations(expr).items():
+            self.flops[kind] += count * times
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """What of a region's interval is looked at."""
+
+    min: Any
+    extent: int
+
+
+def operations(expr: Any) -> Counter[str]:
+    """Operations on elements in an expression, by kind."""
+    found: Counter[str] = Counter()
+    if isinstance(expr, _ARITHMETIC):
+        found = operations(expr.a) + operations(expr.b)
+        if _is_of_elements(expr):
+            found[_kind(expr)] += _lanes(expr)
+    elif isinstance(expr, (tirx.Cast, tirx.Broadcast)):
+        found = operations(expr.value)
+    elif isinstance(expr, tirx.Select):
+        found = operations(expr.true_value) | operations(expr.false_value)
+    elif isinstance(expr, tirx.Let):
+        found = operations(expr.value) + operations(expr.body)
+    elif isinstance(expr, Call):
+        found = _of_call(expr)
+    return found
+
+
+def _of_call(call: Any) -> Counter[str]:
+    name = getattr(call.op, "name", "")
+    if name == "prim.if_then_else":
+        return operations(call.args[1]) | operations(call.args[2])
+    if name == "tirx.tvm_mma_sync":
+        return Counter({"fp16": _MMA_FLOPS})
+    found = sum((operations(argument) for argument in call.args), Counter())
+    if name == DOT:
+        found["int8"] += 8 * _lanes(call)
+    elif name not in _FREE and _dtype(call).startswith(("float", "bfloat")):
+        found[_kind(call)] += _lanes(call)
+    return found
+
+
+def _is_of_elements(expr: Any) -> bool:
+    return _dtype(expr).startswith(("float", "bfloat")) or any(True for _ in _all_loads(expr))
+
+
+def _kind(expr: Any) -> str:
+    dtype = _dtype(expr)
+    if dtype.startswith("float16"):
+        return "fp16"
+    return "fp32" if dtype.startswith(("float", "bfloat")) else "int8"
+
+
+def _dtype(expr: Any) -> str:
+    return str(getattr(expr.ty, "dtype", ""))
+
+
+def _lanes(expr: Any) -> int:
+    return int(expr.ty.dtype.lanes)
+
+
+def _all_loads(node: Any) -> Iterator[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (TensorLoad, found.append))
+    return iter(found)
+
+
+def _loads(body: Any, region: Any) -> int:
+    """Accesses of a tensor in one run of a block, at least 1."""
+    return max(1, sum(load.source.same_as(region.source) for load in _all_loads(body)))
+
+
+def _has_loops(body: Any) -> bool:
+    found: list[Any] = []
+    for kind in (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate):
+        tvm_ffi.structural_walk(body, (kind, found.append))
+    return bool(found)
+
+
+def element_bytes(buffer: Any) -> int:
+    """Bytes of an element where it is stored."""
+    scope = buffer.scope()
+    if is_half(scope):
+        return 2
+    return int(np.dtype(str(buffer.ty.dtype)).itemsize)
+
+
+def _extent(extent: Any) -> int:
+    if not isinstance(extent, tirx.IntImm):
+        raise _UncountableError
+    return int(extent)
+
+
+def _shape(buffer: Any) -> tuple[int, ...]:
+    return tuple(_extent(extent) for extent in buffer.ty.shape)
