@@ -22,6 +22,7 @@ from .errors import EnvironmentMismatchError, TvmflowError
 if TYPE_CHECKING:
     from .deploy.module import Module, load
     from .pipeline import compile
+    from .profiling.measure import profile
 
 
 def _check_packages() -> None:
@@ -42,9 +43,10 @@ _LAZY = {
     "compile": ".pipeline",
     "load": ".deploy.module",
     "Module": ".deploy.module",
+    "profile": ".profiling.measure",
 }
 
-__all__ = ["Module", "TvmflowError", "__version__", "compile", "load"]
+__all__ = ["Module", "TvmflowError", "__version__", "compile", "load", "profile"]
 
 
 def __getattr__(name: str) -> Any:

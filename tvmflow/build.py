@@ -15,6 +15,7 @@ import tvm
 from tvm import IRModule, relax, s_tir, tirx
 
 from . import opencl_source  # noqa: F401 (registers its callback with TVM)
+from .deploy.device_code import modules_in, sources_in
 from .errors import CompileError
 from .graph.cuda_graph import capture, stage_boundary
 from .graph.memory import MemoryPlan
@@ -193,18 +194,12 @@ def _generating(target: TargetSpec) -> Iterator[None]:
 
 def device_modules(executable: relax.VMExecutable) -> list[tvm.runtime.Module]:
     """Modules of device code inside an executable, however deep TVM nests them."""
-    found, queue = [], [executable.mod]
-    while queue:
-        module = queue.pop()
-        queue.extend(module.imports)
-        if module.kind in ("opencl", "cuda"):
-            found.append(module)
-    return found
+    return modules_in(executable.mod)
 
 
 def device_sources(executable: relax.VMExecutable) -> list[str]:
     """Source of the device modules inside an executable."""
-    return [module.inspect_source() for module in device_modules(executable)]
+    return sources_in(executable.mod)
 
 
 def extensions(sources: Iterable[str]) -> list[str]:
@@ -219,6 +214,16 @@ def extensions(sources: Iterable[str]) -> list[str]:
 
 #: Definitions (not declarations) of kernels in OpenCL C and CUDA C++.
 _KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
+
+
+def kernel_texts(sources: Iterable[str]) -> dict[str, str]:
+    """Kernels in generated source by name, each from its head to its last brace."""
+    found = {}
+    for source in sources:
+        for head in _KERNEL.finditer(source):
+            end = source.find("\n}", head.end())
+            found[head[1]] = source[head.start() : end + 2 if end >= 0 else None]
+    return found
 
 
 def kernel_names(sources: Iterable[str], choices: Mapping[str, Scheduled]) -> list[dict[str, str]]:

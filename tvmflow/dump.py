@@ -31,10 +31,10 @@ def dump(job: Compilation, stem: Path) -> None:
             source = "\n".join(job.kernels.sources.values())
             stem.with_suffix(".opencl").write_text(source, encoding="utf-8")
         return
-    from .build import device_modules
+    from .deploy.device_code import modules_in
 
     stem.with_suffix(".vm.txt").write_text(job.executable.as_text(), encoding="utf-8")
-    for number, module in enumerate(device_modules(job.executable)):
+    for number, module in enumerate(modules_in(job.executable.mod)):
         source = module.inspect_source()
         if source:
             stem.with_suffix(f".{number}.{module.kind}").write_text(source, encoding="utf-8")

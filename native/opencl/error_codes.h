@@ -12,7 +12,7 @@
       "the kernel needs more registers, local memory or time than the device grants, or"           \
       " accessed memory out of bounds")                                                            \
   ROW(-6, "CL_OUT_OF_HOST_MEMORY", "the host has not enough free memory")                          \
-  ROW(-7, "CL_PROFILING_INFO_NOT_AVAILABLE", "")                                                   \
+  ROW(-7, "CL_PROFILING_INFO_NOT_AVAILABLE", "the driver does not tell when kernels ran")          \
   ROW(-8, "CL_MEM_COPY_OVERLAP", "source and destination overlap")                                 \
   ROW(-9, "CL_IMAGE_FORMAT_MISMATCH", "the two images differ in their channel format")             \
   ROW(-10, "CL_IMAGE_FORMAT_NOT_SUPPORTED",                                                        \

@@ -17,6 +17,7 @@ from . import (
     lab,
     models,
     precompile,
+    profile,
     run,
     schedules,
     tasks,
@@ -76,6 +77,7 @@ def root(
 app.command("compile", epilog=compile.EXAMPLES)(compile.compile_model)
 app.command("run", epilog=run.EXAMPLES)(run.run_module)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
+app.command("profile", epilog=profile.EXAMPLES)(profile.profile_module)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)

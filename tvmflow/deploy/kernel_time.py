@@ -22,8 +22,8 @@ class KernelTime:
         the call (including the launch and the waiting for a device).
     global_size, local_size
         Work-items of the launch and of a work-group; empty when not launched so.
-    start_us
-        When it began after the first launch of its run; ``None`` where nothing tells.
+    gap_us
+        From the end of the launch before it to its begin; ``None`` where nothing tells.
     """
 
     kernel: str
@@ -33,7 +33,7 @@ class KernelTime:
     global_size: tuple[int, ...] = ()
     local_size: tuple[int, ...] = ()
     p10_us: float = 0.0
-    start_us: float | None = None
+    gap_us: float | None = None
 
     @classmethod
     def over(
@@ -44,7 +44,7 @@ class KernelTime:
         global_size: tuple[int, ...] = (),
         local_size: tuple[int, ...] = (),
         *,
-        starts_us: Sequence[float] = (),
+        gaps_us: Sequence[float] = (),
     ) -> KernelTime:
         """One launch from its times in several runs."""
         ordered = sorted(us)
@@ -56,7 +56,7 @@ class KernelTime:
             global_size,
             local_size,
             p10_us=-p90([-value for value in reversed(ordered)]),
-            start_us=median(starts_us) if starts_us else None,
+            gap_us=median(gaps_us) if gaps_us else None,
         )
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 class Running(Protocol):
     """A module that was loaded onto its device."""
 
+    #: How long bringing the weights to the device took, where it is known.
+    upload_ms: float | None
+
     def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
         """Run the network once; ``on_device`` leaves the outputs there."""
         ...
@@ -52,7 +55,9 @@ class Module(ABC):
     safe and run one after the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device_index: int) -> None:
+        #: Which of the target's devices runs it.
+        self.device_index = device_index
         self._running: Running | None = None
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[[], Module] | None = None
@@ -104,6 +109,19 @@ class Module(ABC):
     @abstractmethod
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Name, shape and dtype of every output, in order."""
+
+    @property
+    def upload_ms(self) -> float | None:
+        """How long bringing the weights to the device took; ``None`` where it is not known."""
+        return None if self._running is None else self._running.upload_ms
+
+    def read_functions(self) -> bytes | None:
+        """The scheduled primary functions that the file carries, packed; ``None`` without any."""
+        return None
+
+    def device_sources(self) -> list[str]:
+        """Source of the kernels, where the file holds any."""
+        return []
 
     @abstractmethod
     def _open(self) -> Running:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
@@ -68,11 +68,9 @@ def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[
     for position in range(count):
         first = launches[position]
         us = [launches[begin + position]["us"] for begin in begins]
-        starts = [
-            launches[begin + position]["start_us"] - launches[begin]["start_us"] for begin in begins
-        ]
+        gaps = [_gap(launches[begin : begin + count], position) for begin in begins]
         sizes = tuple(first.get("global", ())), tuple(first.get("local", ()))
-        times.append(KernelTime.over(first["kernel"], us, "device", *sizes, starts_us=starts))
+        times.append(KernelTime.over(first["kernel"], us, "device", *sizes, gaps_us=gaps))
     return times
 
 
@@ -80,7 +78,7 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
     """Time the calls of a second virtual machine, so that the first one stays as it is."""
     machine = session.new_machine()
     wait = (lambda: None) if session.on_host else session.device.sync
-    measured: list[tuple[str, float, float]] = []
+    measured: list[dict[str, Any]] = []
     started = 0.0
 
     def instrument(_function: Any, name: str, before: bool, *_: Any) -> int:
@@ -91,7 +89,8 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
         if before:
             started = time.perf_counter()
         else:
-            measured.append((name, (time.perf_counter() - started) * 1e6, started))
+            us = (time.perf_counter() - started) * 1e6
+            measured.append({"kernel": name, "start_us": started * 1e6, "us": us})
         return 0
 
     machine.set_instrument(tvm_ffi.convert(instrument))
@@ -104,8 +103,16 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
         by_run.append(list(measured))
     by_run.pop(0)  # the first run of a new machine reserves its memory
     times = []
-    for position, (name, *_) in enumerate(by_run[0]):
-        us = [run[position][1] for run in by_run]
-        starts = [(run[position][2] - run[0][2]) * 1e6 for run in by_run]
-        times.append(KernelTime.over(name, us, "host", starts_us=starts))
+    for position, launch in enumerate(by_run[0]):
+        us = [run[position]["us"] for run in by_run]
+        gaps = [_gap(run, position) for run in by_run]
+        times.append(KernelTime.over(launch["kernel"], us, "host", gaps_us=gaps))
     return times
+
+
+def _gap(run: Sequence[Mapping[str, Any]], position: int) -> float:
+    """From the end of the launch before one to its begin, in a run."""
+    if position == 0:
+        return 0.0
+    before, launch = run[position - 1], run[position]
+    return max(0.0, float(launch["start_us"] - before["start_us"] - before["us"]))

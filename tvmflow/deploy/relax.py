@@ -36,9 +36,8 @@ class RelaxModule(Module):
 
     def __init__(self, artifact: Artifact, *, device_index: int = 0):
         _check_versions(artifact)
-        super().__init__()
+        super().__init__(device_index)
         self._artifact = artifact
-        self._device_index = device_index
 
     @property
     def path(self) -> Path:
@@ -76,13 +75,27 @@ class RelaxModule(Module):
 
         return self
 
+    def read_functions(self) -> bytes | None:
+        """The scheduled primary functions that the file carries, packed; ``None`` without any."""
+        return self._artifact.read_functions()
+
+    def device_sources(self) -> list[str]:
+        """Source of the kernels; none on ``llvm``."""
+        from .device_code import sources_in
+        from .session import Session
+
+        with self._lock:
+            session = self._opened()
+            assert isinstance(session, Session)
+            return sources_in(session.library)
+
     def _open(self) -> Session:
         from .session import Session
 
         self._require_host(self._artifact.architecture)
         _check_cpu(self._artifact)
         self._artifact.check_library()
-        return Session(self._artifact, self._device_index)
+        return Session(self._artifact, self.device_index)
 
 
 def _check_versions(artifact: Artifact) -> None:

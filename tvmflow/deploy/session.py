@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -74,9 +75,11 @@ class Session:
             self.library = tvm_ffi.load_module(artifact.path.resolve(), keep_module_alive=False)
             self.entry = self.new_machine()["main"]
             scopes = artifact.metadata.get("weight_scopes", {})
+            started = time.perf_counter()
             self.weights = tuple(
                 self._upload(array, scopes.get(name)) for name, array in artifact.weights.items()
             )
+            self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
         self._staged: list[Any] = [None] * len(self.inputs)
         self._checks = _call_checks(artifact)
 

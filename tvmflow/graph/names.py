@@ -97,7 +97,10 @@ def restore_names(
             # Equal tensors that were computed twice have the names in their order.
             name = unique(names.pop(0) if names else var.name, taken)
             if members is not None:
-                members[name] = list(dict.fromkeys(known or [name]))
+                # Another name of a tensor, such as that of a result, has what the tensor has.
+                other = renamed.get(value) if isinstance(value, relax.Var) else None
+                same = members.get(other.name) if other is not None else None
+                members[name] = same or list(dict.fromkeys(known or [name]))
             renamed[var] = type(var)(name, var.ty)
             bindings.append(relax.VarBinding(renamed[var], substitute(value, renamed)))
         blocks.append(type(block)(bindings))

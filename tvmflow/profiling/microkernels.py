@@ -98,7 +98,7 @@ def arithmetic(target: TargetSpec, dtype: str, items: int, steps: int) -> tirx.P
     ) -> None:
         for item, step, chain, lane in T.grid(items, steps, chains, lanes):
             with T.sblock("sums"):
-                i, s, c, v = T.axis.remap("SRSS", [item, step, chain, lane])
+                i, _step, c, v = T.axis.remap("SRSS", [item, step, chain, lane])
                 with T.init():
                     sums[i, c, v] = factors[1, v]
                 sums[i, c, v] = next_of(sums[i, c, v], factors[0, v], factors[1, v])

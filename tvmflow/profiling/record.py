@@ -85,11 +85,11 @@ class FirstCall:
 
     #: Reading the module and loading its library.
     load_ms: float
-    #: The driver's compiler, or fetching the kernels from its cache.
+    #: What the first run takes more than a later one: the driver's compiler, or its cache.
     build_ms: float | None
     #: Weights to the device.
     upload_ms: float | None
-    #: The first run, without the build.
+    #: A later run.
     run_ms: float
 
 

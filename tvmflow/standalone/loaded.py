@@ -93,9 +93,8 @@ class StandaloneModule(Module):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, device_index: int = 0):
-        super().__init__()
+        super().__init__(device_index)
         self._network = _Network.read(Path(path))
-        self._device_index = device_index
 
     @property
     def path(self) -> Path:
@@ -153,7 +152,7 @@ class StandaloneModule(Module):
 
     def _open(self) -> _Instance:
         self._require_host(elf.read_library(self.path).architecture)
-        index = self._device_index
+        index = self.device_index
         # As 32 bits in the C interface, where others would become another device.
         if not isinstance(index, int) or not 0 <= index < 1 << 32:
             raise DeviceError(
@@ -165,6 +164,9 @@ class StandaloneModule(Module):
 
 class _Instance:
     """A model of the library on its device."""
+
+    #: It is part of creating a model.
+    upload_ms: float | None = None
 
     def __init__(self, network: _Network, device_index: int, flags: int = 0):
         self._network = network

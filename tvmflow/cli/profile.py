@@ -1,0 +1,171 @@
+"""``tvmflow profile``: where a network's time goes, against what its device can do."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .formats import bytes_text, facts, ms_text, print_section, table
+from .options import (
+    Debug,
+    DeviceIndex,
+    InputsFile,
+    Json,
+    ModuleFile,
+    Quiet,
+    RandomSeed,
+    Verbose,
+)
+from .session import command, note, note_file, out_console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..profiling.record import Kernel, Profile
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow profile net.so
+      time, rates and part of the roofline of every kernel
+  tvmflow profile net.so --trace trace.json
+      a timeline for ui.perfetto.dev or chrome://tracing
+  tvmflow profile net.so --json > before.json
+"""
+
+_MAX_ROWS = 200
+
+
+@command
+def profile_module(
+    module: ModuleFile,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Measure this many runs.")] = 20,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="TRACE.json", help="Write a timeline of a run."),
+    ] = None,
+    fresh_ceilings: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-ceilings",
+            help="Measure what the device reaches at most, although it is known.",
+        ),
+    ] = False,
+    inputs: InputsFile = None,
+    random_seed: RandomSeed = 0,
+    device_index: DeviceIndex = 0,
+    as_json: Json = False,
+    _verbose: Verbose = False,
+    _quiet: Quiet = False,
+    _debug: Debug = False,
+) -> None:
+    """Measure each kernel of a network, and say what holds it back.
+
+    Operations and bytes are counted in the code that was generated. Ceilings are measured on this
+    device by kernels that do one thing only, once; then they are kept in the cache folder.
+    """
+    from .. import load
+    from ..deploy.files import publish, staging
+    from ..profiling.measure import profile
+    from ..profiling.trace import trace as trace_of
+    from .arrays import choose_inputs
+
+    with ExitStack() as stack:
+        # What cannot be written is said before minutes of measuring.
+        stage = stack.enter_context(staging(trace)) if trace is not None else None
+        network = load(module, device=device_index)
+        stack.callback(network.close)
+        values = choose_inputs(inputs, random_seed, network.inputs)
+        found = profile(network, values, runs=runs, fresh_ceilings=fresh_ceilings)
+        if trace is not None and stage is not None:
+            written = stage / trace.name
+            written.write_text(json.dumps(trace_of(found), ensure_ascii=False), encoding="utf-8")
+            publish({written: trace})
+            note_file(trace)
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print(out_console(), found)
+
+
+def _print(console: Console, profile: Profile) -> None:
+    print_section(console, "Time", facts(_times(profile)))
+    if profile.ceilings is not None:
+        title = f"Ceilings of {profile.device.name}"
+        print_section(console, title, facts(_ceilings(profile)))
+    kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
+    total = sum(kernel.median_us for kernel in kernels)
+    columns = [
+        *("nodes", "kernel", ">median", ">p90", ">share", ">GFLOP/s", ">GB/s", ">FLOP/B"),
+        *(">roofline", "bound"),
+    ]
+    rows = [_row(kernel, total) for kernel in kernels[:_MAX_ROWS]]
+    clock = "by the device's clock"
+    if any(kernel.clock == "host" for kernel in kernels):
+        clock = "by the host's clock, around each call"
+    title = f"{len(kernels)} launches a run, {ms_text(total / 1e3)} in total, {clock}"
+    print_section(console, title, table(columns, rows))
+    if len(kernels) > _MAX_ROWS:
+        console.print(f"… {len(kernels) - _MAX_ROWS} more; --json has all")
+    for sentence in profile.notes:
+        note(sentence)
+
+
+def _times(profile: Profile) -> list[tuple[str, str]]:
+    whole, first = profile.whole, profile.first_call
+    parts: list[tuple[str, Any]] = [
+        ("load", first.load_ms),
+        ("upload", first.upload_ms),
+        ("build", first.build_ms),
+        ("run", first.run_ms),
+    ]
+    begun = ", ".join(f"{name} {ms_text(ms)}" for name, ms in parts if ms is not None)
+    share = profile.host_ms / whole.median_ms if whole.median_ms else 0.0
+    spread = f"p10 {ms_text(whole.p10_ms)}, p90 {ms_text(whole.p90_ms)}"
+    rows = [
+        ("first call", begun),
+        ("a call", f"{ms_text(whole.median_ms)} ({spread}), {profile.runs} runs"),
+        ("in kernels", ms_text(profile.kernels_ms)),
+        ("host and copies", f"{ms_text(profile.host_ms)}, {share:.1%} of a call"),
+    ]
+    if profile.memory:
+        live = max(step.live_bytes for step in profile.memory)
+        weights = bytes_text(profile.weights_bytes)
+        rows.append(("memory", f"weights {weights}, tensors {bytes_text(live)} at most"))
+    return rows
+
+
+def _ceilings(profile: Profile) -> list[tuple[str, str]]:
+    found = profile.ceilings
+    assert found is not None
+    rows: list[tuple[str, float | None, str]] = [
+        ("copy", found.copy_gbps, "GB/s"),
+        ("texture", found.texture_gbps, "GB/s"),
+        ("fp32", found.fp32_gflops, "GFLOP/s"),
+        ("fp16", found.fp16_gflops, "GFLOP/s"),
+        ("int8", found.int8_gops, "GOP/s"),
+        ("launch", found.launch_us, "µs"),
+    ]
+    return [(name, f"{value:.1f} {unit}") for name, value, unit in rows if value is not None]
+
+
+def _row(kernel: Kernel, total_us: float) -> tuple[str, ...]:
+    def number(value: float | None, digits: int = 1) -> str:
+        return "" if value is None else f"{value:.{digits}f}"
+
+    share = kernel.roofline_share
+    return (
+        ", ".join(kernel.nodes) or "-",
+        kernel.name,
+        f"{kernel.median_us:.1f} µs",
+        f"{kernel.p90_us:.1f} µs",
+        f"{kernel.median_us / total_us:.1%}" if total_us else "",
+        number(kernel.gflops),
+        number(kernel.gbps),
+        number(kernel.intensity, 2),
+        "" if share is None else f"{share:.0%}",
+        kernel.bound or "",
+    )

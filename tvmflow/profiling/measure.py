@@ -1,0 +1,227 @@
+"""Measuring a module: its first call, its calls, its kernels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..bench import benchmark
+from ..build import kernel_texts
+from ..deploy.kernel_time import KernelTime
+from ..deploy.module import Module, load
+from ..deploy.samples import random_inputs
+from ..errors import InputError
+from .record import (
+    Ceilings,
+    DeviceFacts,
+    FirstCall,
+    Kernel,
+    MemoryStep,
+    ModuleFacts,
+    Profile,
+    Spread,
+)
+
+if TYPE_CHECKING:
+    from ..runtime.devices import DeviceInfo
+    from .counting import Count
+
+#: Runs that are measured unless the caller says otherwise.
+DEFAULT_RUNS = 20
+
+
+def profile(
+    module: Module | str | os.PathLike[str],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    runs: int = DEFAULT_RUNS,
+    seed: int = 0,
+    device: int = 0,
+    fresh_ceilings: bool = False,
+) -> Profile:
+    """Measure where a network's time goes.
+
+    Parameters
+    ----------
+    module
+        A module that has not run yet (else its first call is none), or a module file.
+    inputs
+        Values by name, default random ones.
+    runs
+        How many calls are measured, as a whole and kernel by kernel.
+    seed
+        Seeds the random inputs.
+    device
+        Index of the device, for a module file.
+    fresh_ceilings
+        Whether the device's ceilings are measured although they are known.
+
+    Returns
+    -------
+    Profile
+        Times in µs and ms, rates in 10⁹ operations or bytes a second.
+
+    Raises
+    ------
+    ArtifactError
+        If the module is damaged, or for another machine.
+    DeviceError
+        If there is no device, or it does not report times.
+    InputError
+        If an input or the number of runs does not fit.
+
+    Examples
+    --------
+    >>> profile = tvmflow.profile("mobilenet_v2.so")
+    >>> max(profile.kernels, key=lambda kernel: kernel.median_us).nodes
+    ('features/0/Conv',)
+    """
+    if not isinstance(module, Module):
+        closed = load(module, device=device)
+        try:
+            return profile(closed, inputs, runs=runs, seed=seed, fresh_ceilings=fresh_ceilings)
+        finally:
+            closed.close()
+    if runs < 1:
+        raise InputError(f"Measuring {runs} runs is not possible.", remedy="Give at least one run.")
+    values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
+    timing = benchmark(module, values, runs=runs, warmup=2)
+    times = module.profile(values, runs=runs)
+    upload_ms = module.upload_ms
+    info = _device_of(module)
+    notes: list[str] = []
+    ceilings = _ceilings(module.target, info, fresh_ceilings, notes)
+    kernels_ms = sum(time.median_us for time in times) / 1e3
+    meta = module.metadata
+    counts, tir = _counts(module, notes)
+    return Profile(
+        module=ModuleFacts(
+            path=str(module.path),
+            name=str(meta.get("name", module.path.stem)),
+            target=module.target,
+            device=str(meta.get("device", "")),
+            versions={k: str(meta[k]) for k in ("tvmflow", "tvm", "tvm_ffi") if k in meta},
+        ),
+        device=DeviceFacts(info.name, info.driver, info.version),
+        ceilings=ceilings,
+        first_call=FirstCall(
+            load_ms=max(0.0, timing.load_ms - (upload_ms or 0.0)),
+            build_ms=max(0.0, timing.first_ms - timing.median_ms),
+            upload_ms=upload_ms,
+            run_ms=timing.median_ms,
+        ),
+        runs=timing.runs,
+        whole=Spread(timing.median_ms, timing.p10_ms, timing.p90_ms),
+        host_ms=max(0.0, timing.median_ms - kernels_ms),
+        weights_bytes=_weights_bytes(meta),
+        memory=_memory(meta),
+        kernels=tuple(_kernels(times, meta, counts, ceilings)),
+        tir=tir,
+        sources=kernel_texts(module.device_sources()),
+        notes=tuple(notes),
+    )
+
+
+def _kernels(
+    times: Sequence[KernelTime],
+    metadata: Mapping[str, Any],
+    counts: Mapping[str, list[Count] | None],
+    ceilings: Ceilings | None,
+) -> list[Kernel]:
+    from .attribution import count_at, places
+    from .roofline import rated
+
+    schedules = metadata.get("schedules", {})
+    kernels = []
+    start_us = 0.0
+    for time, place in zip(times, places([t.kernel for t in times], metadata), strict=True):
+        count = count_at(place, time.kernel, counts.get(place.function))
+        schedule = schedules.get(place.function, {})
+        kernel = Kernel(
+            name=time.kernel,
+            function=place.function,
+            nodes=place.nodes,
+            family=str(schedule.get("family", "")),
+            knobs=dict(schedule.get("knobs", {})),
+            global_size=time.global_size,
+            local_size=time.local_size,
+            clock=time.clock,
+            start_us=start_us + (time.gap_us or 0.0),
+            median_us=time.median_us,
+            p10_us=time.p10_us,
+            p90_us=time.p90_us,
+            flops=None if count is None else sum(count.flops.values()),
+            bytes_read=None if count is None else count.bytes_read,
+            bytes_written=None if count is None else count.bytes_written,
+            arithmetic="fp32" if count is None else count.arithmetic,
+            memory="texture" if count is not None and count.reads_texture else "copy",
+        )
+        kernels.append(rated(kernel, ceilings))
+        start_us = kernel.start_us + kernel.median_us
+    return kernels
+
+
+def _device_of(module: Module) -> DeviceInfo:
+    from ..runtime.devices import cuda_devices, host_device, opencl_devices
+
+    if module.target == "llvm":
+        return host_device()
+    devices = opencl_devices() if module.target == "opencl" else cuda_devices()
+    return devices[module.device_index]
+
+
+def _ceilings(target: str, info: DeviceInfo, fresh: bool, notes: list[str]) -> Ceilings | None:
+    from ..errors import DeviceError
+    from .ceilings import ceilings
+
+    try:
+        return ceilings(target, info, fresh=fresh)
+    except DeviceError as error:
+        notes.append(f"The device's ceilings could not be measured: {error.message}")
+        return None
+
+
+def _counts(
+    module: Module, notes: list[str]
+) -> tuple[dict[str, list[Count] | None], dict[str, str]]:
+    """What each primary function computes and moves, kernel by kernel, and its text."""
+    content = module.read_functions()
+    if content is None:
+        notes.append(
+            "Operations and bytes are not known: the module carries no scheduled functions, as "
+            "standalone libraries and modules of older versions do not."
+        )
+        return {}, {}
+    from .counting import count_kernels
+    from .stored import tir_text, unpack_functions
+
+    functions = unpack_functions(content)
+    on_gpu = module.target != "llvm"
+    counts = {name: count_kernels(f, on_gpu=on_gpu) for name, f in functions.items()}
+    if unknown := sorted(name for name, count in counts.items() if count is None):
+        notes.append(
+            f"Operations of {', '.join(unknown)} are not known: how often loops run depends on "
+            "the values."
+        )
+    return counts, {name: tir_text(f) for name, f in functions.items()}
+
+
+def _weights_bytes(metadata: Mapping[str, Any]) -> int:
+    weights = metadata.get("weights", ())
+    return sum(int(weight.get("bytes", 0)) for weight in weights if isinstance(weight, Mapping))
+
+
+def _memory(metadata: Mapping[str, Any]) -> tuple[MemoryStep, ...]:
+    """What intermediate tensors occupy at each call."""
+    plan = metadata.get("memory")
+    if not isinstance(plan, Mapping) or "steps" not in plan:
+        return ()
+    return tuple(
+        MemoryStep(
+            step,
+            function,
+            sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"]),
+        )
+        for step, function in enumerate(plan["steps"])
+    )

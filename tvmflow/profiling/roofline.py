@@ -1,0 +1,66 @@
+"""What a kernel's time and counts say against the ceilings of its device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .record import Ceilings, Kernel
+
+#: A kernel that takes less than this many empty launches is held back by launching.
+LAUNCHES = 2.0
+#: From this part of a ceiling on, that ceiling is what holds a kernel back.
+BUSY = 0.4
+
+
+def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
+    """A kernel with its rates, its part of the roofline, and what holds it back.
+
+    Parameters
+    ----------
+    kernel
+        With its time, and its counts where they are known.
+    ceilings
+        Of the device; without them there are rates only.
+    """
+    if kernel.flops is None or kernel.bytes_read is None or kernel.bytes_written is None:
+        return replace(kernel, bound=_bound(kernel, ceilings, 0.0, 0.0))
+    moved = kernel.bytes_read + kernel.bytes_written
+    ns = kernel.median_us * 1e3
+    kernel = replace(
+        kernel,
+        gflops=kernel.flops / ns if ns else None,
+        gbps=moved / ns if ns else None,
+        intensity=kernel.flops / moved if moved else None,
+    )
+    if ceilings is None or kernel.gflops is None or kernel.gbps is None:
+        return kernel
+    computing = kernel.gflops / peak_gflops(kernel.arithmetic, ceilings)
+    moving = kernel.gbps / peak_gbps(kernel.memory, ceilings)
+    # What stays in a cache is faster than memory: a part is at most 1.
+    share = min(1.0, max(computing, moving))
+    return replace(kernel, roofline_share=share, bound=_bound(kernel, ceilings, computing, moving))
+
+
+def peak_gflops(arithmetic: str, ceilings: Ceilings) -> float:
+    """The ceiling of a kind of arithmetic; that of fp32 where a device has no other."""
+    known = {"fp16": ceilings.fp16_gflops, "int8": ceilings.int8_gops}
+    return known.get(arithmetic) or ceilings.fp32_gflops
+
+
+def peak_gbps(memory: str, ceilings: Ceilings) -> float:
+    """The ceiling of a kind of memory; that of copies where textures were not measured."""
+    return (ceilings.texture_gbps if memory == "texture" else None) or ceilings.copy_gbps
+
+
+def _bound(
+    kernel: Kernel, ceilings: Ceilings | None, computing: float, moving: float
+) -> str | None:
+    if ceilings is None:
+        return None
+    if kernel.median_us < LAUNCHES * ceilings.launch_us:
+        return "launch"
+    if kernel.flops is None:
+        return None
+    if max(computing, moving) < BUSY:
+        return "latency"
+    return "arithmetic" if computing > moving else "bandwidth"

@@ -1,0 +1,94 @@
+"""A profile as a trace that Perfetto and chrome://tracing open.
+
+The format is Chrome's "Trace Event Format": complete events (``X``) with their begin and length
+in microseconds, and counters (``C``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .record import Kernel, Profile
+
+_FIRST_CALL, _RUN = 1, 2
+
+
+def trace(profile: Profile) -> dict[str, Any]:
+    """The first call on one track, a run's kernels and memory on another."""
+    events = [
+        _named("process_name", _FIRST_CALL, f"{profile.module.name}: first call"),
+        _named("process_name", _RUN, f"{profile.module.name}: a run on {profile.device.name}"),
+    ]
+    begin = 0.0
+    first = profile.first_call
+    for name, ms in (
+        ("load", first.load_ms),
+        ("upload weights", first.upload_ms),
+        ("build kernels", first.build_ms),
+        ("run", first.run_ms),
+    ):
+        if ms is not None:
+            events.append(_complete(name, _FIRST_CALL, begin, 1e3 * ms, {}))
+            begin += 1e3 * ms
+    for kernel in profile.kernels:
+        name = ", ".join(kernel.nodes) or kernel.function
+        events.append(_complete(name, _RUN, kernel.start_us, kernel.median_us, _arguments(kernel)))
+    events += _memory(profile)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _complete(
+    name: str, process: int, begin_us: float, length_us: float, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": process,
+        "tid": 1,
+        "ts": begin_us,
+        "dur": length_us,
+        "args": arguments,
+    }
+
+
+def _named(what: str, process: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": 1, "args": {"name": name}}
+
+
+def _arguments(kernel: Kernel) -> dict[str, Any]:
+    known = {
+        "kernel": kernel.name,
+        "family": kernel.family,
+        "p90_us": kernel.p90_us,
+        "flops": kernel.flops,
+        "bytes_read": kernel.bytes_read,
+        "bytes_written": kernel.bytes_written,
+        "gflops": kernel.gflops,
+        "gbps": kernel.gbps,
+        "roofline_share": kernel.roofline_share,
+        "bound": kernel.bound,
+        "work_items": list(kernel.global_size),
+        "group": list(kernel.local_size),
+    }
+    return {name: value for name, value in known.items() if value not in (None, [], "")}
+
+
+def _memory(profile: Profile) -> list[dict[str, Any]]:
+    """What is live as a counter, where each call is one kernel at least."""
+    starts: list[float] = []
+    calls = iter(profile.kernels)
+    for step in profile.memory:
+        kernel = next((k for k in calls if k.function == step.function), None)
+        if kernel is None:
+            return []
+        starts.append(kernel.start_us)
+    return [
+        {
+            "ph": "C",
+            "name": "intermediate tensors",
+            "pid": _RUN,
+            "ts": start,
+            "args": {"bytes": step.live_bytes},
+        }
+        for start, step in zip(starts, profile.memory, strict=True)
+    ]
