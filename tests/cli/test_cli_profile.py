@@ -14,7 +14,7 @@ from tvmflow.profiling.record import Ceilings, from_json
 def _known_ceilings(monkeypatch):
     measured = Ceilings(10.0, 100.0, 0.001, int8_gops=400.0)
     monkeypatch.setattr(ceilings._Device, "measure", lambda self: measured)
-    monkeypatch.setenv("TVMFLOW_CACHE", "0")
+    monkeypatch.setattr(ceilings, "_kept_at", lambda info: None)
 
 
 def test_a_table_for_people(cli, compiled):
