@@ -16,6 +16,7 @@ from shutil import which
 
 import numpy as np
 import pytest
+from browser import no_browser
 from cuda_host import missing as no_cuda_host
 from oclgrind import Oclgrind
 
@@ -105,6 +106,7 @@ NEEDS: dict[str, Reason] = {
     "cross": _no_module("ziglang"),
     "java": _no_command("javac"),
     "kotlin": _no_command("kotlinc"),
+    "browser": no_browser,
 }
 
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.

@@ -1,0 +1,69 @@
+// Two profiles: which layers became faster or slower.
+
+function pairRow({ nodes, before, after }) {
+  const side = (indices, profile) => {
+    const kernels = indices.map((index) => profile.kernels[index]);
+    return { kernels, us: kernels.length ? sum(kernels.map((kernel) => kernel.median_us)) : null };
+  };
+  const [old, now] = [side(before, profiles[0]), side(after, profiles[1])];
+  return {
+    label: nodes.join(" + "),
+    old,
+    now,
+    change: (now.us ?? 0) - (old.us ?? 0),
+    ratio: old.us !== null && now.us ? old.us / now.us : null,
+  };
+}
+
+function comparisonTable() {
+  const rows = pairs.map(pairRow);
+  const most = Math.max(...rows.map((row) => Math.abs(row.change)), 1e-9);
+  const time = (title, side) => ({
+    title, value: (row) => row[side].us, show: (row) => number(row[side].us),
+  });
+  const links = (side) => ({
+    title: `kernels ${side === "old" ? SIDES[0] : SIDES[1]}`, text: true,
+    value: (row) => row[side].kernels.map((kernel) => kernel.name).join(" "),
+    show: (row) => element("div", { class: "two" }, row[side].kernels.map((kernel) =>
+      element("a", { href: `#k${kernel.id}` }, kernel.name))),
+  });
+  return sortable({
+    label: "comparison",
+    columns: [
+      { title: "nodes", text: true, value: (row) => row.label,
+        show: (row) => element("div", { class: "two" }, row.label) },
+      links("old"), links("now"),
+      time("before, µs", "old"), time("after, µs", "now"),
+      { title: "change, µs", hint: "After less before; sorts by size, whichever way it goes",
+        value: (row) => Math.abs(row.change), show: (row) => changeBar(row.change, most) },
+      { title: "times as fast", value: (row) => row.ratio, show: (row) => number(row.ratio) },
+    ],
+    rows,
+    choices: [{ title: "outcome", value: outcome }],
+    words: (row) => [row.label, ...[...row.old.kernels, ...row.now.kernels].map((kernel) =>
+      `${kernel.name} ${kernel.family}`)].join(" "),
+    total: (kept) => {
+      const change = sum(kept.map((row) => row.change));
+      const way = change > 0 ? "slower" : "faster";
+      return `${kept.length} of ${rows.length} layers, ${microseconds(Math.abs(change))} ${way}`;
+    },
+    sorted: "change, µs",
+  });
+}
+
+function outcome(row) {
+  if (row.old.us === null) return "only after";
+  if (row.now.us === null) return "only before";
+  // Less is noise on most machines.
+  if (Math.abs(row.ratio - 1) < 0.05) return "the same within 5 %";
+  return row.ratio > 1 ? "faster" : "slower";
+}
+
+/** A bar to the left where time was saved, to the right where it was lost. */
+function changeBar(change, most) {
+  const bar = element("i", { class: change > 0 ? "lost" : "saved" });
+  bar.style.width = `${(50 * Math.abs(change)) / most}%`;
+  const sign = change > 0 ? "+" : change < 0 ? "−" : "";
+  return element("span", { class: "change" }, element("span", { class: "way" }, bar),
+    element("span", {}, `${sign}${number(Math.abs(change))}`));
+}

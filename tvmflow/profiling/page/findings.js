@@ -1,0 +1,59 @@
+// Findings: what costs time in a kernel, and what to try.
+
+/** Microseconds that a finding may be worth: its share of its kernel's launches. */
+function worth(profile, finding) {
+  return finding.share * sum(launchesOf(profile, finding).map((kernel) => kernel.median_us));
+}
+
+function launchesOf(profile, finding) {
+  return profile.kernels.filter((kernel) => kernel.name === finding.kernel);
+}
+
+function costText(finding) {
+  const costs = Object.entries(finding.cost).map(([unit, count]) =>
+    unit === "bytes" ? bytes(count) : `${number(count)} ${unit}`);
+  const of = finding.cost.lanes === undefined ? "traffic" : "lanes";
+  const share = finding.share ? `${percent(finding.share)} of the kernel's ${of}` : null;
+  return [...costs, share].filter(Boolean).join(", ");
+}
+
+/** One finding; `kernel` is the launch that its links open, and null where it is shown alone. */
+function findingItem(finding, kernel, named) {
+  const line = finding.line !== null && kernel
+    ? element("a", { href: `#k${kernel.id}.${finding.line}` }, `line ${finding.line}`) : null;
+  const access = finding.access
+    ? element("code", {}, `${finding.access.buffer}${finding.access.index}`) : null;
+  const name = !named ? null : kernel
+    ? element("a", { class: "of", href: `#k${kernel.id}` }, finding.kernel)
+    : element("span", { class: "of" }, finding.kernel);
+  return element("li", { class: "finding" },
+    element("div", { class: "where" }, element("b", { class: "kind" }, finding.kind), name, access,
+      line, element("span", { class: "cost" }, costText(finding))),
+    element("p", {}, finding.sentence),
+    element("p", { class: "remedy" }, finding.remedy));
+}
+
+function findingsView(profile) {
+  if (!profile.findings.length) return element("p", { class: "note" }, "None.");
+  const found = profile.findings
+    .map((finding) => ({ finding, us: worth(profile, finding) }))
+    .sort((a, b) => b.us - a.us)
+    .map(({ finding }) => {
+      const launches = launchesOf(profile, finding);
+      const slowest = launches.reduce(
+        (best, one) => (!best || one.median_us > best.median_us ? one : best), null);
+      return { kind: finding.kind, node: findingItem(finding, slowest, true) };
+    });
+  const kinds = [...grouped(found, (one) => one.kind)].sort((a, b) => b[1].length - a[1].length);
+  const options = kinds.map(([kind, own]) =>
+    element("option", { value: kind }, `${kind} (${own.length})`));
+  const choice = element("select", { "aria-label": "Kind of findings",
+    change: () => found.forEach((one) => {
+      one.node.hidden = Boolean(choice.value) && one.kind !== choice.value;
+    }) }, element("option", { value: "" }, `every kind (${found.length})`), options);
+  return element("div", {},
+    element("div", { class: "controls" }, choice,
+      element("span", { class: "note" }, "What may save most comes first.")),
+    element("ol", { class: "findings", tabindex: 0, "aria-label": "Findings" },
+      found.map((one) => one.node)));
+}

@@ -1,0 +1,131 @@
+// One kernel: its figures, its findings, and its texts, in a dialog that addresses open (#k0.12).
+
+const dialog = document.getElementById("kernel");
+let unpacked = null;
+
+/** TIR and sources of both profiles; they are compressed, and most are never looked at. */
+function texts() {
+  unpacked ??= unpack();
+  return unpacked;
+}
+
+async function unpack() {
+  const packed = atob(document.getElementById("texts").textContent);
+  const content = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([content]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+function openKernel(id) {
+  location.hash = `k${id}`;
+}
+
+function openAddress() {
+  const [, id, line] = /^#k(\d+\.\d+)(?:\.(\d+))?$/.exec(location.hash) ?? [];
+  const kernel = id ? kernelOf(id) : null;
+  if (kernel) showKernel(kernel, line ? Number(line) : null);
+  else if (dialog.open) dialog.close();
+}
+
+function showKernel(kernel, line) {
+  const { kernels, sideName } = kernel.profile;
+  const beside = (step, text, name) => {
+    const other = kernels[kernel.index + step];
+    return other
+      ? element("a", { href: `#k${other.id}`, class: "button", "aria-label": name }, text) : null;
+  };
+  dialog.replaceChildren(
+    element("div", { class: "title" },
+      element("h2", { id: "kernel-name" }, kernel.name),
+      element("span", { class: "note" }, `${comparing ? `${sideName}, ` : ""}launch ` +
+        `${kernel.index + 1} of ${kernels.length}`),
+      beside(-1, "‹", "Previous launch"), beside(1, "›", "Next launch"),
+      element("button", { type: "button", click: () => dialog.close(), "aria-label": "Close",
+        autofocus: true }, "×")),
+    facts(kernel),
+    kernel.findings.length
+      ? element("ol", {}, kernel.findings.map((one) => findingItem(one, kernel, false))) : "",
+    textViews(kernel, line));
+  tip.hidden = true;
+  if (!dialog.open) dialog.showModal();
+}
+
+function facts(kernel) {
+  const knobs = Object.entries(kernel.knobs).map(([name, value]) => `${name}=${value}`).join(", ");
+  const sizes = kernel.global_size.length
+    ? `${kernel.global_size.join(" × ")} in groups of ${kernel.local_size.join(" × ")}` : null;
+  const counts = kernel.flops === null ? null :
+    `${scaled(kernel.flops, "FLOP")}, ${bytes(kernel.bytes_read)} read, ` +
+    `${bytes(kernel.bytes_written)} written, ${number(kernel.intensity)} FLOP/B`;
+  const rates = kernel.gflops === null ? null :
+    `${number(kernel.gflops)} GFLOP/s, ${number(kernel.gbps)} GB/s`;
+  const clock = kernel.clock === "device" ? "by the device" : "around the call";
+  const entries = [
+    ["time", `${microseconds(kernel.median_us)} (${number(kernel.p10_us)} to ` +
+      `${number(kernel.p90_us)} µs), ${percent(kernel.share)} of the kernels, measured ${clock}`],
+    ["held back by", kernel.bound],
+    ["of the roofline", kernel.roofline_share === null ? null :
+      `${percent(kernel.roofline_share)} of ${kernel.arithmetic} and ${kernel.memory}`],
+    ["counted", counts],
+    ["reached", rates],
+    ["nodes", kernel.nodes.join(", ")],
+    ["function", kernel.function],
+    ["family", knobs ? `${kernel.family}: ${knobs}` : kernel.family],
+    ["work-items", sizes],
+  ];
+  return element("dl", {}, entries.filter(([, text]) => text).flatMap(([name, text]) =>
+    [element("dt", {}, name), element("dd", {}, text)]));
+}
+
+/** The scheduled TIR and the device's source, one shown at a time. */
+function textViews(kernel, line) {
+  const place = element("div", {}, element("p", { class: "note" }, "Unpacking …"));
+  texts().then((all) => {
+    const own = all[kernel.profile.side];
+    const marked = new Set(kernel.findings.map((finding) => finding.line).filter(Boolean));
+    const views = [
+      ["TIR", own.tir[kernel.function], marked],
+      ["source", own.sources[kernel.name], new Set()],
+    ].filter(([, text]) => text);
+    if (!views.length) {
+      place.replaceChildren(element("p", { class: "note" }, "Neither TIR nor source is known."));
+      return;
+    }
+    const buttons = views.map(([name], index) => element("button",
+      { type: "button", click: () => choose(index) }, name));
+    const code = element("pre", { tabindex: 0 });
+    function choose(index) {
+      const [name, text, lines] = views[index];
+      code.setAttribute("aria-label", name);
+      code.replaceChildren(...numbered(text, lines, name === "TIR" ? line : null));
+      buttons.forEach((button, at) => button.setAttribute("aria-pressed", at === index));
+    }
+    place.replaceChildren(element("div", { class: "controls" }, buttons), code);
+    choose(0);
+    // Only the text scrolls: what is above it stays in sight.
+    const wanted = code.querySelector(".wanted");
+    if (wanted) code.scrollTop = wanted.offsetTop - code.clientHeight / 3;
+  }).catch((error) => {
+    place.replaceChildren(element("p", { class: "note" },
+      `Texts are not shown: this browser cannot unpack them (${error.message}).`));
+  });
+  return place;
+}
+
+function numbered(text, marked, wanted) {
+  return text.split("\n").map((content, index) => {
+    const state = index + 1 === wanted ? "found wanted" : marked.has(index + 1) ? "found" : null;
+    return element("span", { class: ["line", state].filter(Boolean).join(" ") },
+      `${content || " "}\n`);
+  });
+}
+
+dialog.addEventListener("close", () => {
+  // An address without a kernel, and no jump to the top of the page.
+  if (location.hash.startsWith("#k")) history.replaceState(null, "", "#");
+});
+dialog.addEventListener("click", (event) => {
+  // Beside the dialog's content is its backdrop.
+  if (event.target === dialog) dialog.close();
+});
+addEventListener("hashchange", openAddress);

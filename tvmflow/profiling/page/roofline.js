@@ -1,0 +1,123 @@
+// The roofline: each kernel's rate over its intensity, under what the device reaches.
+
+const ROOM = { left: 58, right: 16, top: 16, bottom: 44 };
+
+/** Decades around values, for both profiles the same. */
+function decades(values) {
+  const known = values.filter((value) => value > 0);
+  if (!known.length) return [0, 1];
+  const low = Math.floor(Math.log10(Math.min(...known) * 0.8));
+  return [low, Math.max(low + 1, Math.ceil(Math.log10(Math.max(...known) * 1.3)))];
+}
+
+function arithmeticCeilings({ ceilings }) {
+  if (!ceilings) return [];
+  const { fp32_gflops, fp16_gflops, int8_gops } = ceilings;
+  return [["fp32", fp32_gflops, "GFLOP/s"], ["fp16", fp16_gflops, "GFLOP/s"],
+    ["int8", int8_gops, "GOP/s"]].filter(([, rate]) => rate);
+}
+
+function memoryCeilings({ ceilings }) {
+  if (!ceilings) return [];
+  return [["copy", ceilings.copy_gbps], ["texture", ceilings.texture_gbps]]
+    .filter(([, rate]) => rate);
+}
+
+function onRoofline(kernel) {
+  return kernel.intensity > 0 && kernel.gflops > 0;
+}
+
+const pointed = profiles.flatMap((profile) => profile.kernels.filter(onRoofline));
+const ridges = profiles.flatMap((profile) => arithmeticCeilings(profile).flatMap(
+  ([, rate]) => memoryCeilings(profile).map(([, speed]) => rate / speed)));
+const INTENSITIES = decades([...pointed.map((kernel) => kernel.intensity), ...ridges]);
+const RATES = decades([...pointed.map((kernel) => kernel.gflops),
+  ...profiles.flatMap((profile) => arithmeticCeilings(profile).map(([, rate]) => rate))]);
+
+function rooflineChart(profile, width) {
+  const height = Math.round(Math.min(440, Math.max(300, width * 0.62)));
+  const wide = width - ROOM.left - ROOM.right;
+  const high = height - ROOM.top - ROOM.bottom;
+  const x = (value) =>
+    ROOM.left + ((Math.log10(value) - INTENSITIES[0]) / (INTENSITIES[1] - INTENSITIES[0])) * wide;
+  const y = (value) =>
+    ROOM.top + high - ((Math.log10(value) - RATES[0]) / (RATES[1] - RATES[0])) * high;
+  const scale = { x, y, width, height, wide, high };
+  const points = profile.kernels.filter(onRoofline).sort((a, b) => b.median_us - a.median_us);
+  const slowest = Math.max(...points.map((kernel) => kernel.median_us), 1);
+  const circles = points.map((kernel) => shape("circle", {
+    ...mark(kernel, kernelHint(kernel)),
+    cx: x(kernel.intensity).toFixed(1),
+    cy: y(kernel.gflops).toFixed(1),
+    r: (3 + 11 * Math.sqrt(kernel.median_us / slowest)).toFixed(1),
+  }));
+  const label = `Roofline${comparing ? `, ${profile.sideName}` : ""}: ${points.length} kernels`;
+  const { lines, names } = ceilingLines(profile, scale);
+  return chart(label, width, height, rooflineAxes(scale), lines, circles, names);
+}
+
+function rooflineAxes({ x, y, width, height, wide, high }) {
+  const parts = [];
+  for (let power = INTENSITIES[0]; power <= INTENSITIES[1]; power++) {
+    const at = x(10 ** power).toFixed(1);
+    parts.push(shape("line", { x1: at, x2: at, y1: ROOM.top, y2: ROOM.top + high, class: "grid" }));
+    parts.push(shape("text", { x: at, y: ROOM.top + high + 16, class: "middle" },
+      number(10 ** power)));
+  }
+  for (let power = RATES[0]; power <= RATES[1]; power++) {
+    const at = y(10 ** power).toFixed(1);
+    parts.push(shape("line",
+      { x1: ROOM.left, x2: ROOM.left + wide, y1: at, y2: at, class: "grid" }));
+    parts.push(shape("text", { x: ROOM.left - 6, y: Number(at) + 4, class: "end" },
+      number(10 ** power)));
+  }
+  const turned = `translate(14 ${ROOM.top + high / 2}) rotate(-90)`;
+  parts.push(shape("text", { x: ROOM.left + wide / 2, y: height - 6, class: "middle" },
+    "intensity, operations for a byte"));
+  parts.push(shape("text", { transform: turned, class: "middle" }, "GFLOP/s"));
+  return parts;
+}
+
+function ceilingLines(profile, { x, y, width, wide, high }) {
+  const memory = memoryCeilings(profile).sort((a, b) => b[1] - a[1]);
+  const arithmetic = arithmeticCeilings(profile).sort((a, b) => b[1] - a[1]);
+  const lines = [];
+  const names = [];
+  if (!memory.length) return { lines, names };
+  const [least, most] = [10 ** INTENSITIES[0], 10 ** INTENSITIES[1]];
+  const line = (x1, y1, x2, y2) => lines.push(shape("line", {
+    x1: x(x1).toFixed(1), y1: y(y1).toFixed(1), x2: x(x2).toFixed(1), y2: y(y2).toFixed(1),
+    class: "ceiling",
+  }));
+  const angle = (-Math.atan2(high / (RATES[1] - RATES[0]), wide / (INTENSITIES[1] - INTENSITIES[0]))
+    * 180) / Math.PI;
+  for (const [rank, [name, speed]] of memory.entries()) {
+    const begin = Math.max(least, 10 ** RATES[0] / speed);
+    const end = Math.min(most, arithmetic[0][1] / speed);
+    if (end <= begin) continue;
+    line(begin, begin * speed, end, end * speed);
+    // The upper line's name stands above it, the lower one's below.
+    const at = `translate(${x(begin * 1.25)} ${y(begin * 1.25 * speed)}) rotate(${angle})`;
+    names.push(shape("text", { transform: at, dy: rank ? 13 : -5, class: "halo" },
+      `${name} ${number(speed)} GB/s`));
+  }
+  let free = -Infinity;
+  for (const [name, rate, unit] of arithmetic) {
+    line(Math.max(least, rate / memory[0][1]), rate, most, rate);
+    const beside = Math.max(y(rate) - 5, free + 13);
+    free = beside;
+    names.push(shape("text", { x: width - ROOM.right - 4, y: beside, class: "end halo" },
+      `${name} ${number(rate)} ${unit}`));
+  }
+  return { lines, names };
+}
+
+/** What the chart does not show, as a sentence. */
+function rooflineNote(profile) {
+  const hidden = profile.kernels.filter((kernel) => !onRoofline(kernel)).length;
+  const without = hidden ? ` Not shown: ${hidden} without arithmetic or without counts.` : "";
+  const lines = profile.ceilings
+    ? "Lines: what this device reached in kernels that do one thing only."
+    : "The device's ceilings were not measured.";
+  return element("p", { class: "note" }, `Each point is a launch, as large as its time. ${lines}${without}`);
+}

@@ -1,0 +1,96 @@
+"""The page of a profile: its records as JSON, and a script that draws them.
+
+Texts of kernels are most of what a profile holds and are looked at one at a time: they are
+compressed, and unpacked by the browser when the first of them is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import zlib
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ...deploy.files import publish, staging
+from ..compare import pair
+from ..record import Profile
+
+#: In this order: the first ones define what the others use.
+_SCRIPTS = (
+    "base",
+    "model",
+    "roofline",
+    "layers",
+    "timeline",
+    "table",
+    "findings",
+    "kernel",
+    "compare",
+    "main",
+)
+
+
+def write_page(
+    path: str | os.PathLike[str], profile: Profile, before: Profile | None = None
+) -> None:
+    """Write the page of a profile, or of two that are compared.
+
+    Raises
+    ------
+    ArtifactError
+        If it cannot be written.
+    """
+    final = Path(path)
+    with staging(final) as stage:
+        page = stage / "page.html"
+        page.write_text(page_text(profile, before), encoding="utf-8")
+        publish({page: final})
+
+
+def page_text(profile: Profile, before: Profile | None = None) -> str:
+    """The page itself.
+
+    Parameters
+    ----------
+    profile
+        What is shown.
+    before
+        An earlier profile, or one on another device, that is shown beside it.
+    """
+    profiles = [profile] if before is None else [before, profile]
+    contents = [one.to_json() for one in profiles]
+    texts = [{"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents]
+    pairs = [] if before is None else [asdict(one) for one in pair(before, profile)]
+    script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{script}}})();\n'
+    style = _asset("style.css")
+    return Template(_asset("page.html")).substitute(
+        # Names in a profile come from whoever made the network: no text becomes a script.
+        policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
+        title=f"Profile of {escape(profile.module.name)}",
+        style=style,
+        data=_json({"profiles": contents, "pairs": pairs}),
+        texts=base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode(),
+        script=script,
+    )
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _json(content: Any) -> str:
+    """JSON that no element of HTML begins or ends in."""
+    compact = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return compact.replace("<", "\\u003c")
