@@ -31,12 +31,14 @@ function part(value, whole) {
   return whole ? value / whole : null;
 }
 
+// Made once: a page has thousands of numbers.
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const THREE_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
 /** Three digits or all before the point, grouped: 0.0123, 4.56, 12,345. */
 function number(value) {
   if (value === null || value === undefined) return NONE;
-  const whole = Math.abs(value) >= 100;
-  const options = whole ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 };
-  return value.toLocaleString("en", options);
+  return (Math.abs(value) >= 100 ? WHOLE : THREE_DIGITS).format(value);
 }
 
 function percent(share) {

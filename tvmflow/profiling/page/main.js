@@ -26,19 +26,18 @@ function summary(profile) {
         flops ? `${number(part(flops / 1e3, profile.kernels_us))} GFLOP/s over the kernels` : null),
       facet("memory", bytes(profile.weights_bytes), `weights; ${bytes(peak)} more at most`)),
     stacked("Time by what holds kernels back", boundTimes(kernels)),
-    stacked("First call", [["load", "load_ms", 5], ["build", "build_ms", 1],
-      ["upload", "upload_ms", 3], ["run", "run_ms", 2]]
-      .map(([name, key, colour]) => ({ name, colour, us: (profile.first_call[key] ?? 0) * 1e3 }))),
+    stacked("First call", ["load", "build", "upload", "run"].map((name, rank) => (
+      { name, colour: `shade${rank}`, us: (profile.first_call[`${name}_ms`] ?? 0) * 1e3 }))),
     profile.notes.length
       ? element("ul", { class: "notes" }, profile.notes.map((note) => element("li", {}, note)))
       : null);
 }
 
 function boundTimes(kernels) {
-  const times = Object.entries(BOUNDS).map(([name, colour]) => ({ name, colour,
+  const times = Object.entries(BOUNDS).map(([name, colour]) => ({ name, colour: `colour${colour}`,
     us: sum(kernels.filter((k) => k.bound === name).map((k) => k.median_us)) }));
   const rest = sum(kernels.filter((k) => k.bound === null).map((k) => k.median_us));
-  return [...times, { name: "not counted", colour: 0, us: rest }];
+  return [...times, { name: "not counted", colour: "colour0", us: rest }];
 }
 
 /** Parts of a whole in one bar, each named below with its time. */
@@ -46,12 +45,12 @@ function stacked(title, all) {
   const parts = all.filter((part) => part.us > 0);
   const total = sum(parts.map((part) => part.us));
   const pieces = parts.map((part) => {
-    const piece = element("i", { class: `colour${part.colour}`,
+    const piece = element("i", { class: part.colour,
       "data-tip": `${part.name}: ${microseconds(part.us)}, ${percent(part.us / total)}` });
     piece.style.flexGrow = part.us / total;
     return piece;
   });
-  const names = parts.map((part) => element("li", { class: `colour${part.colour}` }, element("i"),
+  const names = parts.map((part) => element("li", { class: part.colour }, element("i"),
     `${part.name} ${microseconds(part.us)}, ${percent(part.us / total)}`));
   return element("figure", { class: "stacked" },
     element("figcaption", { class: "note" }, `${title}: ${microseconds(total)}`),
