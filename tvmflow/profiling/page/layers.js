@@ -82,11 +82,14 @@ function tile({ item, x, y, width, height }) {
     shape("text", { x: x + 6, y: y + 15 + 14 * row, class: "inside" }, line))];
 }
 
-/** The first node's name, or as much of its end as so many pixels hold: paths differ there. */
+/** The first node's name without its operator, or as much of both its ends as pixels hold. */
 function shortName(kernel, width) {
-  const label = kernel.nodes[0] ?? kernel.function;
+  const name = kernel.nodes[0] ?? kernel.function;
+  const label = name.replace(/(.)\/[A-Z]\w*$/, "$1");
   const letters = Math.floor(width / LETTER);
-  return label.length <= letters ? label : `…${label.slice(label.length - letters + 1)}`;
+  if (label.length <= letters) return label;
+  const end = Math.ceil((letters - 1) / 2);
+  return `${label.slice(0, letters - 1 - end)}…${label.slice(label.length - end)}`;
 }
 
 /** Bars with names, as links: by time, or in the order of launches. */

@@ -1,13 +1,13 @@
 // The roofline: each kernel's rate over its intensity, under what the device reaches.
 
-const ROOM = { left: 58, right: 16, top: 16, bottom: 44 };
+const ROOM = { left: 58, right: 24, top: 16, bottom: 44 };
 
-/** Decades around values, for both profiles the same. */
+/** Powers of ten around values, for both profiles the same; two decades at least. */
 function decades(values) {
   const known = values.filter((value) => value > 0);
-  if (!known.length) return [0, 1];
-  const low = Math.floor(Math.log10(Math.min(...known) * 0.8));
-  return [low, Math.max(low + 1, Math.ceil(Math.log10(Math.max(...known) * 1.3)))];
+  if (!known.length) return [0, 2];
+  const low = Math.log10(Math.min(...known) * 0.6);
+  return [low, Math.max(low + 2, Math.log10(Math.max(...known) * 1.7))];
 }
 
 function arithmeticCeilings({ ceilings }) {
@@ -58,13 +58,13 @@ function rooflineChart(profile, width) {
 
 function rooflineAxes({ x, y, width, height, wide, high }) {
   const parts = [];
-  for (let power = INTENSITIES[0]; power <= INTENSITIES[1]; power++) {
+  for (let power = Math.ceil(INTENSITIES[0]); power <= INTENSITIES[1]; power++) {
     const at = x(10 ** power).toFixed(1);
     parts.push(shape("line", { x1: at, x2: at, y1: ROOM.top, y2: ROOM.top + high, class: "grid" }));
     parts.push(shape("text", { x: at, y: ROOM.top + high + 16, class: "middle" },
       number(10 ** power)));
   }
-  for (let power = RATES[0]; power <= RATES[1]; power++) {
+  for (let power = Math.ceil(RATES[0]); power <= RATES[1]; power++) {
     const at = y(10 ** power).toFixed(1);
     parts.push(shape("line",
       { x1: ROOM.left, x2: ROOM.left + wide, y1: at, y2: at, class: "grid" }));

@@ -92,7 +92,7 @@ function kernelTable(profile) {
     { title: "kernel", text: true, value: (k) => k.name, show: kernelCell },
     { title: "family", text: true, value: (k) => k.family, show: (k) =>
       element("span", { class: `dot ${colourOf(k)}`, "data-kernel": k.id }, element("i"), k.family) },
-    { title: "held back by", text: true, value: (k) => k.bound, show: (k) => k.bound ?? NONE },
+    { title: "bound", hint: "What holds it back", text: true, value: (k) => k.bound, show: (k) => k.bound ?? NONE },
     plain("time, µs", "median_us", "Median"),
     { title: "share", hint: "Of the kernels' sum", value: (k) => k.share,
       show: (k) => gauge(part(k.share, most), percent(k.share)) },
@@ -103,7 +103,7 @@ function kernelTable(profile) {
     plain("GFLOP/s", "gflops"),
     plain("GB/s", "gbps"),
     plain("FLOP/B", "intensity", "Operations for a byte"),
-    { title: "of the roofline", hint: "Part of what the lower ceiling allows",
+    { title: "roofline", hint: "Part of what the lower ceiling allows",
       value: (k) => k.roofline_share, show: (k) => gauge(k.roofline_share, percent(k.roofline_share)) },
     { title: "findings", value: (k) => k.findings.length,
       show: (k) => (k.findings.length ? String(k.findings.length) : "") },
