@@ -48,6 +48,34 @@ def test_a_trace_that_cannot_be_written_is_said_first(cli, compiled, monkeypatch
     cli("profile", compiled, "--trace", where).refused("Writing", "failed", "Remedy")
 
 
+def test_a_page_is_written_of_one_profile_or_two(cli, compiled, tmp_path):
+    result = cli("profile", compiled, "--runs", "1", "--html", "one.html", "--json")
+    assert result.status == 0, result.stderr
+    assert "Wrote one.html" in result.stderr
+    (tmp_path / "before.json").write_text(result.stdout)
+    kernel = from_json(result.json).kernels[0].name
+    assert kernel in (tmp_path / "one.html").read_text()
+    # A profile is shown again without a device.
+    shown = cli("profile", "before.json", "--html", "two.html", "--compare", "before.json")
+    assert shown.status == 0, shown.stderr
+    assert "launches a run" in shown.stdout
+    page = (tmp_path / "two.html").read_text()
+    assert '"pairs":[{' in page
+    assert page.count(f'"name":"{kernel}"') == 2
+
+
+def test_pages_that_cannot_be_made_are_refused_first(cli, compiled, tmp_path, monkeypatch):
+    monkeypatch.setattr("tvmflow.profiling.measure.benchmark", None)
+    assert cli("profile", compiled, "--compare", "before.json").status == 2
+    cli("profile", compiled, "--html", "no/such/page.html").refused("does not exist", "Remedy")
+    page = ("profile", compiled, "--html", "page.html", "--compare")
+    cli(*page, "before.json").refused("Reading the profile before.json failed", "Remedy")
+    (tmp_path / "other.json").write_text("[]")
+    cli(*page, "other.json").refused("a profile was expected", "Remedy")
+    cli("profile", "other.json").refused("a profile was expected", "Remedy")
+    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
+
+
 def test_bad_requests(cli, compiled, tmp_path):
     cli("profile", "none.so").refused("there is no such file", "Remedy")
     cli("profile", compiled, "--device-index", "9").refused("there is no llvm device 9", "Remedy")

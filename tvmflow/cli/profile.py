@@ -34,6 +34,12 @@ EXAMPLES = """
   tvmflow profile net.so --trace trace.json
       a timeline for ui.perfetto.dev or chrome://tracing
   tvmflow profile net.so --json > before.json
+  tvmflow profile net.so --html report.html
+      a page: roofline, time by layer, timeline and memory, kernels with their code
+  tvmflow profile net.so --html report.html --compare before.json
+      two profiles side by side
+  tvmflow profile phone.json --html phone.html
+      nothing is measured: the page of a profile of another machine
 """
 
 _MAX_ROWS = 200
@@ -46,6 +52,18 @@ def profile_module(
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="TRACE.json", help="Write a timeline of a run."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="REPORT.html", help="Write a page with all of it."),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            metavar="BEFORE.json",
+            help="On that page, show the profile that --json printed earlier beside this one.",
+        ),
     ] = None,
     fresh_ceilings: Annotated[
         bool,
@@ -66,25 +84,39 @@ def profile_module(
 
     Operations and bytes are counted in the code that was generated. Ceilings are measured on this
     device by kernels that do one thing only, once; then they are kept in the cache folder.
+
+    In the place of a module, a profile that --json printed (FILE.json) is shown again.
     """
+    if compare is not None and html is None:
+        raise typer.BadParameter("--compare goes with --html.")
     from .. import load
     from ..deploy.files import publish, staging
     from ..profiling.measure import profile
+    from ..profiling.page.write import page_text
+    from ..profiling.record import read_profile
     from ..profiling.trace import trace as trace_of
     from .arrays import choose_inputs
 
     with ExitStack() as stack:
         # What cannot be written is said before minutes of measuring.
-        stage = stack.enter_context(staging(trace)) if trace is not None else None
-        network = load(module, device=device_index)
-        stack.callback(network.close)
-        values = choose_inputs(inputs, random_seed, network.inputs)
-        found = profile(network, values, runs=runs, fresh_ceilings=fresh_ceilings)
-        if trace is not None and stage is not None:
-            written = stage / trace.name
-            written.write_text(json.dumps(trace_of(found), ensure_ascii=False), encoding="utf-8")
-            publish({written: trace})
-            note_file(trace)
+        stages = {path: stack.enter_context(staging(path)) for path in (trace, html) if path}
+        before = None if compare is None else read_profile(compare)
+        if module.suffix == ".json":
+            found = read_profile(module)
+        else:
+            network = load(module, device=device_index)
+            stack.callback(network.close)
+            values = choose_inputs(inputs, random_seed, network.inputs)
+            found = profile(network, values, runs=runs, fresh_ceilings=fresh_ceilings)
+        for path, stage in stages.items():
+            if path == html:
+                text = page_text(found, before)
+            else:
+                text = json.dumps(trace_of(found), ensure_ascii=False)
+            written = stage / path.name
+            written.write_text(text, encoding="utf-8")
+            publish({written: path})
+            note_file(path)
     if as_json:
         print_json(found.to_json())
         return
