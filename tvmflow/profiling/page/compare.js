@@ -31,7 +31,7 @@ function comparisonTable() {
     label: "comparison",
     columns: [
       { title: "nodes", text: true, value: (row) => row.label,
-        show: (row) => element("div", { class: "two" }, row.label) },
+        show: (row) => element("div", { class: "two" }, element("span", {}, row.label)) },
       links("old"), links("now"),
       time("before, µs", "old"), time("after, µs", "now"),
       { title: "change, µs", hint: "After less before; sorts by size, whichever way it goes",
