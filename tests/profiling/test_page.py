@@ -42,6 +42,14 @@ def texts(page, selector):
     )
 
 
+def wait_for(page, condition):
+    """Addresses, dialogs and unpacked texts change a moment later."""
+    page.run(
+        "new Promise(done => { const look = () => "
+        f"{condition} ? done() : setTimeout(look, 10); look(); }})"
+    )
+
+
 def column(page, number):
     return texts(page, f"#kernels tbody td:nth-child({number})")
 
@@ -156,13 +164,9 @@ def test_a_finding_opens_its_line(show):
     index, finding = next((i, f) for i, f in enumerate(PROFILE.findings) if f.line == 8)
     kernel = PROFILE.kernels[index]
     page.click(f"#findings a[href='#k0.{index}.8']")
-    assert page.run("document.getElementById('kernel').open")
-    assert texts(page, "#kernel-name") == [kernel.name]
     # The texts are unpacked meanwhile.
-    page.run(
-        "new Promise(done => { const look = () => "
-        "document.querySelector('pre') ? done() : setTimeout(look, 10); look(); })"
-    )
+    wait_for(page, "document.querySelector('#kernel[open] pre')")
+    assert texts(page, "#kernel-name") == [kernel.name]
     lines = PROFILE.tir[kernel.function].splitlines()
     assert texts(page, "#kernel .wanted") == [lines[7] + "\n"]
     assert texts(page, "#kernel pre") == ["\n".join(lines) + "\n"]
@@ -170,8 +174,7 @@ def test_a_finding_opens_its_line(show):
     page.click("#kernel button:nth-of-type(2)")
     assert texts(page, "#kernel pre") == [PROFILE.sources[kernel.name] + "\n"]
     page.press("Escape")
-    assert not page.run("document.getElementById('kernel').open")
-    assert page.run("location.hash") == ""
+    wait_for(page, "!document.getElementById('kernel').open && location.hash === ''")
 
 
 @browser_test
@@ -188,6 +191,7 @@ def test_charts_obey_the_keyboard(show):
     # The same kernel is marked in every drawing.
     assert count(page, "#roofline .same") == 1
     page.press("Enter")
+    wait_for(page, "document.querySelector('#kernel[open]')")
     assert texts(page, "#kernel-name") == [PROFILE.kernels[1].name]
 
 
@@ -275,6 +279,7 @@ def test_two_profiles_side_by_side(show):
              "(document.querySelector('#comparison select'))")  # fmt: skip
     assert len(texts(page, "#comparison td:nth-child(1)")) == 10
     page.click("#comparison tbody tr:not([hidden]) a")
+    wait_for(page, "document.querySelector('#kernel[open]')")
     assert page.run("location.hash.startsWith('#k1.')")
 
 
