@@ -7,7 +7,6 @@ import numpy as np
 from tvmflow.profiling.record import (
     BOUNDS,
     FINDING_KINDS,
-    Access,
     Ceilings,
     DeviceFacts,
     Finding,
@@ -92,8 +91,8 @@ def _finding(kernel: str, kind: str, number: int) -> Finding:
     return Finding(
         kernel=kernel,
         kind=kind,
-        access=Access("lv<0>", "[n, c * 4 + lane, y, x]") if number % 2 else None,
-        line=number % 30 + 1 if number % 3 else None,
+        access="lv<0>[n, c * 4 + lane, y, x]" if number % 2 else "",
+        line=number % 30 + 1 if number % 3 else 0,
         cost={("bytes", "cycles", "lanes")[number % 3]: 1000.0 * (number + 1)},
         share=(number % 10) / 10,
         sentence=f"Adjacent work-items are {number} elements apart & each moves a line.",

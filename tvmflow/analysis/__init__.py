@@ -5,9 +5,9 @@ Every analysis is a function of a scheduled primary function and a target.
 
 from __future__ import annotations
 
+from ..profiling.record import Finding
 from .coalescing import Access, coalescing
 from .divergence import Divergence, divergence
-from .finding import Finding
 from .fusion import Fusion, fusion, fusion_findings
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import Kernel, kernels_of

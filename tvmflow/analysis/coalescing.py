@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
 from .evaluate import UnknownError
-from .finding import Finding
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -85,7 +85,7 @@ def _access(kernel: Kernel, site: Site, target: TargetSpec) -> Access:
     stride: int | None = None
     exact = count.exact
     try:
-        waves = waves_at(kernel, site.place, hardware.wave, site.indices)
+        waves = waves_at(kernel, site.place, hardware.wave, site.indices, site.lanes)
         places = waves.compute(site.indices[0], site.lanes) * element
         lines, least = 0.0, 0.0
         # Elements that are apart are instructions of their own.

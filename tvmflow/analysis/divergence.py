@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import executions
 from .evaluate import UnknownError, variables
-from .finding import Finding
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Branch, tirx_text

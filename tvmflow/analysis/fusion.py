@@ -20,8 +20,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
 from ..graph.rewriter import shape_of
+from ..profiling.record import Finding
 from ..texture.signatures import called_function
-from .finding import Finding
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ import tvm_ffi
 from numpy.typing import NDArray
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
 from .evaluate import Array, UnknownError, variables
-from .finding import Finding
 from .hardware import Hardware, hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -172,7 +172,7 @@ def _bank_access(kernel: Kernel, site: Site, hardware: Hardware) -> BankAccess:
     count = instructions(kernel, site)
     cycles, least, degree, exact = 0.0, 0.0, 1, False
     try:
-        waves = waves_at(kernel, site.place, hardware.wave, site.indices)
+        waves = waves_at(kernel, site.place, hardware.wave, site.indices, site.lanes)
         places = waves.compute(site.indices[0], site.lanes) * site.element_bytes
         for part in np.split(places, 1 if site.is_contiguous else site.lanes, axis=2):
             words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)

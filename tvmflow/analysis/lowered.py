@@ -9,9 +9,10 @@ from typing import Any
 
 from tvm import IRModule, tirx
 
+from ..profiling.stored import tir_text
 from ..standalone.kernels import split_kernels
 from ..target import TargetSpec
-from .finding import line_of
+from .lines import line_of
 from .sites import Branch, Collector, Site
 
 _AXES = ("x", "y", "z")
@@ -30,7 +31,7 @@ class Kernel:
     @cached_property
     def text(self) -> str:
         """The scheduled primary function as TVMScript, which lines refer to."""
-        return str(self.source.script())
+        return tir_text(self.source)
 
     @cached_property
     def _collected(self) -> Collector:

@@ -16,8 +16,8 @@ from math import ceil
 
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
-from .finding import Finding
 from .hardware import hardware_of
 from .local_memory import local_bytes
 from .lowered import Kernel, kernels_of

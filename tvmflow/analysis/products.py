@@ -21,9 +21,9 @@ from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
 from ..dot_products import NAME as DOT
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .evaluate import variables
-from .finding import Finding
 from .lowered import Kernel, kernels_of
 
 #: Pairs of bytes that a dot product multiplies.

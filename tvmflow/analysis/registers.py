@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 import tvm_ffi
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .evaluate import variables
-from .finding import Finding
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site

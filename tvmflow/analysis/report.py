@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .coalescing import coalescing_findings
 from .divergence import divergence_findings
-from .finding import Finding
 from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, kernels_of
 from .occupancy import occupancy_findings

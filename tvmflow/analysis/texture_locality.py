@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
 from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all, variables
-from .finding import Finding
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site

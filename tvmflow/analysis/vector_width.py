@@ -22,10 +22,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
+from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
 from .evaluate import variables
-from .finding import Finding
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site

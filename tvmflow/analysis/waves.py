@@ -18,7 +18,7 @@ from .evaluate import Array, digits, evaluate, evaluate_all, variables
 from .lowered import Kernel
 from .sites import Place
 
-#: Work-items that are looked at, at most; of more waves, some are drawn.
+#: Elements that are looked at, at most; of more waves, some are drawn.
 LIMIT = 1 << 17
 
 
@@ -42,13 +42,15 @@ class Waves:
         return whole.reshape(*self.active.shape, lanes)
 
 
-def waves_at(kernel: Kernel, place: Place, wave: int, used: Sequence[Any]) -> Waves:
+def waves_at(kernel: Kernel, place: Place, wave: int, used: Sequence[Any], lanes: int = 1) -> Waves:
     """Waves that reach a place, with what the expressions ``used`` depend on.
 
     Parameters
     ----------
     wave
         Work-items that run together.
+    lanes
+        Elements that each of them accesses.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def waves_at(kernel: Kernel, place: Place, wave: int, used: Sequence[Any]) -> Wa
     size = kernel.group_size
     padded = ceil(size / wave) * wave
     points = prod(extent for _, extent in axes)
-    kept = max(1, LIMIT // padded)
+    kept = max(1, LIMIT // (padded * lanes))
     numbers = np.arange(points)
     if points > kept:
         numbers = np.random.default_rng(0).integers(0, points, kept)

@@ -153,30 +153,24 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Access:
-    """An access to memory, as the TIR has it."""
-
-    buffer: str
-    #: ``[n, c * 4 + lane, y, x]``.
-    index: str
-
-
-@dataclass(frozen=True)
 class Finding:
-    """Something in a kernel that costs time."""
+    """Something in a kernel that costs time and might be changed."""
 
-    #: Name of the kernel, of all its launches; of a fusion, the one that writes the tensor.
+    #: Name of the kernel, of all its launches; of a fusion, the one that reads the tensor.
     kernel: str
     #: One of :data:`FINDING_KINDS`.
     kind: str
-    access: Access | None
-    #: Line of the function's TIR, from 1.
-    line: int | None
-    #: ``{"bytes": …}``, ``{"cycles": …}`` or ``{"lanes": …}``: what is spent in vain.
-    cost: dict[str, float]
-    #: Of the kernel's traffic or lanes, 0 to 1.
+    #: Buffer and index, or condition, as TVMScript.
+    access: str
+    #: Line in the text of the scheduled primary function, from 1; 0 where there is none.
+    line: int
+    #: What it costs in one run of the kernel, by unit: ``bytes``, ``cycles`` or ``lanes``.
+    cost: Mapping[str, float]
+    #: Of the kernel's traffic, cycles or lanes, from 0 to 1.
     share: float
+    #: What is the case, with numbers.
     sentence: str
+    #: What to try.
     remedy: str
 
 
@@ -211,6 +205,11 @@ class Profile:
     def kernels_ms(self) -> float:
         """Sum of the kernels' medians."""
         return sum(kernel.median_us for kernel in self.kernels) / 1e3
+
+    def worth_us(self, finding: Finding) -> float:
+        """What a finding may be worth at most: its share of its kernel's launches."""
+        launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
+        return finding.share * sum(kernel.median_us for kernel in launches)
 
     def to_json(self) -> dict[str, Any]:
         """The same as what JSON has; tuples are lists."""
@@ -256,7 +255,7 @@ def from_json(content: Mapping[str, Any]) -> Profile:
         whole=_make(Spread, content["whole"]),
         memory=tuple(_make(MemoryStep, step) for step in content["memory"]),
         kernels=tuple(_make(Kernel, kernel) for kernel in content["kernels"]),
-        findings=tuple(_finding(finding) for finding in content["findings"]),
+        findings=tuple(_make(Finding, finding) for finding in content["findings"]),
         notes=tuple(content["notes"]),
         **rest,
     )
@@ -291,8 +290,3 @@ _Record = TypeVar("_Record")
 def _make(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
     """A record of plain fields; JSON has no tuples."""
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-
-
-def _finding(values: Mapping[str, Any]) -> Finding:
-    access = values["access"]
-    return _make(Finding, {**values, "access": None if access is None else _make(Access, access)})

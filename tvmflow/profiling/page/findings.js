@@ -12,17 +12,16 @@ function launchesOf(profile, finding) {
 function costText(finding) {
   const costs = Object.entries(finding.cost).map(([unit, count]) =>
     unit === "bytes" ? bytes(count) : `${number(count)} ${unit}`);
-  const of = finding.cost.lanes === undefined ? "traffic" : "lanes";
+  const of = finding.cost.bytes === undefined ? Object.keys(finding.cost)[0] : "traffic";
   const share = finding.share ? `${percent(finding.share)} of the kernel's ${of}` : null;
   return [...costs, share].filter(Boolean).join(", ");
 }
 
 /** One finding; `kernel` is the launch that its links open, and null where it is shown alone. */
 function findingItem(finding, kernel, named) {
-  const line = finding.line !== null && kernel
+  const line = finding.line && kernel
     ? element("a", { href: `#k${kernel.id}.${finding.line}` }, `line ${finding.line}`) : null;
-  const access = finding.access
-    ? element("code", {}, `${finding.access.buffer}${finding.access.index}`) : null;
+  const access = finding.access ? element("code", {}, finding.access) : null;
   const name = !named ? null : kernel
     ? element("a", { class: "of", href: `#k${kernel.id}` }, finding.kernel)
     : element("span", { class: "of" }, finding.kernel);

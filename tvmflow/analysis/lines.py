@@ -1,33 +1,8 @@
-"""What an analysis tells about a kernel, where, at which cost, and what to try."""
+"""Where in the text of a primary function a finding is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something in a kernel that costs time and might be changed."""
-
-    #: Name of the kernel.
-    kernel: str
-    #: Which analysis found it, ``coalescing`` for example.
-    kind: str
-    #: Buffer and index, or condition, as TVMScript.
-    access: str
-    #: Line in the text of the scheduled primary function, from 1; 0 where there is none.
-    line: int
-    #: What it costs in one run of the kernel, by unit: ``bytes``, ``cycles`` or ``lanes``.
-    cost: Mapping[str, float]
-    #: Of the kernel's traffic, cycles or lanes, from 0 to 1.
-    share: float
-    #: What is the case, with numbers.
-    sentence: str
-    #: What to try.
-    remedy: str
-
 
 _DECLARES = ("T.reads", "T.writes", "T.match_buffer", "def ")
 
