@@ -106,7 +106,7 @@ def profile_module(
         else:
             network = load(module, device=device_index)
             stack.callback(network.close)
-            values = choose_inputs(inputs, random_seed, network.inputs)
+            values = choose_inputs(inputs, random_seed, network)
             found = profile(network, values, runs=runs, fresh_ceilings=fresh_ceilings)
         for path, stage in stages.items():
             if path == html:

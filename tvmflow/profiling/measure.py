@@ -85,7 +85,7 @@ def profile(
             closed.close()
     if runs < 1:
         raise InputError(f"Measuring {runs} runs is not possible.", remedy="Give at least one run.")
-    values = dict(inputs) if inputs is not None else random_inputs(module.inputs, seed)
+    values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     timing = benchmark(module, values, runs=runs, warmup=2)
     times = module.profile(values, runs=runs)
     upload_ms = module.upload_ms
