@@ -13,12 +13,16 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from browser import no_browser
 from cuda_host import missing as no_cuda_host
 from oclgrind import Oclgrind
+
+if TYPE_CHECKING:
+    from tvmflow.profiling.record import Ceilings
 
 #: A function that says why the machine lacks something, or `None` when it is there.
 Reason = Callable[[], "str | None"]
@@ -171,3 +175,15 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture
+def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
+    """Ceilings of every device: measuring them takes seconds, and has tests of its own."""
+    from tvmflow.profiling import ceilings
+    from tvmflow.profiling.record import Ceilings
+
+    known = Ceilings(10.0, 100.0, 0.001, texture_gbps=3.0, int8_gops=400.0)
+    monkeypatch.setattr(ceilings._Device, "measure", lambda self: known)
+    monkeypatch.setattr(ceilings, "_kept_at", lambda info: None)
+    return known

@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from profiles import synthetic_profile
 
-from tvmflow.profiling import ceilings
-from tvmflow.profiling.record import Ceilings, from_json
+from tvmflow.profiling.record import from_json
 
-
-@pytest.fixture(autouse=True)
-def _known_ceilings(monkeypatch):
-    measured = Ceilings(10.0, 100.0, 0.001, int8_gops=400.0)
-    monkeypatch.setattr(ceilings._Device, "measure", lambda self: measured)
-    monkeypatch.setattr(ceilings, "_kept_at", lambda info: None)
+pytestmark = pytest.mark.usefixtures("known_ceilings")
 
 
 def test_a_table_for_people(cli, compiled):
@@ -31,6 +26,23 @@ def test_json_is_a_profile(cli, compiled):
     profile = from_json(result.json)
     assert profile.runs == 3
     assert all(kernel.flops is not None for kernel in profile.kernels)
+
+
+def test_findings_are_printed_the_largest_first(cli, tmp_path):
+    profile = synthetic_profile(kernels=14)
+    (tmp_path / "net.json").write_text(json.dumps(profile.to_json()))
+    printed = " ".join(cli("profile", "net.json").stdout.split())
+    assert "14 findings, 10 that may save most" in printed
+    largest = max(profile.findings, key=profile.worth_us)
+    section = printed.split("10 that may save most")[1]
+    assert section.strip().startswith(f"{largest.kernel}: {largest.kind}")
+    assert section.count(largest.remedy) == 10
+
+
+def test_findings_can_be_left_out(cli, compiled):
+    assert "There are no findings: on llvm" in cli("profile", compiled, "--runs", "1").stderr
+    without = cli("profile", compiled, "--runs", "1", "--no-findings")
+    assert "findings" not in without.stderr + without.stdout
 
 
 def test_a_trace_is_written(cli, compiled, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,17 +17,10 @@ import tvmflow
 from tvmflow.deploy.artifact import write_artifact
 from tvmflow.errors import ArtifactError, DeviceError, InputError
 from tvmflow.profiling import ceilings as ceilings_module
-from tvmflow.profiling.record import BOUNDS, Ceilings, from_json
+from tvmflow.profiling.record import BOUNDS, FINDING_KINDS, from_json
 from tvmflow.profiling.trace import trace
 
-CEILINGS = Ceilings(10.0, 100.0, 5.0, texture_gbps=3.0, int8_gops=400.0)
-
-
-@pytest.fixture(autouse=True)
-def _known_ceilings(monkeypatch):
-    """Ceilings have tests of their own."""
-    monkeypatch.setattr(ceilings_module._Device, "measure", lambda self: CEILINGS)
-    monkeypatch.setattr(ceilings_module, "_kept_at", lambda info: None)
+pytestmark = pytest.mark.usefixtures("known_ceilings")
 
 
 @pytest.fixture(scope="module", params=["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
@@ -37,14 +31,15 @@ def path(request, tmp_path_factory):
     return path
 
 
-def test_a_profile_is_complete(path):
-    found = tvmflow.profile(path, runs=4)
+def test_a_profile_is_complete(path, known_ceilings):
+    found = tvmflow.profile(path, runs=4, analyse=False)
     assert found.runs == 4
-    assert found.ceilings == CEILINGS
+    assert found.ceilings == known_ceilings
     assert found.module.path == str(path)
     assert set(found.module.versions) == {"tvmflow", "tvm", "tvm_ffi"}
     assert found.device.name
     assert found.notes == ()
+    assert found.findings == ()
     for kernel in found.kernels:
         assert kernel.flops is not None
         assert kernel.bytes_read > 0
@@ -57,6 +52,26 @@ def test_a_profile_is_complete(path):
         assert f"def {kernel.function}(" in found.tir[kernel.function]
     named = {node for kernel in found.kernels for node in kernel.nodes}
     assert {"first/Conv", "second/Conv", "mean", "probabilities"} <= named
+
+
+@pytest.mark.opencl
+def test_findings_name_kernels_and_lines():
+    """The network is for another device, whose waves and lines are those that count."""
+    with tvmflow.compile(small_network(), target="opencl", device="adreno") as module:
+        found = tvmflow.profile(module, runs=2)
+    assert found.findings
+    functions = {kernel.name: kernel.function for kernel in found.kernels}
+    for finding in found.findings:
+        assert finding.kind in FINDING_KINDS
+        assert 0 < finding.share <= 1
+        assert all(cost > 0 for cost in finding.cost.values())
+        assert 0 < found.worth_us(finding) <= 1e3 * found.kernels_ms
+        text = found.tir[functions[finding.kernel]].splitlines()
+        tensor, bracket, _ = finding.access.partition("[")
+        if finding.line and bracket:
+            assert re.sub(r"\W", "_", tensor) in text[finding.line - 1]
+    assert any(finding.line for finding in found.findings)
+    assert [note.split(" is")[0] for note in found.notes] == ["Fusion that"]
 
 
 def test_times_are_a_run(path):

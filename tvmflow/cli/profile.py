@@ -43,6 +43,7 @@ EXAMPLES = """
 """
 
 _MAX_ROWS = 200
+_MAX_FINDINGS = 10
 
 
 @command
@@ -71,6 +72,10 @@ def profile_module(
             "--fresh-ceilings",
             help="Measure what the device reaches at most, although it is known.",
         ),
+    ] = False,
+    no_findings: Annotated[
+        bool,
+        typer.Option("--no-findings", help="Leave out the analysis of kernels, which takes time."),
     ] = False,
     inputs: InputsFile = None,
     random_seed: RandomSeed = 0,
@@ -107,7 +112,13 @@ def profile_module(
             network = load(module, device=device_index)
             stack.callback(network.close)
             values = choose_inputs(inputs, random_seed, network)
-            found = profile(network, values, runs=runs, fresh_ceilings=fresh_ceilings)
+            found = profile(
+                network,
+                values,
+                runs=runs,
+                fresh_ceilings=fresh_ceilings,
+                analyse=not no_findings,
+            )
         for path, stage in stages.items():
             if path == html:
                 text = page_text(found, before)
@@ -142,8 +153,27 @@ def _print(console: Console, profile: Profile) -> None:
     print_section(console, title, table(columns, rows))
     if len(kernels) > _MAX_ROWS:
         console.print(f"… {len(kernels) - _MAX_ROWS} more; --json has all")
+    _print_findings(console, profile)
     for sentence in profile.notes:
         note(sentence)
+
+
+def _print_findings(console: Console, profile: Profile) -> None:
+    """What may save most, in words; the page has all."""
+    worth = [(profile.worth_us(finding), finding) for finding in profile.findings]
+    worth.sort(key=lambda one: -one[0])
+    if not worth:
+        return
+    shown = worth[:_MAX_FINDINGS]
+    console.print(f"[bold]{len(worth)} findings, {len(shown)} that may save most[/bold]")
+    for us, finding in shown:
+        where = f", line {finding.line}" if finding.line else ""
+        cost = ", ".join(f"{count:,.0f} {unit}" for unit, count in finding.cost.items())
+        text = f"{finding.kernel}: {finding.kind}{where}: {finding.sentence}"
+        # Not markup: indices stand in brackets.
+        console.print(text, highlight=False, markup=False)
+        worth_text = f"  costs {cost}, up to {us:.1f} µs a run. {finding.remedy}"
+        console.print(worth_text, highlight=False, markup=False)
 
 
 def _times(profile: Profile) -> list[tuple[str, str]]:

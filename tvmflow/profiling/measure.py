@@ -12,9 +12,12 @@ from ..deploy.kernel_time import KernelTime
 from ..deploy.module import Module, load
 from ..deploy.samples import random_inputs
 from ..errors import InputError
+from ..target import resolve
+from .found import found_in
 from .record import (
     Ceilings,
     DeviceFacts,
+    Finding,
     FirstCall,
     Kernel,
     MemoryStep,
@@ -39,6 +42,7 @@ def profile(
     seed: int = 0,
     device: int = 0,
     fresh_ceilings: bool = False,
+    analyse: bool = True,
 ) -> Profile:
     """Measure where a network's time goes.
 
@@ -56,6 +60,9 @@ def profile(
         Index of the device, for a module file.
     fresh_ceilings
         Whether the device's ceilings are measured although they are known.
+    analyse
+        Whether kernels are analysed, too (:mod:`tvmflow.analysis`), which takes up to
+        :data:`~.found.BUDGET_S` seconds or a little more.
 
     Returns
     -------
@@ -77,10 +84,19 @@ def profile(
     >>> max(profile.kernels, key=lambda kernel: kernel.median_us).nodes
     ('features/0/Conv',)
     """
+    from .stored import tir_text
+
     if not isinstance(module, Module):
         closed = load(module, device=device)
         try:
-            return profile(closed, inputs, runs=runs, seed=seed, fresh_ceilings=fresh_ceilings)
+            return profile(
+                closed,
+                inputs,
+                runs=runs,
+                seed=seed,
+                fresh_ceilings=fresh_ceilings,
+                analyse=analyse,
+            )
         finally:
             closed.close()
     if runs < 1:
@@ -94,7 +110,12 @@ def profile(
     ceilings = _ceilings(module.target, info, fresh_ceilings, notes)
     kernels_ms = sum(time.median_us for time in times) / 1e3
     meta = module.metadata
-    counts, tir = _counts(module, notes)
+    functions = _functions(module, notes)
+    counts = _counts(functions, module.target, notes)
+    kernels = _kernels(times, meta, counts, ceilings)
+    found: tuple[Finding, ...] = ()
+    if analyse and functions:
+        found = found_in(functions, kernels, resolve(module.target, str(meta["device"])), notes)
     return Profile(
         module=ModuleFacts(
             path=str(module.path),
@@ -116,8 +137,9 @@ def profile(
         host_ms=max(0.0, timing.median_ms - kernels_ms),
         weights_bytes=_weights_bytes(meta),
         memory=_memory(meta),
-        kernels=tuple(_kernels(times, meta, counts, ceilings)),
-        tir=tir,
+        kernels=tuple(kernels),
+        findings=found,
+        tir={name: tir_text(function) for name, function in functions.items()},
         sources=kernel_texts(module.device_sources()),
         notes=tuple(notes),
     )
@@ -182,29 +204,34 @@ def _ceilings(target: str, info: DeviceInfo, fresh: bool, notes: list[str]) -> C
         return None
 
 
-def _counts(
-    module: Module, notes: list[str]
-) -> tuple[dict[str, list[Count] | None], dict[str, str]]:
-    """What each primary function computes and moves, kernel by kernel, and its text."""
+def _functions(module: Module, notes: list[str]) -> dict[str, Any]:
+    """The scheduled primary functions that a module carries, by name."""
+    from .stored import unpack_functions
+
     content = module.read_functions()
     if content is None:
         notes.append(
             "Operations and bytes are not known: the module carries no scheduled functions, as "
             "standalone libraries and modules of older versions do not."
         )
-        return {}, {}
-    from .counting import count_kernels
-    from .stored import tir_text, unpack_functions
+        return {}
+    return unpack_functions(content)
 
-    functions = unpack_functions(content)
-    on_gpu = module.target != "llvm"
+
+def _counts(
+    functions: Mapping[str, Any], target: str, notes: list[str]
+) -> dict[str, list[Count] | None]:
+    """What each primary function computes and moves, kernel by kernel."""
+    from .counting import count_kernels
+
+    on_gpu = target != "llvm"
     counts = {name: count_kernels(f, on_gpu=on_gpu) for name, f in functions.items()}
     if unknown := sorted(name for name, count in counts.items() if count is None):
         notes.append(
             f"Operations of {', '.join(unknown)} are not known: how often loops run depends on "
             "the values."
         )
-    return counts, {name: tir_text(f) for name, f in functions.items()}
+    return counts
 
 
 def _weights_bytes(metadata: Mapping[str, Any]) -> int:

@@ -36,9 +36,17 @@ def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
         return kernel
     computing = kernel.gflops / peak_gflops(kernel.arithmetic, ceilings)
     moving = kernel.gbps / peak_gbps(kernel.memory, ceilings)
+    return replace(
+        kernel,
+        roofline_share=roofline_share(computing, moving),
+        bound=_bound(kernel, ceilings, computing, moving),
+    )
+
+
+def roofline_share(computing: float, moving: float) -> float:
+    """Part of what the lower ceiling allows, from the parts of both."""
     # What stays in a cache is faster than memory: a part is at most 1.
-    share = min(1.0, max(computing, moving))
-    return replace(kernel, roofline_share=share, bound=_bound(kernel, ceilings, computing, moving))
+    return min(1.0, max(computing, moving))
 
 
 def peak_gflops(arithmetic: str, ceilings: Ceilings) -> float:

@@ -1,0 +1,80 @@
+"""Which functions of a module are analysed, and what is said of the others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from profiles import synthetic_profile
+
+import tvmflow.analysis
+from tvmflow.profiling import record
+from tvmflow.profiling.found import found_in
+from tvmflow.target import resolve
+
+ADRENO = resolve("opencl", "adreno")
+PROFILE = synthetic_profile(kernels=5)
+#: A function stands for itself: what an analysis gets is its name.
+FUNCTIONS = {kernel.function: kernel.function for kernel in PROFILE.kernels}
+
+
+@pytest.fixture
+def analysed(monkeypatch):
+    """Functions in the order in which they are analysed; each has one finding."""
+    names = []
+
+    def analyse(function, target):
+        names.append(function)
+        return [next(f for f in PROFILE.findings if f.kernel == f"{function}_kernel")]
+
+    monkeypatch.setattr(tvmflow.analysis, "findings", analyse)
+    return names
+
+
+def test_findings_of_analyses_and_of_profiles_are_one_class():
+    assert tvmflow.analysis.Finding is record.Finding
+
+
+def test_each_function_is_analysed_once_the_slowest_first(analysed):
+    notes = []
+    found = found_in(FUNCTIONS, [*PROFILE.kernels, *PROFILE.kernels], ADRENO, notes)
+    slowest = sorted(PROFILE.kernels, key=lambda kernel: -kernel.median_us)
+    assert analysed == [kernel.function for kernel in slowest]
+    assert [finding.kernel for finding in found] == [kernel.name for kernel in slowest]
+    assert len(notes) == 1
+    assert notes[0].startswith("Fusion that is left")
+
+
+def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
+    clock = iter(range(0, 100, 10))
+    monkeypatch.setattr(
+        "tvmflow.profiling.found.time", SimpleNamespace(monotonic=lambda: next(clock))
+    )
+    notes = []
+    found = found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
+    assert len(found) == len(analysed) == 2
+    times = sorted(kernel.median_us for kernel in PROFILE.kernels)
+    left = f"functions that take {sum(times[:3]) / sum(times):.0%} of the kernels' time"
+    assert left in notes[0]
+
+
+def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
+    failing = PROFILE.kernels[2].function
+    analyse = tvmflow.analysis.findings
+
+    def fail(function, target):
+        if function == failing:
+            raise ValueError("no loop has this extent")
+        return analyse(function, target)
+
+    monkeypatch.setattr(tvmflow.analysis, "findings", fail)
+    notes = []
+    assert len(found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
+    assert notes[0] == f"{failing} could not be analysed: no loop has this extent"
+
+
+def test_there_are_no_work_items_on_llvm(analysed):
+    notes = []
+    assert found_in(FUNCTIONS, PROFILE.kernels, resolve("llvm"), notes) == ()
+    assert analysed == []
+    assert notes == ["There are no findings: on llvm nothing is run by work-items."]

@@ -1,0 +1,68 @@
+"""What the analyses find in a module's kernels, those that take most of its time first."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .record import Finding, Kernel
+
+if TYPE_CHECKING:
+    from ..target import TargetSpec
+
+#: Functions are analysed until this much time is spent.  It is enough for networks of hundreds of
+#: layers, of which many are one function.
+BUDGET_S = 30.0
+
+
+def found_in(
+    functions: Mapping[str, Any],
+    kernels: Sequence[Kernel],
+    target: TargetSpec,
+    notes: list[str],
+    *,
+    budget_s: float = BUDGET_S,
+) -> tuple[Finding, ...]:
+    """Findings of the functions that were launched, each of them analysed once.
+
+    Parameters
+    ----------
+    functions
+        Scheduled primary functions by name.
+    kernels
+        With their times.
+    notes
+        Gets a sentence for whatever was not analysed.
+    """
+    from ..analysis import findings
+
+    if not target.is_gpu_kernel:
+        notes.append(f"There are no findings: on {target.kind} nothing is run by work-items.")
+        return ()
+    times: Counter[str] = Counter()
+    for kernel in kernels:
+        if kernel.function in functions:
+            times[kernel.function] += kernel.median_us
+    found: list[Finding] = []
+    total_us = times.total()
+    started = time.monotonic()
+    for function, us in times.most_common():
+        if time.monotonic() - started > budget_s:
+            left = total_us / times.total()
+            notes.append(
+                f"After {budget_s:.0f} s of analysis, functions that take {left:.0%} of the "
+                "kernels' time have no findings."
+            )
+            break
+        total_us -= us
+        try:
+            found += findings(functions[function], target)
+        except Exception as error:  # noqa: BLE001 (what was measured is not lost for it)
+            notes.append(f"{function} could not be analysed: {error}")
+    notes.append(
+        "Fusion that is left is not among the findings: a module keeps its functions, and not the "
+        "graph that calls them (tvmflow.analysis.fusion)."
+    )
+    return tuple(found)
