@@ -26,12 +26,13 @@ def walk(name: str, target: str, seconds: float) -> LabResult:
     result = run_lab(name, target=target, seconds=seconds)
     rows = [
         (s.step, f"{s.times.median_ms:.3f}", f"{s.speedup:.1f}", f"{s.gflops:.1f}",
-         f"{s.gbps:.1f}", f"{100 * s.of_numpy:.0f} %")
+         f"{s.gbps:.1f}", f"{100 * s.of_numpy:.0f} %",
+         "" if s.of_peak is None else f"{100 * s.of_peak:.0f} %")
         for s in result.steps
     ]  # fmt: skip
-    rows.append(("NumPy", f"{result.numpy_times.median_ms:.3f}", *([""] * 4)))
+    rows.append(("NumPy", f"{result.numpy_times.median_ms:.3f}", *([""] * 5)))
     title = f"{name}, size {result.size}, {target}"
-    report(title, ("step", "median ms", "speed-up", "GFLOP/s", "GB/s", "of NumPy"), rows)
+    report(title, ("step", "median ms", "speed-up", "GFLOP/s", "GB/s", "of NumPy", "of peak"), rows)
     return result
 
 

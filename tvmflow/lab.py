@@ -5,6 +5,7 @@ The labs themselves, computations and schedules, are in :mod:`.schedules.lab`.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,13 +20,18 @@ from tvm import tirx
 from .analysis import Finding, findings
 from .deploy.boundary import translate
 from .deploy.session import find_device
-from .errors import VerificationError
-from .runtime.devices import list_devices
+from .errors import DeviceError, VerificationError
+from .profiling.ceilings import ceilings
+from .profiling.record import Ceilings
+from .profiling.roofline import peak_gbps, peak_gflops, roofline_share
+from .runtime.devices import DeviceInfo, list_devices
 from .schedules.lab import Lab
 from .schedules.lab.choice import check_size, lab_of, steps_of
 from .target import TargetSpec, resolve
 from .tolerance import compare
 from .tuning.building import ENTRY, lower
+
+logger = logging.getLogger(__name__)
 
 #: Calls that take less than this are made once more before they are timed.
 _SHORT_S = 0.2
@@ -60,6 +66,9 @@ class StepResult:
         10^9 bytes a second of arguments and result, each counted once.
     of_numpy
         NumPy's time divided by this one's.
+    of_peak
+        Part of what the lower of the device's ceilings allows at the lab's operations for a byte,
+        at most 1; ``None`` where ceilings could not be measured.
     error
         Largest difference from the reference, as a part of its largest value.
     found
@@ -77,6 +86,7 @@ class StepResult:
     gflops: float
     gbps: float
     of_numpy: float
+    of_peak: float | None
     error: float
     found: tuple[Finding, ...]
     removed: tuple[Finding, ...]
@@ -91,6 +101,8 @@ class LabResult:
     target: str
     device: str
     device_name: str
+    #: What the device reaches in kernels that do one thing only.
+    ceilings: Ceilings | None
     operations: int
     bytes: int
     #: NumPy, with the library that multiplies for it.
@@ -149,6 +161,7 @@ def run_lab(
     info = next(i for i in list_devices() if (i.kind, i.index) == (target, device_index))
     if target != "llvm":
         check_size(lab, size, info.global_memory_bytes, info.name)
+    peaks = _ceilings(target, info)
     operands = lab.operands(size, np.random.default_rng(seed))
     reference = lab.reference(*operands)
     numpy = lab.baseline(*operands)
@@ -170,24 +183,39 @@ def run_lab(
     results: list[StepResult] = []
     for step in chosen:
         took = times[step.name]
+        gflops, gbps = (count / took.median_ms / 1e6 for count in (operations, moved))
         found = _largest(findings(functions[step.name], spec))
         removed = _missing(results[-1].found, found) if results else ()
         results.append(
             StepResult(
                 *(step.name, step.summary, step.removes, took),
                 speedup=times[chosen[0].name].median_ms / took.median_ms,
-                gflops=operations / took.median_ms / 1e6,
-                gbps=moved / took.median_ms / 1e6,
+                gflops=gflops,
+                gbps=gbps,
                 of_numpy=times[""].median_ms / took.median_ms,
+                of_peak=None if peaks is None else _of_peak(lab, gflops, gbps, peaks),
                 error=errors[step.name],
                 found=found,
                 removed=removed,
             )
         )
     return LabResult(
-        *(name, size, target, spec.device.name, info.name, operations, moved),
+        *(name, size, target, spec.device.name, info.name, peaks, operations, moved),
         *(_numpy_name(), times[""], tuple(results)),
     )
+
+
+def _ceilings(target: str, info: DeviceInfo) -> Ceilings | None:
+    try:
+        return ceilings(target, info)
+    except DeviceError as error:
+        logger.warning("The device's ceilings could not be measured: %s", error.message)
+        return None
+
+
+def _of_peak(lab: Lab, gflops: float, gbps: float, peaks: Ceilings) -> float:
+    computing = gflops / peak_gflops(lab.arithmetic, peaks)
+    return roofline_share(computing, gbps / peak_gbps("copy", peaks))
 
 
 def _built(

@@ -178,6 +178,7 @@ LABS = (
         baseline=baseline,
         operations=matmul.LAB.operations,
         steps=matmul.steps,
+        arithmetic="int8",
     ),
     Lab(
         name="relu_int8",

@@ -47,6 +47,8 @@ class Lab:
     #: Additions, multiplications and comparisons for a size.
     operations: Callable[[int], int]
     steps: Callable[[Device], tuple[Step, ...]]
+    #: Which of a device's ceilings is the operations': ``fp32`` or ``int8``.
+    arithmetic: str = "fp32"
 
     def bytes(self, size: int) -> int:
         """Bytes of the arguments and of the result, each once."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("known_ceilings")
+
 
 def test_labs_are_listed(cli):
     assert "Product of two square matrices" in cli("lab").stdout
@@ -13,8 +15,17 @@ def test_labs_are_listed(cli):
 
 def test_a_lab_prints_each_step_and_what_it_removes(cli):
     printed = cli("lab", "matmul", "--size", "40", "--seconds", "0.001").stdout
-    for text in ("naive", "packed", "GFLOP/s", "NumPy", "removes: One core works."):
+    for text in (
+        "naive",
+        "packed",
+        "GFLOP/s",
+        "NumPy",
+        "of peak",
+        "fp32 100.0 GFLOP/s",
+        "removes: One core works.",
+    ):
         assert text in printed
+    assert "removes: One core works." in printed
 
 
 def test_steps_can_be_chosen_and_are_counted(cli):
@@ -28,6 +39,7 @@ def test_steps_can_be_chosen_and_are_counted(cli):
     assert last["speedup"] == pytest.approx(ratio)
     assert last["gflops"] == pytest.approx(2 * 50**3 / last["times"]["median_ms"] / 1e6)
     assert last["error"] < 1e-5
+    assert last["of_peak"] == min(1, max(last["gflops"] / 100, last["gbps"] / 10))
 
 
 def test_a_schedule_is_shown_without_a_device(cli):

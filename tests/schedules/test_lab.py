@@ -13,12 +13,15 @@ import pytest
 from tvm.target import codegen
 
 from tvmflow import lab as running
-from tvmflow.errors import InputError, VerificationError
+from tvmflow.errors import DeviceError, InputError, VerificationError
 from tvmflow.lab import run_lab
+from tvmflow.profiling import ceilings
 from tvmflow.schedules.lab import LABS, quantized
 from tvmflow.schedules.lab.choice import check_size, scheduled
 from tvmflow.target import resolve
 from tvmflow.tuning.building import lower
+
+pytestmark = pytest.mark.usefixtures("known_ceilings")
 
 PLACES = [
     pytest.param("llvm", "cpu", id="llvm"),
@@ -57,6 +60,24 @@ def test_a_wrong_step_is_told(monkeypatch):
     monkeypatch.setitem(LABS, "matmul", replace(lab, reference=other))
     with pytest.raises(VerificationError, match="The step naive of the lab matmul"):
         run_lab("matmul", size=37, seconds=1e-3)
+
+
+@pytest.mark.parametrize(("name", "gflops"), [("matmul", 100.0), ("matmul_int8", 400.0)])
+def test_peaks_are_those_of_the_device(name, gflops):
+    """10 GB/s, and of operations those of the lab's numbers."""
+    result = run_lab(name, size=96, steps=["naive", "packed"], seconds=1e-3)
+    for step in result.steps:
+        assert step.of_peak == min(1.0, max(step.gflops / gflops, step.gbps / 10.0))
+
+
+def test_without_ceilings_there_is_no_part_of_a_peak(monkeypatch):
+    def refuse(self):
+        raise DeviceError("Building a kernel failed.")
+
+    monkeypatch.setattr(ceilings._Device, "measure", refuse)
+    result = run_lab("relu", size=7, steps=["naive"], seconds=1e-3)
+    assert result.ceilings is None
+    assert result.steps[0].of_peak is None
 
 
 # -- what the schedules are -------------------------------------------------------------------

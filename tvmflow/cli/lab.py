@@ -74,9 +74,10 @@ def run_lab(
         _list(as_json)
         return
     if show is not None:
+        from ..profiling.stored import tir_text
         from ..schedules.lab.choice import scheduled
 
-        script = scheduled(name, show, size=size, target=target, device=device).script()
+        script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
         return
     from .. import lab
@@ -123,6 +124,7 @@ def _print(result: LabResult) -> None:
             f"{step.gflops:.1f}",
             f"{step.gbps:.1f}",
             f"{100 * step.of_numpy:.0f} %",
+            "" if step.of_peak is None else f"{100 * step.of_peak:.0f} %",
         )
         for step in result.steps
     ]
@@ -134,13 +136,14 @@ def _print(result: LabResult) -> None:
             f"{result.operations / result.numpy_times.median_ms / 1e6:.1f}",
             f"{result.bytes / result.numpy_times.median_ms / 1e6:.1f}",
             "100 %",
+            "",
         )
     )
     title = (
         f"{result.lab}, size {result.size:,}: {result.operations / 1e9:.3g} GFLOP on "
         f"{bytes_text(result.bytes)}, {result.target} on {result.device_name}"
     )
-    columns = ["step", ">median", ">speed-up", ">GFLOP/s", ">GB/s", ">of NumPy"]
+    columns = ["step", ">median", ">speed-up", ">GFLOP/s", ">GB/s", ">of NumPy", ">of peak"]
     print_section(console, title, table(columns, rows))
     if state.quiet:
         return
@@ -154,4 +157,10 @@ def _print(result: LabResult) -> None:
                 where = f", line {finding.line}" if finding.line else ""
                 text = f"  {label}: {finding.kind}{where}: {finding.sentence}"
                 console.print(text, highlight=False, markup=False)
+    if (peaks := result.ceilings) is not None:
+        int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.1f} GOP/s"
+        console.print(
+            f"Peaks: fp32 {peaks.fp32_gflops:.1f} GFLOP/s{int8}, copy {peaks.copy_gbps:.1f} GB/s.",
+            highlight=False,
+        )
     console.print(f"Beside it: {result.numpy}.", highlight=False)
