@@ -15,6 +15,7 @@ from .errors import InputError
 
 if TYPE_CHECKING:
     from .deploy.module import Module
+    from .scaling.data_parallel import DataParallel
 
 #: Runs and time that are measured unless the caller says otherwise, whichever is reached first.
 DEFAULT_RUNS = 100
@@ -52,7 +53,7 @@ class Timing:
 
 
 def benchmark(
-    module: Module,
+    module: Module | DataParallel,
     inputs: Mapping[str, Any] | None = None,
     *,
     runs: int | None = None,

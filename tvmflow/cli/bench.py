@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,13 +12,16 @@ from .formats import facts, ms_text, print_section, table
 from .options import (
     Debug,
     DeviceIndex,
+    DeviceName,
     InputsFile,
+    InputShapes,
     Json,
-    ModuleFile,
     Quiet,
     RandomSeed,
+    TargetName,
     Verbose,
 )
+from .scaling import Asked, measure_scaling
 from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
@@ -30,6 +34,10 @@ EXAMPLES = """
       100 runs or 10 s, whichever comes first, after 5 that are not counted
   tvmflow bench net.so --seconds 30 --kernels
       longer, and with the time of each kernel
+  tvmflow bench net.onnx --scaling --target llvm --batches 1,4,16 --threads 1,2,4,64
+      samples a second over batches and threads; 64 threads are predicted on a smaller machine
+  tvmflow bench batch1.so batch8.so --scaling --devices 1,2
+      of given modules, on one device and on two
 """
 
 _MAX_ROWS = 200
@@ -37,7 +45,14 @@ _MAX_ROWS = 200
 
 @command
 def bench_module(
-    module: ModuleFile,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="OUT.so...",
+            help="A compiled module. With --scaling several of different batches, or an ONNX "
+            "model.",
+        ),
+    ],
     runs: Annotated[
         int | None, typer.Option("--runs", min=1, help="Measure this many runs.")
     ] = None,
@@ -50,6 +65,40 @@ def bench_module(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
     ] = False,
+    scaling: Annotated[
+        bool,
+        typer.Option(
+            "--scaling", help="Measure samples a second over batches, threads and devices."
+        ),
+    ] = False,
+    batches: Annotated[
+        str | None,
+        typer.Option(
+            "--batches",
+            metavar="N,...",
+            help="Of each device, default those of the modules, or 1,2,4,8 of a model; those "
+            "without a module are predicted.",
+        ),
+    ] = None,
+    threads: Annotated[
+        str | None,
+        typer.Option(
+            "--threads",
+            metavar="N,...",
+            help="Of the CPU (llvm, PoCL); more than it has cores are predicted.",
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            metavar="N,...",
+            help="How many devices share the samples; more than there are, are predicted.",
+        ),
+    ] = None,
+    target: TargetName = "",
+    device: DeviceName = "",
+    shape: InputShapes = None,
     inputs: InputsFile = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
@@ -62,11 +111,28 @@ def bench_module(
 
     A call includes copying the inputs to the device and the outputs back. In the
     first call a driver builds the kernels, unless it finds them built.
+
+    With --scaling: samples a second over batches, CPU threads and devices, measured where
+    they exist, each number of threads in a process of its own, and predicted elsewhere by a
+    law that is fitted to what was measured (docs/profile.md).
     """
+    if scaling:
+        if runs is not None or kernels or inputs is not None:
+            raise typer.BadParameter("--runs, --kernels and --inputs do not go with --scaling.")
+        asked = Asked(batches, threads, devices, target, device, shape or [])
+        measure_scaling(files, asked, device_index, seconds or 2.0, random_seed, as_json)
+        return
+    if batches or threads or devices or target or device or shape:
+        raise typer.BadParameter(
+            "--batches, --threads, --devices, --target, --device and --shape go with --scaling."
+        )
+    if len(files) > 1:
+        raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     from .. import load
     from ..bench import benchmark
     from .arrays import choose_inputs
 
+    (module,) = files
     network = load(module, device=device_index)
     try:
         values = choose_inputs(inputs, random_seed, network)

@@ -14,6 +14,7 @@ from .weights import dtype_from_name
 
 if TYPE_CHECKING:
     from ..ops.call_checks import CallCheck
+    from ..scaling.data_parallel import DataParallel
     from .module import Module
 
 #: Random integers are smaller than this, so that they are valid as small indices and counts.
@@ -21,7 +22,7 @@ _INTEGERS_BELOW = 10
 
 
 def random_inputs(
-    module: Module, seed: int, *, without: Container[str] = ()
+    module: Module | DataParallel, seed: int, *, without: Container[str] = ()
 ) -> dict[str, np.ndarray]:
     """Return random arrays for a network's inputs, but not for those named in ``without``.
 

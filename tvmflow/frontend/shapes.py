@@ -61,6 +61,49 @@ def static_inputs(
     return tuple(result)
 
 
+def batch_shapes(
+    inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], batch: int
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of all inputs that have a batch, which is the first open one's first dimension.
+
+    Parameters
+    ----------
+    inputs
+        The graph's inputs, without its initializers.
+    shapes
+        Given ones, with any batch, where more than the batch is open.
+
+    Raises
+    ------
+    ShapeError
+        If no input has an open first dimension, or more of one with a batch is open.
+    """
+    declared = {value.name: _declared(value) for value in inputs}
+    dims = {name: known for name, known in declared.items() if known}
+    is_open = [name for name, known in dims.items() if not isinstance(known[0], int)]
+    if not is_open:
+        texts = "; ".join(f"{name!r} has {_text(known)}" for name, known in dims.items())
+        raise ShapeError(
+            f"Batches were asked of a model none of whose inputs has an open first dimension: "
+            f"{texts}.",
+            remedy="Export the model with an open batch, or compile one of each batch and give "
+            "the modules.",
+        )
+    result = {}
+    for name in is_open:
+        if dims[name][0] != dims[is_open[0]][0]:
+            continue
+        shape = [*dims[name]]
+        if name in shapes and len(shapes[name]) == len(shape):
+            shape = [*_extents(name, shapes[name])]
+        shape[0] = batch
+        extents = [extent for extent in shape if isinstance(extent, int)]
+        if len(extents) < len(shape):
+            raise _open_error([name], declared, {})
+        result[name] = tuple(extents)
+    return result
+
+
 def _extents(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Check a given shape: whole positive extents."""
     try:

@@ -1,0 +1,115 @@
+"""The modules of several batches that scaling is measured with: given, or compiled of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..deploy.module import load
+from ..errors import InputError
+from .data_parallel import batch_of
+from .measure import check_numbers
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network's modules by batch, and the inputs whose first axis that is."""
+
+    target: str
+    modules: Mapping[int, Path]
+    batched: frozenset[str]
+
+
+def from_modules(paths: Sequence[Path]) -> Network:
+    """Find the batches of module files.
+
+    What differs in the first extent has the batch; of a single module, what has the first
+    extent of the first input.
+
+    Raises
+    ------
+    InputError
+        If they are not of one network, or two have the same batch.
+    """
+    modules = [load(path) for path in paths]
+    first = modules[0]
+    shapes = [{info.name: info.shape for info in module.inputs} for module in modules]
+    if len(modules) == 1:
+        leading = first.inputs[0].shape[:1] if first.inputs else ()
+        batched = {name for name, shape in shapes[0].items() if leading and shape[:1] == leading}
+    else:
+        batched = {n for n in shapes[0] if len({s.get(n, ())[:1] for s in shapes}) > 1}
+    for path, module, own in zip(paths, modules, shapes, strict=True):
+        alike = own.keys() == shapes[0].keys() and all(
+            own[n][n in batched :] == shapes[0][n][n in batched :] for n in own
+        )
+        if not alike or module.target != first.target:
+            raise InputError(
+                f"Measuring batches failed: {path} is not the network of {paths[0]} with another "
+                "batch; their inputs or targets differ.",
+                remedy="Give modules of one network, compiled for the same target.",
+            )
+    if not batched:
+        raise InputError(
+            f"Measuring batches failed: no input of {', '.join(map(str, paths))} has a batch of "
+            "its own.",
+            remedy="Give modules of different batches, or one with a batch dimension.",
+        )
+    found: dict[int, Path] = {}
+    for path, module, own in zip(paths, modules, shapes, strict=True):
+        extents = {own[name][0] for name in batched}
+        batch = batch_of(module, batched)
+        if len(extents) > 1 or batch in found:
+            raise InputError(
+                f"Measuring batches failed: {path} has the batch "
+                f"{', '.join(map(str, sorted(extents)))}"
+                + (f", as {found[batch]} has." if batch in found else "; one was expected."),
+                remedy="Give one module of each batch.",
+            )
+        found[batch] = path
+    return Network(first.target, found, frozenset(batched))
+
+
+def from_model(
+    model: Path,
+    batches: Sequence[int],
+    folder: Path,
+    *,
+    target: str,
+    device: str,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Network:
+    """Compile a model for each batch.
+
+    Parameters
+    ----------
+    shapes
+        Of inputs of which more than the batch is open; their batch does not count.
+    folder
+        Gets the modules.
+
+    Raises
+    ------
+    ShapeError
+        If no input has an open batch.
+    InputError
+        If a batch is not positive.
+    """
+    from ..frontend.shapes import batch_shapes
+    from ..frontend.source import open_model
+    from ..pipeline import compile
+
+    check_numbers("batches", batches)
+    graph = open_model(model).model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    found = {}
+    batched: frozenset[str] = frozenset()
+    for batch in sorted(set(batches)):
+        own = batch_shapes(inputs, shapes, batch)
+        batched = frozenset(own)
+        module = compile(model, target=target, device=device, shapes={**shapes, **own})
+        found[batch] = module.save(folder / f"{batch}.so")
+        module.close()
+    return Network(target, found, batched)
