@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,22 +41,22 @@ def found_in(
     if not target.is_gpu_kernel:
         notes.append(f"There are no findings: on {target.kind} nothing is run by work-items.")
         return ()
-    times: Counter[str] = Counter()
+    times: dict[str, float] = defaultdict(float)
     for kernel in kernels:
         if kernel.function in functions:
             times[kernel.function] += kernel.median_us
     found: list[Finding] = []
-    total_us = times.total()
+    total_us = left_us = sum(times.values())
     started = time.monotonic()
-    for function, us in times.most_common():
+    for function, us in sorted(times.items(), key=lambda item: -item[1]):
         if time.monotonic() - started > budget_s:
-            left = total_us / times.total()
+            left = left_us / total_us
             notes.append(
                 f"After {budget_s:.0f} s of analysis, functions that take {left:.0%} of the "
                 "kernels' time have no findings."
             )
             break
-        total_us -= us
+        left_us -= us
         try:
             found += findings(functions[function], target)
         except Exception as error:  # noqa: BLE001 (what was measured is not lost for it)

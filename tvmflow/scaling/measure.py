@@ -139,7 +139,7 @@ def scale(
         )
     info, existing = found[device_index], len(found) - device_index
     cores = next(i for i in list_devices() if i.kind == "llvm").compute_units
-    asked: list[int | None] = sorted(set(threads)) if threads else [None]
+    asked: list[int | None] = [*sorted(set(threads))] if threads else [None]
     usable = [count for count in asked if count is None or count <= cores] or [cores]
     wanted = [(b, t, 1) for t in asked for b in sorted(set(batches))] if 1 in devices else []
     wanted += [
@@ -197,7 +197,7 @@ def _environment(info: DeviceInfo, threads: int | None) -> dict[str, str]:
 
 def _ask(worker: Worker, *arguments: object) -> tuple[float, float, float]:
     """Measure in the worker; its errors are raised here as they are."""
-    seconds = float(arguments[-2])  # type: ignore[arg-type]
+    seconds = float(arguments[-2])
     try:
         answer = worker.call(_measure, *arguments, timeout_s=_START_LIMIT_S + 10 * seconds)
     except (WorkerLostError, RuntimeError) as error:
