@@ -71,10 +71,3 @@ def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
     notes = []
     assert len(found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
     assert notes[0] == f"{failing} could not be analysed: no loop has this extent"
-
-
-def test_there_are_no_work_items_on_llvm(analysed):
-    notes = []
-    assert found_in(FUNCTIONS, PROFILE.kernels, resolve("llvm"), notes) == ()
-    assert analysed == []
-    assert notes == ["There are no findings: on llvm nothing is run by work-items."]

@@ -48,6 +48,24 @@ HARDWARE = {
 }
 
 
+@dataclass(frozen=True)
+class Core:
+    """Facts about a core of a CPU: what AMD's and Intel's optimization guides have in common."""
+
+    #: Lines of memory in its first cache: 32 KiB.
+    lines: int = 512
+    #: Pages of which it knows the address at once, and their size; others take some cycles.
+    pages: int = 64
+    page_bytes: int = 4096
+    page_cycles: int = 7
+    #: Cycles until a sum can be added to again, and sums that it begins in a cycle.
+    latency: int = 4
+    adders: int = 2
+
+
+CORE = Core()
+
+
 def hardware_of(target: TargetSpec) -> Hardware:
     """Return the facts of a target's device."""
     return HARDWARE[target.device.name]

@@ -11,11 +11,9 @@ different words of one bank wait for each other; one word for several items is o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from numpy.typing import NDArray
 from tvm import tirx
 
@@ -25,7 +23,7 @@ from .counting import instructions
 from .evaluate import Array, UnknownError, variables
 from .hardware import Hardware, hardware_of
 from .lowered import Kernel, kernels_of
-from .sites import Site
+from .sites import Site, buffer_bytes
 from .waves import waves_at
 
 #: Bytes of a bank's word.
@@ -124,17 +122,12 @@ def local_memory(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[L
 
 def local_bytes(kernel: Kernel) -> int:
     """Local memory of a work-group, in bytes."""
-    return sum(_bytes(b) for b in kernel.allocated if str(b.scope()).startswith("shared"))
+    return sum(buffer_bytes(b) for b in kernel.allocated if str(b.scope()).startswith("shared"))
 
 
 def is_local(site: Site) -> bool:
     """Whether an access is to memory that a work-group shares."""
     return site.scope.startswith("shared")
-
-
-def _bytes(buffer: Any) -> int:
-    dtype = tvm_ffi.dtype(buffer.dtype)
-    return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
 
 
 def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
@@ -155,7 +148,7 @@ def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
         kernel.name,
         str(buffer.name),
         kernel.line(*(site for site in sites if site.is_store)),
-        _bytes(buffer),
+        buffer_bytes(buffer),
         moved[True],
         moved[False],
         moved[False] / max(1, moved[True]),

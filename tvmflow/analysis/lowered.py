@@ -58,6 +58,11 @@ class Kernel:
         return self._collected.sums
 
     @property
+    def parallel(self) -> set[Any]:
+        """Variables whose values are spread over cores: of work-items, or of parallel loops."""
+        return self._collected.parallel | {var for var, _ in self.launch.values()}
+
+    @property
     def launch(self) -> dict[str, tuple[Any, int]]:
         """Variable and extent of each bound axis, by its tag, ``threadIdx.x`` for example."""
         return self._collected.launch
@@ -96,7 +101,31 @@ def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Ker
         return [function]
     if not target.is_gpu_kernel:
         return []
+    return _lowered(function, target)[1]
+
+
+def code_for_cpu(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:
+    """The same for a CPU: its kernels, or on ``llvm`` all of the function's loops as one.
+
+    Returns
+    -------
+    list of Kernel
+        Empty for other devices.
+    """
+    if not target.device.is_cpu:
+        return []
+    if isinstance(function, Kernel):
+        return [function]
+    hosts, devices = _lowered(function, target)
+    return devices if target.is_gpu_kernel else hosts
+
+
+def _lowered(function: tirx.PrimFunc, target: TargetSpec) -> tuple[list[Kernel], list[Kernel]]:
+    """What runs on the host, and on the device."""
     name = str((function.attrs or {}).get("global_symbol", "main"))
     with target.tvm_target:
-        _hosts, devices = split_kernels(IRModule({name: function}), target)
-    return [Kernel(name, device, function) for name, device in devices.items()]
+        split = split_kernels(IRModule({name: function}), target)
+    hosts, devices = (
+        [Kernel(each, code, function) for each, code in side.items()] for side in split
+    )
+    return hosts, devices

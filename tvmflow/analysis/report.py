@@ -9,17 +9,23 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
+from .accumulators import accumulator_findings
+from .cache_lines import line_findings
 from .coalescing import coalescing_findings
 from .divergence import divergence_findings
 from .local_memory import bank_findings, local_memory_findings
-from .lowered import Kernel, kernels_of
+from .lowered import Kernel, code_for_cpu, kernels_of
 from .occupancy import occupancy_findings
+from .parallelism import parallel_findings
 from .products import product_findings
 from .registers import register_findings
 from .texture_locality import texture_findings
+from .vector_lanes import lanes_findings
 from .vector_width import vector_findings
 
-_ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
+_Analysis = Callable[[Kernel, TargetSpec], list[Finding]]
+
+_ON_GPUS: tuple[_Analysis, ...] = (
     coalescing_findings,
     texture_findings,
     divergence_findings,
@@ -30,7 +36,16 @@ _ANALYSES: tuple[Callable[[Kernel, TargetSpec], list[Finding]], ...] = (
     occupancy_findings,
     product_findings,
 )
-
+#: A work-item, or an iteration of a parallel loop, is a thread there.
+_ON_CPUS: tuple[_Analysis, ...] = (
+    line_findings,
+    lanes_findings,
+    accumulator_findings,
+    parallel_findings,
+    local_memory_findings,
+    register_findings,
+    product_findings,
+)
 
 #: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
 _SMALL = 0.02
@@ -46,9 +61,11 @@ def findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Findi
         unrolling makes many of one, are one finding.
     """
     found = []
-    for kernel in kernels_of(function, target):
+    is_cpu = target.device.is_cpu
+    analyses = _ON_CPUS if is_cpu else _ON_GPUS
+    for kernel in (code_for_cpu if is_cpu else kernels_of)(function, target):
         alike: dict[tuple[str, int, str], list[Finding]] = {}
-        for finding in (one for analysis in _ANALYSES for one in analysis(kernel, target)):
+        for finding in (one for analysis in analyses for one in analysis(kernel, target)):
             key = finding.kind, finding.line, finding.access.split("[")[0]
             alike.setdefault(key, []).append(finding)
         merged = (_merged(group) for group in alike.values())

@@ -60,6 +60,10 @@ class Site:
     #: Bytes of an element as it is stored; of a texel for images.
     element_bytes: int
     place: Place
+    #: Number of the statement that it is in.
+    statement: int = 0
+    #: What is stored; ``None`` for reads.
+    value: Any = None
 
     @property
     def scope(self) -> str:
@@ -94,6 +98,12 @@ class Branch:
     sites: tuple[Site, ...]
 
 
+def buffer_bytes(buffer: Any) -> int:
+    """Memory of a buffer."""
+    dtype = tvm_ffi.dtype(buffer.dtype)
+    return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
+
+
 def is_one(value: Any) -> bool:
     """Whether an expression is the constant 1."""
     return isinstance(value, tirx.IntImm) and int(value) == 1
@@ -114,6 +124,9 @@ class Collector:
         self.launch: dict[str, tuple[Any, int]] = {}
         #: Buffers that are written with sums of what they had.
         self.sums: set[Any] = set()
+        #: Variables of loops whose iterations are spread over cores.
+        self.parallel: set[Any] = set()
+        self._statements = 0
         #: Other views of memory, and whose it is.
         self._views: dict[Any, Any] = {}
         self._values: dict[Any, Any] = {}
@@ -127,6 +140,7 @@ class Collector:
         return tvm_ffi.structural_map(expr, (tirx.Var, lambda var: self._values.get(var, var)))
 
     def _statement(self, node: Any, place: Place) -> None:
+        self._statements += 1
         if isinstance(node, tirx.SeqStmt):
             for statement in node.seq:
                 self._statement(statement, place)
@@ -155,7 +169,7 @@ class Collector:
             buffer = self._views.get(node.buffer, node.buffer)
             if any(buffer.same_as(self._views.get(b, b)) for b in _read(node.value)):
                 self.sums.add(buffer)
-            self._access(node.buffer, node.indices, place, is_store=True)
+            self._access(node.buffer, node.indices, place, node.value)
         elif isinstance(node, tirx.Evaluate):
             self._expression(node.value, place)
         elif isinstance(node, tirx.While):
@@ -182,6 +196,8 @@ class Collector:
         else:
             counter = node.loop_var
         self._analyzer.bind(counter, Range(0, high - low))
+        if node.kind == tirx.ForKind.PARALLEL:
+            self.parallel.add(counter)
         around = replace(place, loops=(*place.loops, (counter, high - low)))
         start_site = len(self.sites)
         self._statement(node.body, around.where(*limits))
@@ -214,7 +230,7 @@ class Collector:
         if isinstance(node, TensorLoad):
             for index in node.indices:
                 self._expression(index, place)
-            self._access(node.source, node.indices, place, is_store=False)
+            self._access(node.source, node.indices, place)
         elif isinstance(node, Call):
             self._call(node, place)
         elif isinstance(node, tirx.Select):
@@ -239,21 +255,22 @@ class Collector:
             self._expression(argument, place)
         if name in (LOAD, STORE):
             pointer, column, row, layer, *_ = call.args
-            self._access(image_of(pointer), (column, row, layer), place, is_store=name == STORE)
+            value = call if name == STORE else None
+            self._access(image_of(pointer), (column, row, layer), place, value)
         elif name in _EXTERN and str(call.args[0].value).startswith(HALF_PREFIX):
             self._half(call, place)
 
     def _half(self, call: Call, place: Place) -> None:
         """An access to a buffer of 16 bits (:mod:`..texture.half`)."""
         kind = call.args[0].value.removeprefix(HALF_PREFIX)
-        is_store = kind.startswith(("store", "scatter"))
+        value = call.args[1] if kind.startswith(("store", "scatter")) else None
         index, pointer = call.args[-2:]
         lanes = int(kind.lstrip("abcdefghijklmnopqrstuvwxyz"))
         if lanes > 1 and not kind.startswith(("gather", "scatter")):
             index = tirx.Ramp(index, 1, lanes)
-        self._access(image_of(pointer), (index,), place, is_store=is_store)
+        self._access(image_of(pointer), (index,), place, value)
 
-    def _access(self, buffer: Any, indices: Sequence[Any], place: Place, *, is_store: bool) -> None:
+    def _access(self, buffer: Any, indices: Sequence[Any], place: Place, value: Any = None) -> None:
         dtype = tvm_ffi.dtype(buffer.dtype)
         half = is_half(buffer.scope())
         element = (2 if half else (dtype.bits + 7) // 8) * dtype.lanes
@@ -262,7 +279,8 @@ class Collector:
             element, lanes = element * CHANNELS, 1
         places = tuple(self._substituted(index) for index in indices)
         memory = self._views.get(buffer, buffer)
-        self.sites.append(Site(memory, places, is_store, lanes, element, place))
+        is_store, number = value is not None, self._statements
+        self.sites.append(Site(memory, places, is_store, lanes, element, place, number, value))
 
 
 def _parts(node: Any) -> list[Any]:

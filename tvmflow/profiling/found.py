@@ -38,9 +38,6 @@ def found_in(
     """
     from ..analysis import findings
 
-    if not target.is_gpu_kernel:
-        notes.append(f"There are no findings: on {target.kind} nothing is run by work-items.")
-        return ()
     times: dict[str, float] = defaultdict(float)
     for kernel in kernels:
         if kernel.function in functions:

@@ -1,0 +1,157 @@
+"""Lanes of vectors on CPUs: how many numbers are computed at a time.
+
+Compilers make vectors of an innermost loop themselves where its iterations do not depend on each
+other and access neighbours; not where they add to one number of floating point, whose rounding
+they would change, and seldom where neighbours are far apart::
+
+    for i, j, k:                 one number at a time: each k waits for the one before it, and
+        c[i, j] += a[i, k] * b[k, j]          b's are a row apart
+    for i, k, j:                 the compiler's vectors: neighbouring j do not depend on each other
+        c[i, j] += a[i, k] * b[k, j]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from ..profiling.record import Finding
+from ..target import TargetSpec
+from .counting import executions
+from .evaluate import variables
+from .hardware import hardware_of
+from .loops import Statement, axes_of, name_of, statements, stride
+from .lowered import Kernel, code_for_cpu
+
+#: Bytes of a number in arithmetic: smaller ones are widened.
+_WORD = 4
+#: Shorter loops are not made vectors.
+_SHORT = 8
+
+
+@dataclass(frozen=True)
+class VectorLanes:
+    """A statement, and how many numbers it computes at a time."""
+
+    kernel: str
+    #: What it writes: buffer and index as TVMScript.
+    text: str
+    line: int
+    #: Numbers that it computes at a time, and that a vector has.
+    lanes: int
+    possible: int
+    #: How often it runs.
+    executions: int
+    #: The innermost loop around it; empty if there is none.
+    loop: str
+    #: Whether the compiler can make vectors of this loop's iterations.
+    by_compiler: bool
+    #: Why not; empty if it can.
+    obstacle: str
+    #: The innermost loop whose iterations write neighbours; empty if there is none.
+    neighbours: str
+
+
+def vector_lanes(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[VectorLanes]:
+    """Find how many lanes of its vectors a CPU uses, statement by statement.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+
+    Returns
+    -------
+    list of VectorLanes
+        In the order of the code; empty for GPUs.
+    """
+    width = hardware_of(target).vector_bytes
+    return [
+        _lanes(kernel, statement, width)
+        for kernel in code_for_cpu(function, target)
+        for statement in statements(kernel)
+    ]
+
+
+def _lanes(kernel: Kernel, statement: Statement, width: int) -> VectorLanes:
+    store = statement.store
+    axes = axes_of(kernel, store)
+    lanes = statement.numbers
+    possible = max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes))
+    loop, obstacle = "", "there is no loop around it"
+    if axes:
+        var, extent = axes[-1]
+        loop, obstacle = name_of(var), _obstacle(kernel, statement, var, extent)
+    neighbours = next((name_of(v) for v, _ in reversed(axes) if stride(kernel, store, v) == 1), "")
+    return VectorLanes(
+        kernel.name,
+        str(store),
+        kernel.line(*statement.loads[-1:] if statement.sums_up else (), store),
+        lanes,
+        possible,
+        executions(kernel, store.place).times,
+        loop,
+        not obstacle,
+        obstacle,
+        neighbours,
+    )
+
+
+def _obstacle(kernel: Kernel, statement: Statement, var: Any, extent: int) -> str:
+    """Why a compiler makes no vectors of the iterations of a loop."""
+    name = name_of(var)
+    if extent < _SHORT:
+        return f"the innermost loop {name} has only {extent} iterations"
+    if var in variables(statement.store.place.conditions):
+        return ""  # Compilers mask lanes, or split the loop.
+    store = statement.store
+    if stride(kernel, store, var) == 0 and str(store.buffer.dtype).startswith("float"):
+        return f"all iterations of the innermost loop {name} add to one number"
+    for site in (store, *statement.loads):
+        step = stride(kernel, site, var)
+        if step not in (0, 1):
+            far = f"{step:,} elements" if step else "no fixed distance"
+            return f"iterations of the innermost loop {name} access {site.buffer.name} {far} apart"
+    return ""
+
+
+def lanes_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """Statements that use few lanes of a vector."""
+    found = vector_lanes(function, target)
+    findings = []
+    for one in found:
+        total = sum(other.executions for other in found if other.kernel == one.kernel)
+        saved = one.executions * (1 - one.lanes / one.possible)
+        if one.by_compiler or not saved:
+            continue
+        buffer = one.text.split("[")[0]
+        findings.append(
+            Finding(
+                one.kernel,
+                "vector-width",
+                one.text,
+                one.line,
+                # A step of a statement is a cycle, about.
+                {"cycles": float(saved)},
+                saved / total,
+                f"{buffer} is computed {one.lanes} number{'s' * (one.lanes > 1)} at a time, "
+                f"{one.executions:,} times, in vectors of {one.possible}: {one.obstacle}.",
+                _remedy(one, buffer),
+            )
+        )
+    return findings
+
+
+def _remedy(one: VectorLanes, buffer: str) -> str:
+    if not one.neighbours:
+        return f"Change the layout of {buffer} so that what is computed alike lies side by side."
+    if one.neighbours == one.loop:
+        return f"Vectorize {one.loop}, split by {one.possible}; copy what it reads side by side."
+    return (
+        f"Split {one.neighbours}, whose iterations write neighbours, by {one.possible}, move the "
+        "inner part innermost, and vectorize it."
+    )
