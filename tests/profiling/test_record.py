@@ -49,6 +49,13 @@ def test_what_is_no_profile_is_refused(tmp_path, change, reason):
         read_profile(path)
 
 
+def test_what_is_no_number_is_refused(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"format": 1, "runs": float("nan")}), encoding="utf-8")
+    with pytest.raises(ArtifactError, match="NaN is no number of JSON"):
+        read_profile(path)
+
+
 @pytest.mark.parametrize("text", ["", "[1, 2]", "\x7fELF"])
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "profile.json"

@@ -274,7 +274,8 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         If there is no such file, or it holds no profile of this format.
     """
     try:
-        return from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        text = Path(path).read_text(encoding="utf-8")
+        return from_json(json.loads(text, parse_constant=_no_number))
     except OSError as error:
         raise ArtifactError(
             f"Reading the profile {path} failed: {error.strerror or error}.",
@@ -286,6 +287,10 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             f"Reading the profile {path} failed: a profile was expected, but {reason}.",
             remedy="Measure again with `tvmflow profile OUT.so --json` of this version.",
         ) from error
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 _Record = TypeVar("_Record")
