@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from browser import Browser, Page
+
+from tvmflow.profiling.page.write import write_page
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,16 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.close()
     assert complaints == []
     assert len(requests) == len([url for url in requests if url.endswith(".html")])
+
+
+@pytest.fixture
+def show(page: Page, tmp_path: Path) -> Callable[..., Page]:
+    """A function that opens the page of a profile, or of two, and returns the browser's page."""
+
+    def opened(profile, before=None, **how):
+        path = tmp_path / "profile.html"
+        write_page(path, profile, before)
+        page.open(path, **how)
+        return page
+
+    return opened

@@ -34,6 +34,10 @@ _OPTIONS = (
     "--no-first-run",
     "--remote-debugging-pipe",
 )
+#: Codes of keys, by their names in KeyboardEvent.
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36} | {
+    f"Arrow{way}": 37 + number for number, way in enumerate(("Left", "Up", "Right", "Down"))
+}
 
 
 @cache
@@ -50,7 +54,7 @@ def no_browser() -> str | None:
 class Browser:
     """One browser; its pages have nothing in common but the process."""
 
-    def __init__(self, folder: Path, timeout: float = 120.0):
+    def __init__(self, folder: Path, timeout: float = 60.0):
         command = find_browser()
         assert command is not None
         self.timeout = timeout
@@ -146,7 +150,14 @@ class Page:
         """Call a method of the protocol on this page."""
         return self.browser.call(method, self.session, **params)
 
-    def open(self, path: Path, width: int = 1200, height: int = 900, theme: str = "light") -> None:
+    def open(
+        self,
+        path: Path,
+        width: int = 1200,
+        height: int = 900,
+        theme: str = "light",
+        media: str = "screen",
+    ) -> None:
         """Load a file and wait until it is there."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -156,7 +167,7 @@ class Page:
             mobile=False,
         )
         feature = {"name": "prefers-color-scheme", "value": theme}
-        self.call("Emulation.setEmulatedMedia", features=[feature])
+        self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.browser.wait("Page.loadEventFired", self.session)
 
@@ -179,6 +190,36 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def choose(self, selector: str, value: str) -> None:
+        """Choose an option of a list with the keyboard."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        steps = self.run(
+            f"(list => {{ list.focus(); return [...list.options].findIndex("
+            f"one => one.value === {json.dumps(value)}) - list.selectedIndex; }})({place})"
+        )
+        for _ in range(abs(steps)):
+            self.press("ArrowDown" if steps > 0 else "ArrowUp")
+        assert self.run(f"{place}.value") == value
+
+    def count(self, selector: str) -> int:
+        """How many elements there are."""
+        return self.run(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+    def texts(self, selector: str) -> list[str]:
+        """What is to be read in elements that are not hidden."""
+        return self.run(
+            f"[...document.querySelectorAll({json.dumps(selector)})]"
+            ".filter(e => e.checkVisibility()).map(e => e.textContent)"
+        )
+
+    def wait_for(self, condition: str) -> None:
+        """Wait for an expression: addresses, dialogs and unpacked texts change a moment later."""
+        deadline = time.monotonic() + self.browser.timeout
+        while not self.run(f"Boolean({condition})"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{condition} did not come true")
+            time.sleep(0.01)
+
     def write(self, text: str) -> None:
         """Type into what has the focus."""
         self.call("Input.insertText", text=text)
@@ -186,8 +227,7 @@ class Page:
     def press(self, key: str) -> None:
         """Press and release a key, by its name in KeyboardEvent."""
         text = {"Enter": "\r", " ": " "}.get(key)
-        codes = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32, "ArrowRight": 39, "ArrowLeft": 37}
-        about: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": codes[key]}
+        about: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": _KEYS[key]}
         down = {"text": text} if text else {}
         self.call(
             "Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **down, **about

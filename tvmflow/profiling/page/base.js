@@ -47,6 +47,7 @@ function percent(share) {
 }
 
 function microseconds(us) {
+  if (us === null) return NONE;
   if (us >= 1e6) return `${number(us / 1e6)} s`;
   return us >= 1e3 ? `${number(us / 1e3)} ms` : `${number(us)} µs`;
 }
@@ -68,6 +69,30 @@ function ticks(end, parts) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= raw);
   return Array.from({ length: Math.floor(end / step) + 1 }, (_, index) => index * step);
+}
+
+// --- texts in drawings, which have no box that cuts them -----------------------------------------
+
+const pen = document.createElement("canvas").getContext("2d");
+// As svg in the style.
+pen.font = "11.5px system-ui, sans-serif";
+
+function textWidth(text) {
+  return pen.measureText(text).width;
+}
+
+/** As much of both ends of a text as pixels hold; nothing where that says nothing. */
+function fitted(text, width) {
+  const whole = textWidth(text);
+  if (whole <= width) return text;
+  // Not code units, of which some letters are two.
+  const letters = [...text];
+  for (let kept = Math.floor((letters.length * width) / whole); kept > 4; kept--) {
+    const head = letters.slice(0, Math.floor(kept / 2)).join("");
+    const shortened = `${head}…${letters.slice(letters.length - Math.ceil(kept / 2)).join("")}`;
+    if (textWidth(shortened) <= width) return shortened;
+  }
+  return "";
 }
 
 // --- panels: drawn as wide as they are, and again when that changes --------------------------
@@ -152,23 +177,38 @@ const tip = document.getElementById("tip");
 let shown = null;
 
 function hint(event) {
-  const own = event.target.closest?.("[data-tip]") ?? null;
+  point(event.target.closest?.("[data-tip]") ?? null);
+}
+
+function point(own) {
   if (own === shown) return;
   shown = own;
   tip.hidden = own === null;
   for (const node of document.querySelectorAll(".same")) node.classList.remove("same");
   if (own === null) return;
   tip.textContent = own.dataset.tip;
-  const box = own.getBoundingClientRect();
-  const x = Math.min(box.x, innerWidth - tip.offsetWidth - 8);
-  const below = box.bottom + tip.offsetHeight + 8 < innerHeight;
-  const y = below ? box.bottom + 6 : Math.max(4, box.y - tip.offsetHeight - 6);
-  tip.style.transform = `translate(${Math.max(4, x)}px, ${y}px)`;
+  placeTip(own);
   if (!own.dataset.kernel) return;
   for (const node of document.querySelectorAll(`[data-kernel="${own.dataset.kernel}"]`)) {
     node.classList.add("same");
   }
 }
 
+function placeTip(own) {
+  const box = own.getBoundingClientRect();
+  const x = Math.min(box.x, innerWidth - tip.offsetWidth - 8);
+  const below = box.bottom + tip.offsetHeight + 8 < innerHeight;
+  const y = below ? box.bottom + 6 : Math.max(4, box.y - tip.offsetHeight - 6);
+  tip.style.transform = `translate(${Math.max(4, x)}px, ${y}px)`;
+}
+
 for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, hint);
-document.addEventListener("scroll", () => { tip.hidden = true; shown = null; }, true);
+for (const kind of ["pointerleave", "focusout"]) {
+  document.documentElement.addEventListener(kind, () => point(null));
+}
+document.addEventListener("scroll", () => {
+  // The keyboard's focus itself scrolls to what it reaches.
+  if (shown && shown === document.activeElement) placeTip(shown);
+  else point(null);
+}, true);
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") point(null); });

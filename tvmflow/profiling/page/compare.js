@@ -25,13 +25,14 @@ function comparisonTable() {
     title: `kernels ${side === "old" ? SIDES[0] : SIDES[1]}`, text: true,
     value: (row) => row[side].kernels.map((kernel) => kernel.name).join(" "),
     show: (row) => element("div", { class: "two" }, row[side].kernels.map((kernel) =>
-      element("a", { href: `#k${kernel.id}` }, kernel.name))),
+      element("a", { href: `#k${kernel.id}`, title: kernel.name }, kernel.name))),
   });
   return sortable({
     label: "comparison",
     columns: [
       { title: "nodes", text: true, value: (row) => row.label,
-        show: (row) => element("div", { class: "two" }, element("span", {}, row.label)) },
+        show: (row) => element("div", { class: "two" },
+          element("span", { title: row.label }, row.label)) },
       links("old"), links("now"),
       time("before, µs", "old"), time("after, µs", "now"),
       { title: "change, µs", hint: "After less before; sorts by size, whichever way it goes",
@@ -54,9 +55,46 @@ function comparisonTable() {
 function outcome(row) {
   if (row.old.us === null) return "only after";
   if (row.now.us === null) return "only before";
-  // Less is noise on most machines.
-  if (Math.abs(row.ratio - 1) < 0.05) return "the same within 5 %";
-  return row.ratio > 1 ? "faster" : "slower";
+  if (alike(row.old.us, row.now.us)) return "the same within 5 %";
+  return row.change < 0 ? "faster" : "slower";
+}
+
+/** Whether times differ by no more than what is noise on most machines. */
+function alike(before, after) {
+  return Math.abs(after - before) <= 0.05 * before;
+}
+
+function headline() {
+  const [before, after] = profiles.map((profile) => profile.whole.median_ms * 1e3);
+  const verdict = () => {
+    if (profiles[0].module.name !== profiles[1].module.name) return "";
+    if (alike(before, after)) return ", the same within 5 %";
+    if (!before || !after) return "";
+    return after < before ? `, ${number(before / after)} times as fast`
+      : `, ${number(after / before)} times as slow`;
+  };
+  return element("div", {}, element("p", { class: "headline" },
+    `A call: ${microseconds(before)} before, ${microseconds(after)} after${verdict()}.`),
+  element("ul", { class: "notes" }, differences().map((one) => element("li", {}, one))));
+}
+
+/** Sentences on what differs between the two besides times. */
+function differences() {
+  const differing = (title, value, more = "") => {
+    const [before, after] = profiles.map(value);
+    return before === after ? null : `Different ${title}: ${before} before, ${after} after.${more}`;
+  };
+  const both = pairs.filter((pair) => pair.before.length && pair.after.length).length;
+  return [
+    differing("networks", ({ module }) => module.name,
+      " Rows are tied by the names of nodes, and nodes of one name may do different work."),
+    differing("devices", ({ device }) => device.name),
+    differing("drivers", ({ device }) => [device.driver, device.version].filter(Boolean).join(", ")),
+    differing("targets", ({ module }) => `${module.target} for ${module.device}`),
+    differing("clocks of kernels", ({ kernels }) => kernels[0]?.clock ?? "none"),
+    differing("versions", ({ module }) => versionsOf(module)),
+    both ? null : "No node or function is in both.",
+  ].filter(Boolean);
 }
 
 /** A bar to the left where time was saved, to the right where it was lost. */

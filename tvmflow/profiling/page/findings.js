@@ -1,14 +1,5 @@
 // Findings: what costs time in a kernel, and what to try.
 
-/** Microseconds that a finding may be worth: its share of its kernel's launches. */
-function worth(profile, finding) {
-  return finding.share * sum(launchesOf(profile, finding).map((kernel) => kernel.median_us));
-}
-
-function launchesOf(profile, finding) {
-  return profile.kernels.filter((kernel) => kernel.name === finding.kernel);
-}
-
 function costText(finding) {
   const costs = Object.entries(finding.cost).map(([unit, count]) =>
     unit === "bytes" ? bytes(count) : `${number(count)} ${unit}`);
@@ -17,7 +8,7 @@ function costText(finding) {
   return [...costs, share].filter(Boolean).join(", ");
 }
 
-/** One finding; `kernel` is the launch that its links open, and null where it is shown alone. */
+/** One finding; `kernel` is the launch that its links open, null where the run has none. */
 function findingItem(finding, kernel, named) {
   const line = finding.line && kernel
     ? element("a", { href: `#k${kernel.id}.${finding.line}` }, `line ${finding.line}`) : null;
@@ -27,22 +18,19 @@ function findingItem(finding, kernel, named) {
     : element("span", { class: "of" }, finding.kernel);
   return element("li", { class: "finding" },
     element("div", { class: "where" }, element("b", { class: "kind" }, finding.kind), name, access,
-      line, element("span", { class: "cost" }, costText(finding))),
+      line, element("span", { class: "cost" }, costText(finding),
+        finding.us ? element("b", {}, `, up to ${microseconds(finding.us)} a run`) : null)),
     element("p", {}, finding.sentence),
     element("p", { class: "remedy" }, finding.remedy));
 }
 
 function findingsView(profile) {
-  if (!profile.findings.length) return element("p", { class: "note" }, "None.");
-  const found = profile.findings
-    .map((finding) => ({ finding, us: worth(profile, finding) }))
-    .sort((a, b) => b.us - a.us)
-    .map(({ finding }) => {
-      const launches = launchesOf(profile, finding);
-      const slowest = launches.reduce(
-        (best, one) => (!best || one.median_us > best.median_us ? one : best), null);
-      return { kind: finding.kind, node: findingItem(finding, slowest, true) };
-    });
+  if (!profile.findings.length) {
+    const why = profile.notes.length ? " What was not analysed is in the notes above." : "";
+    return element("p", { class: "note" }, `None.${why}`);
+  }
+  const found = [...profile.findings].sort((a, b) => b.us - a.us).map((finding) => (
+    { kind: finding.kind, node: findingItem(finding, finding.slowest, true) }));
   const kinds = [...grouped(found, (one) => one.kind)].sort((a, b) => b[1].length - a[1].length);
   const options = kinds.map(([kind, own]) =>
     element("option", { value: kind }, `${kind} (${own.length})`));

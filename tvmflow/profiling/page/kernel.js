@@ -34,6 +34,8 @@ function showKernel(kernel, line) {
     return other
       ? element("a", { href: `#k${other.id}`, class: "button", "aria-label": name }, text) : null;
   };
+  // Whoever goes from launch to launch stays on the button that does it.
+  const focused = dialog.open && document.activeElement.getAttribute("aria-label");
   dialog.replaceChildren(
     element("div", { class: "title" },
       element("h2", { id: "kernel-name" }, kernel.name),
@@ -48,6 +50,12 @@ function showKernel(kernel, line) {
     textViews(kernel, line));
   tip.hidden = true;
   if (!dialog.open) dialog.showModal();
+  else (named(focused) ?? named("Close")).focus();
+}
+
+function named(label) {
+  return [...dialog.querySelectorAll("a, button")].find(
+    (one) => one.getAttribute("aria-label") === label);
 }
 
 function facts(kernel) {
@@ -102,9 +110,11 @@ function textViews(kernel, line) {
     }
     place.replaceChildren(element("div", { class: "controls" }, buttons), code);
     choose(0);
-    // Only the text scrolls: what is above it stays in sight.
     const wanted = code.querySelector(".wanted");
-    if (wanted) code.scrollTop = wanted.offsetTop - code.clientHeight / 3;
+    if (!wanted) return;
+    // Where the window is large enough, only the text scrolls.
+    code.scrollTop = wanted.offsetTop - code.clientHeight / 3;
+    code.scrollIntoView({ block: "nearest" });
   }).catch((error) => {
     place.replaceChildren(element("p", { class: "note" },
       `Texts are not shown: this browser cannot unpack them (${error.message}).`));

@@ -1,8 +1,5 @@
 // Time by layer: areas, grouped by family, and bars.
 
-/** Width of a letter in drawings, a little generous. */
-const LETTER = 7.2;
-
 /** Rectangles as square as possible whose areas are in the values' ratio, the largest first. */
 function squarified(items, x, y, width, height) {
   const placed = [];
@@ -75,26 +72,34 @@ function tile({ item, x, y, width, height }) {
     rx: 2,
   });
   rect.classList.add("tinted");
-  if (width < 60 || height < 20) return [rect];
-  const lines = [shortName(item.slowest, width - 10)];
-  if (height >= 36) lines.push(`${microseconds(item.us)}`);
-  return [rect, ...lines.map((line, row) =>
-    shape("text", { x: x + 6, y: y + 15 + 14 * row, class: "inside" }, line))];
+  if (width < 40 || height < 20) return [rect];
+  return [rect, ...tileLines(item, width - 10, Math.floor((height - 6) / 14)).map((line, row) =>
+    shape("text", { x: (x + 6).toFixed(1), y: (y + 15 + 14 * row).toFixed(1), class: "inside" },
+      line))];
 }
 
-/** The first node's name without its operator, or as much of both its ends as pixels hold. */
-function shortName(kernel, width) {
-  const name = kernel.nodes[0] ?? kernel.function;
-  const label = name.replace(/(.)\/[A-Z]\w*$/, "$1");
-  const letters = Math.floor(width / LETTER);
-  if (label.length <= letters) return label;
-  const end = Math.ceil((letters - 1) / 2);
-  return `${label.slice(0, letters - 1 - end)}…${label.slice(label.length - end)}`;
+/** The name, in two lines where one is too short for it, and the time, in so many lines at most. */
+function tileLines(layer, width, rows) {
+  const name = nameOf(layer.slowest);
+  const parts = name.split(/(?<=[./_:])/);
+  let first = "";
+  while (parts.length > 1 && textWidth(first + parts[0]) <= width) first += parts.shift();
+  const lines = first && rows > 2 && textWidth(name) > width
+    ? [first, fitted(parts.join(""), width)] : [fitted(name, width)];
+  const time = microseconds(layer.us);
+  if (rows > lines.length && textWidth(time) <= width) lines.push(time);
+  return lines.filter(Boolean);
+}
+
+/** The first node's name without its operator; a function's, where there is no node. */
+function nameOf(kernel) {
+  return (kernel.nodes[0] ?? kernel.function).replace(/(.)\/[A-Z]\w*$/, "$1");
 }
 
 /** Bars with names, as links: by time, or in the order of launches. */
 function bars(profile) {
-  const most = Math.max(...profile.layers.map((layer) => layer.us));
+  // Both of two profiles have one scale.
+  const most = Math.max(...profiles.flatMap((one) => one.layers.map((layer) => layer.us)));
   const rows = profile.layers.map((layer) => {
     const bar = element("i", { class: `bar ${colourOf(layer.slowest)}`,
       "data-kernel": layer.slowest.id });

@@ -8,14 +8,13 @@ function facet(name, value, detail) {
 function summary(profile) {
   const { whole, kernels, host_ms, module, device } = profile;
   const flops = sum(kernels.map((kernel) => kernel.flops ?? 0));
-  const peak = Math.max(0, ...profile.memory.map((step) => step.live_bytes));
+  const peak = Math.max(...profile.memory.map((step) => step.live_bytes));
   const spread = `${number(whole.p10_ms)} to ${number(whole.p90_ms)} ms in ${profile.runs} runs`;
-  const versions = Object.entries(module.versions).map((pair) => pair.join(" ")).join(", ");
   return element("div", { class: "summary" },
     comparing ? element("h2", {}, profile.sideName) : null,
     element("p", {}, `${module.path}: ${module.target}, kernels for ${module.device}, on ` +
       `${device.name}. `, element("span", { class: "note" },
-      [device.driver && `Driver ${device.driver}`, device.version, versions]
+      [device.driver && `Driver ${device.driver}`, device.version, versionsOf(module)]
         .filter(Boolean).join("; "))),
     element("div", { class: "facets" },
       facet("a call", microseconds(whole.median_ms * 1e3), spread),
@@ -24,13 +23,18 @@ function summary(profile) {
         `${percent(part(host_ms, whole.median_ms))} of a call`),
       facet("arithmetic", flops ? scaled(flops, "FLOP") : NONE,
         flops ? `${number(part(flops / 1e3, profile.kernels_us))} GFLOP/s over the kernels` : null),
-      facet("memory", bytes(profile.weights_bytes), `weights; ${bytes(peak)} more at most`)),
+      facet("memory", bytes(profile.weights_bytes),
+        profile.memory.length ? `weights; ${bytes(peak)} more at most` : "weights")),
     stacked("Time by what holds kernels back", boundTimes(kernels)),
     stacked("First call", ["load", "build", "upload", "run"].map((name, rank) => (
       { name, colour: `shade${rank}`, us: (profile.first_call[`${name}_ms`] ?? 0) * 1e3 }))),
     profile.notes.length
       ? element("ul", { class: "notes" }, profile.notes.map((note) => element("li", {}, note)))
       : null);
+}
+
+function versionsOf(module) {
+  return Object.entries(module.versions).map((pair) => pair.join(" ")).join(", ");
 }
 
 function boundTimes(kernels) {
@@ -73,21 +77,10 @@ function colourChoice() {
     element("label", {}, "Kernels coloured by ", choice), legend());
 }
 
-function headline() {
-  if (!comparing) return null;
-  const [before, after] = profiles.map((profile) => profile.whole.median_ms * 1e3);
-  const ratio = before / after;
-  const verdict = ratio >= 1 ? `${number(ratio)} times as fast` : `${number(1 / ratio)} times as slow`;
-  return element("p", { class: "headline" },
-    `A call: ${microseconds(before)} before, ${microseconds(after)} after, ${verdict}.`);
-}
-
 function drawPage() {
-  const last = profiles.at(-1);
   document.getElementById("head").append(
-    element("h1", {}, comparing ? `Profiles of ${last.module.name}, compared`
-      : `Profile of ${last.module.name}`),
-    headline() ?? "",
+    element("h1", {}, document.title),
+    comparing ? headline() : "",
     element("div", { class: comparing ? "sides" : null }, profiles.map(summary)));
   if (comparing) document.body.classList.add("wide");
   const sections = [

@@ -13,11 +13,21 @@ for (const [side, profile] of profiles.entries()) {
     kernel.profile = profile;
     kernel.index = index;
     kernel.id = `${side}.${index}`;
+    // Modules of older versions name none.
+    kernel.family ||= "unknown";
     kernel.label = kernel.nodes.join(" + ") || kernel.function;
     kernel.share = part(kernel.median_us, profile.kernels_us);
     kernel.bytes =
       kernel.bytes_read === null ? null : kernel.bytes_read + kernel.bytes_written;
     kernel.findings = findings.get(kernel.name) ?? [];
+  }
+  const launches = grouped(profile.kernels, (kernel) => kernel.name);
+  for (const finding of profile.findings) {
+    const own = launches.get(finding.kernel) ?? [];
+    // What it may be worth in a run: its share of its kernel's launches.
+    finding.us = finding.share * sum(own.map((kernel) => kernel.median_us));
+    finding.slowest = own.reduce(
+      (best, one) => (best && best.median_us >= one.median_us ? best : one), null);
   }
   profile.layers = layersOf(profile.kernels);
 }
@@ -82,7 +92,7 @@ function boundText(kernel) {
 // --- colours: of families, the slowest first, or of what holds kernels back -------------------
 
 const COLOURS = 8;
-const BOUNDS = { bandwidth: 1, arithmetic: 8, launch: 3, latency: 5 };
+const BOUNDS = { bandwidth: 1, arithmetic: 2, launch: 3, latency: 4 };
 let colouring = "family";
 
 const families = [...grouped(profiles.flatMap((p) => p.kernels), (kernel) => kernel.family)]

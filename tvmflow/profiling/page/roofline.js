@@ -83,7 +83,6 @@ function ceilingLines(profile, { x, y, width, wide, high }) {
   const arithmetic = arithmeticCeilings(profile).sort((a, b) => b[1] - a[1]);
   const lines = [];
   const names = [];
-  if (!memory.length) return { lines, names };
   const [least, most] = [10 ** INTENSITIES[0], 10 ** INTENSITIES[1]];
   const line = (x1, y1, x2, y2) => lines.push(shape("line", {
     x1: x(x1).toFixed(1), y1: y(y1).toFixed(1), x2: x(x2).toFixed(1), y2: y(y2).toFixed(1),
@@ -93,7 +92,7 @@ function ceilingLines(profile, { x, y, width, wide, high }) {
     * 180) / Math.PI;
   for (const [rank, [name, speed]] of memory.entries()) {
     const begin = Math.max(least, 10 ** RATES[0] / speed);
-    const end = Math.min(most, arithmetic[0][1] / speed);
+    const end = arithmetic.length ? Math.min(most, arithmetic[0][1] / speed) : most;
     if (end <= begin) continue;
     line(begin, begin * speed, end, end * speed);
     // The upper line's name stands above it, the lower one's below.
@@ -103,7 +102,7 @@ function ceilingLines(profile, { x, y, width, wide, high }) {
   }
   let free = -Infinity;
   for (const [name, rate, unit] of arithmetic) {
-    line(Math.max(least, rate / memory[0][1]), rate, most, rate);
+    line(memory.length ? Math.max(least, rate / memory[0][1]) : least, rate, most, rate);
     const beside = Math.max(y(rate) - 5, free + 13);
     free = beside;
     names.push(shape("text", { x: width - ROOM.right - 4, y: beside, class: "end halo" },
@@ -119,5 +118,9 @@ function rooflineNote(profile) {
   const lines = profile.ceilings
     ? "Lines: what this device reached in kernels that do one thing only."
     : "The device's ceilings were not measured.";
-  return element("p", { class: "note" }, `Each point is a launch, as large as its time. ${lines}${without}`);
+  const faster = profile.ceilings && profile.kernels.some((kernel) =>
+    onRoofline(kernel) && kernel.gbps > profile.ceilings.copy_gbps)
+    ? " Points above the line of copies are faster than memory: caches hold their tensors." : "";
+  return element("p", { class: "note" },
+    `Each point is a launch, as large as its time. ${lines}${faster}${without}`);
 }

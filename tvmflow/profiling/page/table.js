@@ -130,7 +130,9 @@ function spread(kernel) {
 }
 
 function kernelCell(kernel) {
-  const nodes = kernel.nodes.length ? element("small", {}, kernel.label) : null;
+  // Titles have what the column's width cuts off.
+  const nodes = kernel.nodes.length
+    ? element("small", { title: kernel.label }, kernel.label) : null;
   return element("div", { class: "two" },
-    element("a", { href: `#k${kernel.id}` }, kernel.name), nodes);
+    element("a", { href: `#k${kernel.id}`, title: kernel.name }, kernel.name), nodes);
 }

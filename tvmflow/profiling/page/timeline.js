@@ -18,7 +18,9 @@ function timelineView(profile) {
       click: () => change(factor) }, text);
   const controls = element("div", { class: "controls" }, button("+", "Enlarge", 2),
     button("−", "Reduce", 0.5), button("All", "The whole run", 0));
-  return element("div", {}, controls, scroll);
+  const unknown = profile.memory.length ? null
+    : element("p", { class: "note" }, "What tensors occupy at each moment is not known.");
+  return element("div", {}, controls, scroll, unknown ?? "");
 }
 
 function endOf(kernel) {
@@ -26,7 +28,8 @@ function endOf(kernel) {
 }
 
 function timelineChart(profile, width) {
-  const end = Math.max(...profile.kernels.map(endOf), 1e-3);
+  // Both of two profiles have one scale.
+  const end = Math.max(...profiles.flatMap((one) => one.kernels.map(endOf)), 1e-3);
   const wide = width - LANE.left - 12;
   const x = (us) => LANE.left + (us / end) * wide;
   const rects = profile.kernels.flatMap((kernel) => {
@@ -36,9 +39,9 @@ function timelineChart(profile, width) {
       x: x(kernel.start_us).toFixed(2), y: 2, width: long.toFixed(2), height: LANE.kernels - 4,
     });
     rect.classList.add("tinted");
-    if (long < 60) return [rect];
+    if (long < 40) return [rect];
     const at = { x: x(kernel.start_us) + 4, y: LANE.kernels / 2 + 4, class: "inside" };
-    return [rect, shape("text", at, shortName(kernel, long - 8))];
+    return [rect, shape("text", at, fitted(nameOf(kernel), long - 8))];
   });
   const names = [shape("text", { x: 0, y: LANE.kernels / 2 + 4 }, "kernels")];
   const marks = ticks(end, Math.max(2, wide / 110)).flatMap((us) => [
@@ -47,7 +50,7 @@ function timelineChart(profile, width) {
     shape("text", { x: x(us).toFixed(1), y: LANE.kernels + 18, class: "middle" },
       microseconds(us)),
   ]);
-  const memory = memoryLane(profile, x, end);
+  const memory = memoryLane(profile, x, Math.max(...profile.kernels.map(endOf), 1e-3));
   const height = LANE.kernels + LANE.axis + (memory.length ? LANE.gap + LANE.memory : 0) + 4;
   return chart(`Timeline of ${profile.kernels.length} launches`, width, height,
     marks, names, rects, memory);
@@ -85,7 +88,8 @@ function memoryLane(profile, x, end) {
   const times = stepTimes(profile, end);
   const begin = (index) => times?.[index] ?? (index * end) / profile.memory.length;
   const top = LANE.kernels + LANE.axis + LANE.gap;
-  const most = Math.max(...profile.memory.map((step) => step.live_bytes), 1);
+  const most = Math.max(
+    ...profiles.flatMap((one) => one.memory.map((step) => step.live_bytes)), 1);
   const y = (count) => (top + LANE.memory * (1 - count / most)).toFixed(1);
   const bottom = top + LANE.memory;
   let path = `M${x(begin(0)).toFixed(1)},${bottom}`;

@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -74,12 +76,20 @@ def page_text(profile: Profile, before: Profile | None = None) -> str:
     return Template(_asset("page.html")).substitute(
         # Names in a profile come from whoever made the network: no text becomes a script.
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
-        title=f"Profile of {escape(profile.module.name)}",
+        title=escape(_title(profiles)),
         style=style,
-        data=_json({"profiles": contents, "pairs": pairs}),
+        data=_json(_finite({"profiles": contents, "pairs": pairs})),
         texts=base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode(),
         script=script,
     )
+
+
+def _title(profiles: Sequence[Profile]) -> str:
+    # Each once, in their order.
+    names = list(dict.fromkeys(profile.module.name for profile in profiles))
+    if len(profiles) == 1:
+        return f"Profile of {names[0]}"
+    return f"Profiles of {' and '.join(names)}, compared"
 
 
 def _asset(name: str) -> str:
@@ -94,3 +104,12 @@ def _json(content: Any) -> str:
     """JSON that no element of HTML begins or ends in."""
     compact = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return compact.replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    """The same with `None` for what is no number, or infinite: JSON has no such numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
