@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import dataclasses
 
 import pytest
 from profiles import synthetic_profile
@@ -10,6 +10,7 @@ from profiles import synthetic_profile
 import tvmflow.analysis
 from tvmflow.profiling import record
 from tvmflow.profiling.found import found_in
+from tvmflow.schedules.lab.choice import scheduled
 from tvmflow.target import resolve
 
 ADRENO = resolve("opencl", "adreno")
@@ -23,7 +24,7 @@ def analysed(monkeypatch):
     """Functions in the order in which they are analysed; each has one finding."""
     names = []
 
-    def analyse(function, target):
+    def analyse(function, target, until):
         names.append(function)
         return [next(f for f in PROFILE.findings if f.kernel == f"{function}_kernel")]
 
@@ -46,26 +47,46 @@ def test_each_function_is_analysed_once_the_slowest_first(analysed):
 
 
 def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
-    clock = iter(range(0, 100, 10))
-    monkeypatch.setattr(
-        "tvmflow.profiling.found.time", SimpleNamespace(monotonic=lambda: next(clock))
-    )
+    """Within a function, whose findings by then are kept."""
+    analyse = tvmflow.analysis.findings
+    slowest = sorted(PROFILE.kernels, key=lambda kernel: -kernel.median_us)
+
+    def slow(function, target, until):
+        found = analyse(function, target, until)
+        if function == slowest[2].function:
+            raise tvmflow.analysis.OutOfTimeError(found)
+        return found
+
+    monkeypatch.setattr(tvmflow.analysis, "findings", slow)
     notes = []
     found = found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
-    assert len(found) == len(analysed) == 2
-    times = sorted(kernel.median_us for kernel in PROFILE.kernels)
-    left = f"functions that take {sum(times[:3]) / sum(times):.0%} of the kernels' time"
+    assert len(found) == len(analysed) == 3
+    times = [kernel.median_us for kernel in slowest]
+    left = f"functions that take {sum(times[2:]) / sum(times):.0%} of the kernels' time"
+    assert notes[0].startswith("After 25 s of analysis, ")
     assert left in notes[0]
+    assert notes[0].endswith(f"{slowest[2].function} is the first.")
+
+
+def test_time_ends_in_real_analyses():
+    function = scheduled("matmul", "blocked", target="opencl", device="adreno")
+    kernels = [dataclasses.replace(PROFILE.kernels[0], function="main")]
+    notes = []
+    assert found_in({"main": function}, kernels, ADRENO, notes, budget_s=0.0) == ()
+    assert "100% of the kernels' time have no findings" in notes[0]
+    notes.clear()
+    assert found_in({"main": function}, kernels, ADRENO, notes) != ()
+    assert len(notes) == 1
 
 
 def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
     failing = PROFILE.kernels[2].function
     analyse = tvmflow.analysis.findings
 
-    def fail(function, target):
+    def fail(function, target, until):
         if function == failing:
             raise ValueError("no loop has this extent")
-        return analyse(function, target)
+        return analyse(function, target, until)
 
     monkeypatch.setattr(tvmflow.analysis, "findings", fail)
     notes = []

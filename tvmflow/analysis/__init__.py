@@ -9,6 +9,7 @@ from ..profiling.record import Finding
 from .accumulators import Accumulators, accumulators
 from .cache_lines import LineUse, cache_lines
 from .coalescing import Access, coalescing
+from .deadline import OutOfTimeError
 from .divergence import Divergence, divergence
 from .fusion import Fusion, fusion, fusion_findings
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
@@ -34,6 +35,7 @@ __all__ = [
     "LocalMemory",
     "LoopNest",
     "Occupancy",
+    "OutOfTimeError",
     "Product",
     "RegisterUse",
     "TextureUse",

@@ -26,7 +26,6 @@ from ..dot_products import NAME as DOT
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import executions
-from .evaluate import variables
 from .hardware import CORE
 from .loops import Statement, axes_of, name_of, statements
 from .lowered import Kernel, code_for_cpu
@@ -110,7 +109,7 @@ def _accumulators(kernel: Kernel, body: Sequence[Statement]) -> Accumulators | N
         ):
             sums.append(store)
     each = len(body) / len(sums)
-    used = set(variables(first.indices))
+    used = first.variables
     inner = [extent for var, extent in axes if var not in used]
     if not axes or not inner:
         return None
@@ -138,7 +137,7 @@ def _accumulators(kernel: Kernel, body: Sequence[Statement]) -> Accumulators | N
     )
 
 
-def _last(axes: Sequence[tuple[Any, int]], used: set[Any]) -> int:
+def _last(axes: Sequence[tuple[Any, int]], used: frozenset[Any]) -> int:
     """Iterations of the innermost loops that no index depends on."""
     count = 1
     for var, extent in reversed(axes):

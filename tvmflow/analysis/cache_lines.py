@@ -22,7 +22,7 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import executions
-from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all, variables
+from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
 from .hardware import CORE, hardware_of
 from .loops import axes_of, name_of, stride
 from .lowered import Kernel, code_for_cpu
@@ -118,8 +118,7 @@ class _Window:
         self.groups: dict[tuple[str, bool], list[Site]] = {}
         for site in sites:
             self.groups.setdefault((str(site.buffer.name), site.is_store), []).append(site)
-        exprs = [e for s in sites for e in (*s.indices, *s.place.conditions)]
-        used = set(variables(exprs))
+        used = frozenset().union(*(s.variables | s.place.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
         #: Iterations of each in a window.
@@ -248,8 +247,7 @@ def _nest(kernel: Kernel, sites: Sequence[Site], line_bytes: int) -> list[LineUs
 
 def _loop(kernel: Kernel, site: Site) -> Any:
     """The innermost loop that a place depends on."""
-    used = set(variables(site.indices))
-    return next((var for var, _ in reversed(axes_of(kernel, site)) if var in used), None)
+    return next((var for var, _ in reversed(axes_of(kernel, site)) if var in site.variables), None)
 
 
 def line_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:

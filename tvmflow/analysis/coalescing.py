@@ -85,7 +85,7 @@ def _access(kernel: Kernel, site: Site, target: TargetSpec) -> Access:
     stride: int | None = None
     exact = count.exact
     try:
-        waves = waves_at(kernel, site.place, hardware.wave, site.indices, site.lanes)
+        waves = waves_at(kernel, site.place, hardware.wave, site.variables, site.lanes)
         places = waves.compute(site.indices[0], site.lanes) * element
         lines, least = 0.0, 0.0
         # Elements that are apart are instructions of their own.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .deadline import check_time
 from .evaluate import UnknownError, digits, evaluate_all, variables
 from .lowered import Kernel
 from .sites import Place, Site
@@ -34,6 +35,16 @@ def executions(kernel: Kernel, place: Place) -> Count:
 
     Conditions without a variable in common are counted apart, and their counts multiplied.
     """
+    # A kernel keeps its places, and each condition is one object wherever it holds.
+    check_time()
+    key = "executions", id(place)
+    if key not in kernel.memo:
+        kernel.memo[key] = _executions(kernel, place)
+    found: Count = kernel.memo[key]
+    return found
+
+
+def _executions(kernel: Kernel, place: Place) -> Count:
     axes = dict((*kernel.launch.values(), *place.loops))
     total = Count(1, not place.unknown)
     left = dict(axes)
@@ -41,7 +52,10 @@ def executions(kernel: Kernel, place: Place) -> Count:
         used = [var for var in variables(conditions) if var in axes]
         for var in used:
             del left[var]
-        total *= _holding(conditions, [(var, axes[var]) for var in used])
+        key = "holding", *map(id, conditions)
+        if key not in kernel.memo:
+            kernel.memo[key] = _holding(conditions, [(var, axes[var]) for var in used])
+        total *= kernel.memo[key]
     return total * Count(prod(left.values()))
 
 

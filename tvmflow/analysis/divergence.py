@@ -16,7 +16,7 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import executions
-from .evaluate import UnknownError, variables
+from .evaluate import UnknownError
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Branch, tirx_text
@@ -73,13 +73,13 @@ def divergence(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Div
 
 def _divergence(kernel: Kernel, branch: Branch, wave: int) -> Divergence:
     items = {var for tag, (var, _) in kernel.launch.items() if tag.startswith("threadIdx")}
-    used = set(variables([branch.condition]))
+    used = branch.variables
     known = {var for var, _ in (*kernel.launch.values(), *branch.place.loops)}
     uniform = not used & items and used <= known
     reached = split = masked = running = 0.0
     exact = True
     try:
-        waves = waves_at(kernel, branch.place, wave, [branch.condition])
+        waves = waves_at(kernel, branch.place, wave, branch.variables)
         holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
         there = waves.active.sum(axis=1)
         arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]

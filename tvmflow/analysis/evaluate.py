@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from tvm import tirx
 from tvm.ir import Call, Op
 
+from .deadline import check_time
+
 Array = NDArray[np.int64]
 
 
@@ -72,15 +74,16 @@ def evaluate(expr: Any, values: Mapping[Any, Array]) -> Any:
     UnknownError
         If it depends on anything but those variables.
     """
-    if isinstance(expr, tirx.IntImm):
-        return np.int64(int(expr))
-    if isinstance(expr, tirx.Var):
-        if expr not in values:
-            raise UnknownError(str(expr))
-        return values[expr]
     operation = _BINARY.get(type(expr))
     if operation is not None:
         return operation(evaluate(expr.a, values), evaluate(expr.b, values))
+    if isinstance(expr, tirx.IntImm):
+        return np.int64(int(expr))
+    if isinstance(expr, tirx.Var):
+        value = values.get(expr)
+        if value is None:
+            raise UnknownError(str(expr))
+        return value
     if isinstance(expr, tirx.Not):
         return np.logical_not(evaluate(expr.a, values))
     if isinstance(expr, tirx.Cast) and is_whole(expr):
@@ -107,12 +110,13 @@ def is_whole(expr: Any) -> bool:
 
 
 def evaluate_all(
-    exprs: Iterable[Any], values: Mapping[Any, Array], length: int
+    exprs: Iterable[Any], values: Mapping[Any, Array], shape: int | tuple[int, ...]
 ) -> NDArray[np.bool_]:
     """Where all conditions hold."""
-    mask = np.ones(length, bool)
+    check_time()
+    mask = np.ones(shape, bool)
     for expr in exprs:
-        mask &= np.broadcast_to(np.asarray(evaluate(expr, values), bool), length)
+        mask &= np.broadcast_to(np.asarray(evaluate(expr, values), bool), shape)
     return mask
 
 
@@ -120,6 +124,8 @@ def variables(exprs: Iterable[Any]) -> list[Any]:
     """Variables of expressions, each once."""
     found: dict[Any, None] = {}
     for expr in exprs:
+        if isinstance(expr, tirx.IntImm):
+            continue
         tvm_ffi.structural_walk(expr, (tirx.Var, found.setdefault))
     return list(found)
 

@@ -20,7 +20,7 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
-from .evaluate import Array, UnknownError, variables
+from .evaluate import Array, UnknownError
 from .hardware import Hardware, hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site, buffer_bytes
@@ -158,14 +158,14 @@ def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
 
 
 def _uses(site: Site, var: Any) -> bool:
-    return any(var in variables([index]) for index in site.indices)
+    return var in site.variables
 
 
 def _bank_access(kernel: Kernel, site: Site, hardware: Hardware) -> BankAccess:
     count = instructions(kernel, site)
     cycles, least, degree, exact = 0.0, 0.0, 1, False
     try:
-        waves = waves_at(kernel, site.place, hardware.wave, site.indices, site.lanes)
+        waves = waves_at(kernel, site.place, hardware.wave, site.variables, site.lanes)
         places = waves.compute(site.indices[0], site.lanes) * site.element_bytes
         for part in np.split(places, 1 if site.is_contiguous else site.lanes, axis=2):
             words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)

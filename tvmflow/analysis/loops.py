@@ -9,7 +9,7 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
-from .evaluate import Array, UnknownError, evaluate, variables
+from .evaluate import Array, UnknownError, evaluate
 from .lowered import Kernel
 from .sites import Site
 
@@ -72,7 +72,7 @@ def stride(kernel: Kernel, site: Site, var: Any) -> int | None:
         return None
     (index,) = site.indices
     index = index.base if isinstance(index, tirx.Ramp) else index
-    if var not in variables([index]):
+    if var not in site.variables:
         return 0
     axes = axes_of(kernel, site)
     random = np.random.default_rng(0)

@@ -29,6 +29,11 @@ class Kernel:
     source: tirx.PrimFunc
 
     @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What analyses have computed of it, by keys of their own."""
+        return {}
+
+    @cached_property
     def text(self) -> str:
         """The scheduled primary function as TVMScript, which lines refer to."""
         return tir_text(self.source)
@@ -85,8 +90,13 @@ class Kernel:
 
     def line(self, *sites: Site) -> int:
         """Line in the text of the first of some sites that has one, 0 if none has."""
-        lines = (line_of(self.text, s.buffer.name, is_store=s.is_store) for s in sites)
-        return next(filter(None, lines), 0)
+        return next(filter(None, (self._line(s.buffer.name, s.is_store) for s in sites)), 0)
+
+    def _line(self, buffer: str, is_store: bool) -> int:
+        key = "line", buffer, is_store
+        if key not in self.memo:
+            self.memo[key] = line_of(self.text, buffer, is_store=is_store)
+        return int(self.memo[key])
 
 
 def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:

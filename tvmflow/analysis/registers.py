@@ -24,7 +24,6 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
-from .evaluate import variables
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -149,7 +148,7 @@ def _has_address(sites: Iterable[Site], items: set[object]) -> bool:
     for site in sites:
         long = {var for var, extent in site.place.loops if extent > _UNROLLED}
         short = {var for var, _ in site.place.loops} - long
-        if any(var not in short or var in items for var in variables(site.indices)):
+        if any(var not in short or var in items for var in site.variables):
             return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 from tvm import tirx
 
@@ -12,6 +13,7 @@ from ..target import TargetSpec
 from .accumulators import accumulator_findings
 from .cache_lines import line_findings
 from .coalescing import coalescing_findings
+from .deadline import OutOfTimeError, stopped_at
 from .divergence import divergence_findings
 from .local_memory import bank_findings, local_memory_findings
 from .lowered import Kernel, code_for_cpu, kernels_of
@@ -51,27 +53,55 @@ _ON_CPUS: tuple[_Analysis, ...] = (
 _SMALL = 0.02
 
 
-def findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def findings(
+    function: tirx.PrimFunc | Kernel, target: TargetSpec, *, until: float = inf
+) -> list[Finding]:
     """What may cost time in the kernels of a scheduled primary function.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+    until
+        When to stop, as ``time.monotonic`` tells it.
 
     Returns
     -------
     list of Finding
         Kernel by kernel, the largest share first.  Accesses to a buffer from one line, which
         unrolling makes many of one, are one finding.
+
+    Raises
+    ------
+    OutOfTimeError
+        With what was found by then.
     """
-    found = []
     is_cpu = target.device.is_cpu
     analyses = _ON_CPUS if is_cpu else _ON_GPUS
-    for kernel in (code_for_cpu if is_cpu else kernels_of)(function, target):
-        alike: dict[tuple[str, int, str], list[Finding]] = {}
-        for finding in (one for analysis in analyses for one in analysis(kernel, target)):
-            key = finding.kind, finding.line, finding.access.split("[")[0]
-            alike.setdefault(key, []).append(finding)
-        merged = (_merged(group) for group in alike.values())
-        worth = (finding for finding in merged if finding.share >= _SMALL)
-        found += sorted(worth, key=lambda finding: -finding.share)
-    return found
+    done: list[Finding] = []
+    with stopped_at(until):
+        for kernel in (code_for_cpu if is_cpu else kernels_of)(function, target):
+            found: list[Finding] = []
+            try:
+                for analysis in analyses:
+                    found += analysis(kernel, target)
+            except OutOfTimeError as error:
+                raise OutOfTimeError(done + _worth(found)) from error
+            done += _worth(found)
+    return done
+
+
+def _worth(found: Sequence[Finding]) -> list[Finding]:
+    """The findings of a kernel that are worth a sentence, those that are alike as one."""
+    alike: dict[tuple[str, int, str], list[Finding]] = {}
+    for finding in found:
+        key = finding.kind, finding.line, finding.access.split("[")[0]
+        alike.setdefault(key, []).append(finding)
+    merged = (_merged(group) for group in alike.values())
+    worth = (finding for finding in merged if finding.share >= _SMALL)
+    return sorted(worth, key=lambda finding: -finding.share)
 
 
 def _merged(group: Sequence[Finding]) -> Finding:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -24,7 +25,8 @@ from ..texture.expressions import conjuncts
 from ..texture.half import PREFIX as HALF_PREFIX
 from ..texture.lowering import LOAD, STORE, image_of
 from ..texture.scope import CHANNELS, is_half, is_texture
-from .evaluate import CALLS, is_whole
+from .deadline import check_time
+from .evaluate import CALLS, is_whole, variables
 
 _CHOICE = "prim.if_then_else"
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
@@ -40,6 +42,11 @@ class Place:
     conditions: tuple[Any, ...] = ()
     #: Whether something around it cannot be counted: a loop until data say so.
     unknown: bool = False
+
+    @cached_property
+    def variables(self) -> frozenset[Any]:
+        """What its conditions depend on."""
+        return frozenset(variables(self.conditions))
 
     def where(self, *conditions: Any) -> Place:
         """The same with more conditions."""
@@ -64,6 +71,11 @@ class Site:
     statement: int = 0
     #: What is stored; ``None`` for reads.
     value: Any = None
+
+    @cached_property
+    def variables(self) -> frozenset[Any]:
+        """What its place in memory depends on."""
+        return frozenset(variables(self.indices))
 
     @property
     def scope(self) -> str:
@@ -96,6 +108,11 @@ class Branch:
     accesses: tuple[int, int]
     #: What is accessed there.
     sites: tuple[Site, ...]
+
+    @cached_property
+    def variables(self) -> frozenset[Any]:
+        """What the condition depends on."""
+        return frozenset(variables([self.condition]))
 
 
 def buffer_bytes(buffer: Any) -> int:
@@ -135,11 +152,12 @@ class Collector:
 
     def _substituted(self, expr: Any) -> Any:
         """In terms of the variables of loops and work-items."""
-        if not self._values:
+        if not self._values or isinstance(expr, tirx.IntImm):
             return expr
         return tvm_ffi.structural_map(expr, (tirx.Var, lambda var: self._values.get(var, var)))
 
     def _statement(self, node: Any, place: Place) -> None:
+        check_time()
         self._statements += 1
         if isinstance(node, tirx.SeqStmt):
             for statement in node.seq:

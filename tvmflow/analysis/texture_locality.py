@@ -21,7 +21,7 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
-from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all, variables
+from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -101,7 +101,7 @@ def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUs
         texels += count.times
         exact &= count.exact
         try:
-            waves = waves_at(kernel, site.place, hardware.wave, site.indices)
+            waves = waves_at(kernel, site.place, hardware.wave, site.variables)
         except UnknownError:
             blocks, exact = blocks + count.times, False
             least += count.times / (width * height)
@@ -138,38 +138,40 @@ def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, int, int]:
     launch = kernel.launch.items()
     blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
     items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
-    groups = min(kernel.groups, _GROUPS)
-    accesses = different = 0
-    for number in np.linspace(0, kernel.groups - 1, groups).astype(np.int64):
-        group = digits(np.array([number]), blocks)
-        seen = [np.empty(0, np.int64)]
-        for site in sites:
-            times, places = _texels_of(site, group, items)
-            accesses += times
-            seen.append(places)
-        different += len(np.unique(np.concatenate(seen)))
-    return accesses, different, groups
+    groups = np.linspace(0, kernel.groups - 1, min(kernel.groups, _GROUPS)).astype(np.int64)
+    numbers = {var: values[:, None] for var, values in digits(groups, blocks).items()}
+    accesses = 0
+    seen: list[list[Array]] = [[] for _ in groups]
+    for site in sites:
+        times, places = _texels_of(site, numbers, len(groups), items)
+        accesses += times
+        for all_of, some in zip(seen, places, strict=True):
+            all_of.append(some)
+    different = sum(len(np.unique(np.concatenate(places))) for places in seen)
+    return accesses, different, len(groups)
 
 
 def _texels_of(
-    site: Site, group: dict[Any, Array], items: Sequence[tuple[Any, int]]
-) -> tuple[int, Array]:
-    """How often a group accesses texels at a site, and which."""
-    needed = set(variables([*site.indices, *site.place.conditions]))
+    site: Site, groups: dict[Any, Array], count: int, items: Sequence[tuple[Any, int]]
+) -> tuple[int, list[Array]]:
+    """How often groups access texels at a site, and which."""
+    needed = site.variables | site.place.variables
     axes = [axis for axis in (*items, *site.place.loops) if axis[0] in needed]
     points = prod(extent for _, extent in axes)
     again = prod(extent for var, extent in (*items, *site.place.loops) if var not in needed)
     numbers = np.arange(points)
     if points > LIMIT:
         numbers = np.random.default_rng(0).integers(0, points, LIMIT)
-    values = {**group, **digits(numbers, axes)}
+    shape = count, len(numbers)
+    values = {**groups, **digits(numbers, axes)}
     try:
-        mask = evaluate_all(site.place.conditions, values, len(numbers))
-        parts = (evaluate(index, values) for index in site.indices)
-        column, row, layer = (np.broadcast_to(part, len(numbers))[mask] for part in parts)
+        mask = evaluate_all(site.place.conditions, values, shape)
+        parts = (np.broadcast_to(evaluate(index, values), shape) for index in site.indices)
+        places = _number(*parts)
     except UnknownError:
-        return 0, np.empty(0, np.int64)
-    return int(mask.sum()) * again, np.unique(_number(column, row, layer))
+        return 0, [np.empty(0, np.int64)] * count
+    found = [np.unique(row[holds]) for row, holds in zip(places, mask, strict=True)]
+    return int(mask.sum()) * again, found
 
 
 def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:

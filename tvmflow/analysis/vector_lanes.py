@@ -20,7 +20,6 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import executions
-from .evaluate import variables
 from .hardware import hardware_of
 from .loops import Statement, axes_of, name_of, statements, stride
 from .lowered import Kernel, code_for_cpu
@@ -106,7 +105,7 @@ def _obstacle(kernel: Kernel, statement: Statement, var: Any, extent: int) -> st
     name = name_of(var)
     if extent < _SHORT:
         return f"the innermost loop {name} has only {extent} iterations"
-    if var in variables(statement.store.place.conditions):
+    if var in statement.store.place.variables:
         return ""  # Compilers mask lanes, or split the loop.
     store = statement.store
     if stride(kernel, store, var) == 0 and str(store.buffer.dtype).startswith("float"):

@@ -25,7 +25,6 @@ from tvm.sym import Analyzer
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
-from .evaluate import variables
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -151,7 +150,7 @@ def _along(site: Site, lanes: int, axes: Sequence[tuple[Any, int]]) -> int:
     if not axes or not site.is_contiguous:
         return 1
     ((var, extent),) = axes
-    if var in variables(site.place.conditions):
+    if var in site.place.variables:
         return 1
     base = _base(site)
     following = tvm_ffi.structural_map(base, (tirx.Var, lambda v: v + 1 if v.same_as(var) else v))

@@ -6,7 +6,6 @@ along x, then y, then z.  The last one of a group may have fewer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .evaluate import Array, digits, evaluate, evaluate_all, variables
+from .evaluate import Array, digits, evaluate, evaluate_all
 from .lowered import Kernel
 from .sites import Place
 
@@ -42,11 +41,15 @@ class Waves:
         return whole.reshape(*self.active.shape, lanes)
 
 
-def waves_at(kernel: Kernel, place: Place, wave: int, used: Sequence[Any], lanes: int = 1) -> Waves:
-    """Waves that reach a place, with what the expressions ``used`` depend on.
+def waves_at(
+    kernel: Kernel, place: Place, wave: int, used: frozenset[Any], lanes: int = 1
+) -> Waves:
+    """Waves that reach a place.
 
     Parameters
     ----------
+    used
+        Variables that are of interest.
     wave
         Work-items that run together.
     lanes
@@ -57,9 +60,19 @@ def waves_at(kernel: Kernel, place: Place, wave: int, used: Sequence[Any], lanes
     UnknownError
         If conditions depend on what is in memory.
     """
+    # Sites that unrolling made of one have the same waves; a kernel keeps its places.
+    key = id(place), wave, frozenset(map(hash, used)), lanes
+    if kernel.memo.get("waves", (None,))[0] != key:
+        # Only the last ones are kept, as they may be large.
+        kernel.memo["waves"] = key, _waves_at(kernel, place, wave, used, lanes)
+    found: Waves = kernel.memo["waves"][1]
+    return found
+
+
+def _waves_at(kernel: Kernel, place: Place, wave: int, used: frozenset[Any], lanes: int) -> Waves:
     items = {tag: axis for tag, axis in kernel.launch.items() if tag.startswith("threadIdx")}
     blocks = [axis for tag, axis in kernel.launch.items() if not tag.startswith("threadIdx")]
-    needed = set(variables([*used, *place.conditions]))
+    needed = used | place.variables
     axes = [axis for axis in (*blocks, *place.loops) if axis[0] in needed]
     others = prod(extent for var, extent in (*blocks, *place.loops) if var not in needed)
     size = kernel.group_size

@@ -36,7 +36,7 @@ def found_in(
     notes
         Gets a sentence for whatever was not analysed.
     """
-    from ..analysis import findings
+    from ..analysis import OutOfTimeError, findings
 
     times: dict[str, float] = defaultdict(float)
     for kernel in kernels:
@@ -44,20 +44,21 @@ def found_in(
             times[kernel.function] += kernel.median_us
     found: list[Finding] = []
     total_us = left_us = sum(times.values())
-    started = time.monotonic()
+    until = time.monotonic() + budget_s
     for function, us in sorted(times.items(), key=lambda item: -item[1]):
-        if time.monotonic() - started > budget_s:
-            left = left_us / total_us
+        try:
+            found += findings(functions[function], target, until=until)
+        except OutOfTimeError as error:
+            found += error.found
+            left = left_us / total_us if total_us else 1.0
             notes.append(
                 f"After {budget_s:.0f} s of analysis, functions that take {left:.0%} of the "
-                "kernels' time have no findings."
+                f"kernels' time have no findings, or not all: {function} is the first."
             )
             break
-        left_us -= us
-        try:
-            found += findings(functions[function], target)
         except Exception as error:  # noqa: BLE001 (what was measured is not lost for it)
             notes.append(f"{function} could not be analysed: {error}")
+        left_us -= us
     notes.append(
         "Fusion that is left is not among the findings: a module keeps its functions, and not the "
         "graph that calls them (tvmflow.analysis.fusion)."
