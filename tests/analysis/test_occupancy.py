@@ -112,7 +112,7 @@ def test_findings():
 
     (finding,) = found(with_local(8192))
     assert "local memory limits it" in finding.sentence
-    assert finding.share == pytest.approx(1 - 10 / 64)
+    assert finding.share == pytest.approx(1 - 2 * 10 / 64)
     (finding,) = found(copied(33))
     assert "52%" in finding.sentence
     assert finding.access == "64 work-groups of 33"

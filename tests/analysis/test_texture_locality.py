@@ -74,6 +74,24 @@ def blurred(
                             )
 
 
+@T.prim_func(s_tir=True)
+def tiled(
+    a: T.Buffer((64, 64, 4), "float32", scope="global.texture:0.1"),
+    b: T.Buffer((4096, 4), "float32"),
+):
+    """Each item copies two texels of two rows, one after the other."""
+    for group in T.thread_binding(16, thread="blockIdx.x"):
+        for item in T.thread_binding(64, thread="threadIdx.x"):
+            for y in T.unroll(2):
+                for x in T.unroll(2):
+                    for lane in T.vectorized(4):
+                        b[((group * 64 + item) * 2 + y) * 2 + x, lane] = a[
+                            group // 4 * 16 + item // 8 * 2 + y,
+                            group % 4 * 16 + item % 8 * 2 + x,
+                            lane,
+                        ]
+
+
 def only(function, device="adreno"):
     (use,) = texture_locality(function, resolve("opencl", device))
     return use
@@ -95,6 +113,14 @@ def test_squares_are_whole_blocks(height, width, efficiency):
 def test_scattered_texels():
     use = only(scattered)
     assert (use.texels, use.blocks, use.efficiency) == (1024, 1024, 0.25)
+
+
+def test_items_use_the_rest_of_a_block_later():
+    use = only(tiled)
+    # At each of four instructions, an item reads one texel of a block of its own.
+    assert (use.blocks, use.efficiency) == (4 * 1024, 0.25)
+    assert (use.group_texels, use.group_blocks, use.least_group_blocks) == (256, 64, 64)
+    assert not [f for f in findings(tiled, ADRENO) if f.kind == "texture-locality"]
 
 
 def test_windows_read_their_neighbours_texels_again():

@@ -13,9 +13,9 @@ Sums that an inner loop goes through are in memory, and are loaded and stored at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import tvm_ffi
@@ -26,12 +26,18 @@ from ..dot_products import NAME as DOT
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import executions
-from .hardware import CORE
+from .hardware import CORE, Hardware, hardware_of
 from .loops import Statement, axes_of, name_of, statements
 from .lowered import Kernel, code_for_cpu
+from .sites import Site, buffer_bytes
 
 #: Additions to a sum without a pause, at least: cores begin the next sum before a shorter one ends.
 _LONG = 64
+#: Losses that are a smaller part of the cycles are no finding.
+_LITTLE = 0.2
+_WORD = 4
+#: As many sums do not stand in the code for another reason than that a tile is unrolled.
+_MANY = 32
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Accumulators:
     loop: str
     #: Sums that are added to in turn; those of a vector are one.
     in_flight: int
+    #: Vectors that they take.
+    vectors: int
     #: Additions to each, one after the other.
     length: int
     #: All additions.
@@ -74,18 +82,28 @@ def accumulators(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[A
         One for each innermost loop with sums that are added to at least 64 times in a row, in
         the order of the code; empty for GPUs.
     """
+    hardware = hardware_of(target)
     found = []
     for kernel in code_for_cpu(function, target):
         bodies: dict[tuple[int, ...], list[Statement]] = {}
+        begun: dict[Any, set[Any]] = {}
         for statement in statements(kernel):
-            if statement.sums_up and _waits(statement):
-                loops = tuple(id(var) for var, _ in statement.store.place.loops)
+            store = statement.store
+            if not statement.sums_up:
+                begun.setdefault(store.buffer, set()).update(_loops_of(kernel, store))
+            elif _waits(statement):
+                loops = tuple(id(var) for var, _ in store.place.loops)
                 bodies.setdefault(loops, []).append(statement)
         for body in bodies.values():
-            one = _accumulators(kernel, body)
+            one = _accumulators(kernel, body, begun.get(body[0].store.buffer, set()), hardware)
             if one is not None:
                 found.append(one)
     return found
+
+
+def _loops_of(kernel: Kernel, store: Site) -> set[Any]:
+    """Loops in whose iterations something is stored, each time."""
+    return {var for var, _ in axes_of(kernel, store)} - store.place.variables
 
 
 def _waits(statement: Statement) -> bool:
@@ -96,7 +114,10 @@ def _waits(statement: Statement) -> bool:
     return isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
 
 
-def _accumulators(kernel: Kernel, body: Sequence[Statement]) -> Accumulators | None:
+def _accumulators(
+    kernel: Kernel, body: Sequence[Statement], begun: set[Any], hardware: Hardware
+) -> Accumulators | None:
+    """The sums of a loop's body, which begin anew in each iteration of some loops."""
     first = body[0].store
     axes = axes_of(kernel, first)
     sums: list[Any] = []
@@ -109,11 +130,16 @@ def _accumulators(kernel: Kernel, body: Sequence[Statement]) -> Accumulators | N
         ):
             sums.append(store)
     each = len(body) / len(sums)
-    used = first.variables
+    used = first.variables | begun
     inner = [extent for var, extent in axes if var not in used]
     if not axes or not inner:
         return None
-    in_memory = axes[-1][0] in used
+    vectors = len(sums) * ceil(first.lanes * first.element_bytes / hardware.vector_bytes)
+    held = hardware.registers_each * _WORD
+    goes_through = axes[-1][0] in first.variables
+    if goes_through and first.scope == "local" and buffer_bytes(first.buffer) <= held:
+        return None  # Compilers unroll such loops.
+    in_memory = goes_through or vectors * hardware.vector_bytes > held
     length = round(each * (prod(inner) if in_memory else _last(axes, used)))
     if length < _LONG:
         return None
@@ -129,6 +155,7 @@ def _accumulators(kernel: Kernel, body: Sequence[Statement]) -> Accumulators | N
         kernel.line(load, first),
         name_of(axes[-1][0]),
         len(sums),
+        vectors,
         length,
         additions,
         round(cycles),
@@ -137,7 +164,7 @@ def _accumulators(kernel: Kernel, body: Sequence[Statement]) -> Accumulators | N
     )
 
 
-def _last(axes: Sequence[tuple[Any, int]], used: frozenset[Any]) -> int:
+def _last(axes: Sequence[tuple[Any, int]], used: Set[Any]) -> int:
     """Iterations of the innermost loops that no index depends on."""
     count = 1
     for var, extent in reversed(axes):
@@ -155,7 +182,7 @@ def accumulator_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -
         total = sum(executions(kernel, store.place).times for store in stores)
         for one in accumulators(kernel, target):
             lost = one.cycles - one.least_cycles
-            if lost <= 0:
+            if lost < _LITTLE * one.cycles:
                 continue
             share = lost / one.cycles * one.additions / total
             findings.append(
@@ -167,7 +194,7 @@ def accumulator_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -
                     {"cycles": float(lost)},
                     share,
                     _sentence(one),
-                    _REMEDY[one.in_memory],
+                    _remedy(one),
                 )
             )
     return findings
@@ -175,6 +202,12 @@ def accumulator_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -
 
 def _sentence(one: Accumulators) -> str:
     buffer = one.text.split("[")[0]
+    if one.in_memory and one.in_flight >= _MANY:
+        return (
+            f"The {one.in_flight} sums of {buffer} that the innermost loop {one.loop} adds to take "
+            f"{one.vectors} vectors, more than there are registers: {one.additions:,} additions "
+            "load and store them."
+        )
     if one.in_memory:
         return (
             f"Each of {one.additions:,} additions loads its sum from {buffer} and stores it there, "
@@ -188,9 +221,15 @@ def _sentence(one: Accumulators) -> str:
     )
 
 
-_REMEDY = {
-    False: "Compute a tile of several rows and vectors at a time: unroll loops of results inside "
-    "the loop that sums.",
-    True: "Keep a tile of sums in registers: make the loop that sums the outer one of a small, "
-    "unrolled tile of results (cache_write, scope local).",
-}
+def _remedy(one: Accumulators) -> str:
+    if not one.in_memory:
+        return (
+            "Compute a tile of several rows and vectors at a time: unroll loops of results inside "
+            "the loop that sums."
+        )
+    if one.in_flight >= _MANY:
+        return "Make the tile that is summed up at a time smaller."
+    return (
+        "Keep a tile of sums in registers: make the loop that sums the outer one of a small, "
+        "unrolled tile of results (cache_write, scope local)."
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -132,12 +132,12 @@ class _Window:
         points = prod(count for _, count in inner)
         values: dict[Any, Array] = {}
         for var, extent in self.axes:
-            windows = ceil(extent / self.counts[var])
+            windows = extent // self.counts[var]
             values[var] = np.full(
                 1, (random.integers(0, windows) if draw else windows // 2) * self.counts[var]
             )
         for var, steps in digits(np.arange(points), inner).items():
-            values[var] = np.minimum(values[var] + steps, dict(self.axes)[var] - 1)
+            values[var] = values[var] + steps
         return {key: self._of(group, values, points) for key, group in self.groups.items()}
 
     def number(self, axes: _Axes) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,12 @@ def _executions(kernel: Kernel, place: Place) -> Count:
 def instructions(kernel: Kernel, site: Site) -> Count:
     """Count the instructions that a site becomes; elements apart from each other are one each."""
     return executions(kernel, site.place) * Count(1 if site.is_contiguous else site.lanes)
+
+
+def wave_instructions(kernel: Kernel, wave: int) -> float:
+    """Instructions of all waves, about: accesses, which stand for arithmetic as well."""
+    times = sum(instructions(kernel, site).times for site in kernel.sites)
+    return times / kernel.group_size * ceil(kernel.group_size / wave)
 
 
 def _independent(conditions: tuple[Any, ...]) -> list[list[Any]]:

@@ -10,6 +10,7 @@ different words of one bank wait for each other; one word for several items is o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
-from .counting import instructions
+from .counting import instructions, wave_instructions
 from .evaluate import Array, UnknownError
 from .hardware import Hardware, hardware_of
 from .lowered import Kernel, kernels_of
@@ -218,28 +219,36 @@ def _banks(words: Array, active: NDArray[np.bool_], banks: int) -> tuple[Array, 
 
 def bank_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """Accesses to local memory whose work-items wait for one bank."""
-    accesses = bank_conflicts(function, target)
-    findings = []
-    for access in accesses:
-        if access.cycles < _GOOD * access.least_cycles:
-            continue
-        all_cycles = sum(a.cycles for a in accesses if a.kernel == access.kernel)
-        extra = access.cycles - access.least_cycles
-        findings.append(
-            Finding(
-                access.kernel,
-                "bank-conflicts",
-                access.text,
-                access.line,
-                {"cycles": float(extra)},
-                extra / all_cycles,
-                f"Up to {access.degree} items access different words of one bank of "
-                f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
-                "Pad its rows by a word (by a vector, where vectors are read), so that "
-                "neighbours are in different banks, or swap the axes of the tile.",
-            )
-        )
-    return findings
+    return [
+        _bank_finding(access, cycles)
+        for kernel in kernels_of(function, target)
+        for accesses in [bank_conflicts(kernel, target)]
+        for cycles in [_cycles(kernel, accesses, hardware_of(target).wave)]
+        for access in accesses
+        if access.cycles >= _GOOD * access.least_cycles
+    ]
+
+
+def _cycles(kernel: Kernel, accesses: Sequence[BankAccess], wave: int) -> float:
+    """Cycles of a kernel's waves: an instruction is one, and waits for the banks."""
+    waiting = sum(access.cycles - access.least_cycles for access in accesses)
+    return wave_instructions(kernel, wave) + waiting
+
+
+def _bank_finding(access: BankAccess, cycles: float) -> Finding:
+    extra = access.cycles - access.least_cycles
+    return Finding(
+        access.kernel,
+        "bank-conflicts",
+        access.text,
+        access.line,
+        {"cycles": float(extra)},
+        extra / cycles,
+        f"Up to {access.degree} items access different words of one bank of "
+        f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
+        "Pad its rows by a word (by a vector, where vectors are read), so that "
+        "neighbours are in different banks, or swap the axes of the tile.",
+    )
 
 
 def local_memory_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:

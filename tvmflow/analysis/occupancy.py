@@ -133,13 +133,18 @@ def _finding(found: Occupancy, unused: float, sentence: str, remedy: str) -> Fin
     return Finding(found.kernel, "occupancy", launch, 0, {"lanes": idle}, unused, sentence, remedy)
 
 
+def _count(found: Occupancy) -> str:
+    return f"{found.waves_per_group} wave{'s' * (found.waves_per_group > 1)}"
+
+
 def _waves(found: Occupancy) -> Finding | None:
     if found.occupancy >= _GOOD:
         return None
     return _finding(
         found,
-        1 - found.occupancy,
-        f"A multiprocessor holds {found.resident_groups} groups of {found.waves_per_group} waves "
+        # Half of the waves hide what memory takes.
+        1 - found.occupancy / _GOOD,
+        f"A multiprocessor holds {found.resident_groups} groups of {_count(found)} "
         f"at a time, {found.occupancy:.0%} of its waves; {found.limit} limits it.",
         _REMEDY[found.limit],
     )
@@ -151,8 +156,8 @@ def _lanes(found: Occupancy) -> Finding | None:
     return _finding(
         found,
         1 - found.lanes,
-        f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of its "
-        f"{found.waves_per_group} waves.",
+        f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of "
+        f"{_count(found)}.",
         "Choose a group size that is a multiple of the device's wave.",
     )
 

@@ -45,12 +45,11 @@ _ON_CPUS: tuple[_Analysis, ...] = (
     accumulator_findings,
     parallel_findings,
     local_memory_findings,
-    register_findings,
     product_findings,
 )
 
 #: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
-_SMALL = 0.02
+_SMALL = 0.05
 
 
 def findings(
@@ -95,9 +94,9 @@ def findings(
 
 def _worth(found: Sequence[Finding]) -> list[Finding]:
     """The findings of a kernel that are worth a sentence, those that are alike as one."""
-    alike: dict[tuple[str, int, str], list[Finding]] = {}
+    alike: dict[tuple[str, int, str, str], list[Finding]] = {}
     for finding in found:
-        key = finding.kind, finding.line, finding.access.split("[")[0]
+        key = finding.kind, finding.line, finding.access.split("[")[0], finding.remedy
         alike.setdefault(key, []).append(finding)
     merged = (_merged(group) for group in alike.values())
     worth = (finding for finding in merged if finding.share >= _SMALL)
@@ -111,5 +110,6 @@ def _merged(group: Sequence[Finding]) -> Finding:
         return largest
     cost = {unit: sum(finding.cost[unit] for finding in group) for unit in largest.cost}
     share = min(1.0, sum(finding.share for finding in group))
-    also = f" {len(group) - 1} more of this line are like it."
+    more = len(group) - 1
+    also = f" {more} more of this line {'is' if more == 1 else 'are'} like it."
     return replace(largest, cost=cost, share=share, sentence=largest.sentence + also)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,9 @@ class TextureUse:
     reuse: float
     #: Different texels that a work-group accesses, on average of some groups.
     group_texels: float
+    #: Cache blocks that these are in, and blocks that would do for as many side by side.
+    group_blocks: float
+    least_group_blocks: float
     #: Cache blocks that waves fetch, each for itself at each instruction.
     blocks: int
     #: Blocks that would do for as many texels side by side, per block that is fetched.
@@ -112,7 +115,10 @@ def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUs
         blocks += lines.sum() * waves.weight
         least += np.ceil(wanted / (width * height)).sum() * waves.weight
         exact &= waves.exact
-    accesses, different, groups = _in_groups(kernel, sites)
+    accesses, seen = _in_groups(kernel, sites)
+    different = [len(places) for places in seen]
+    together = [len(np.unique(_block(places, width, height))) for places in seen]
+    needed = [ceil(count / (width * height)) for count in different]
     return TextureUse(
         kernel.name,
         str(first.buffer.name),
@@ -120,8 +126,10 @@ def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUs
         kernel.line(*sites),
         first.is_store,
         texels,
-        accesses / max(1, different),
-        different / groups,
+        accesses / max(1, sum(different)),
+        sum(different) / len(seen),
+        sum(together) / len(seen),
+        sum(needed) / len(seen),
         round(blocks),
         float(least / blocks) if blocks else 1.0,
         exact,
@@ -133,8 +141,15 @@ def _number(column: Array, row: Array, layer: Array) -> Array:
     return (((layer << _EXTENT_BITS) + row) << _EXTENT_BITS) + column
 
 
-def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, int, int]:
-    """Accesses and different texels of some work-groups, and how many these are."""
+def _block(places: Array, width: int, height: int) -> Array:
+    """Blocks that places are in, as numbers."""
+    low = (1 << _EXTENT_BITS) - 1
+    column, row, layer = places & low, places >> _EXTENT_BITS & low, places >> 2 * _EXTENT_BITS
+    return _number(column // width, row // height, layer)
+
+
+def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
+    """How often some work-groups access texels, and which each of them does."""
     launch = kernel.launch.items()
     blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
     items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
@@ -147,8 +162,7 @@ def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, int, int]:
         accesses += times
         for all_of, some in zip(seen, places, strict=True):
             all_of.append(some)
-    different = sum(len(np.unique(np.concatenate(places))) for places in seen)
-    return accesses, different, len(groups)
+    return accesses, [np.unique(np.concatenate(places)) for places in seen]
 
 
 def _texels_of(
@@ -175,28 +189,29 @@ def _texels_of(
 
 
 def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
-    """Images whose texels are far from each other in a wave."""
-    hardware = hardware_of(target)
-    uses = texture_locality(function, target)
-    findings = []
-    for use in uses:
-        if use.efficiency >= _GOOD:
-            continue
-        all_blocks = sum(other.blocks for other in uses if other.kernel == use.kernel)
-        extra = round(use.blocks * (1 - use.efficiency))
-        findings.append(
-            Finding(
-                use.kernel,
-                "texture-locality",
-                use.text,
-                use.line,
-                {"bytes": float(extra * hardware.line_bytes)},
-                extra / all_blocks,
-                f"Waves {'write' if use.is_store else 'read'} texels of {use.image} in "
-                f"{use.blocks:,} blocks of the cache where {use.blocks - extra:,} would do; a "
-                f"work-group accesses each of its texels {use.reuse:.1f} times.",
-                "Let a work-group be nearly square in the image: split its items over columns "
-                "and rows, with threadIdx.x along columns.",
-            )
-        )
-    return findings
+    """Images of whose blocks work-groups leave much unused."""
+    return [
+        _finding(kernel, use, sum(other.group_blocks for other in uses), target)
+        for kernel in kernels_of(function, target)
+        for uses in [texture_locality(kernel, target)]
+        for use in uses
+        if use.least_group_blocks < _GOOD * use.group_blocks
+    ]
+
+
+def _finding(kernel: Kernel, use: TextureUse, all_blocks: float, target: TargetSpec) -> Finding:
+    extra = use.group_blocks - use.least_group_blocks
+    verb = "writes" if use.is_store else "reads"
+    return Finding(
+        use.kernel,
+        "texture-locality",
+        use.text,
+        use.line,
+        {"bytes": extra * kernel.groups * hardware_of(target).line_bytes},
+        extra / all_blocks,
+        f"A work-group {verb} {use.group_texels:,.0f} texels of {use.image}, each "
+        f"{use.reuse:.1f} times, in {use.group_blocks:,.0f} blocks of the cache where "
+        f"{use.least_group_blocks:,.0f} would do.",
+        "Let a work-group be nearly square in the image: split its items over columns and rows, "
+        "with threadIdx.x along columns.",
+    )

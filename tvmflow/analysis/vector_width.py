@@ -168,10 +168,18 @@ _REMEDY = {
 
 def vector_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """Accesses that are narrower than they could be."""
-    widths = vector_width(function, target)
+    return [
+        finding
+        for kernel in kernels_of(function, target)
+        for finding in _narrow(kernel, vector_width(kernel, target))
+    ]
+
+
+def _narrow(kernel: Kernel, widths: Sequence[VectorWidth]) -> list[Finding]:
     findings = []
+    # Accesses to private memory stand for arithmetic.
+    total = sum(instructions(kernel, site).times for site in kernel.sites)
     for width in widths:
-        total = sum(other.instructions for other in widths if other.kernel == width.kernel)
         saved = width.instructions * (1 - width.bytes / width.possible_bytes)
         if width.neighbours == "none" or saved < _SMALL * total:
             continue

@@ -1,0 +1,92 @@
+"""Statements over numbers and vectors, and which of them compilers make vectors of."""
+
+from __future__ import annotations
+
+import platform
+import re
+
+import pytest
+from loops_for_cpus import LLVM, found, lab, product
+from tvm.script import tirx as T
+
+from tvmflow.analysis import vector_lanes
+from tvmflow.tuning.building import lower
+
+
+@T.prim_func(s_tir=True)
+def added(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    for i in T.serial(4096):
+        b[i] = a[i] + T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def turned(a: T.Buffer((64, 64), "float32"), b: T.Buffer((64, 64), "float32")):
+    """Neighbours of the inner loop are written next to each other and read rows apart."""
+    T.func_attr({"tirx.noalias": True})
+    for i, j in T.grid(64, 64):
+        b[i, j] = a[j, i]
+
+
+@T.prim_func(s_tir=True)
+def counted(a: T.Buffer((64, 4096), "int32"), c: T.Buffer((64,), "int32")):
+    """Sums of whole numbers may be added in any order."""
+    T.func_attr({"tirx.noalias": True})
+    for i, k in T.grid(64, 4096):
+        c[i] = c[i] + a[i, k]
+
+
+@T.prim_func(s_tir=True)
+def few(a: T.Buffer((4096, 3), "float32"), b: T.Buffer((3, 4096), "float32")):
+    for i, j in T.grid(4096, 3):
+        b[j, i] = a[i, j]
+
+
+def only(function):
+    (lanes,) = vector_lanes(function, LLVM)
+    return lanes
+
+
+def test_compilers_make_vectors_of_neighbours():
+    one = only(added)
+    assert (one.lanes, one.possible, one.executions) == (1, 16, 4096)
+    assert (one.by_compiler, one.obstacle, one.neighbours) == (True, "", "i")
+    assert only(product("ikj")).by_compiler
+    assert only(counted).by_compiler
+
+
+@pytest.mark.parametrize(
+    ("function", "obstacle", "neighbours"),
+    [
+        (product("ijk"), "all iterations of the innermost loop k add to one number", "j"),
+        (turned, "iterations of the innermost loop j access a 64 elements apart", "j"),
+        (few, "the innermost loop j has only 3 iterations", "i"),
+    ],
+)
+def test_obstacles(function, obstacle, neighbours):
+    one = only(function)
+    assert (one.by_compiler, one.obstacle, one.neighbours) == (False, obstacle, neighbours)
+
+
+def test_vectors_in_the_code():
+    assert {one.lanes for one in vector_lanes(lab("packed"), LLVM)} == {16}
+
+
+def test_findings():
+    finding = found(product("ijk"), "vector-width")
+    # One of 16 lanes is used.
+    assert finding.cost == {"cycles": 512**3 * 15 / 16}
+    assert finding.share == 15 / 16
+    assert "c is computed 1 number at a time, 134,217,728 times" in finding.sentence
+    assert finding.remedy.startswith("Split j, whose iterations write neighbours, by 16")
+    for function in (product("ikj"), added, counted, lab("packed")):
+        assert found(function, "vector-width") is None
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86's assembly")
+@pytest.mark.parametrize("function", [added, product("ikj"), product("ijk"), counted])
+def test_the_compiler_does_what_is_expected(function):
+    code = lower(function, LLVM).inspect_source("asm")
+    _, _, body = code.partition("candidate_compute_:")
+    packed = re.search(r"v(add|fmadd\w+|padd)(ps|d)\s.*%[yz]mm", body)
+    assert (packed is not None) == only(function).by_compiler
