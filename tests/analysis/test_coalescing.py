@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simulated import simulate
+from simulated import addresses, simulate
 from tvm.script import tirx as T
 
 from tvmflow.analysis import coalescing, findings
@@ -180,7 +180,9 @@ def findings_of(function):
 
 
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("function", [rows, columns, strided, uniform, vectors, apart, window])
+@pytest.mark.parametrize(
+    "function", [rows, columns, strided, uniform, gathered, vectors, apart, window]
+)
 def test_counts_are_those_of_a_simulator(function, tmp_path):
     accesses = coalescing(function, ADRENO)
     counts = simulate(function, ADRENO, tmp_path)
@@ -192,6 +194,39 @@ def test_counts_are_those_of_a_simulator(function, tmp_path):
         assert predicted == sum(counts[name] for name in names)
     scalars = (a for a in accesses if not a.is_store and a.bytes == 4 * a.instructions)
     assert sum(a.bytes for a in scalars) == counts["load global bytes"]
+
+
+def lines_of(events, lanes, wave=64, line=64):
+    """Lines that waves access of ``a``, from the elements that each item accesses in its order.
+
+    Items are at the same instruction after as many accesses to ``b``, and to ``a`` since then.
+    """
+    lines = set()
+    for (group, item), seen in events.items():
+        clock = (0, 0)
+        for name, element in seen:
+            clock = (clock[0] + 1, 0) if name == "b" else (clock[0], clock[1] + 1)
+            if name == "a":
+                ends = element * 4 // line, ((element + lanes) * 4 - 1) // line
+                lines |= {(group, item // wave, clock, end) for end in ends}
+    return len(lines)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("wave_and_line", [("adreno", 64, 64), ("nvidia", 32, 32)], ids=str)
+@pytest.mark.parametrize(
+    ("function", "lanes"),
+    [(rows, 1), (columns, 1), (strided, 1), (uniform, 1), (vectors, 4), (apart, 1), (window, 1)],
+)
+def test_lines_are_those_of_a_simulators_addresses(function, lanes, wave_and_line, tmp_path):
+    device, wave, line = wave_and_line
+    target = resolve("opencl", device)
+    events = addresses(function, target, tmp_path)
+    (access,) = (a for a in coalescing(function, target) if a.buffer == "a")
+    assert access.exact
+    assert access.transactions == lines_of(events, lanes, wave, line)
+    count = sum(name == "a" for seen in events.values() for name, _ in seen)
+    assert access.instructions == count
 
 
 def test_targets_without_items_have_no_accesses():

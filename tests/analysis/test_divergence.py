@@ -6,7 +6,7 @@ import pytest
 from simulated import simulate
 from tvm.script import tirx as T
 
-from tvmflow.analysis import divergence, findings
+from tvmflow.analysis import coalescing, divergence, findings
 from tvmflow.target import resolve
 
 ADRENO = resolve("opencl", "adreno")
@@ -138,10 +138,22 @@ def test_findings():
 
 
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("function", [even, half_of_a_group, edge, triangle])
+@pytest.mark.parametrize(
+    "function", [even, half_of_a_group, by_group, edge, two_sides, triangle, by_data]
+)
 def test_what_runs_is_what_a_simulator_runs(function, tmp_path):
-    """Items that do not wait execute the write."""
+    """Each item comes to its own side of a condition, and to its own end of a loop."""
+    counts = simulate(function, ADRENO, tmp_path)
+    accesses = coalescing(function, ADRENO)
+    if function is not by_data:  # of zeros: none is positive
+        assert counts["store global"] == sum(a.instructions for a in accesses if a.is_store)
+    assert counts["load global"] == sum(a.instructions for a in accesses if not a.is_store)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("function", [even, edge, triangle])
+def test_items_that_do_not_wait_run(function, tmp_path):
     found = only(function)
     counts = simulate(function, ADRENO, tmp_path)
-    running = found.masked_lanes / found.masked if found.masked else 32 * 64 * 2
+    running = found.masked_lanes / found.masked
     assert counts["store global"] == round(running - found.masked_lanes) / 2

@@ -152,3 +152,13 @@ def test_counts_are_those_of_a_simulator(function, tmp_path):
     (tile,) = local_memory(function, NVIDIA)
     counts = simulate(function, NVIDIA, tmp_path)
     assert (counts["load local"], counts["store local"]) == (tile.reads, tile.writes)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("step", [1, 2])
+def test_counts_of_vectors_are_those_of_a_simulator(step, tmp_path):
+    counts = simulate(strided(step), NVIDIA, tmp_path)
+    for access in bank_conflicts(strided(step), NVIDIA):
+        name = "store local" if access.is_store else "load local"
+        assert counts[name] == access.instructions
+        assert counts[f"{name} bytes"] == 16 * access.instructions
