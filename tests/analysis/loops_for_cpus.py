@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
+import tvm
 from tvm.script import tirx as T
 
 from tvmflow.analysis import findings
 from tvmflow.schedules.lab.choice import scheduled
 from tvmflow.target import resolve
+from tvmflow.tuning.building import ENTRY, lower
 
 LLVM = resolve("llvm")
 LAB = ("naive", "vectorised", "blocked", "parallel", "packed")
@@ -53,3 +58,17 @@ def found(function, kind, target=LLVM):
     of_kind = [finding for finding in findings(function, target) if finding.kind == kind]
     assert len(of_kind) < 2
     return of_kind[0] if of_kind else None
+
+
+def seconds(function):
+    """Time of a call, the shortest of some."""
+    entry = tvm.runtime.Executable(lower(function, LLVM)).jit()[ENTRY]
+    random = np.random.default_rng(0)
+    shapes = [[int(n) for n in buffer.shape] for buffer in function.params]
+    arrays = [tvm.runtime.tensor(random.standard_normal(shape, np.float32)) for shape in shapes]
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        entry(*arrays)
+        times.append(time.perf_counter() - started)
+    return min(times)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from loops_for_cpus import LLVM, found, kinds, lab, product
+from loops_for_cpus import LLVM, found, kinds, lab, product, seconds
 from tvm.script import tirx as T
 
 from tvmflow.analysis import accumulators, loop_nests
 
 
-def tiled(rows, vectors, dtype="float32"):
-    """Sums of ``rows`` x ``vectors`` vectors in private memory."""
+def tiled(rows, vectors, dtype="float32", depth=1024):
+    """Sums of ``rows`` x ``vectors`` vectors in private memory, of numbers that a cache holds."""
     lanes = 16 * vectors
 
     @T.prim_func(s_tir=True)
     def tile(
-        a: T.Buffer((1024, rows), dtype),
-        b: T.Buffer((1024, lanes), dtype),
+        a: T.Buffer((64, rows), dtype),
+        b: T.Buffer((64, lanes), dtype),
         c: T.Buffer((rows, lanes), dtype),
     ):
         total = T.alloc_buffer((rows, lanes), dtype, scope="local")
@@ -24,11 +24,13 @@ def tiled(rows, vectors, dtype="float32"):
             for v in T.unroll(vectors):
                 for j in T.vectorized(16):
                     total[i, v * 16 + j] = T.cast(0, dtype)
-        for k in T.serial(1024):
+        for k in T.serial(depth):
             for i in T.unroll(rows):
                 for v in T.unroll(vectors):
                     for j in T.vectorized(16):
-                        total[i, v * 16 + j] = total[i, v * 16 + j] + a[k, i] * b[k, v * 16 + j]
+                        total[i, v * 16 + j] = (
+                            total[i, v * 16 + j] + a[k % 64, i] * b[k % 64, v * 16 + j]
+                        )
         for i in T.unroll(rows):
             for v in T.unroll(vectors):
                 for j in T.vectorized(16):
@@ -91,6 +93,15 @@ def test_findings():
     assert "adds to 2 sums of total in turn" in finding.sentence
     for function in (tiled(4, 2), tiled(4, 4), windows):
         assert found(function, "accumulators") is None
+
+
+def test_more_sums_take_less_time_each():
+    tiles = [(1, 1), (2, 1), (4, 2)]
+    functions = [tiled(*tile, depth=1 << 17) for tile in tiles]
+    predicted = [only(f).cycles / only(f).additions for f in functions]
+    assert predicted == [4, 2, 0.5]
+    measured = [seconds(f) / only(f).additions for f in functions]
+    assert measured[0] > 1.3 * measured[1] > 1.3**2 * measured[2], measured
 
 
 def test_loops_on_one_core():

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
-import numpy as np
 import pytest
-import tvm
-from loops_for_cpus import LLVM, found, lab, product
+from loops_for_cpus import LLVM, found, lab, product, seconds
 from tvm.script import tirx as T
 
 from tvmflow.analysis import cache_lines
-from tvmflow.tuning.building import ENTRY, lower
 
 
 def summed(step, rows=256, columns=256):
@@ -98,19 +93,6 @@ def test_findings():
 def test_fewer_lines_take_less_time():
     functions = [product(order) for order in ("ikj", "ijk")]
     lines = [sum(use.lines for use in cache_lines(f, LLVM)) for f in functions]
-    times = [_seconds(f) for f in functions]
+    times = [seconds(f) for f in functions]
     assert lines[0] * 4 < lines[1]
     assert times[0] * 1.5 < times[1], times
-
-
-def _seconds(function, size=512):
-    library = lower(function, LLVM)
-    entry = tvm.runtime.Executable(library).jit()[ENTRY]
-    random = np.random.default_rng(0)
-    arrays = [tvm.runtime.tensor(random.standard_normal((size, size), np.float32)) for _ in "abc"]
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        entry(*arrays)
-        times.append(time.perf_counter() - started)
-    return min(times)

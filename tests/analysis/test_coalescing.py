@@ -131,6 +131,28 @@ def test_every_fourth_element(device, lines):
     assert (access.stride, access.transactions, access.efficiency) == (4, lines, 0.25)
 
 
+@T.prim_func(s_tir=True)
+def square(a: T.Buffer((64, 256), "float32"), b: T.Buffer((64, 64), "float32")):
+    """Groups of 8 x 8 items, which read every fourth number of eight rows."""
+    for by in T.thread_binding(8, thread="blockIdx.y"):
+        for bx in T.thread_binding(8, thread="blockIdx.x"):
+            for y in T.thread_binding(8, thread="threadIdx.y"):
+                for x in T.thread_binding(8, thread="threadIdx.x"):
+                    b[by * 8 + y, bx * 8 + x] = a[by * 8 + y, bx * 32 + x * 4]
+
+
+def test_neighbours_along_two_axes():
+    access = read_of(square)
+    assert (access.stride, access.strides) == (None, {"threadIdx.x": 4, "threadIdx.y": 256})
+    # 8 numbers of each of 8 rows, in two lines a row.
+    assert (access.transactions, access.efficiency) == (64 * 16, 0.25)
+    read, write = findings_of(square)
+    assert "4 elements apart along threadIdx.x, 256 elements apart along threadIdx.y" in (
+        read.sentence
+    )
+    assert write.access.startswith("b[")
+
+
 def test_one_element_for_all_items():
     access = read_of(uniform)
     assert (access.stride, access.transactions, access.efficiency) == (0, 64, 1.0)

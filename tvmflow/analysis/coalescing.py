@@ -8,6 +8,7 @@ Work-items of a wave that access one line at one instruction share its transfer:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
+from . import loops
 from .counting import instructions
 from .evaluate import UnknownError
 from .hardware import hardware_of
@@ -39,6 +41,8 @@ class Access:
     is_store: bool
     #: Elements between the first two work-items of a wave; ``None`` where it varies or is unknown.
     stride: int | None
+    #: Elements between neighbours along each axis of a work-group, by its name.
+    strides: Mapping[str, int | None]
     #: Instructions that all work-items run together.
     instructions: int
     #: Bytes that they ask for; what several of them ask for counts for each.
@@ -110,6 +114,7 @@ def _access(kernel: Kernel, site: Site, target: TargetSpec) -> Access:
         kernel.line(site),
         site.is_store,
         stride,
+        {tag: loops.stride(kernel, site, var) for tag, var in _axes(kernel)},
         count.times,
         asked,
         round(lines),
@@ -117,6 +122,13 @@ def _access(kernel: Kernel, site: Site, target: TargetSpec) -> Access:
         float(least / lines) if lines else 1.0,
         exact,
     )
+
+
+def _axes(kernel: Kernel) -> list[tuple[str, Any]]:
+    """Axes of work-groups, along which items have neighbours."""
+    tags = (f"threadIdx.{axis}" for axis in "xyz")
+    found = ((tag, *kernel.launch.get(tag, (None, 1))) for tag in tags)
+    return [(tag, var) for tag, var, extent in found if extent > 1]
 
 
 def _stride(places: Any, active: Any) -> int | None:
@@ -154,10 +166,14 @@ def coalescing_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) ->
 
 def _sentence(access: Access, line_bytes: int) -> str:
     verb = "writes" if access.is_store else "reads"
-    if access.stride is None:
-        where = "at places that are no fixed distance apart"
+    known = {tag: step for tag, step in access.strides.items() if step is not None}
+    if access.stride is not None:
+        where = f"{access.stride:,} elements apart"
+    elif len(known) == len(access.strides) > 1:
+        apart = (f"{step:,} elements apart along {tag}" for tag, step in known.items())
+        where = ", ".join(apart)
     else:
-        where = f"{access.stride} elements apart"
+        where = "at places that are no fixed distance apart"
     return (
         f"Neighbouring work-items access {access.buffer} {where}: the kernel {verb} "
         f"{access.transactions:,} lines of {line_bytes} bytes where "

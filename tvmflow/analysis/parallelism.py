@@ -93,8 +93,11 @@ def parallel_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> l
                 {"cycles": float(nest.executions)},
                 nest.executions / total,
                 f"One core computes {buffer}, in {nest.executions:,} steps; the others wait.",
-                f"Make the outermost loop{f' {nest.loop}' * bool(nest.loop)} parallel, or a loop "
-                "of results, not of sums, that is moved there.",
+                f"Make the outermost loop {nest.loop} parallel, or a loop of results, not of "
+                "sums, that is moved there."
+                if nest.loop
+                else "Bind the outermost loop of results to blockIdx.x: work-groups are spread "
+                "over cores.",
             )
         )
     return findings
