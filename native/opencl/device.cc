@@ -103,6 +103,11 @@ void Device::CreateQueue() {
     Check(code, [&] { return "Creating a context on device " + Describe(); });
   }
   queue_ = api().clCreateCommandQueue(context_, id_, CL_QUEUE_PROFILING_ENABLE, &code);
+  if (code == CL_INVALID_QUEUE_PROPERTIES || code == CL_INVALID_VALUE) {
+    // A driver that cannot measure kernels can still run them.
+    measures_kernels_ = false;
+    queue_ = api().clCreateCommandQueue(context_, id_, 0, &code);
+  }
   Check(code, [&] { return "Creating a command queue on device " + Describe(); });
   ready_.store(true, std::memory_order_release);
 }

@@ -79,6 +79,11 @@ class Device {
     Initialise();
     return queue_;
   }
+  // Whether the queue's events tell when kernels ran.
+  bool measures_kernels() {
+    Initialise();
+    return measures_kernels_;
+  }
   // Waits until everything queued so far is done.
   void Synchronise();
   // To be called after another blocking command on the queue.
@@ -113,6 +118,7 @@ class Device {
   std::atomic<bool> ready_{false};
   cl_context context_ = nullptr;
   cl_command_queue queue_ = nullptr;
+  bool measures_kernels_ = true;
   Profiler profiler_{*this};
   std::mutex tasks_mutex_;
   std::atomic<bool> has_tasks_{false};

@@ -31,7 +31,7 @@
   ROW(-32, "CL_INVALID_PLATFORM", "")                                                              \
   ROW(-33, "CL_INVALID_DEVICE", "")                                                                \
   ROW(-34, "CL_INVALID_CONTEXT", "")                                                               \
-  ROW(-35, "CL_INVALID_QUEUE_PROPERTIES", "")                                                      \
+  ROW(-35, "CL_INVALID_QUEUE_PROPERTIES", "the device has no such queues")                         \
   ROW(-36, "CL_INVALID_COMMAND_QUEUE", "an earlier command may have crashed the queue")            \
   ROW(-37, "CL_INVALID_HOST_PTR", "")                                                              \
   ROW(-38, "CL_INVALID_MEM_OBJECT",                                                                \

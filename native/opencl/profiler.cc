@@ -3,6 +3,15 @@
 #include "device.h"
 
 namespace tvmflow::opencl {
+namespace {
+
+[[noreturn]] void ThrowUnmeasured(const Device& device, const std::string& why) {
+  throw DriverError(CL_PROFILING_INFO_NOT_AVAILABLE,
+                    "Device " + device.Describe() + " " + why +
+                        ".\nRemedy: Measure whole calls: `tvmflow bench` without --kernels.");
+}
+
+}  // namespace
 
 void Profiler::Record(cl_event event, const std::string& kernel, const WorkSize& size) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -10,6 +19,9 @@ void Profiler::Record(cl_event event, const std::string& kernel, const WorkSize&
 }
 
 size_t Profiler::Begin() {
+  if (!device_.measures_kernels())
+    ThrowUnmeasured(device_,
+                    "has no command queues that measure kernels (CL_QUEUE_PROFILING_ENABLE)");
   std::lock_guard<std::mutex> lock(mutex_);
   ++sessions_;
   return launches_.size();
@@ -24,6 +36,9 @@ KernelTime Profiler::TimeOf(const Launch& launch, cl_ulong* origin) const {
   if (code == CL_SUCCESS)
     code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_END, sizeof(end), &end,
                                        nullptr);
+  if (code == CL_PROFILING_INFO_NOT_AVAILABLE)
+    ThrowUnmeasured(device_, "does not tell when kernel '" + launch.kernel +
+                                 "' ran (CL_PROFILING_INFO_NOT_AVAILABLE)");
   Check(code, [&] { return "Reading the device time of kernel '" + launch.kernel + "'"; });
   if (*origin == 0) *origin = start;
   const auto us = [](cl_ulong from, cl_ulong to) {

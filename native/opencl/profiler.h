@@ -33,7 +33,8 @@ class Profiler {
   // Takes over `event`, the launch's.
   void Record(cl_event event, const std::string& kernel, const WorkSize& size);
 
-  // Opens a session; the value identifies its beginning.
+  // Opens a session; the value identifies its beginning.  Throws a DriverError with
+  // CL_PROFILING_INFO_NOT_AVAILABLE where the device measures no kernels.
   size_t Begin();
   // Closes a session, also when it throws: waits for the device, returns the session's
   // launches in order.

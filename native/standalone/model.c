@@ -51,7 +51,13 @@ static tvmflow_status make_queue(tvmflow_model* m, const tvmflow_options* option
   m->queue = api->clCreateCommandQueue(m->context, m->device.id, properties, &code);
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   m->queue = NULL;
-  return tf_fail_opencl(&m->message, code, "Creating a queue on device '%s'", m->device.name);
+  if (!properties)
+    return tf_fail_opencl(&m->message, code, "Creating a queue on device '%s'", m->device.name);
+  const tvmflow_status status = tf_fail_opencl(
+      &m->message, code, "Creating a queue that measures kernels on device '%s'", m->device.name);
+  tf_append(m->message.text, sizeof(m->message.text),
+            " Remedy: measure whole runs, without TVMFLOW_PROFILE.");
+  return status;
 }
 
 // What runs need, so that none of them allocates.

@@ -1,6 +1,7 @@
 #include "timer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "../opencl/devices.h"
 #include "guard.h"
@@ -14,8 +15,7 @@ void OpenClTimer::Start() {
   Guard([&] {
     opencl::Device& device = Devices::Global().Get(device_.device_id);
     device.Synchronise();
-    session_ = device.profiler().Begin();
-    running_ = true;
+    if (device.measures_kernels()) session_ = device.profiler().Begin();
     started_ = steady_clock::now();
   });
 }
@@ -25,22 +25,28 @@ void OpenClTimer::Stop() {
     opencl::Device& device = Devices::Global().Get(device_.device_id);
     device.Synchronise();
     const auto wall = steady_clock::now() - started_;
-    running_ = false;
-    const std::vector<opencl::KernelTime> times = device.profiler().End(session_);
     double us = 0;
-    for (const opencl::KernelTime& time : times) us += time.us;
+    if (session_) {
+      const size_t session = *std::exchange(session_, std::nullopt);
+      try {
+        for (const opencl::KernelTime& time : device.profiler().End(session)) us += time.us;
+      } catch (const opencl::DriverError& error) {
+        if (error.code() != opencl::CL_PROFILING_INFO_NOT_AVAILABLE) throw;
+        us = 0;
+      }
+    }
     elapsed_ns_ = us > 0 ? std::llround(us * 1000.0)
                          : std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count();
   });
 }
 
 OpenClTimer::~OpenClTimer() {
-  if (!running_) return;
+  if (!session_) return;
   try {
     // A session that an exception left open would collect events for ever.
-    Devices::Global().Get(device_.device_id).profiler().End(session_);
+    Devices::Global().Get(device_.device_id).profiler().End(*session_);
   } catch (const opencl::Error&) {
-    running_ = false;  // The device failed; whoever uses it next is told.
+    session_.reset();  // The device failed; whoever uses it next is told.
   }
 }
 

@@ -4,11 +4,13 @@
 #include <tvm/runtime/timer.h>
 
 #include <chrono>
+#include <optional>
 
 namespace tvmflow::tvm_plugin {
 
 // Measures the sum of the times that kernels took on the device between Start and
-// Stop, without the host's share; host wall time where no kernel ran (copies only).
+// Stop, without the host's share; host wall time where no kernel ran (copies only), or the
+// driver does not measure kernels.
 class OpenClTimer final : public tvm::runtime::TimerNode {
  public:
   explicit OpenClTimer(DLDevice device) : device_(device) {}
@@ -22,8 +24,7 @@ class OpenClTimer final : public tvm::runtime::TimerNode {
 
  private:
   DLDevice device_;
-  bool running_ = false;
-  size_t session_ = 0;
+  std::optional<size_t> session_;
   std::chrono::steady_clock::time_point started_;
   int64_t elapsed_ns_ = 0;
 };

@@ -172,8 +172,11 @@ ClObject* CreateContext(const intptr_t*, cl_uint, const cl_device_id*,
   *code = CL_SUCCESS;
   return Give(new Handle);
 }
-ClObject* CreateQueue(cl_context, cl_device_id, cl_bitfield, cl_int* code) {
-  *code = Refuses("queue") ? CL_OUT_OF_RESOURCES : CL_SUCCESS;
+ClObject* CreateQueue(cl_context, cl_device_id, cl_bitfield properties, cl_int* code) {
+  const bool measures = properties & CL_QUEUE_PROFILING_ENABLE;
+  *code = Refuses("queue")                              ? CL_OUT_OF_RESOURCES
+          : measures && Refuses("queues that measure") ? CL_INVALID_QUEUE_PROPERTIES
+                                                        : CL_SUCCESS;
   return Give(new Handle);
 }
 
@@ -293,6 +296,7 @@ cl_int Launch(cl_command_queue, cl_kernel kernel, cl_uint dimensions, const size
   return CL_SUCCESS;
 }
 cl_int EventTime(cl_event event, cl_uint what, size_t room, void* value, size_t* size) {
+  if (Refuses("times")) return CL_PROFILING_INFO_NOT_AVAILABLE;
   const cl_ulong start = As<FakeEvent>(event)->start;
   return AnswerNumber<cl_ulong>(what == CL_PROFILING_COMMAND_END ? start + 2500 : start, room,
                                 value, size);

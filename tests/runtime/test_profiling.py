@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
+from onnx import helper
+from operators import build
 
 
 def kernels(launches):
@@ -32,3 +35,26 @@ def test_times_come_from_the_events(fake, script):
     assert result["evaluator_us"] == pytest.approx([2.5, 2.5])
     # One call to warm up, two repeats of five.
     assert len(result["during"]) == 11
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        ("queues that measure", "has no command queues that measure kernels"),
+        ("times", "does not tell when kernel "),
+    ],
+)
+def test_a_device_that_measures_no_kernels(fake, script, tmp_path, refused, why):
+    """It runs them all the same, and timers take the host's clock."""
+    env = {**fake, "FAKE_REFUSE": refused}
+    assert script("attempt.py", "launch", 8, 8, env=env) is None
+    assert script("attempt.py", "time_launches", env=env) is None
+    assert why in script("attempt.py", "measure", env=env)["message"]
+    model = tmp_path / "model.onnx"
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    onnx.save(build(nodes, {"x": (2, 8)}, ["y"], {}), model)
+    result = script("attempt.py", "profile_network", model, env=env)
+    assert result["type"] == "DeviceError"
+    assert result["message"].startswith("Measuring kernels failed: Device 'Fake")
+    assert why in result["message"]
+    assert result["remedy"] == "Measure whole calls: `tvmflow bench` without --kernels."

@@ -73,6 +73,39 @@ def test_what_a_device_lacks_is_told(built, network, settings, status, texts):
         pass
 
 
+@pytest.mark.parametrize(
+    ("function", "code", "texts"),
+    [
+        (
+            "clCreateCommandQueue",
+            -35,
+            ["a queue that measures kernels", "no such queues", "Remedy: measure whole runs"],
+        ),
+        ("clGetEventProfilingInfo", -7, ["Reading the time of kernel", "does not tell when"]),
+    ],
+)
+def test_a_device_that_measures_no_kernels(built, function, code, texts):
+    libraries, driver = built
+    fake = Fake(driver)
+    fake.fake_reset()
+    fake.fake_fail(function.encode(), 1, code, False)
+
+    def measure() -> None:
+        with api.Model(libraries["buffers"], opencl_library=driver, flags=api.PROFILE) as model:
+            for index in range(model.library.tvmflow_input_count(model.handle)):
+                info = model.tensor("input", index)
+                model.set_input(index, np.ones(info.shape[: info.dimensions], np.float32))
+            model.profile()
+
+    with pytest.raises(api.CallError) as caught:
+        measure()
+    assert caught.value.status == api.DEVICE
+    for text in texts:
+        assert text in caught.value.message
+    assert not fake.violations
+    assert not fake.live
+
+
 @pytest.mark.parametrize("network", ["buffers", "images"])
 def test_memory_that_others_have_taken(built, network):
     """The device has enough, but it is in use: the allocation fails."""

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import tvm
+import tvm_ffi
 from modules import first_device, kernel_module, scale_kernel, scale_module
 
 
@@ -20,6 +21,30 @@ def launch(groups: str, items: str) -> None:
     x = tvm.runtime.tensor(np.zeros(256, "float32"), device)
     scale_module()["scale2"](x, x, int(groups), int(items))
     device.sync()
+
+
+def time_launches() -> None:
+    """By TVM's timer, which takes what the driver gives."""
+    device = first_device()
+    x = tvm.runtime.tensor(np.ones(64, "float32"), device)
+    evaluator = scale_module().time_evaluator("scale2", device, number=5, repeat=2)
+    assert min(evaluator(x, x, 8, 8).results) > 0
+
+
+def measure() -> None:
+    begin, end = (tvm_ffi.get_global_func(f"tvmflow.opencl.profile_{w}") for w in ("begin", "end"))
+    begin(0)
+    try:
+        launch("8", "8")
+    finally:
+        end(0)
+
+
+def profile_network(model: str) -> None:
+    import tvmflow
+
+    with tvmflow.compile(model, target="opencl") as module:
+        tvmflow.profile(module, runs=2)
 
 
 def other_device() -> None:
