@@ -10,6 +10,8 @@ import onnx
 import tvm
 from tvm import relax
 
+from ..graph.names import unique
+from ..graph.rewriter import identifier
 from ..tensors import TensorType
 from .graph import Graph, node_name
 from .ops import NodeContext, Refusal, bind, constant, converter_of, dtype_of, shape_of
@@ -69,6 +71,7 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     tuple
         The module (``None`` if there are problems), and the large weights by parameter name.
     """
+    _name_apart(graph.nodes)
     find_unsupported(graph)
     weights = large_weights(graph)
     expressions = Expressions(graph.constants)
@@ -79,15 +82,29 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
         expressions[name] = _variable(name, kind)
         parameters.append(expressions[name])
     used = graph.consumers()
+    taken = set(map(identifier, binding_names(graph).values()))
     builder = relax.BlockBuilder()
     attributes = {"num_input": len(graph.inputs)}
     with builder.function("main", parameters, attrs=attributes):
         with builder.dataflow():
             for node in graph.nodes:
-                _convert(builder, node, graph, expressions, used)
+                _convert(builder, node, graph, expressions, used, taken)
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return (None if graph.problems else builder.get()), weights
+
+
+def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Give nodes names of their own: ONNX lets several have the same, or none.
+
+    A node without a name is called after its result, unless another node has that name::
+
+        Conv "a", Relu "" -> "a"        Conv "a", Relu "a_1"
+    """
+    taken: set[str] = set()
+    # Names that were given come first.
+    for node in sorted(nodes, key=lambda node: not node.name):
+        node.name = unique(node_name(node), taken)
 
 
 def _variable(name: str, kind: TensorType) -> relax.Var:
@@ -100,6 +117,7 @@ def _convert(
     graph: Graph,
     expressions: Expressions,
     used: Container[str],
+    taken: Container[str],
 ) -> None:
     """Convert one node; where that fails, note it and stand variables in for its results."""
     names = [name if name in used and name in graph.types else None for name in node.output]
@@ -113,7 +131,8 @@ def _convert(
         values: Sequence[relax.Expr | None] = []
     else:
         context = NodeContext(
-            builder, node, graph.opset, expressions, graph.constants, results, graph.dequantized
+            *(builder, node, graph.opset, expressions, graph.constants, results),
+            *(graph.dequantized, taken),
         )
         try:
             converted = converter(context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 from tvm import relax
 
+from ...graph.rewriter import identifier
 from ...tensors import TensorType
 from ..graph import node_name
 
@@ -67,6 +68,7 @@ class NodeContext:
         constants: Mapping[str, np.ndarray],
         results: Sequence[TensorType | None],
         dequantized: Mapping[str, onnx.NodeProto],
+        taken: Container[str],
     ):
         self.builder = builder
         self.node = node
@@ -78,6 +80,7 @@ class NodeContext:
         self._expressions = expressions
         self._dequantized = dequantized
         self.constants = constants
+        self._taken = taken
         self._attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._emitted = 0
 
@@ -164,10 +167,13 @@ class NodeContext:
         """Bind an intermediate result to a variable named after the node.
 
         Kernels are traced back to nodes by these names: ``NODE#1``, ``NODE#2``, ... are
-        the node's intermediate results and ``NODE`` is its result.
+        the node's intermediate results and ``NODE`` is its result.  As an identifier that is
+        ``NODE_1``, as exporters call their second node: such numbers are left out.
         """
         self._emitted += 1
-        return bind(self.builder, expression, f"{self.name}#{self._emitted}", relax.DataflowVar)
+        while identifier(name := f"{self.name}#{self._emitted}") in self._taken:
+            self._emitted += 1
+        return bind(self.builder, expression, name, relax.DataflowVar)
 
     def chain(self, first: relax.Expr, *steps: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
         """Apply steps one after the other, emitting all but the last result."""
