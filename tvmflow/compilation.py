@@ -65,7 +65,7 @@ class Compilation:
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Journals in which knobs are looked up for the others.
     journals: Sequence[Path] = ()
-    #: The module before it was scheduled, to begin again without knobs.
+    #: The module before it was scheduled: to begin again without knobs, and for its graph.
     unscheduled: IRModule | None = None
     #: Names of ONNX nodes by the tensor that the call which computes them writes.
     nodes: dict[str, list[str]] = field(default_factory=dict)

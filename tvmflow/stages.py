@@ -203,9 +203,11 @@ def export(job: Compilation) -> None:
 def _metadata(job: Compilation) -> dict[str, Any]:
     """What a module for TVM's runtime says of itself."""
     from .build import device_sources, extensions, kernel_names
+    from .profiling.stored import fusion_left
 
     assert job.model is not None
     assert job.memory is not None
+    assert job.unscheduled is not None
     sources = device_sources(job.executable)
     return {
         "name": job.model.name,
@@ -217,6 +219,7 @@ def _metadata(job: Compilation) -> dict[str, Any]:
         "kernels": kernel_names(sources, job.schedules),
         "schedules": {name: choice.report() for name, choice in job.schedules.items()},
         "nodes": job.nodes,
+        "fusion_left": fusion_left(job.unscheduled),
         "extensions": extensions(sources),
         "half_sums": job.half_sums,
         "algorithms": [choice.report() for choice in job.choices],

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 from operators import build, random
 from scheduled_networks import fused
-from tvm import relax, te
+from tvm import relax, te, topi
 
 from tvmflow.analysis import fusion, fusion_findings
 from tvmflow.target import resolve
@@ -78,6 +78,17 @@ def test_what_prevents_it(steps, reason):
     (pair,) = fusion(chain(*steps))
     assert reason in pair.prevented_by
     assert bool(reason) == bool(pair.prevented_by)
+
+
+def test_a_tensor_that_one_function_reads_twice():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(SHAPE, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            a = builder.emit_te(relu, x)
+            b = builder.emit_output(builder.call_te(topi.add, a, a))
+        builder.emit_func_output(b)
+    assert [pair.saved_bytes for pair in fusion(builder.get())] in ([], [2 * BYTES])
 
 
 def test_sums_of_sums_stay_apart():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 from profiles import synthetic_profile
 
 import tvmflow.analysis
+from tvmflow.analysis import Fusion
 from tvmflow.profiling import record
-from tvmflow.profiling.found import found_in
+from tvmflow.profiling.found import found_in, fusion_in
 from tvmflow.schedules.lab.choice import scheduled
 from tvmflow.target import resolve
 
@@ -42,8 +44,7 @@ def test_each_function_is_analysed_once_the_slowest_first(analysed):
     slowest = sorted(PROFILE.kernels, key=lambda kernel: -kernel.median_us)
     assert analysed == [kernel.function for kernel in slowest]
     assert [finding.kernel for finding in found] == [kernel.name for kernel in slowest]
-    assert len(notes) == 1
-    assert notes[0].startswith("Fusion that is left")
+    assert notes == []
 
 
 def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
@@ -92,3 +93,26 @@ def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
     notes = []
     assert len(found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
     assert notes[0] == f"{failing} could not be analysed: no loop has this extent"
+
+
+def test_fusion_that_is_left_is_worth_the_traffic_of_its_reader():
+    reader = replace(PROFILE.kernels[1], bytes_read=6000, bytes_written=2000)
+    other = replace(reader, name=f"{reader.name}_1")
+    writer = PROFILE.kernels[0].function
+    # Two of its launches read such a tensor, a third one reads another.
+    pairs = [Fusion(name, writer, reader.function, 4000, 90_000, "") for name in ("a", "b")]
+    entries = [dataclasses.asdict(pair) for pair in pairs]
+    found = fusion_in(entries, [PROFILE.kernels[0], *[reader, other] * 3])
+    assert [finding.access for finding in found] == ["a", "b"]
+    for finding in found:
+        assert (finding.kind, finding.kernel, finding.line) == ("fusion", reader.name, 0)
+        assert finding.cost == {"bytes": 4000}
+        assert finding.share == pytest.approx(4000 / (3 * 8000))
+        assert f"{writer} writes" in finding.sentence
+    # It cannot be worth more than the launch that reads it.
+    (large,) = fusion_in([dataclasses.asdict(replace(pairs[0], saved_bytes=16_000))], [reader] * 4)
+    assert large.share == 1 / 4
+    # Without counts there is the share of the network's traffic.
+    (unknown,) = fusion_in(entries[:1], [replace(reader, bytes_read=None, bytes_written=None)])
+    assert unknown.share == pytest.approx(4000 / 90_000)
+    assert fusion_in(entries, [PROFILE.kernels[0]]) == ()

@@ -6,8 +6,11 @@ import json
 
 import pytest
 from counted_network import CHANNELS, CONVOLUTIONS, small_network
+from onnx import helper
+from operators import build, random
 
 import tvmflow
+from tvmflow.analysis import Fusion
 from tvmflow.deploy.artifact import read_artifact
 from tvmflow.errors import ArtifactError
 from tvmflow.graph.names import nodes_of
@@ -66,6 +69,25 @@ def test_calls_know_their_nodes(artifact):
     assert tensors <= set(artifact.metadata["nodes"])
 
 
+def test_fusion_that_is_left_is_kept():
+    """The last step of a Winograd convolution has no long sums: its reader could compute it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("Concat", ["b", "x"], ["y"], "both", axis=1),
+    ]
+    model = build(nodes, {"x": (1, 32, 14, 14)}, ["y"], {"w": random((32, 32, 3, 3))})
+    with tvmflow.compile(
+        model, target="opencl", device="adreno", algorithms={"conv": "winograd4"}
+    ) as module:
+        left = module.metadata["fusion_left"]
+        found = [Fusion(**pair) for pair in left]
+        steps = module.metadata["memory"]["steps"]
+    assert [pair.saved_bytes for pair in found] == [2 * 4 * 32 * 14 * 14]
+    assert {found[0].producer, found[0].consumer} <= set(steps)
+    assert all(not pair.prevented_by for pair in found)
+
+
 def test_damaged_functions_are_refused(artifact, tmp_path):
     content = artifact.read_functions()
     whole = artifact.path.read_bytes()
@@ -85,10 +107,12 @@ def test_names_of_tensors_in_between_belong_to_their_nodes():
         "first": ["_a_Conv_1", "_a_Conv", "Add_1"],
         "second": ["Split_1", "Split_12"],
         "third": ["_7_3", "unknown"],
+        "tiles": ["_a_Conv_1_tiles"],
     }
     assert nodes_of(members, bindings) == {
         "first": ["/a/Conv", "Add_1"],
         "second": ["Split"],
         "third": ["7"],
+        "tiles": ["/a/Conv"],
     }
     json.dumps(nodes_of(members, bindings))

@@ -45,6 +45,21 @@ class Fusion:
         """Share of the network's traffic, from 0 to 1."""
         return self.saved_bytes / self.all_bytes
 
+    def finding(self) -> Finding:
+        """The pair as a finding of the function that reads the tensor."""
+        return Finding(
+            self.consumer,
+            "fusion",
+            self.tensor,
+            0,
+            {"bytes": float(self.saved_bytes)},
+            self.share,
+            f"{self.producer} writes {self.tensor} only for {self.consumer}: "
+            f"{self.saved_bytes:,} bytes are moved that need not be.",
+            "Let one function compute both: give the primary function an op_pattern that fusion "
+            "takes, or write both as one operator.",
+        )
+
 
 def fusion(mod: IRModule) -> list[Fusion]:
     """Find pairs of functions that could be one.
@@ -88,8 +103,10 @@ def fusion(mod: IRModule) -> list[Fusion]:
         name, reader, operands = calls[consumer]
         if not (_is_map(function) or _is_map(reader)):
             continue
-        (position,) = (i for i, argument in enumerate(operands) if argument.same_as(var))
-        why = _prevented(function, reader, reader.params[position])
+        # A function may read a tensor by several of its parameters.
+        places = (i for i, argument in enumerate(operands) if argument.same_as(var))
+        reasons = (_prevented(function, reader, reader.params[place]) for place in places)
+        why = next(filter(None, reasons), "")
         pairs.append(Fusion(str(var.name), producer, name, 2 * _bytes(var), total, why))
     return sorted(pairs, key=lambda pair: -pair.saved_bytes)
 
@@ -158,19 +175,4 @@ def _is_in_place(block: Any, load: TensorLoad) -> bool:
 
 def fusion_findings(mod: IRModule) -> list[Finding]:
     """Pairs of functions that nothing known keeps apart."""
-    return [
-        Finding(
-            pair.consumer,
-            "fusion",
-            pair.tensor,
-            0,
-            {"bytes": float(pair.saved_bytes)},
-            pair.share,
-            f"{pair.producer} writes {pair.tensor} only for {pair.consumer}: "
-            f"{pair.saved_bytes:,} bytes are moved that need not be.",
-            "Let one function compute both: give the primary function an op_pattern that fusion "
-            "takes, or write both as one operator.",
-        )
-        for pair in fusion(mod)
-        if not pair.prevented_by
-    ]
+    return [pair.finding() for pair in fusion(mod) if not pair.prevented_by]

@@ -152,6 +152,8 @@ def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dic
             nodes[identifier(name)] = node
 
     def node_of(name: str) -> str | None:
+        # Convolutions of several steps name those before the last.
+        name = re.sub(r"_(tiles|products)$", "", name)
         # A number is that of a tensor in between, or of a name that was taken.
         tries = (name, name.rstrip("0123456789"), re.sub(r"_\d+$", "", name))
         return next((nodes[known] for known in tries if known in nodes), None)

@@ -1,10 +1,11 @@
-"""What the analyses find in a module's kernels, those that take most of its time first."""
+"""What the analyses find in a module: in its graph, and in its kernels, the slowest first."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .record import Finding, Kernel
@@ -59,8 +60,29 @@ def found_in(
         except Exception as error:  # noqa: BLE001 (what was measured is not lost for it)
             notes.append(f"{function} could not be analysed: {error}")
         left_us -= us
-    notes.append(
-        "Fusion that is left is not among the findings: a module keeps its functions, and not the "
-        "graph that calls them (tvmflow.analysis.fusion)."
-    )
+    return tuple(found)
+
+
+def fusion_in(left: Iterable[Mapping[str, Any]], kernels: Sequence[Kernel]) -> tuple[Finding, ...]:
+    """Fusion that is left in a module's graph, as findings of the kernels that read the tensors.
+
+    Parameters
+    ----------
+    left
+        As from :func:`~.stored.fusion_left`.
+    kernels
+        With their counts.
+    """
+    from ..analysis.fusion import Fusion
+
+    found = []
+    for pair in (Fusion(**entry) for entry in left):
+        calls = [kernel for kernel in kernels if kernel.function == pair.consumer]
+        if not calls:
+            continue
+        # A share of the time of all launches, of which one reads this tensor.
+        launches = [kernel for kernel in calls if kernel.name == calls[0].name]
+        moved = sum((k.bytes_read or 0) + (k.bytes_written or 0) for k in launches)
+        share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share
+        found.append(replace(pair.finding(), kernel=calls[0].name, share=share))
     return tuple(found)

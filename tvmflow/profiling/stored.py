@@ -1,7 +1,8 @@
-"""The scheduled primary functions that a module carries, so that it can be profiled anywhere."""
+"""What a module carries of its functions and its graph, so that it can be profiled anywhere."""
 
 from __future__ import annotations
 
+import dataclasses
 import lzma
 from typing import Any
 
@@ -26,6 +27,13 @@ def unpack_functions(content: bytes) -> dict[str, Any]:
         gv.name_hint: function.with_attr("global_symbol", gv.name_hint)
         for gv, function in mod.functions.items()
     }
+
+
+def fusion_left(mod: IRModule) -> list[dict[str, Any]]:
+    """Pairs of functions of a graph that could be one, as JSON has them: a module has no graph."""
+    from ..analysis.fusion import fusion
+
+    return [dataclasses.asdict(pair) for pair in fusion(mod) if not pair.prevented_by]
 
 
 def tir_text(function: tirx.PrimFunc) -> str:
