@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+import tiny_network
 from profiles import synthetic_profile
+from rich.console import Console
 
+from tvmflow.cli.profile import _print
+from tvmflow.deploy import elf
+from tvmflow.deploy.artifact import write_artifact
 from tvmflow.profiling.record import from_json
+from tvmflow.runtime.devices import cuda_devices
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
 
@@ -18,6 +25,22 @@ def test_a_table_for_people(cli, compiled):
     for word in ("first call", "host and copies", "Ceilings of", "10.0 GB/s", "launches a run"):
         assert word in result.stdout
     assert any(bound in result.stdout for bound in ("latency", "bandwidth", "arithmetic"))
+    for column in ("p10 - p90", "share", "MFLOP", "MB", "GFLOP/s", "GB/s", "FLOP/B", "roofline"):
+        assert column in result.stdout
+
+
+def test_a_narrow_terminal_has_fewer_columns():
+    profile = synthetic_profile(kernels=3)
+    text = io.StringIO()
+    _print(Console(file=text, force_terminal=True, width=80, color_system=None), profile)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    (head,) = (line for line in lines if line.startswith("nodes"))
+    assert head.split() == [
+        *("nodes", "median", "share", "GFLOP/s", "GB/s", "FLOP/B", "roofline", "bound")
+    ]
+    slowest = max(profile.kernels, key=lambda kernel: kernel.median_us)
+    assert any(f"{slowest.median_us:.1f} µs" in line for line in lines)
 
 
 def test_json_is_a_profile(cli, compiled):
@@ -40,9 +63,9 @@ def test_findings_are_printed_the_largest_first(cli, tmp_path):
 
 
 def test_findings_can_be_left_out(cli, compiled):
-    assert "There are no findings: on llvm" in cli("profile", compiled, "--runs", "1").stderr
+    assert "Kernels are not analysed: on llvm" in cli("profile", compiled, "--runs", "1").stderr
     without = cli("profile", compiled, "--runs", "1", "--no-findings")
-    assert "findings" not in without.stderr + without.stdout
+    assert "analysed" not in without.stderr + without.stdout
 
 
 def test_a_trace_is_written(cli, compiled, tmp_path):
@@ -93,4 +116,23 @@ def test_bad_requests(cli, compiled, tmp_path):
     cli("profile", compiled, "--device-index", "9").refused("there is no llvm device 9", "Remedy")
     (tmp_path / "text.so").write_text("no module")
     cli("profile", "text.so").refused("a module compiled by tvmflow was expected", "Remedy")
+    cli("profile", tmp_path).refused("a file was expected, but it is a folder", "Remedy")
+    (tmp_path / "tuning.journal").write_text('{"format": 1, "kind": "journal"}\n')
+    cli("profile", "tuning.journal").refused("a module compiled by tvmflow was expected", "Remedy")
     assert cli("profile", compiled, "--runs", "0").status == 2
+
+
+def test_modules_for_other_machines_and_devices(cli, compiled, tmp_path):
+    content = bytearray(compiled.read_bytes())
+    native = int.from_bytes(content[18:20], "little")
+    content[18:20] = next(m for m in elf.MACHINES if m != native).to_bytes(2, "little")
+    (tmp_path / "phone.so").write_bytes(content)
+    cli("profile", "phone.so").refused("its host code is for", "but this machine is", "Remedy")
+    if not cuda_devices():
+        write_artifact(
+            tiny_network.build(),
+            tmp_path / "gpu.so",
+            metadata=tiny_network.metadata(target="cuda"),
+            weights={"w": tiny_network.weight()},
+        )
+        cli("profile", "gpu.so").refused("there is no cuda device on this machine", "Remedy")

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 import tvmflow
+from tvmflow.profiling.record import from_json
 from tvmflow.standalone.loaded import StandaloneModule
 from tvmflow.tolerance import assert_close
 
@@ -128,3 +129,24 @@ def test_what_a_standalone_module_does_not_carry(cli, library):
 )
 def test_forms_that_are_impossible(cli, model, options, words):
     cli("compile", model, "--shape", "x/in=1,3,8,8", *options).refused(words)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_kernels_of_a_library_are_profiled(cli, library):
+    """By the library's own events; what it does not carry is told."""
+    result = cli("profile", library, "--runs", "3", "--trace", "trace.json", "--json")
+    assert result.status == 0, result.stderr
+    profile = from_json(result.json)
+    assert profile.device.name == tvmflow.load(library).describe()["device"]["name"]
+    assert profile.ceilings is not None
+    assert len(profile.kernels) > 1
+    for kernel in profile.kernels:
+        assert (kernel.clock, kernel.flops) == ("device", None)
+        assert kernel.median_us > 0
+        assert kernel.global_size
+    starts = [kernel.start_us for kernel in profile.kernels]
+    assert starts == sorted(starts)
+    (sentence,) = profile.notes
+    assert "a standalone library does not carry them" in sentence
+    table = cli("profile", library, "--runs", "1")
+    assert "without --standalone" in " ".join(table.stderr.split())

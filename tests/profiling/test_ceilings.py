@@ -122,6 +122,18 @@ def test_another_driver_is_another_device(counted):
     assert counted == [("opencl", "1"), ("opencl", "2")]
 
 
+def test_other_threads_of_the_host_are_another_device(counted, monkeypatch):
+    for threads in ("1", "2", "1"):
+        monkeypatch.setenv("TVM_NUM_THREADS", threads)
+        module.ceilings("llvm", dataclasses.replace(INFO, kind="llvm"))
+    assert len(counted) == 2
+    # As many compute units as an OpenCL device has; the variable is none of its settings.
+    for threads in ("1", "2"):
+        monkeypatch.setenv("TVM_NUM_THREADS", threads)
+        module.ceilings("opencl", INFO)
+    assert len(counted) == 3
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"copy_gbps": 1.0}', '{"colour": 3}', "7"])
 def test_a_damaged_file_is_measured_again(counted, tmp_path, content):
     module.ceilings("opencl", INFO)

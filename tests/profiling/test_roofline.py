@@ -8,7 +8,7 @@ import pytest
 from profiles import synthetic_profile
 
 from tvmflow.profiling.record import Ceilings
-from tvmflow.profiling.roofline import rated
+from tvmflow.profiling.roofline import above, rated
 
 #: A device that computes 10 operations in the time of a byte.
 CEILINGS = Ceilings(10.0, 100.0, 5.0, texture_gbps=40.0, int8_gops=400.0)
@@ -71,3 +71,13 @@ def test_without_ceilings_there_are_rates():
     found = rated(blank, None)
     assert found.gflops == pytest.approx(plain.flops / plain.median_us / 1e3)
     assert (found.roofline_share, found.bound) == (None, None)
+
+
+def test_what_is_above_its_ceiling():
+    """A copy may be beaten, by what a cache holds; arithmetic may not."""
+    fast = kernel(100.0, flops=11_100_000, read=100)
+    near = kernel(100.0, flops=10_900_000, read=100)
+    cached = kernel(100.0, flops=100, read=9_000_000)
+    uncounted = kernel(100.0, flops=None, read=None)
+    quantized = kernel(100.0, flops=39_000_000, read=100, arithmetic="int8")
+    assert above([fast, near, cached, uncounted, quantized], CEILINGS) == [fast]

@@ -45,6 +45,14 @@ EXAMPLES = """
 _MAX_ROWS = 200
 _MAX_FINDINGS = 10
 
+_COLUMNS = (
+    *("nodes", "kernel", ">median", ">p10 - p90", ">share", ">MFLOP", ">MB", ">GFLOP/s", ">GB/s"),
+    *(">FLOP/B", ">roofline", "bound"),
+)
+#: What of them has room beside names in 80 columns, and how many all of them need.
+_NARROW = ("nodes", ">median", ">share", ">GFLOP/s", ">GB/s", ">FLOP/B", ">roofline", "bound")
+_WIDTH = 150
+
 
 @command
 def profile_module(
@@ -94,13 +102,10 @@ def profile_module(
     """
     if compare is not None and html is None:
         raise typer.BadParameter("--compare goes with --html.")
-    from .. import load
     from ..deploy.files import publish, staging
-    from ..profiling.measure import profile
     from ..profiling.page.write import page_text
     from ..profiling.record import read_profile
     from ..profiling.trace import trace as trace_of
-    from .arrays import choose_inputs
 
     with ExitStack() as stack:
         # What cannot be written is said before minutes of measuring.
@@ -109,6 +114,11 @@ def profile_module(
         if module.suffix == ".json":
             found = read_profile(module)
         else:
+            # What only shows a profile does without TVM.
+            from .. import load
+            from ..profiling.measure import profile
+            from .arrays import choose_inputs
+
             network = load(module, device=device_index)
             stack.callback(network.close)
             values = choose_inputs(inputs, random_seed, network)
@@ -141,16 +151,22 @@ def _print(console: Console, profile: Profile) -> None:
         print_section(console, title, facts(_ceilings(profile)))
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
     total = sum(kernel.median_us for kernel in kernels)
-    columns = [
-        *("nodes", "kernel", ">median", ">p90", ">share", ">GFLOP/s", ">GB/s", ">FLOP/B"),
-        *(">roofline", "bound"),
-    ]
-    rows = [_row(kernel, total) for kernel in kernels[:_MAX_ROWS]]
+    cells = [_cells(kernel, total) for kernel in kernels[:_MAX_ROWS]]
+    is_narrow = console.is_terminal and console.width < _WIDTH
+    columns = _NARROW if is_narrow else _COLUMNS
+    for row in cells:
+        row["nodes"] = row["nodes"] or (row["kernel"] if is_narrow else "-")
+    rows = [[row[column] for column in columns] for row in cells]
     clock = "by the device's clock"
     if any(kernel.clock == "host" for kernel in kernels):
         clock = "by the host's clock, around each call"
     title = f"{len(kernels)} launches a run, {ms_text(total / 1e3)} in total, {clock}"
+    if not console.is_terminal:
+        # Files have room for all of it.
+        console.width = max(console.width, _WIDTH)
     print_section(console, title, table(columns, rows))
+    if is_narrow:
+        console.print("A terminal of more columns shows more; --json and --html have all.")
     if len(kernels) > _MAX_ROWS:
         console.print(f"… {len(kernels) - _MAX_ROWS} more; --json has all")
     _print_findings(console, profile)
@@ -214,20 +230,26 @@ def _ceilings(profile: Profile) -> list[tuple[str, str]]:
     return [(name, f"{value:.1f} {unit}") for name, value, unit in rows if value is not None]
 
 
-def _row(kernel: Kernel, total_us: float) -> tuple[str, ...]:
+def _cells(kernel: Kernel, total_us: float) -> dict[str, str]:
+    """What the table says of a launch, by column."""
+
     def number(value: float | None, digits: int = 1) -> str:
         return "" if value is None else f"{value:.{digits}f}"
 
-    share = kernel.roofline_share
-    return (
-        ", ".join(kernel.nodes) or "-",
-        kernel.name,
-        f"{kernel.median_us:.1f} µs",
-        f"{kernel.p90_us:.1f} µs",
-        f"{kernel.median_us / total_us:.1%}" if total_us else "",
-        number(kernel.gflops),
-        number(kernel.gbps),
-        number(kernel.intensity, 2),
-        "" if share is None else f"{share:.0%}",
-        kernel.bound or "",
-    )
+    share, moved = kernel.roofline_share, None
+    if kernel.bytes_read is not None and kernel.bytes_written is not None:
+        moved = (kernel.bytes_read + kernel.bytes_written) / 1e6
+    return {
+        "nodes": ", ".join(kernel.nodes),
+        "kernel": kernel.name,
+        ">median": f"{kernel.median_us:.1f} µs",
+        ">p10 - p90": f"{kernel.p10_us:.0f} - {kernel.p90_us:.0f}",
+        ">share": f"{kernel.median_us / total_us:.1%}" if total_us else "",
+        ">MFLOP": number(None if kernel.flops is None else kernel.flops / 1e6, 2),
+        ">MB": number(moved, 2),
+        ">GFLOP/s": number(kernel.gflops),
+        ">GB/s": number(kernel.gbps),
+        ">FLOP/B": number(kernel.intensity, 2),
+        ">roofline": "" if share is None else f"{share:.0%}",
+        "bound": kernel.bound or "",
+    }

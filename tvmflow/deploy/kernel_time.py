@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,14 @@ class KernelTime:
             p10_us=-p90([-value for value in reversed(ordered)]),
             gap_us=median(gaps_us) if gaps_us else None,
         )
+
+
+def gap_us(run: Sequence[Mapping[str, Any]], position: int) -> float:
+    """From the end of the launch before one to its begin, in a run."""
+    if position == 0:
+        return 0.0
+    before, launch = run[position - 1], run[position]
+    return max(0.0, float(launch["start_us"] - before["start_us"] - before["us"]))
 
 
 def p90(ordered: list[float]) -> float:

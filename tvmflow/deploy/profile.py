@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
 from ..errors import DeviceError
-from .kernel_time import KernelTime
+from .kernel_time import KernelTime, gap_us
 
 if TYPE_CHECKING:
     from .session import Session
@@ -68,7 +68,7 @@ def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[
     for position in range(count):
         first = launches[position]
         us = [launches[begin + position]["us"] for begin in begins]
-        gaps = [_gap(launches[begin : begin + count], position) for begin in begins]
+        gaps = [gap_us(launches[begin : begin + count], position) for begin in begins]
         sizes = tuple(first.get("global", ())), tuple(first.get("local", ()))
         times.append(KernelTime.over(first["kernel"], us, "device", *sizes, gaps_us=gaps))
     return times
@@ -105,14 +105,6 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
     times = []
     for position, launch in enumerate(by_run[0]):
         us = [run[position]["us"] for run in by_run]
-        gaps = [_gap(run, position) for run in by_run]
+        gaps = [gap_us(run, position) for run in by_run]
         times.append(KernelTime.over(launch["kernel"], us, "host", gaps_us=gaps))
     return times
-
-
-def _gap(run: Sequence[Mapping[str, Any]], position: int) -> float:
-    """From the end of the launch before one to its begin, in a run."""
-    if position == 0:
-        return 0.0
-    before, launch = run[position - 1], run[position]
-    return max(0.0, float(launch["start_us"] - before["start_us"] - before["us"]))

@@ -12,8 +12,9 @@ from ..deploy.kernel_time import KernelTime
 from ..deploy.module import Module, load
 from ..deploy.samples import random_inputs
 from ..errors import InputError
+from ..standalone.loaded import StandaloneModule
 from ..target import resolve
-from .found import found_in
+from .found import found_in, fusion_in
 from .record import (
     Ceilings,
     DeviceFacts,
@@ -25,6 +26,7 @@ from .record import (
     Profile,
     Spread,
 )
+from .roofline import above, rated
 
 if TYPE_CHECKING:
     from ..runtime.devices import DeviceInfo
@@ -105,17 +107,24 @@ def profile(
     timing = benchmark(module, values, runs=runs, warmup=2)
     times = module.profile(values, runs=runs)
     upload_ms = module.upload_ms
-    info = _device_of(module)
     notes: list[str] = []
+    device_facts, info = _device_of(module)
     ceilings = _ceilings(module.target, info, fresh_ceilings, notes)
     kernels_ms = sum(time.median_us for time in times) / 1e3
     meta = module.metadata
     functions = _functions(module, notes)
     counts = _counts(functions, module.target, notes)
     kernels = _kernels(times, meta, counts, ceilings)
+    if ceilings is not None and (fast := above(kernels, ceilings)):
+        notes.append(
+            f"{len(fast)} kernels compute faster than the device's ceiling: it was busy when that "
+            "was measured. Measure it again, with --fresh-ceilings."
+        )
     found: tuple[Finding, ...] = ()
     if analyse and functions:
-        found = found_in(functions, kernels, resolve(module.target, str(meta["device"])), notes)
+        target = resolve(module.target, str(meta["device"]))
+        found = fusion_in(meta.get("fusion_left", ()), kernels)
+        found += found_in(functions, kernels, target, notes)
     return Profile(
         module=ModuleFacts(
             path=str(module.path),
@@ -124,7 +133,7 @@ def profile(
             device=str(meta.get("device", "")),
             versions={k: str(meta[k]) for k in ("tvmflow", "tvm", "tvm_ffi") if k in meta},
         ),
-        device=DeviceFacts(info.name, info.driver, info.version),
+        device=device_facts,
         ceilings=ceilings,
         first_call=FirstCall(
             load_ms=max(0.0, timing.load_ms - (upload_ms or 0.0)),
@@ -152,7 +161,6 @@ def _kernels(
     ceilings: Ceilings | None,
 ) -> list[Kernel]:
     from .attribution import count_at, places
-    from .roofline import rated
 
     schedules = metadata.get("schedules", {})
     kernels = []
@@ -184,19 +192,33 @@ def _kernels(
     return kernels
 
 
-def _device_of(module: Module) -> DeviceInfo:
+def _device_of(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
+    """The device, and what TVM's runtime knows of it."""
     from ..runtime.devices import cuda_devices, host_device, opencl_devices
 
+    if isinstance(module, StandaloneModule):
+        # It looks for devices by itself, and may count them otherwise.
+        about = module.describe()["device"]
+        facts = DeviceFacts(about["name"], about["driver"], about["version"])
+        known = (i for i in opencl_devices() if (i.name, i.driver) == (facts.name, facts.driver))
+        return facts, next(known, None)
     if module.target == "llvm":
-        return host_device()
-    devices = opencl_devices() if module.target == "opencl" else cuda_devices()
-    return devices[module.device_index]
+        info = host_device()
+    else:
+        devices = opencl_devices() if module.target == "opencl" else cuda_devices()
+        info = devices[module.device_index]
+    return DeviceFacts(info.name, info.driver, info.version), info
 
 
-def _ceilings(target: str, info: DeviceInfo, fresh: bool, notes: list[str]) -> Ceilings | None:
+def _ceilings(
+    target: str, info: DeviceInfo | None, fresh: bool, notes: list[str]
+) -> Ceilings | None:
     from ..errors import DeviceError
     from .ceilings import ceilings
 
+    if info is None:
+        notes.append("The device's ceilings could not be measured: TVM's runtime does not find it.")
+        return None
     try:
         return ceilings(target, info, fresh=fresh)
     except DeviceError as error:
@@ -208,11 +230,18 @@ def _functions(module: Module, notes: list[str]) -> dict[str, Any]:
     """The scheduled primary functions that a module carries, by name."""
     from .stored import unpack_functions
 
+    if isinstance(module, StandaloneModule):
+        notes.append(
+            "Operations, bytes and nodes are not known: a standalone library does not carry them. "
+            "Profile the module that `tvmflow compile` writes without --standalone; its kernels "
+            "are the same. The library builds its kernels while it is loaded."
+        )
+        return {}
     content = module.read_functions()
     if content is None:
         notes.append(
             "Operations and bytes are not known: the module carries no scheduled functions, as "
-            "standalone libraries and modules of older versions do not."
+            "modules of older versions do not."
         )
         return {}
     return unpack_functions(content)

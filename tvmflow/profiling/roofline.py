@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .record import Ceilings, Kernel
@@ -10,6 +11,8 @@ from .record import Ceilings, Kernel
 LAUNCHES = 2.0
 #: From this part of a ceiling on, that ceiling is what holds a kernel back.
 BUSY = 0.4
+#: What is above a ceiling by less than this factor is at it.
+_NOISE = 1.1
 
 
 def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
@@ -41,6 +44,19 @@ def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
         roofline_share=roofline_share(computing, moving),
         bound=_bound(kernel, ceilings, computing, moving),
     )
+
+
+def above(kernels: Sequence[Kernel], ceilings: Ceilings) -> list[Kernel]:
+    """Kernels that compute faster than their ceiling: it was measured on a busy machine.
+
+    Not those that move more than a copy does, which caches explain.
+    """
+    return [
+        kernel
+        for kernel in kernels
+        if kernel.gflops is not None
+        and kernel.gflops > _NOISE * peak_gflops(kernel.arithmetic, ceilings)
+    ]
 
 
 def roofline_share(computing: float, moving: float) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..deploy import elf
 from ..deploy.kept import to_kept
-from ..deploy.kernel_time import KernelTime
+from ..deploy.kernel_time import KernelTime, gap_us
 from ..deploy.module import Module
 from ..deploy.reader import SIDECAR_SUFFIX, tensor_infos
 from ..deploy.values import Outputs, as_array
@@ -207,11 +207,12 @@ class _Instance:
             )
         times = []
         for position, launch in enumerate(launches):
-            us = [run[position][1] for run in measured]
+            us = [run[position]["us"] for run in measured]
+            gaps = [gap_us(run, position) for run in measured]
             used = int(launch["dimensions"])
             sizes = (tuple(map(int, launch[key][:used])) for key in ("global", "local"))
-            name = measured[0][position][0]
-            times.append(KernelTime.over(name, us, "device", *sizes))
+            name = measured[0][position]["kernel"]
+            times.append(KernelTime.over(name, us, "device", *sizes, gaps_us=gaps))
         return times
 
     def self_test(self) -> SelfTest:
@@ -259,11 +260,18 @@ class _Instance:
         self._call("get_output", self._model, index, dtype, data, array.nbytes)
         return array
 
-    def _profile_once(self) -> list[tuple[str, float]]:
+    def _profile_once(self) -> list[dict[str, Any]]:
         kernels, count = ctypes.POINTER(Kernel)(), ctypes.c_uint32()
         found = ctypes.byref(kernels), ctypes.byref(count)
         self._call("profile", self._model, *found, attempt="Measuring kernels of")
-        return [(k.name.decode(), (k.end_ns - k.start_ns) / 1e3) for k in kernels[: count.value]]
+        return [
+            {
+                "kernel": kernel.name.decode(),
+                "start_us": kernel.start_ns / 1e3,
+                "us": (kernel.end_ns - kernel.start_ns) / 1e3,
+            }
+            for kernel in kernels[: count.value]
+        ]
 
     def _call(self, name: str, *arguments: Any, attempt: str = "Running") -> None:
         status = self._library[name](*arguments)
