@@ -210,3 +210,13 @@ def test_without_pandas_the_remedy_is_its_name(path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(tvmflow.TvmflowError, match="pip install pandas"):
         tvmflow.profile(path, runs=1).to_pandas()
+
+
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_a_network_that_launches_nothing(target):
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    with tvmflow.compile(build(nodes, {"x": (2, 3)}, ["y"], {}), target=target) as module:
+        found = tvmflow.profile(module, runs=2)
+    assert (found.kernels, found.findings, found.notes) == ((), (), ())
+    assert found.whole.median_ms > 0
+    assert [event["ph"] for event in trace(found)["traceEvents"]] == [*"MMXXXX"]

@@ -57,13 +57,13 @@ def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[
         finally:
             launches = json.loads(end(index))
     count = len(launches) // runs
-    if not count or len(launches) != count * runs:
+    if len(launches) != count * runs:
         raise DeviceError(
             f"Measuring kernels failed: the device reported {len(launches)} launches of "
             f"{runs} equal runs.",
             remedy="Run `tvmflow bench` without --kernels for the whole network's time.",
         )
-    begins = range(0, len(launches), count)
+    begins = range(0, len(launches), max(1, count))
     times = []
     for position in range(count):
         first = launches[position]

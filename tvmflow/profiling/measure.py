@@ -112,7 +112,8 @@ def profile(
     ceilings = _ceilings(module.target, info, fresh_ceilings, notes)
     kernels_ms = sum(time.median_us for time in times) / 1e3
     meta = module.metadata
-    functions = _functions(module, notes)
+    # A network may launch nothing, as one that reshapes its input.
+    functions = _functions(module, notes) if times else {}
     counts = _counts(functions, module.target, notes)
     kernels = _kernels(times, meta, counts, ceilings)
     if ceilings is not None and (fast := above(kernels, ceilings)):
