@@ -63,7 +63,7 @@ def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
     found = found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
     assert len(found) == len(analysed) == 3
     times = [kernel.median_us for kernel in slowest]
-    left = f"functions that take {sum(times[2:]) / sum(times):.0%} of the kernels' time"
+    left = f"functions that take {sum(times[2:]) / sum(times):.1%} of the kernels' time"
     assert notes[0].startswith("After 25 s of analysis, ")
     assert left in notes[0]
     assert notes[0].endswith(f"{slowest[2].function} is the first.")
@@ -74,10 +74,10 @@ def test_time_ends_in_real_analyses():
     kernels = [dataclasses.replace(PROFILE.kernels[0], function="main")]
     notes = []
     assert found_in({"main": function}, kernels, ADRENO, notes, budget_s=0.0) == ()
-    assert "100% of the kernels' time have no findings" in notes[0]
+    assert "100.0% of the kernels' time have no findings" in notes[0]
     notes.clear()
     assert found_in({"main": function}, kernels, ADRENO, notes) != ()
-    assert len(notes) == 1
+    assert notes == []
 
 
 def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):

@@ -188,7 +188,7 @@ def _print_findings(console: Console, profile: Profile) -> None:
         text = f"{finding.kernel}: {finding.kind}{where}: {finding.sentence}"
         # Not markup: indices stand in brackets.
         console.print(text, highlight=False, markup=False)
-        worth_text = f"  costs {cost}, up to {us:.1f} µs a run. {finding.remedy}"
+        worth_text = f"  costs {cost}, up to {ms_text(us / 1e3)} a run. {finding.remedy}"
         console.print(worth_text, highlight=False, markup=False)
 
 
@@ -239,11 +239,13 @@ def _cells(kernel: Kernel, total_us: float) -> dict[str, str]:
     share, moved = kernel.roofline_share, None
     if kernel.bytes_read is not None and kernel.bytes_written is not None:
         moved = (kernel.bytes_read + kernel.bytes_written) / 1e6
+    # The spread has the unit of its median.
+    unit, factor = ("µs", 1.0) if kernel.median_us < 1e3 else ("ms", 1e-3)
     return {
         "nodes": ", ".join(kernel.nodes),
         "kernel": kernel.name,
-        ">median": f"{kernel.median_us:.1f} µs",
-        ">p10 - p90": f"{kernel.p10_us:.0f} - {kernel.p90_us:.0f}",
+        ">median": f"{factor * kernel.median_us:.1f} {unit}",
+        ">p10 - p90": f"{factor * kernel.p10_us:.1f} - {factor * kernel.p90_us:.1f}",
         ">share": f"{kernel.median_us / total_us:.1%}" if total_us else "",
         ">MFLOP": number(None if kernel.flops is None else kernel.flops / 1e6, 2),
         ">MB": number(moved, 2),

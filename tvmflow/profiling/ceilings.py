@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ from .record import Ceilings
 logger = logging.getLogger(__name__)
 
 #: Of the kernels that measure; what other ones found is measured again.
-_VERSION = 1
-#: A kernel runs so often; the best time counts, as others only disturb.
+_VERSION = 2
+#: A kernel runs so often, again and again for so long; the best time counts, as others only
+#: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
 _REPEATS = 7
+_SECONDS = 0.5
 #: Launches in a queue.
 _LAUNCHES = 500
 #: Instructions of each sum.
@@ -136,20 +139,21 @@ class _Device:
         """From the call of an empty kernel to its end, in a queue of such."""
         module, arguments = self._prepare(microkernels.nothing(self.target))
         call = module["main"]
-        best = float("inf")
-        for _ in range(_REPEATS):
+
+        def launch() -> float:
             self.device.sync()
             start = time.perf_counter()
             for _ in range(_LAUNCHES):
                 call(*arguments)
             self.device.sync()
-            best = min(best, (time.perf_counter() - start) / _LAUNCHES)
-        return best * 1e6
+            return time.perf_counter() - start
+
+        return _best(launch) / _LAUNCHES * 1e6
 
     def _best_ns(self, function: Any, scope: str | None = None) -> float:
         module, arguments = self._prepare(function, scope)
-        timer = module.time_evaluator("main", self.device, number=1, repeat=_REPEATS)
-        return float(min(timer(*arguments).results)) * 1e9
+        timer = module.time_evaluator("main", self.device, number=1, repeat=1)
+        return _best(lambda: float(timer(*arguments).results[0])) * 1e9
 
     def _prepare(self, function: Any, scope: str | None = None) -> tuple[Any, list[Any]]:
         """A kernel, and values to call it with."""
@@ -165,6 +169,15 @@ class _Device:
             tensor.copyfrom(np.full(shape, 3 if dtype == "int32" else 0.5, dtype))
             arguments.append(tensor)
         return module, arguments
+
+
+def _best(measure: Callable[[], float]) -> float:
+    """The shortest of many times."""
+    end = time.monotonic() + _SECONDS
+    best = min(measure() for _ in range(_REPEATS))
+    while time.monotonic() < end:
+        best = min(best, measure())
+    return best
 
 
 def build(function: Any, target: TargetSpec) -> Any:

@@ -53,7 +53,7 @@ def found_in(
             found += error.found
             left = left_us / total_us if total_us else 1.0
             notes.append(
-                f"After {budget_s:.0f} s of analysis, functions that take {left:.0%} of the "
+                f"After {budget_s:.0f} s of analysis, functions that take {left:.1%} of the "
                 f"kernels' time have no findings, or not all: {function} is the first."
             )
             break
