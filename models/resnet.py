@@ -1,4 +1,4 @@
-"""ResNet-50 with random weights.
+"""Residual networks with random weights.
 
 He et al. 2016, "Deep residual learning for image recognition", table 1, with the stride of a
 stage in its 3×3 convolution, where most implementations have it ("version 1.5").
@@ -9,8 +9,8 @@ from __future__ import annotations
 from ._graph import GraphBuilder
 from .mobilenet import classifier
 
-#: Inner channels, blocks and first stride of each stage; blocks give four times the channels.
-_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
+#: Inner channels and first stride of each stage; blocks give four times the channels.
+_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _EXPANSION = 4
 _EPSILON = 1e-5
 
@@ -33,7 +33,23 @@ def resnet50(
     seed
         Seeds the weights.
     """
-    g = GraphBuilder("resnet50", seed)
+    return residual_network(
+        "resnet50", (3, 4, 6, 3), width=width, size=size, classes=classes, batch=batch, seed=seed
+    )
+
+
+def residual_network(
+    name: str,
+    blocks: tuple[int, int, int, int],
+    *,
+    width: float = 1.0,
+    size: int = 224,
+    classes: int = 1000,
+    batch: int = 1,
+    seed: int = 0,
+) -> GraphBuilder:
+    """A residual network of any depth: `resnet50` with so many blocks in each stage."""
+    g = GraphBuilder(name, seed)
 
     def layer(
         x: str,
@@ -53,19 +69,19 @@ def resnet50(
     x = g.node(
         "MaxPool", x, name="stem/MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]
     )
-    for stage, (base, blocks, first_stride) in enumerate(_STAGES):
+    for stage, ((base, first_stride), repeats) in enumerate(zip(_STAGES, blocks, strict=True)):
         inner = max(8, int(base * width))
         out = inner * _EXPANSION
-        for block in range(blocks):
-            name, stride = f"stage{stage}.block{block}", first_stride if block == 0 else 1
+        for block in range(repeats):
+            place, stride = f"stage{stage}.block{block}", first_stride if block == 0 else 1
             shortcut = x
             if block == 0:
-                shortcut = layer(x, f"{name}.shortcut", (channels, out), 1, stride, relu=False)
-            y = layer(x, f"{name}.reduce", (channels, inner), 1)
-            y = layer(y, f"{name}.spatial", (inner, inner), 3, stride)
-            y = layer(y, f"{name}.expand", (inner, out), 1, relu=False)
-            x = g.node("Add", y, shortcut, name=f"{name}/Add")
-            x = g.node("Relu", x, name=f"{name}/Relu")
+                shortcut = layer(x, f"{place}.shortcut", (channels, out), 1, stride, relu=False)
+            y = layer(x, f"{place}.reduce", (channels, inner), 1)
+            y = layer(y, f"{place}.spatial", (inner, inner), 3, stride)
+            y = layer(y, f"{place}.expand", (inner, out), 1, relu=False)
+            x = g.node("Add", y, shortcut, name=f"{place}/Add")
+            x = g.node("Relu", x, name=f"{place}/Relu")
             channels = out
     classifier(g, x, channels, batch, classes)
     return g

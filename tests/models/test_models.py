@@ -11,6 +11,7 @@ from tvmflow import models
 from tvmflow.models import _graph
 from tvmflow.models._weights import Weight
 from tvmflow.models.mobilenet import scaled_channels
+from tvmflow.models.resnet import residual_network
 
 SMALL = {
     "mobilenet_v1": {"width": 0.25, "size": 32, "classes": 10},
@@ -61,6 +62,11 @@ def test_models_are_valid(name):
 )
 def test_parameter_counts(name, parameters):
     assert trained_parameters(models.make(name)) == parameters
+
+
+def test_a_deeper_residual_network():
+    model = residual_network("resnet101", (3, 4, 23, 3)).model()
+    assert trained_parameters(model) == 44_549_160
 
 
 @pytest.mark.parametrize(
