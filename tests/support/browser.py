@@ -156,9 +156,9 @@ class Page:
         width: int = 1200,
         height: int = 900,
         theme: str = "light",
-        media: str = "screen",
+        media: str = "",
     ) -> None:
-        """Load a file and wait until it is there."""
+        """Load a file and wait until it is there, for the screen or for ``print``."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -255,14 +255,17 @@ class Page:
         sent = (e for e in self._own() if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
 
-    def screenshot(self, path: Path, selector: str = "html") -> None:
-        """Write a PNG of an element, all of it."""
-        x, y, width, height = self.run(
-            f"(r => [r.x + scrollX, r.y + scrollY, r.width, r.height])"
-            f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
-        )
-        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-        shot = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+    def screenshot(self, path: Path, selector: str | None = None) -> None:
+        """Write a PNG of an element with a little around it, or of what the window shows."""
+        area: dict[str, Any] = {}
+        if selector is not None:
+            x, y, width, height = self.run(
+                f"(r => [r.x + scrollX - 12, r.y + scrollY, r.width + 24, r.height + 12])"
+                f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
+            )
+            clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+            area = {"clip": clip, "captureBeyondViewport": True}
+        shot = self.call("Page.captureScreenshot", **area)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ function number(value) {
 
 function percent(share) {
   if (share === null || share === undefined) return NONE;
-  return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+  return `${share < 0.0995 ? (100 * share).toFixed(1) : WHOLE.format(100 * share)} %`;
 }
 
 function microseconds(us) {

@@ -73,9 +73,10 @@ function headline() {
     return after < before ? `, ${number(before / after)} times as fast`
       : `, ${number(after / before)} times as slow`;
   };
+  const found = differences().map((one) => element("li", {}, one));
   return element("div", {}, element("p", { class: "headline" },
     `A call: ${microseconds(before)} before, ${microseconds(after)} after${verdict()}.`),
-  element("ul", { class: "notes" }, differences().map((one) => element("li", {}, one))));
+  found.length ? element("ul", { class: "notes" }, found) : "");
 }
 
 /** Sentences on what differs between the two besides times. */
@@ -89,7 +90,7 @@ function differences() {
     differing("networks", ({ module }) => module.name,
       " Rows are tied by the names of nodes, and nodes of one name may do different work."),
     differing("devices", ({ device }) => device.name),
-    differing("drivers", ({ device }) => [device.driver, device.version].filter(Boolean).join(", ")),
+    differing("drivers", ({ device }) => `${device.driver} (${device.version})`),
     differing("targets", ({ module }) => `${module.target} for ${module.device}`),
     differing("clocks of kernels", ({ kernels }) => kernels[0]?.clock ?? "none"),
     differing("versions", ({ module }) => versionsOf(module)),

@@ -18,8 +18,8 @@ function findingItem(finding, kernel, named) {
     : element("span", { class: "of" }, finding.kernel);
   return element("li", { class: "finding" },
     element("div", { class: "where" }, element("b", { class: "kind" }, finding.kind), name, access,
-      line, element("span", { class: "cost" }, costText(finding),
-        finding.us ? element("b", {}, `, up to ${microseconds(finding.us)} a run`) : null)),
+      line, element("span", { class: "cost" }, costText(finding), finding.us
+        ? [", ", element("b", {}, `up to ${microseconds(finding.us)} a run`)] : null)),
     element("p", {}, finding.sentence),
     element("p", { class: "remedy" }, finding.remedy));
 }
