@@ -87,7 +87,9 @@ def shrink(path: Path) -> None:
     if find_spec("PIL"):
         from PIL import Image
 
-        Image.open(path).convert("RGB").quantize(255, dither=Image.Dither.NONE).save(path)
+        Image.open(path).convert("RGB").quantize(
+            255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        ).save(path)
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ function fitted(text, width) {
   if (whole <= width) return text;
   // Not code units, of which some letters are two.
   const letters = [...text];
-  for (let kept = Math.floor((letters.length * width) / whole); kept > 4; kept--) {
+  for (let kept = Math.floor((letters.length * width) / whole); kept > 5; kept--) {
     const head = letters.slice(0, Math.floor(kept / 2)).join("");
     const shortened = `${head}…${letters.slice(letters.length - Math.ceil(kept / 2)).join("")}`;
     if (textWidth(shortened) <= width) return shortened;

@@ -26,8 +26,8 @@ function findingItem(finding, kernel, named) {
 
 function findingsView(profile) {
   if (!profile.findings.length) {
-    const why = profile.notes.length ? " What was not analysed is in the notes above." : "";
-    return element("p", { class: "note" }, `None.${why}`);
+    return element("p", { class: "note" }, profile.notes.length
+      ? "None. What was not analysed is in the notes above." : "None, or kernels were not analysed.");
   }
   const found = [...profile.findings].sort((a, b) => b.us - a.us).map((finding) => (
     { kind: finding.kind, node: findingItem(finding, finding.slowest, true) }));
