@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from analysis_kernels import column_major, gathered, row_major, strided
 from simulated import addresses, simulate
 from tvm.script import tirx as T
 
@@ -11,27 +12,8 @@ from tvmflow.analysis import coalescing, findings
 from tvmflow.target import resolve
 
 ADRENO = resolve("opencl", "adreno")
-
-
-@T.prim_func(s_tir=True)
-def rows(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
-    for group in T.thread_binding(64, thread="blockIdx.x"):
-        for item in T.thread_binding(64, thread="threadIdx.x"):
-            b[group * 64 + item] = a[group * 64 + item] * 2.0
-
-
-@T.prim_func(s_tir=True)
-def columns(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
-    for group in T.thread_binding(64, thread="blockIdx.x"):
-        for item in T.thread_binding(64, thread="threadIdx.x"):
-            b[group * 64 + item] = a[item * 64 + group] * 2.0
-
-
-@T.prim_func(s_tir=True)
-def strided(a: T.Buffer((16384,), "float32"), b: T.Buffer((4096,), "float32")):
-    for group in T.thread_binding(64, thread="blockIdx.x"):
-        for item in T.thread_binding(64, thread="threadIdx.x"):
-            b[group * 64 + item] = a[group * 256 + item * 4]
+ROWS, COLUMNS = row_major(4096), column_major(64, 64)
+STRIDED, GATHERED = strided(4096, 4), gathered(4096)
 
 
 @T.prim_func(s_tir=True)
@@ -39,15 +21,6 @@ def uniform(a: T.Buffer((64,), "float32"), b: T.Buffer((4096,), "float32")):
     for group in T.thread_binding(64, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             b[group * 64 + item] = a[group]
-
-
-@T.prim_func(s_tir=True)
-def gathered(
-    at: T.Buffer((4096,), "int32"), a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")
-):
-    for group in T.thread_binding(64, thread="blockIdx.x"):
-        for item in T.thread_binding(64, thread="threadIdx.x"):
-            b[group * 64 + item] = a[at[group * 64 + item]]
 
 
 @T.prim_func(s_tir=True)
@@ -113,21 +86,21 @@ def read_of(function, device="adreno", buffer="a"):
 
 
 def test_side_by_side():
-    access = read_of(rows)
+    access = read_of(ROWS)
     assert (access.stride, access.instructions, access.bytes) == (1, 4096, 16384)
     assert (access.transactions, access.efficiency, access.exact) == (256, 1.0, True)
-    assert rows.script().splitlines()[access.line - 1].strip().startswith("b[group * 64 + item] =")
+    assert ROWS.script().splitlines()[access.line - 1].strip().startswith("b[group * 64 + item] =")
 
 
 def test_a_line_for_each_item():
-    access = read_of(columns)
+    access = read_of(COLUMNS)
     assert (access.stride, access.transactions) == (64, 4096)
     assert (access.fetched_bytes, access.efficiency) == (4096 * 64, 1 / 16)
 
 
 @pytest.mark.parametrize(("device", "lines"), [("adreno", 1024), ("mali", 1024), ("nvidia", 2048)])
 def test_every_fourth_element(device, lines):
-    access = read_of(strided, device)
+    access = read_of(STRIDED, device)
     assert (access.stride, access.transactions, access.efficiency) == (4, lines, 0.25)
 
 
@@ -159,9 +132,9 @@ def test_one_element_for_all_items():
 
 
 def test_places_from_memory_are_a_line_each():
-    access = read_of(gathered)
+    access = read_of(GATHERED)
     assert (access.stride, access.transactions, access.exact) == (None, 4096, False)
-    assert read_of(gathered, buffer="at").efficiency == 1.0
+    assert read_of(GATHERED, buffer="at").efficiency == 1.0
 
 
 def test_vectors():
@@ -179,21 +152,21 @@ def test_windows_over_the_edge(device, wave, line):
 
 
 def test_better_kernels_fetch_less():
-    kernels = (rows, strided, columns)
+    kernels = (ROWS, STRIDED, COLUMNS)
     fetched = [read_of(f).fetched_bytes / read_of(f).bytes for f in kernels]
     assert fetched == sorted(fetched) == [1, 4, 16]
 
 
 def test_findings_name_what_to_change():
-    (finding,) = findings_of(columns)
-    assert (finding.kind, finding.kernel) == ("coalescing", "columns_kernel")
+    (finding,) = findings_of(COLUMNS)
+    assert (finding.kind, finding.kernel) == ("coalescing", "down_kernel")
     assert finding.access == "a[threadIdx_x * 64 + blockIdx_x]"
     assert finding.cost == {"bytes": 4096 * 64 - 16384}
     # Of what both accesses fetch.
     assert finding.share == pytest.approx((4096 * 64 - 16384) / (4096 * 64 + 16384))
     assert "64 elements apart" in finding.sentence
     assert "threadIdx.x" in finding.remedy
-    assert not findings_of(rows)
+    assert not findings_of(ROWS)
     assert not findings_of(uniform)
 
 
@@ -203,7 +176,7 @@ def findings_of(function):
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize(
-    "function", [rows, columns, strided, uniform, gathered, vectors, apart, window]
+    "function", [ROWS, COLUMNS, STRIDED, uniform, GATHERED, vectors, apart, window]
 )
 def test_counts_are_those_of_a_simulator(function, tmp_path):
     accesses = coalescing(function, ADRENO)
@@ -252,4 +225,4 @@ def test_lines_are_those_of_a_simulators_addresses(function, lanes, wave_and_lin
 
 
 def test_targets_without_items_have_no_accesses():
-    assert coalescing(rows, resolve("llvm")) == []
+    assert coalescing(ROWS, resolve("llvm")) == []

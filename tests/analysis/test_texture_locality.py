@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from analysis_kernels import squares, texel_columns
 from onnx import helper
 from operators import build, random
 from scheduled_networks import scheduled
@@ -18,40 +19,8 @@ from tvmflow.analysis.texture_locality import block_of
 from tvmflow.target import resolve, with_storage
 
 ADRENO = resolve("opencl", "adreno")
-
-
-def copied(height, width):
-    """A picture of 64 x 64 texels, in groups of ``height`` x ``width`` items."""
-
-    @T.prim_func(s_tir=True)
-    def copy(
-        a: T.Buffer((64, 64, 4), "float32", scope="global.texture:0.1"),
-        b: T.Buffer((4096, 4), "float32"),
-    ):
-        for by in T.thread_binding(64 // height, thread="blockIdx.y"):
-            for bx in T.thread_binding(64 // width, thread="blockIdx.x"):
-                for y in T.thread_binding(height, thread="threadIdx.y"):
-                    for x in T.thread_binding(width, thread="threadIdx.x"):
-                        for lane in T.vectorized(4):
-                            b[(by * height + y) * 64 + bx * width + x, lane] = a[
-                                by * height + y, bx * width + x, lane
-                            ]
-
-    return copy
-
-
-@T.prim_func(s_tir=True)
-def scattered(
-    a: T.Buffer((64, 64, 4), "float32", scope="global.texture:0.1"),
-    b: T.Buffer((1024, 4), "float32"),
-):
-    """Items read every other texel of every other row."""
-    for group in T.thread_binding(16, thread="blockIdx.x"):
-        for item in T.thread_binding(64, thread="threadIdx.x"):
-            for lane in T.vectorized(4):
-                b[group * 64 + item, lane] = a[
-                    group // 4 * 16 + item // 8 * 2, group % 4 * 16 + item % 8 * 2, lane
-                ]
+#: Items read every other texel of every other row.
+SCATTERED = squares(32, 8, 8, 2)
 
 
 @T.prim_func(s_tir=True)
@@ -99,19 +68,20 @@ def only(function, device="adreno"):
 
 def test_blocks_are_lines_of_the_cache():
     assert [block_of(16, 64), block_of(8, 64), block_of(16, 32)] == [(2, 2), (4, 2), (2, 1)]
+    assert block_of(16, 64, is_tiled=False) == (4, 1)
 
 
 @pytest.mark.parametrize(
     ("height", "width", "efficiency"), [(8, 8, 1.0), (2, 32, 1.0), (1, 64, 0.5), (64, 1, 0.5)]
 )
 def test_squares_are_whole_blocks(height, width, efficiency):
-    use = only(copied(height, width))
+    use = only(squares(64, height, width))
     assert (use.texels, use.reuse, use.group_texels) == (4096, 1.0, 64)
     assert (use.blocks, use.efficiency, use.exact) == (1024 / efficiency, efficiency, True)
 
 
 def test_scattered_texels():
-    use = only(scattered)
+    use = only(SCATTERED)
     assert (use.texels, use.blocks, use.efficiency) == (1024, 1024, 0.25)
 
 
@@ -121,6 +91,13 @@ def test_items_use_the_rest_of_a_block_later():
     assert (use.blocks, use.efficiency) == (4 * 1024, 0.25)
     assert (use.group_texels, use.group_blocks, use.least_group_blocks) == (256, 64, 64)
     assert not [f for f in findings(tiled, ADRENO) if f.kind == "texture-locality"]
+
+
+def test_images_of_cpus_are_rows():
+    """Of 16 items of a vector: a row, two rows of 8, a column."""
+    uses = [only(squares(64, h, w), "cpu") for h, w in ((1, 64), (8, 8), (64, 1))]
+    assert [use.blocks for use in uses] == [1024, 1024, 4096]
+    assert only(texel_columns(64), "cpu").blocks == 4096
 
 
 def test_windows_read_their_neighbours_texels_again():
@@ -133,15 +110,15 @@ def test_windows_read_their_neighbours_texels_again():
 
 
 def test_findings():
-    (finding,) = (f for f in findings(scattered, ADRENO) if f.kind == "texture-locality")
+    (finding,) = (f for f in findings(SCATTERED, ADRENO) if f.kind == "texture-locality")
     assert finding.cost == {"bytes": 768 * 64.0}
     assert finding.share == 0.75
-    assert "a[" in scattered.script().splitlines()[finding.line - 1]
-    assert not [f for f in findings(copied(8, 8), ADRENO) if f.kind == "texture-locality"]
+    assert "a[" in SCATTERED.script().splitlines()[finding.line - 1]
+    assert not [f for f in findings(squares(64, 8, 8), ADRENO) if f.kind == "texture-locality"]
 
 
 def test_order():
-    functions = (copied(8, 8), copied(1, 64), scattered)
+    functions = (squares(64, 8, 8), squares(64, 1, 64), SCATTERED)
     efficiencies = [only(f).efficiency for f in functions]
     assert efficiencies == sorted(efficiencies, reverse=True) == [1.0, 0.5, 0.25]
 

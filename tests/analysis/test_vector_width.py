@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import analysis_kernels as kernels
 import pytest
 from simulated import simulate
 from tvm.script import tirx as T
@@ -12,31 +13,12 @@ from tvmflow.target import resolve
 ADRENO = resolve("opencl", "adreno")
 
 
+LOOPS = {"serial": T.serial, "unrolled": T.unroll, "vector": T.vectorized}
+
+
 def copied(kind, count=4):
     """Each of 1024 items copies some neighbours, in a loop of a kind."""
-
-    @T.prim_func(s_tir=True)
-    def serial(a: T.Buffer((1024 * count,), "float32"), b: T.Buffer((1024 * count,), "float32")):
-        for group in T.thread_binding(16, thread="blockIdx.x"):
-            for item in T.thread_binding(64, thread="threadIdx.x"):
-                for k in T.serial(count):
-                    b[(group * 64 + item) * count + k] = a[(group * 64 + item) * count + k]
-
-    @T.prim_func(s_tir=True)
-    def unrolled(a: T.Buffer((1024 * count,), "float32"), b: T.Buffer((1024 * count,), "float32")):
-        for group in T.thread_binding(16, thread="blockIdx.x"):
-            for item in T.thread_binding(64, thread="threadIdx.x"):
-                for k in T.unroll(count):
-                    b[(group * 64 + item) * count + k] = a[(group * 64 + item) * count + k]
-
-    @T.prim_func(s_tir=True)
-    def vector(a: T.Buffer((1024 * count,), "float32"), b: T.Buffer((1024 * count,), "float32")):
-        for group in T.thread_binding(16, thread="blockIdx.x"):
-            for item in T.thread_binding(64, thread="threadIdx.x"):
-                for k in T.vectorized(count):
-                    b[(group * 64 + item) * count + k] = a[(group * 64 + item) * count + k]
-
-    return {"serial": serial, "unrolled": unrolled, "vector": vector}[kind]
+    return kernels.copied(1024 * count, count, LOOPS[kind])
 
 
 @T.prim_func(s_tir=True)

@@ -39,8 +39,9 @@ class Hardware:
 
 #: By the name of the device preset.
 HARDWARE = {
-    # A work-item is a thread; local memory is memory, and 32 vectors are all registers.
-    "cpu": Hardware(1, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
+    # A group is a thread's; drivers compute 16 of its neighbours as one vector, if it has as many.
+    # Local memory is memory, and 32 vectors are all registers.
+    "cpu": Hardware(16, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
     "adreno": Hardware(64, 64, 32, 16, 128 << 10, 256, 16, 16, 32 << 10),
     "mali": Hardware(16, 64, 1, 16, 24 << 10, 64, 48, 48, 32 << 10),
     # Sectors of 32 bytes are what is fetched; a line has four.

@@ -6,6 +6,8 @@ assumed here, of 2 x 2 texels of 16 bytes in a line of 64::
 
     image[y, x]     an item a column: 64 items are a row of texels, half of each block is wanted
     image[y, x]     items in squares of 8 x 8: whole blocks
+
+Drivers for CPUs keep images row by row: a line is a part of a row.
 """
 
 from __future__ import annotations
@@ -87,17 +89,19 @@ def texture_locality(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> li
     return found
 
 
-def block_of(texel_bytes: int, line_bytes: int) -> tuple[int, int]:
+def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tuple[int, int]:
     """Width and height of the texels in a line of the cache."""
     texels = max(1, line_bytes // texel_bytes)
-    height = 1 << ((texels.bit_length() - 1) // 2)
+    height = 1 << ((texels.bit_length() - 1) // 2) if is_tiled else 1
     return texels // height, height
 
 
 def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
     hardware = hardware_of(target)
     first = sites[0]
-    width, height = block_of(first.element_bytes, hardware.line_bytes)
+    width, height = block_of(
+        first.element_bytes, hardware.line_bytes, is_tiled=not target.device.is_cpu
+    )
     texels, blocks, least, exact = 0, 0.0, 0.0, True
     for site in sites:
         count = instructions(kernel, site)

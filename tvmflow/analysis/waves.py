@@ -76,6 +76,8 @@ def _waves_at(kernel: Kernel, place: Place, wave: int, used: frozenset[Any], lan
     axes = [axis for axis in (*blocks, *place.loops) if axis[0] in needed]
     others = prod(extent for var, extent in (*blocks, *place.loops) if var not in needed)
     size = kernel.group_size
+    # Of a group that is smaller than a wave, no more lanes than it has are looked at.
+    wave = min(wave, 1 << (size - 1).bit_length())
     padded = ceil(size / wave) * wave
     points = prod(extent for _, extent in axes)
     kept = max(1, LIMIT // (padded * lanes))
