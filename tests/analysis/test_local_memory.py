@@ -64,6 +64,23 @@ def two_views(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
             b[group * 64 + item] = tile[item] * view[63 - item]
 
 
+def halves(lanes):
+    """Each item reads neighbours of 16 bits, as one vector."""
+
+    @T.prim_func(s_tir=True)
+    def read(a: T.Buffer((128 * lanes,), "float16"), b: T.Buffer((128 * lanes,), "float16")):
+        for group in T.thread_binding(4, thread="blockIdx.x"):
+            tile = T.alloc_buffer((32 * lanes,), "float16", scope="shared")
+            for item in T.thread_binding(32, thread="threadIdx.x"):
+                for lane in T.vectorized(lanes):
+                    tile[item * lanes + lane] = a[group * 32 * lanes + item * lanes + lane]
+                T.tvm_storage_sync("shared")
+                for lane in T.vectorized(lanes):
+                    b[group * 32 * lanes + item * lanes + lane] = tile[item * lanes + lane]
+
+    return read
+
+
 def strided(step):
     """Vectors of four elements, ``step`` vectors apart."""
 
@@ -105,6 +122,13 @@ def test_one_word_for_all_is_no_conflict():
 def test_vectors_are_served_eight_items_at_a_time(step, degree):
     read = read_of(strided(step))
     assert (read.degree, read.cycles) == (degree, 4 * 4 * degree)
+
+
+@pytest.mark.parametrize(("lanes", "cycles"), [(2, 1), (4, 2), (8, 4)])
+def test_halves_share_words(lanes, cycles):
+    read = read_of(halves(lanes), resolve("cuda"))
+    # Four groups of a wave.
+    assert (read.degree, read.cycles, read.least_cycles) == (1, 4 * cycles, 4 * cycles)
 
 
 def test_devices_without_banks_have_no_conflicts():

@@ -1,9 +1,10 @@
 """How devices fetch memory and run work-items together, as far as analyses count with it.
 
 The numbers are those of the vendors' guides: Qualcomm's "Snapdragon Mobile Platform OpenCL
-General Programming and Optimization", Arm's "Mali GPU OpenCL Developer Guide", NVIDIA's "CUDA C++
-Best Practices Guide" and "CUDA C++ Programming Guide" (compute capability 8.0).  None of them is
-measured here.
+General Programming and Optimization", Arm's "Mali Bifrost and Valhall OpenCL Developer Guide", "The
+Valhall Shader Core" and "Arm GPU Datasheet" (Mali-G57 to G78), NVIDIA's "CUDA C++ Best Practices
+Guide", "CUDA C++ Programming Guide" and "Ampere Tuning Guide" (compute capability 8.0).  None of
+them is measured here.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Hardware:
     groups: int
     #: Local memory of a multiprocessor, in bytes.
     local_bytes: int
+    #: Registers are given to a work-item in portions of as many.
+    register_portion: int = 8
+    #: Local memory of each work-group that is not the kernel's, in bytes.
+    reserved_bytes: int = 0
 
 
 #: By the name of the device preset.
@@ -43,9 +48,10 @@ HARDWARE = {
     # Local memory is memory, and 32 vectors are all registers.
     "cpu": Hardware(16, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
     "adreno": Hardware(64, 64, 32, 16, 128 << 10, 256, 16, 16, 32 << 10),
-    "mali": Hardware(16, 64, 1, 16, 24 << 10, 64, 48, 48, 32 << 10),
-    # Sectors of 32 bytes are what is fetched; a line has four.
-    "nvidia": Hardware(32, 32, 32, 16, 64 << 10, 255, 64, 32, 164 << 10),
+    # Valhall: 1024 work-items in a core with up to 32 registers each, half as many with 64.
+    "mali": Hardware(16, 64, 1, 16, 32 << 10, 64, 64, 64, 32 << 10, register_portion=32),
+    # Sectors of 32 bytes are what is fetched; a line has four.  CUDA keeps 1 KiB of each block.
+    "nvidia": Hardware(32, 32, 32, 16, 64 << 10, 255, 64, 32, 164 << 10, reserved_bytes=1 << 10),
 }
 
 

@@ -196,12 +196,14 @@ def _phases(
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Words, by rows of items whose words the banks serve at a time.
 
-    Items that ask for 16 bytes are served in parts: as many as have a word for each bank.
+    Items that ask for 16 bytes are served in parts: as many as have a word for each bank.  Smaller
+    elements share words.
     """
     each = max(1, element_bytes // _WORD)
     words = (places // _WORD)[..., None] + np.arange(each)
     words = words.reshape(*places.shape[:2], -1)
-    items = max(1, min(words.shape[1], banks // words.shape[2]))
+    bytes_ = places.shape[2] * element_bytes
+    items = max(1, min(words.shape[1], banks * _WORD // bytes_))
     rows = words.reshape(-1, items * words.shape[2])
     mask = np.repeat(active.reshape(-1, items), words.shape[2], axis=1)
     return rows, mask

@@ -5,8 +5,8 @@ shader core) holds whole work-groups, as many as its waves, registers, local mem
 groups allow::
 
     groups of 64 items, 32 registers each, 8 KiB of local memory, on an NVIDIA A100:
-        64 waves / 2 = 32    65536 registers / (64 * 32) = 32    164 KiB / 8 KiB = 20    32 slots
-        20 groups are 40 of 64 waves: local memory limits occupancy to 62 %
+        64 waves / 2 = 32    65536 registers / (64 * 32) = 32    164 KiB / (8 + 1) KiB = 18
+        18 groups are 36 of 64 waves: local memory limits occupancy to 56 %
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from .local_memory import local_bytes
 from .lowered import Kernel, kernels_of
 from .registers import registers
 
-#: A multiprocessor gives registers to an item in portions of as many.
-_PORTION = 8
 #: Less than this share of the waves is a finding.
 _GOOD = 0.5
 #: Less than this share of the lanes of a group's waves is a finding.
@@ -69,8 +67,11 @@ def occupancy(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Occu
     Returns
     -------
     list of Occupancy
-        One for each kernel.  Registers are estimated (:func:`.registers`).
+        One for each kernel, none on CPUs, where a group is a thread's.  Registers are estimated
+        (:func:`.registers`).
     """
+    if target.device.is_cpu:
+        return []
     return [_occupancy(kernel, target) for kernel in kernels_of(function, target)]
 
 
@@ -79,7 +80,8 @@ def _occupancy(kernel: Kernel, target: TargetSpec) -> Occupancy:
     size = kernel.group_size
     waves = ceil(size / hardware.wave)
     (use,) = registers(kernel, target)
-    each = min(ceil(use.registers / _PORTION) * _PORTION, hardware.registers_each)
+    portion = hardware.register_portion
+    each = min(ceil(use.registers / portion) * portion, hardware.registers_each)
     local = local_bytes(kernel)
     fitting = {
         "waves": hardware.waves // waves,
@@ -87,7 +89,7 @@ def _occupancy(kernel: Kernel, target: TargetSpec) -> Occupancy:
         "registers": hardware.registers // max(1, each * waves * hardware.wave),
     }
     if local:
-        fitting["local memory"] = hardware.local_bytes // local
+        fitting["local memory"] = hardware.local_bytes // (local + hardware.reserved_bytes)
     limit = min(fitting, key=lambda name: fitting[name])
     resident = fitting[limit]
     count = target.device.multiprocessors.count if target.device.multiprocessors else None
@@ -115,9 +117,7 @@ _REMEDY = {
 
 
 def occupancy_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
-    """Kernels that leave much of a multiprocessor empty; on CPUs an item is a thread."""
-    if target.device.is_cpu:
-        return []
+    """Kernels that leave much of a multiprocessor empty."""
     return [
         finding
         for found in occupancy(function, target)
