@@ -211,7 +211,7 @@ def lines_of(events, lanes, wave=64, line=64):
 @pytest.mark.parametrize("wave_and_line", [("adreno", 64, 64), ("nvidia", 32, 32)], ids=str)
 @pytest.mark.parametrize(
     ("function", "lanes"),
-    [(rows, 1), (columns, 1), (strided, 1), (uniform, 1), (vectors, 4), (apart, 1), (window, 1)],
+    [(ROWS, 1), (COLUMNS, 1), (STRIDED, 1), (uniform, 1), (vectors, 4), (apart, 1), (window, 1)],
 )
 def test_lines_are_those_of_a_simulators_addresses(function, lanes, wave_and_line, tmp_path):
     device, wave, line = wave_and_line

@@ -99,6 +99,14 @@ def test_registers(count, resident):
     assert (found.limit == "registers") == (resident < 8)
 
 
+@pytest.mark.parametrize("count", [8, 48, 100])
+def test_registers_come_in_fours(count):
+    """On Adreno, 96 times for two waves of 64."""
+    found = only(with_registers(count), resolve("opencl", "adreno"))
+    fitting = 96 // -(-found.registers // 4) * 2
+    assert found.resident_groups == min(16, fitting) // 4
+
+
 @pytest.mark.parametrize(("count", "share"), [(16, 1.0), (28, 0.5), (100, 0.5)])
 def test_half_of_the_items_have_twice_the_registers(count, share):
     """On Mali; more than 64 are none."""

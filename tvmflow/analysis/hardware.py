@@ -3,8 +3,9 @@
 The numbers are those of the vendors' guides: Qualcomm's "Snapdragon Mobile Platform OpenCL
 General Programming and Optimization", Arm's "Mali Bifrost and Valhall OpenCL Developer Guide", "The
 Valhall Shader Core" and "Arm GPU Datasheet" (Mali-G57 to G78), NVIDIA's "CUDA C++ Best Practices
-Guide", "CUDA C++ Programming Guide" and "Ampere Tuning Guide" (compute capability 8.0).  None of
-them is measured here.
+Guide", "CUDA C++ Programming Guide" and "Ampere Tuning Guide" (compute capability 8.0).  Registers
+of Adreno are not published by Qualcomm: they are what Mesa's driver for Adreno 6xx counts with.
+None of them is measured here.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ HARDWARE = {
     # A group is a thread's; drivers compute 16 of its neighbours as one vector, if it has as many.
     # Local memory is memory, and 32 vectors are all registers.
     "cpu": Hardware(16, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
-    "adreno": Hardware(64, 64, 32, 16, 128 << 10, 256, 16, 16, 32 << 10),
+    # 96 times four registers for each work-item of two waves, and 48 of these times four at most;
+    # banks as on other GPUs.
+    "adreno": Hardware(64, 64, 32, 16, 48 << 10, 192, 16, 16, 32 << 10, register_portion=4),
     # Valhall: 1024 work-items in a core with up to 32 registers each, half as many with 64.
     "mali": Hardware(16, 64, 1, 16, 32 << 10, 64, 64, 64, 32 << 10, register_portion=32),
     # Sectors of 32 bytes are what is fetched; a line has four.  CUDA keeps 1 KiB of each block.
