@@ -17,7 +17,7 @@ from ..standalone.precompile import START_LIMIT_S, Precompiled, Source, precompi
 from ..standalone.programs import SOURCE, beside, read, update
 from ..tuning import process
 from ..tuning.process import Worker, WorkerLostError
-from .about import ABOUT_FUNCTION, About, check_version
+from .connect import connect
 from .tracker import Address, Offer, Tracker, check_key, check_served
 
 #: The function of a server of tvmflow: a library's name, a device's index → JSON.
@@ -91,20 +91,11 @@ def talk(
     offer: Offer, library: Path, weights: Path | None, device_index: int
 ) -> tuple[dict[str, Any], bytes] | str:
     """Let a server precompile, in a process of its own; return facts and binaries, or an error."""
-    from tvm import rpc
-
-    host, port = offer.address.host, offer.address.port
-    remote = rpc.connect(host, port, offer.ticket, session_timeout=_SESSION_S)
     try:
-        about = About.read(json.loads(remote.get_function(ABOUT_FUNCTION)()))
-        if about is None:
-            return "It tells nothing that this version of tvmflow understands."
-        check_version(offer.address, about)
-        precompile_there = remote.get_function(PRECOMPILE_FUNCTION)
-    except AttributeError:
-        return "It is no server of tvmflow: start one with `tvmflow farm serve` there."
+        remote, about = connect(offer, _SESSION_S)
     except FarmError as error:
         return str(error)
+    precompile_there = remote.get_function(PRECOMPILE_FUNCTION)
     there = Host.parse(about.host).architecture
     architecture = elf.read_library(library).architecture
     if there != architecture:

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
+from . import modules
 from .about import ABOUT_FUNCTION, About, is_throttled, temperature_c
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
 from .tracker import Address, Tracker, check_key, protocol
@@ -213,6 +214,7 @@ def prepare(parent: int) -> None:
     # In a session, which is a process of its own: no driver is opened before TVM forks.
     tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(About.here().as_dict()))
     tvm_ffi.register_global_func(PRECOMPILE_FUNCTION, precompile_for_client)
+    modules.register()
 
 
 def is_listening() -> bool:

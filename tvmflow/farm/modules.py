@@ -1,0 +1,206 @@
+"""Modules that run on servers of the farm: sent there, and called as if they were here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..deploy.kept import to_kept
+from ..deploy.module import Module, load
+from ..deploy.values import Outputs, as_array
+from ..errors import FarmError, TvmflowError
+from ..tensors import TensorInfo
+from .tracker import Address
+
+if TYPE_CHECKING:
+    from ..deploy.kernel_time import KernelTime
+
+#: Functions of a server of tvmflow: a file's name and a device's index → JSON; a number → the
+#: tensor of the server's host for that input, or behind them output; two without arguments.
+OPEN_FUNCTION = "tvmflow.farm.open_module"
+TENSOR_FUNCTION = "tvmflow.farm.tensor_of_module"
+RUN_FUNCTION = "tvmflow.farm.run_module"
+CLOSE_FUNCTION = "tvmflow.farm.close_module"
+
+
+class RemoteModule(Module):
+    """A module on a device of a server.
+
+    Calls bring the inputs there and the outputs back.  A server has one module at a time.
+
+    Parameters
+    ----------
+    module
+        The same one here, which is not opened.
+    remote
+        TVM's session with a server of tvmflow.
+    address
+        The server's, for messages.
+    device_index
+        Which of the target's devices there.
+    """
+
+    def __init__(self, module: Module, remote: Any, address: Address, device_index: int):
+        super().__init__(device_index)
+        self._module, self._remote, self._address = module, remote, address
+
+    @property
+    def path(self) -> Path:
+        """The module file here."""
+        return self._module.path
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The weights beside it, if they are not inside."""
+        return self._module.weights_path
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the file says of itself."""
+        return self._module.metadata
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every input, in order."""
+        return self._module.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every output, in order."""
+        return self._module.outputs
+
+    def close(self) -> None:
+        """Free what the server holds."""
+        with suppress(AttributeError, RuntimeError):
+            # A server that has gone holds nothing.
+            self._remote.get_function(CLOSE_FUNCTION)()
+        super().close()
+
+    def _open(self) -> _RemoteRunning:
+        return _RemoteRunning(self._module, self._remote, self._address, self.device_index)
+
+
+class _RemoteRunning:
+    """The module opened on the server, with tensors there for its inputs and outputs."""
+
+    upload_ms: float | None = None
+
+    def __init__(self, module: Module, remote: Any, address: Address, device_index: int):
+        self._module, self._address = module, address
+        with self._errors("Opening"):
+            for path in (module.path, module.weights_path):
+                if path is not None:
+                    remote.upload(str(path))
+            answer = json.loads(remote.get_function(OPEN_FUNCTION)(module.path.name, device_index))
+            if "error" in answer:
+                raise FarmError(
+                    f"Opening {module.path} on the server at {address} failed: {answer['error']}",
+                    remedy=answer["remedy"],
+                )
+            self._run = remote.get_function(RUN_FUNCTION)
+            # The server's own: TVM's RPC lends those of a client as views that Python cannot keep.
+            tensor = remote.get_function(TENSOR_FUNCTION)
+            count = len(module.inputs)
+            tensors = [tensor(number) for number in range(count + len(module.outputs))]
+            self._inputs, self._outputs = tensors[:count], tensors[count:]
+
+    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+        """Run the network once; the outputs are always brought here."""
+        arrays = [
+            as_array(info, to_kept(info, value))
+            for info, value in zip(self._module.inputs, values, strict=True)
+        ]
+        with self._errors("Running"):
+            for tensor, array in zip(self._inputs, arrays, strict=True):
+                tensor.copyfrom(array)
+            self._run()
+            names = [info.name for info in self._module.outputs]
+            return Outputs(names, [tensor.numpy() for tensor in self._outputs])
+
+    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+        """Kernels of other machines are not measured."""
+        raise FarmError(
+            f"Profiling {self._module.path} on the server at {self._address} is not possible.",
+            remedy="Run `tvmflow profile` on that machine.",
+        )
+
+    @contextmanager
+    def _errors(self, attempt: str) -> Iterator[None]:
+        """Say which server failed, whatever broke; TVM's errors have its traceback."""
+        try:
+            yield
+        except TvmflowError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise FarmError(
+                f"{attempt} {self._module.path} on the server at {self._address} failed: "
+                f"{reason[0]}",
+                remedy="`tvmflow farm status` shows which servers there are.",
+            ) from error
+
+
+# -- in a session, which is a process of its own ---------------------------------------------
+
+
+@dataclass
+class _Opened:
+    """The module of this session, and tensors for its inputs and outputs."""
+
+    module: Module
+    tensors: Sequence[Any]
+
+
+_opened: _Opened | None = None
+
+
+def register() -> None:
+    """Make the functions known to the sessions of this process."""
+    import tvm_ffi
+
+    tvm_ffi.register_global_func(OPEN_FUNCTION, _open_module)
+    tvm_ffi.register_global_func(TENSOR_FUNCTION, lambda number: _here().tensors[number])
+    tvm_ffi.register_global_func(RUN_FUNCTION, _run_module)
+    tvm_ffi.register_global_func(CLOSE_FUNCTION, _close_module)
+
+
+def _here() -> _Opened:
+    assert _opened is not None, "no module is open"
+    return _opened
+
+
+def _open_module(name: str, device_index: int) -> str:
+    import tvm
+    import tvm_ffi
+
+    global _opened
+    _close_module()
+    path = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name))
+    try:
+        module = load(path, device=device_index).open()
+    except TvmflowError as error:
+        return json.dumps({"error": error.message, "remedy": error.remedy})
+    infos = (*module.inputs, *module.outputs)
+    _opened = _Opened(module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos])
+    return "{}"
+
+
+def _run_module() -> None:
+    module = _here().module
+    arrays = [np.from_dlpack(tensor) for tensor in _here().tensors]
+    count = len(module.inputs)
+    for array, result in zip(arrays[count:], module.run(arrays[:count]), strict=True):
+        np.copyto(array, result)
+
+
+def _close_module() -> None:
+    global _opened
+    if _opened is not None:
+        _opened.module.close()
+        _opened = None
