@@ -48,6 +48,17 @@ def test_noise_is_told_as_error_and_gives_no_negative_parameters():
     assert 0.02 < found.error < 0.06
 
 
+def test_what_is_worse_than_serial_is_told_as_error():
+    found = fit({1: 100.0, 2: 20.0})
+    assert found.contention == pytest.approx(1)
+    assert found.error > 0.5
+    assert found.limit == pytest.approx(found.rate)
+    # Four points show that more disturb each other.
+    found = fit({n: law(n, 100.0, 0.0, 0.5) for n in (1, 2, 4, 8)})
+    assert (found.contention, found.coherency) == pytest.approx((0, 0.5), abs=1e-9)
+    assert found.error < 1e-9
+
+
 def test_noisy_points_give_nearly_their_parameters():
     rng = np.random.default_rng(3)
     noisy = {n: law(n, 70.0, 0.1) * (1 + rng.normal(0, 0.01)) for n in (1, 2, 3, 4, 6, 8, 12)}

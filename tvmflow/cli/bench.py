@@ -13,6 +13,7 @@ from .options import (
     Debug,
     DeviceIndex,
     DeviceName,
+    FarmKey,
     InputsFile,
     InputShapes,
     Json,
@@ -38,6 +39,8 @@ EXAMPLES = """
       samples a second over batches and threads; 64 threads are predicted on a smaller machine
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2
       of given modules, on one device and on two
+  tvmflow bench batch1.so batch8.so --scaling --devices 1,2,3 --tracker 10.0.0.2:9190 --key rk3588
+      on devices of a farm, by RPC
 """
 
 _MAX_ROWS = 200
@@ -49,8 +52,8 @@ def bench_module(
         list[Path],
         typer.Argument(
             metavar="OUT.so...",
-            help="A compiled module. With --scaling several of different batches, or an ONNX "
-            "model.",
+            help="A compiled module. With --scaling several of different batches, an ONNX model "
+            "with an open batch, or several with different ones.",
         ),
     ],
     runs: Annotated[
@@ -98,7 +101,26 @@ def bench_module(
     ] = None,
     target: TargetName = "",
     device: DeviceName = "",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="The machine that the farm's servers run on, for ONNX models: linux-x64, "
+            "linux-arm64, android-arm64, or a triple. Default: this one.",
+        ),
+    ] = None,
     shape: InputShapes = None,
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            "--tracker",
+            metavar="HOST:PORT",
+            help="With --scaling on the devices that this tracker has for --key; they run "
+            "`tvmflow farm serve`.",
+        ),
+    ] = None,
+    key: FarmKey = None,
     inputs: InputsFile = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
@@ -114,17 +136,18 @@ def bench_module(
 
     With --scaling: samples a second over batches, CPU threads and devices, measured where
     they exist, each number of threads in a process of its own, and predicted elsewhere by a
-    law that is fitted to what was measured (docs/profile.md).
+    law that is fitted to what was measured (docs/scaling.md).
     """
+    asked = Asked(batches, threads, devices, target, device, host, shape or [], tracker, key)
     if scaling:
         if runs is not None or kernels or inputs is not None:
             raise typer.BadParameter("--runs, --kernels and --inputs do not go with --scaling.")
-        asked = Asked(batches, threads, devices, target, device, shape or [])
         measure_scaling(files, asked, device_index, seconds or 2.0, random_seed, as_json)
         return
-    if batches or threads or devices or target or device or shape:
+    if asked:
         raise typer.BadParameter(
-            "--batches, --threads, --devices, --target, --device and --shape go with --scaling."
+            "--batches, --threads, --devices, --target, --device, --host, --shape, --tracker and "
+            "--key go with --scaling."
         )
     if len(files) > 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")

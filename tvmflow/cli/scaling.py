@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from .formats import ms_text, print_section, table
-from .options import parse_shapes
+from .formats import facts, ms_text, print_section, table
+from .options import check_farm, parse_shapes
 from .session import err_console, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..scaling.fit import Fit
-    from ..scaling.measure import Law, Point, Scaling
+    from ..scaling.measure import Scaling
+    from ..scaling.places import Place
+    from ..scaling.predict import Law, Point
     from ..scaling.sources import Network
 
 _MODEL_BATCHES = [1, 2, 4, 8]
+_MODEL = ".onnx"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,14 @@ class Asked:
     devices: str | None
     target: str
     device: str
+    host: str | None
     shape: list[str]
+    tracker: str | None
+    key: str | None
+
+    def __bool__(self) -> bool:
+        """Whether any is given."""
+        return any(vars(self).values())
 
 
 def measure_scaling(
@@ -45,102 +54,146 @@ def measure_scaling(
     """Measure modules, or a model that is compiled for each batch, and print."""
     from ..scaling.measure import scale
 
-    batches = _numbers("--batches", asked.batches)
-    threads, devices = _numbers("--threads", asked.threads), _numbers("--devices", asked.devices)
+    check_farm(asked.tracker, asked.key)
+    batches = _numbers("batches", asked.batches)
+    threads, devices = _numbers("threads", asked.threads), _numbers("devices", asked.devices)
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
-        err_console().status("measuring"),
+        err_console().status("starting") as status,
     ):
-        network = _network(files, asked, batches, Path(folder))
+
+        def find_place(target: str, host: str | None) -> Place:
+            place = _place(asked, target, host, device_index)
+            # Before anything is compiled.
+            for count in threads or ():
+                place.environment(count)
+            return place
+
+        network, place = _network(files, asked, batches, Path(folder), find_place, status.update)
         result = scale(
             network,
+            place,
             batches=batches or sorted(network.modules),
             threads=threads or [],
             devices=devices or [1],
-            device_index=device_index,
             seconds=seconds,
             seed=random_seed,
+            watch=status.update,
         )
     if as_json:
-        print_json({"files": [str(file) for file in files], **asdict(result)})
+        print_json({"files": [str(file) for file in files], **result.described()})
         return
     _print(result)
 
 
+def _place(asked: Asked, target: str, host: str | None, device_index: int) -> Place:
+    from ..farm.tracker import Address
+    from ..scaling.places import Farm, Local
+
+    if asked.tracker is None or asked.key is None:
+        return Local.find(target, device_index)
+    return Farm.find(Address.parse(asked.tracker), asked.key, target, device_index, host)
+
+
 def _network(
-    files: Sequence[Path], asked: Asked, batches: list[int] | None, folder: Path
-) -> Network:
-    from ..scaling.sources import from_model, from_modules
+    files: Sequence[Path],
+    asked: Asked,
+    batches: list[int] | None,
+    folder: Path,
+    find_place: Callable[[str, str | None], Place],
+    watch: Callable[[str], object],
+) -> tuple[Network, Place]:
+    from ..scaling.places import check_preset
+    from ..scaling.sources import from_model, from_models, from_modules
 
-    if any(file.suffix == ".onnx" for file in files):
-        if len(files) > 1:
-            raise typer.BadParameter("one ONNX model, or modules, are measured.")
-        return from_model(
-            files[0],
-            _MODEL_BATCHES if batches is None else batches,
-            folder,
-            target=asked.target or "opencl",
-            device=asked.device or "auto",
-            shapes=parse_shapes(asked.shape),
-        )
-    if asked.target or asked.device or asked.shape:
-        raise typer.BadParameter("--target, --device and --shape are for an ONNX model.")
-    return from_modules(files)
+    if not any(file.suffix == _MODEL for file in files):
+        if asked.target or asked.device or asked.host or asked.shape:
+            raise typer.BadParameter("--target, --device, --host and --shape are for ONNX models.")
+        network = from_modules(files)
+        return network, find_place(network.target, network.host)
+    if any(file.suffix != _MODEL for file in files):
+        raise typer.BadParameter("ONNX models or modules are measured, not both together.")
+    target, device = asked.target or "opencl", asked.device or "auto"
+    if asked.tracker is not None:
+        check_preset(target, device)
+    place = find_place(target, asked.host)
+    shapes = parse_shapes(asked.shape)
+    if len(files) > 1:
+        return from_models(
+            *(files, folder),
+            target=target, device=device, host=asked.host, shapes=shapes, watch=watch,
+        ), place  # fmt: skip
+    return from_model(
+        *(files[0], _MODEL_BATCHES if batches is None else batches, folder),
+        target=target, device=device, host=asked.host, shapes=shapes, watch=watch,
+    ), place  # fmt: skip
 
 
-def _numbers(option: str, text: str | None) -> list[int] | None:
-    """Read whole numbers; what is none of them is refused, their size is the library's to check."""
+def _numbers(name: str, text: str | None) -> list[int] | None:
+    """Read positive whole numbers."""
+    from ..scaling.measure import check_numbers
+
     if text is None:
         return None
     try:
-        return [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"{option} {text!r} is not of the form 1,2,4, whole numbers."
+            f"--{name} {text!r} is not of the form 1,2,4, whole numbers."
         ) from None
+    check_numbers(name, numbers)
+    return numbers
 
 
 def _print(result: Scaling) -> None:
-    points = result.points
-    base = points[0].items_per_s
+    points, laws = result.points, result.laws
+    base = next(point for point in points if point.measured)
     has_threads = any(point.threads is not None for point in points)
-
-    def row(point: Point) -> tuple[str, ...]:
-        how = "measured" if point.measured else f"predicted: {point.law}"
-        ms = point.median_ms
-        cells: tuple[str, ...] = (str(point.devices), str(point.batch))
-        if has_threads:
-            cells = (*cells, str(point.threads))
-        numbers = (f"{point.items_per_s:.1f}", f"{point.items_per_s / base:.2f} ×")
-        return (*cells, "" if ms is None else ms_text(ms), *numbers, how)
-
-    columns = [">devices", ">batch", *([">threads"] if has_threads else [])]
-    columns += [">median", ">samples/s", ">gain", "how"]
     console = out_console()
+    columns = [">devices", ">batch", *([">threads"] if has_threads else [])]
+    columns += [">median", ">samples/s", ">range", ">gain", "how"]
+    rows = [_row(point, base, laws, has_threads) for point in points]
     title = f"Throughput, {result.target} on {result.device_name}"
-    print_section(console, title, table(columns, [row(point) for point in points]))
-    laws = [law for law in result.laws if law.fit.points > 1]
+    print_section(console, title, table(columns, rows))
     if laws:
-        columns = ["over", "at", "law", ">with 1", ">contention", ">coherency", ">error", ">limit"]
+        texts = [(f"law {number}", _law_text(law)) for number, law in enumerate(laws, 1)]
         title = "Laws: rate · n / (1 + contention · (n - 1) + coherency · n · (n - 1))"
-        print_section(console, title, table(columns, [_law_row(law) for law in laws]))
-    if any("linear" in point.law for point in points):
-        console.print("linear: one number was measured there, so this is an upper bound.")
+        print_section(console, title, facts(texts))
+    for why_not in dict.fromkeys(point.why_not for point in points if point.why_not):
+        console.print(f"Not predicted: {why_not}.")
 
 
-def _law_row(law: Law) -> tuple[str, ...]:
-    fixed: dict[str, Any] = {
-        "batch": law.batch,
-        "threads": law.threads,
-        "devices": law.devices,
-    }
-    at = ", ".join(f"{name} {number}" for name, number in fixed.items() if number is not None)
-    return (law.axis, at, *_fit_cells(law.fit))
+def _row(point: Point, base: Point, laws: Sequence[Law], has_threads: bool) -> tuple[str, ...]:
+    cells: tuple[str, ...] = (str(point.devices), str(point.batch))
+    if has_threads:
+        cells = (*cells, str(point.threads))
+    cells = (*cells, "" if point.median_ms is None else ms_text(point.median_ms))
+    if point.items_per_s is None or base.items_per_s is None:
+        return (*cells, "", "", "", "not predicted")
+    numbers = " × ".join(str(laws.index(law) + 1) for law in point.laws)
+    how = "measured" if point.measured else f"predicted, law {numbers}"
+    spread = f"{_rate_text(point.low_per_s)}–{_rate_text(point.high_per_s)}"
+    gain = f"{point.items_per_s / base.items_per_s:.2f}"
+    return (*cells, _rate_text(point.items_per_s), spread, gain, how)
 
 
-def _fit_cells(fit: Fit) -> tuple[str, ...]:
-    # With no more points than parameters, nothing is left to tell how well it fits.
-    error = "not known" if fit.error is None else f"{100 * fit.error:.1f} %"
-    limit = "" if fit.limit is None else f"{fit.limit:.1f}/s"
-    coherency = f"{fit.coherency:.4f}" if fit.coherency else ""
-    return (fit.law, f"{fit.rate:.1f}/s", f"{fit.contention:.3f}", coherency, error, limit)
+def _rate_text(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _law_text(law: Law) -> str:
+    """``Amdahl's law over threads with batch 4, fitted to 1, 2: rate …``."""
+    fit = law.fit
+    at = ", ".join(f"{name} {number}" for name, number in law.at.items() if number is not None)
+    numbers = ", ".join(map(str, law.fitted_to))
+    text = f"{fit.law} over {law.axis} at {at}, fitted to {numbers}: rate {_rate_text(fit.rate)}/s"
+    if len(law.fitted_to) == 1:
+        return f"{text}; one was measured: an upper bound, if they do not disturb each other"
+    text += f", contention {fit.contention:.3f}"
+    if fit.coherency:
+        text += f", coherency {fit.coherency:.2g}"
+    if fit.limit is not None:
+        text += f", at most {_rate_text(fit.limit)}/s"
+    if fit.error is None:
+        return f"{text}; error not known, as {fit.points} points give it exactly"
+    return f"{text}; error {100 * fit.error:.1f} %"

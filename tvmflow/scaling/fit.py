@@ -12,14 +12,15 @@ linear.  For batches, Amdahl's law says that a call takes a constant and a time 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 LINEAR, AMDAHL, USL = "linear", "Amdahl's law", "universal scalability law"
 #: Measured points that the universal scalability law's three parameters need, and one to check.
 _USL_POINTS = 4
+#: Relative differences below this are those of arithmetic.
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Fit:
         Part of the work that is done one after the other, and that each pair costs.
     error
         Root of the mean square of the model's relative differences from what was measured;
-        ``None`` where there are no more points than parameters, which the model meets exactly.
+        ``None`` where it meets the points exactly, because they are no more than parameters.
     points
         To how many it was fitted.
     """
@@ -60,8 +61,7 @@ class Fit:
             peak = max((1 - self.contention) / self.coherency, 1.0) ** 0.5
             return max(self.at(int(peak)), self.at(int(peak) + 1))
         if self.contention > 0:
-            # More do not help where all of the work is done one after the other.
-            return max(self.rate / self.contention, self.rate)
+            return self.rate / self.contention
         return None
 
 
@@ -79,26 +79,36 @@ def fit(measured: Mapping[int, float]) -> Fit:
     columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1) * (throughput / n)[:, None]
     law = USL if len(n) >= _USL_POINTS else AMDAHL if len(n) > 1 else LINEAR
     parameters = (LINEAR, AMDAHL, USL).index(law) + 1
-    inverse, contention, coherency = _not_negative(columns[:, :parameters])
+    inverse, contention, coherency = _least_squares(columns[:, :parameters])
     result = Fit(law, 1 / inverse, contention / inverse, coherency / inverse, None, len(n))
-    if len(n) <= parameters:
-        return result
     predicted = np.array([result.at(int(number)) for number in n])
     error = float(np.sqrt(np.mean((predicted / throughput - 1) ** 2)))
-    return Fit(law, result.rate, result.contention, result.coherency, error, len(n))
+    if len(n) <= parameters and error < _EXACT:
+        return result
+    return replace(result, error=error)
 
 
-def _not_negative(columns: np.ndarray) -> tuple[float, float, float]:
-    """Least squares of ``columns @ x = 1``; what would be negative (noise) is nothing."""
-    best, least = (1.0, 0.0, 0.0), np.inf
-    others = range(1, columns.shape[1])
-    for count in range(columns.shape[1]):
-        for chosen in combinations(others, count):
-            kept = [0, *chosen]
-            solution = np.linalg.lstsq(columns[:, kept], np.ones(len(columns)), rcond=None)[0]
-            residual = float(np.sum((columns[:, kept] @ solution - 1) ** 2))
-            if solution[0] > 0 and (solution >= 0).all() and residual < least:
-                values = dict(zip(kept, solution.tolist(), strict=True))
-                best = (values[0], values.get(1, 0.0), values.get(2, 0.0))
-                least = residual
-    return best
+def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
+    """Solve ``columns @ x = 1`` for ``x[0] > 0``, ``0 <= x[1] <= x[0]``, ``0 <= x[2]``.
+
+    What would be negative, or more serial than all of the work, is noise or another effect.
+    """
+    # The contention as it is fitted, nothing, or all of the work; with coherency and without.
+    whole = np.array([[1.0, 1, 0], [0, 0, 1]])[:, : columns.shape[1]]
+    free = np.eye(3)[: columns.shape[1], : columns.shape[1]]
+    choices = [
+        free[list(kept)] for kept in ((0,), (0, 1), (0, 2), (0, 1, 2)) if max(kept) < len(free)
+    ]
+    if len(free) > 1:
+        choices += [whole[:count] for count in range(1, len(free))]
+    best, least = np.array([1.0, 0, 0]), np.inf
+    for basis in choices:
+        reduced = columns @ basis.T
+        factors = np.linalg.lstsq(reduced, np.ones(len(columns)), rcond=None)[0]
+        solution = np.pad(basis.T @ factors, (0, 3 - columns.shape[1]))
+        residual = float(np.sum((reduced @ factors - 1) ** 2))
+        inside = solution[0] > 0 and (solution[1:] >= 0).all()
+        if inside and solution[1] <= solution[0] * (1 + _EXACT) and residual < least:
+            best, least = solution, residual
+    inverse, contention, coherency = best.tolist()
+    return inverse, contention, coherency

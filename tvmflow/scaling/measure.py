@@ -2,82 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..bench import benchmark
-from ..deploy.module import load
 from ..errors import DeviceError, InputError, TvmflowError
-from ..runtime.devices import DeviceInfo, list_devices
 from ..tuning.process import Worker, WorkerLostError
 from .data_parallel import DataParallel
-from .fit import Fit, fit
+from .predict import Law, Point, find_laws, predict
 
 if TYPE_CHECKING:
+    from .places import Place
     from .sources import Network
 
-#: PoCL's names of its setting of threads, of old versions and of new ones.
-_POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
-_POCL = "Portable Computing Language"
 #: Seconds for loading and the first calls, in which drivers compile, beside those measured.
 _START_LIMIT_S = 600.0
-
-
-@dataclass(frozen=True)
-class Point:
-    """Throughput with one batch size, number of threads and number of devices.
-
-    Parameters
-    ----------
-    batch
-        Samples of a call on each device.
-    threads
-        Of the CPU; ``None`` where the driver does not let them be set, or they were not asked for.
-    devices
-        How many, each with a batch.
-    items_per_s
-        Samples a second of all devices.
-    median_ms, p10_ms, p90_ms
-        Of calls with copies; ``None`` where it was predicted.
-    measured
-        Whether it was.
-    law
-        What predicted it: `Fit.law`, or of several axes all of them.
-    """
-
-    batch: int
-    threads: int | None
-    devices: int
-    items_per_s: float
-    measured: bool
-    median_ms: float | None = None
-    p10_ms: float | None = None
-    p90_ms: float | None = None
-    law: str = ""
-
-    def along(self, axis: str) -> int:
-        """Return the number of an axis."""
-        return int(getattr(self, axis))
-
-    def beside(self, axis: str) -> tuple[int | None, ...]:
-        """Return the numbers of the other axes."""
-        return tuple(getattr(self, other) for other in AXES if other != axis)
-
-
-AXES = ("batch", "threads", "devices")
-
-
-@dataclass(frozen=True)
-class Law:
-    """A model along one axis, with the numbers of the others, which stay."""
-
-    axis: str
-    batch: int | None
-    threads: int | None
-    devices: int | None
-    fit: Fit
 
 
 @dataclass(frozen=True)
@@ -89,16 +30,26 @@ class Scaling:
     points: tuple[Point, ...]
     laws: tuple[Law, ...]
 
+    def described(self) -> dict[str, Any]:
+        """Return the facts as JSON has them."""
+        return {
+            "target": self.target,
+            "device_name": self.device_name,
+            "points": [point.described(self.laws) for point in self.points],
+            "laws": [law.described() for law in self.laws],
+        }
+
 
 def scale(
     network: Network,
+    place: Place,
     *,
     batches: Sequence[int],
     threads: Sequence[int] = (),
     devices: Sequence[int] = (1,),
-    device_index: int = 0,
     seconds: float = 2.0,
     seed: int = 0,
+    watch: Callable[[str], object] = lambda what: None,
 ) -> Scaling:
     """Measure a network's throughput.
 
@@ -109,61 +60,66 @@ def scale(
     ----------
     network
         Its modules by batch.
+    place
+        The devices.
     batches
         Those that the network has no module of are predicted.
     threads
         Numbers of threads; those above the CPU's cores are predicted.
     devices
-        Numbers of devices, which are those behind `device_index`; those above the existing ones
-        are predicted.
+        Numbers of devices; those above the existing ones are predicted.
     seconds
         Time for the calls of each point.
+    watch
+        Gets what is measured next.
 
     Raises
     ------
     InputError
         If a number is not positive, or batches cannot be spread.
     DeviceError
-        If there is no such device, or its threads cannot be set.
+        If threads cannot be set.
+    FarmError
+        If a server is not free or fails.
     """
     check_numbers("batches", batches)
     check_numbers("devices", devices)
     if threads:
         check_numbers("threads", threads)
-    found = [info for info in list_devices() if info.kind == network.target]
-    if device_index >= len(found):
-        raise DeviceError(
-            f"Measuring failed: there is no {network.target} device {device_index} on this "
-            f"machine, which has {len(found)}.",
-            remedy="`tvmflow devices` lists the devices and their numbers.",
-        )
-    info, existing = found[device_index], len(found) - device_index
-    cores = next(i for i in list_devices() if i.kind == "llvm").compute_units
     asked: list[int | None] = [*sorted(set(threads))] if threads else [None]
-    usable = [count for count in asked if count is None or count <= cores] or [cores]
-    wanted = [(b, t, 1) for t in asked for b in sorted(set(batches))] if 1 in devices else []
-    wanted += [
-        (b, asked[-1], d) for d in sorted(set(devices)) if d > 1 for b in sorted(set(batches))
-    ]
+    usable = [count for count in asked if count is None or count <= place.cores] or [place.cores]
+    # One device is what more are compared with.
+    numbers = sorted({1, *(number for number in devices if number <= place.existing)})
     points: list[Point] = []
     for count in usable:
-        worker = Worker(_environment(info, count))
+        of_devices = numbers if count == usable[-1] else [1]
+        limit_s = _START_LIMIT_S + 10 * seconds
+        worker = Worker({} if count is None else place.environment(count))
         try:
-            counts = {d for d in devices if d <= existing} if count == usable[-1] else set()
-            for number in sorted({1, *counts}):
+            watch("starting")
+            place.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
+            for number in of_devices:
                 for batch, path in sorted(network.modules.items()):
-                    chosen = tuple(range(device_index, device_index + number))
-                    timing = _ask(worker, path, network.batched, chosen, count, seconds, seed)
-                    points.append(
-                        Point(batch, count, number, batch * number / timing[0] * 1e3, True, *timing)
-                    )
+                    watch(_sentence(batch, count, number))
+                    work = (place, path, network.batched, number, count, seconds, seed)
+                    times = _ask(worker, *work, limit_s=limit_s)
+                    points.append(Point.of_calls(batch, count, number, times))
         finally:
             worker.close()
-    laws = _laws(points)
-    done = {(point.batch, point.threads, point.devices) for point in points}
-    points += [_predict(place, points, laws) for place in wanted if place not in done]
+    laws = find_laws(points)
+    done = {point.place for point in points}
+    wanted = [
+        (batch, count, number)
+        for number in sorted(set(devices))
+        for count in (asked if number == 1 else asked[-1:])
+        for batch in sorted(set(batches))
+    ]
+    points += [predict(where, points, laws) for where in wanted if where not in done]
     order = sorted(points, key=lambda p: (p.devices, p.threads or 0, p.batch))
-    return Scaling(network.target, info.name, tuple(order), tuple(laws))
+    # A line through one point is of interest to what it predicted only.
+    used = [law for point in points for law in point.laws]
+    kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
+    return Scaling(network.target, place.name, tuple(order), tuple(kept))
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:
@@ -181,28 +137,20 @@ def check_numbers(name: str, numbers: Sequence[int]) -> None:
         )
 
 
-def _environment(info: DeviceInfo, threads: int | None) -> dict[str, str]:
-    if threads is None:
-        return {}
-    if info.kind == "llvm":
-        return {"TVM_NUM_THREADS": str(threads)}
-    if info.platform == _POCL:
-        return {name: str(threads) for name in _POCL_THREADS}
-    raise DeviceError(
-        f"Measuring with {threads} threads failed: the threads of {info.name} "
-        f"({info.platform or info.kind}) cannot be set, only those of llvm and of PoCL.",
-        remedy="Leave --threads out.",
-    )
+def _sentence(batch: int, threads: int | None, devices: int) -> str:
+    parts = [f"batch {batch}", f"{devices} devices" if devices > 1 else "1 device"]
+    return "measuring " + ", ".join([*parts, *([f"{threads} threads"] if threads else [])])
 
 
-def _ask(worker: Worker, *arguments: object) -> tuple[float, float, float]:
+def _ask(
+    worker: Worker, place: Place, path: Path, *arguments: object, limit_s: float
+) -> tuple[float, float, float]:
     """Measure in the worker; its errors are raised here as they are."""
-    seconds = float(arguments[-2])
     try:
-        answer = worker.call(_measure, *arguments, timeout_s=_START_LIMIT_S + 10 * seconds)
+        answer = worker.call(_measure, place, path, *arguments, timeout_s=limit_s)
     except (WorkerLostError, RuntimeError) as error:
         raise DeviceError(
-            f"Measuring {arguments[0]} failed in a process of its own: {error}.",
+            f"Measuring {path} failed in a process of its own: {error}.",
             remedy="Run the module with `tvmflow run` to see why.",
         ) from error
     if isinstance(answer, TvmflowError):
@@ -212,78 +160,24 @@ def _ask(worker: Worker, *arguments: object) -> tuple[float, float, float]:
 
 
 def _measure(
+    place: Place,
     path: Path,
     batched: frozenset[str],
-    devices: tuple[int, ...],
+    devices: int,
     threads: int | None,
     seconds: float,
     seed: int,
 ) -> tuple[float, float, float] | TvmflowError:
     """Time calls, in the worker: median, tenth and ninetieth percentile in milliseconds."""
     try:
-        modules = [load(path, device=index) for index in devices]
-        network = modules[0] if len(modules) == 1 else DataParallel(modules, batched)
+        modules = place.modules(path, devices)
+        network = modules[0] if devices == 1 else DataParallel(modules, batched)
         try:
             timing = benchmark(network, seconds=seconds, seed=seed)
         finally:
             network.close()
-        if threads is not None and modules[0].target == "opencl":
-            units = next(
-                i.compute_units
-                for i in list_devices()
-                if (i.kind, i.index) == ("opencl", devices[0])
-            )
-            if units != threads:
-                raise DeviceError(
-                    f"Measuring with {threads} threads failed: the driver uses {units}.",
-                    remedy="Leave --threads out.",
-                )
+        if threads is not None:
+            place.check_threads(threads)
     except TvmflowError as error:
         return error
     return timing.median_ms, timing.p10_ms, timing.p90_ms
-
-
-def _laws(points: Sequence[Point]) -> list[Law]:
-    """A law for each line of points along an axis."""
-
-    def lines() -> Iterator[Law]:
-        for axis in AXES:
-            known = [point for point in points if getattr(point, axis) is not None]
-            for fixed in sorted({p.beside(axis) for p in known}, key=lambda f: [n or 0 for n in f]):
-                line = {p.along(axis): p.items_per_s for p in known if p.beside(axis) == fixed}
-                others = dict(zip([other for other in AXES if other != axis], fixed, strict=True))
-                yield Law(**{axis: None, **others}, axis=axis, fit=fit(line))  # type: ignore[arg-type]
-
-    return list(lines())
-
-
-def _predict(
-    place: tuple[int, int | None, int], points: Sequence[Point], laws: Sequence[Law]
-) -> Point:
-    """Throughput by the laws: from a measured point along one axis after the other.
-
-    Where several axes leave what was measured, their factors are multiplied.
-    """
-    wanted: Mapping[str, int | None] = dict(zip(AXES, place, strict=True))
-    # What differs in fewest numbers, and then is nearest to what is asked, is known best.
-    start = min(
-        points,
-        key=lambda p: (
-            sum(getattr(p, axis) != wanted[axis] for axis in AXES),
-            sum(abs((getattr(p, axis) or 0) - (wanted[axis] or 0)) for axis in AXES),
-        ),
-    )
-    rate = start.items_per_s
-    used = []
-    changed = [axis for axis in AXES if getattr(start, axis) != wanted[axis]]
-    for axis in changed:
-        others = {other: getattr(start, other) for other in AXES if other != axis}
-        law = next(
-            law
-            for law in laws
-            if law.axis == axis and all(getattr(law, o) == n for o, n in others.items())
-        )
-        used.append(law.fit.law)
-        target = law.fit.at(int(wanted[axis] or 1))
-        rate *= target / (start.items_per_s if len(changed) == 1 else law.fit.at(start.along(axis)))
-    return Point(*place, rate, False, law=", ".join(used))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ class Network:
     """One network's modules by batch, and the inputs whose first axis that is."""
 
     target: str
+    #: Triple of the machine that the modules are for.
+    host: str
     modules: Mapping[int, Path]
     batched: frozenset[str]
 
@@ -68,7 +70,7 @@ def from_modules(paths: Sequence[Path]) -> Network:
                 remedy="Give one module of each batch.",
             )
         found[batch] = path
-    return Network(first.target, found, frozenset(batched))
+    return Network(first.target, first.metadata["host"], found, frozenset(batched))
 
 
 def from_model(
@@ -78,7 +80,9 @@ def from_model(
     *,
     target: str,
     device: str,
+    host: str | None,
     shapes: Mapping[str, tuple[int, ...]],
+    watch: Callable[[str], object] = lambda what: None,
 ) -> Network:
     """Compile a model for each batch.
 
@@ -88,6 +92,8 @@ def from_model(
         Of inputs of which more than the batch is open; their batch does not count.
     folder
         Gets the modules.
+    watch
+        Gets what is compiled next.
 
     Raises
     ------
@@ -107,9 +113,44 @@ def from_model(
     found = {}
     batched: frozenset[str] = frozenset()
     for batch in sorted(set(batches)):
+        watch(f"compiling batch {batch}")
         own = batch_shapes(inputs, shapes, batch)
         batched = frozenset(own)
-        module = compile(model, target=target, device=device, shapes={**shapes, **own})
+        module = compile(model, target=target, device=device, host=host, shapes={**shapes, **own})
+        metadata = module.metadata
         found[batch] = module.save(folder / f"{batch}.so")
         module.close()
-    return Network(target, found, batched)
+    return Network(target, metadata["host"], found, batched)
+
+
+def from_models(
+    models: Sequence[Path],
+    folder: Path,
+    *,
+    target: str,
+    device: str,
+    host: str | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    watch: Callable[[str], object] = lambda what: None,
+) -> Network:
+    """Compile models of one network, each with its batch; the errors are those of `from_modules`.
+
+    Parameters
+    ----------
+    folder
+        Gets the modules.
+    watch
+        Gets what is compiled next.
+    """
+    from ..pipeline import compile
+
+    paths = []
+    for number, model in enumerate(models):
+        watch(f"compiling {model}")
+        module = compile(model, target=target, device=device, host=host, shapes=shapes)
+        # Two folders may have models of one name, which messages tell.
+        place = folder / str(number)
+        place.mkdir()
+        paths.append(module.save(place / f"{model.stem}.so"))
+        module.close()
+    return from_modules(paths)

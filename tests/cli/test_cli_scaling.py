@@ -1,0 +1,186 @@
+"""``tvmflow bench --scaling``."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from farms import PATIENCE_S, Farm
+from test_cli_farm import closed_port
+from tiny_model import tiny_model
+
+import tvmflow
+from tvmflow.farm import tracker
+from tvmflow.scaling import measure, places
+
+SCALING = ("--scaling", "--seconds", "0.05")
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """The network with four samples a call."""
+    folder = tmp_path_factory.mktemp("four")
+    with tvmflow.compile(tiny_model(), target="llvm", shapes={"x/in": (4, 3, 8, 8)}) as module:
+        return module.save(folder / "four.so")
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Calls of 2 ms and 1 ms a sample, a fifth of it in one thread."""
+
+    def ask(worker, place, path, batched, devices, threads, *others, limit_s):
+        ms = (2 + (4 if path.stem == "four" else 1)) * (0.2 + 0.8 / (threads or 1))
+        return ms, 0.9 * ms, 1.25 * ms
+
+    monkeypatch.setattr(measure, "_ask", ask)
+
+
+def test_a_table_says_what_was_measured_and_what_not(cli, compiled, four, simulated):
+    numbers = ("--batches", "1,4,16", "--threads", "1,2,64", "--devices", "1,2")
+    printed = cli("bench", compiled, four, *SCALING, *numbers)
+    assert printed.status == 0, printed.stderr
+    rows = {tuple(line.split()[:3]): line.rstrip() for line in printed.stdout.splitlines()}
+    assert "Throughput, llvm on" in printed.stdout
+    # Devices, batch, threads: 3 ms with one thread, 1.8 ms with two.
+    assert rows["1", "1", "1"].split()[3:] == ["3.00", "ms", "333", "267–370", "1.00", "measured"]
+    assert rows["1", "1", "2"].split()[5:] == ["556", "444–617", "1.67", "measured"]
+    assert rows["1", "4", "64"].endswith("predicted, law 4")
+    assert " × " in rows["1", "16", "64"]
+    assert "×" in rows["2", "4", "64"]
+    assert "Amdahl's law over threads at batch 4, devices 1, fitted to 1, 2" in printed.stdout
+    assert "contention 0.200" in printed.stdout
+    assert "error not known, as 2 points give it exactly" in " ".join(printed.stdout.split())
+    assert "an upper bound" in printed.stdout
+
+
+def test_a_table_says_why_nothing_was_predicted(cli, compiled, simulated):
+    printed = cli("bench", compiled, *SCALING, "--batches", "1,64")
+    (row,) = (line for line in printed.stdout.splitlines() if line.split()[:2] == ["1", "64"])
+    assert row.split()[2:] == ["not", "predicted"]
+    assert "Not predicted: only one batch was measured, and a law needs 2." in printed.stdout
+
+
+def test_a_model_is_compiled_and_measured(cli, model):
+    result = cli("bench", model, *SCALING, "--target", "llvm", "--batches", "1,3", "--json")
+    assert result.status == 0, result.stderr
+    told = result.json
+    assert [(point["batch"], point["measured"]) for point in told["points"]] == [
+        (1, True),
+        (3, True),
+    ]
+    for point in told["points"]:
+        assert point["items_per_s"] == pytest.approx(point["batch"] / point["median_ms"] * 1e3)
+        assert point["low_per_s"] <= point["items_per_s"] <= point["high_per_s"]
+    (law,) = told["laws"]
+    assert (law["axis"], law["fitted_to"]) == ("batch", [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--batches", "1,0"), ["Numbers of batches have to be 1 or more, got 0"]),
+        (("--threads", "-1"), ["Numbers of threads have to be 1 or more"]),
+        (("--devices", "0"), ["Numbers of devices have to be 1 or more"]),
+        (("--devices", "1,two"), ["1,two", "1,2,4"]),
+        (("--device-index", "9"), ["there is no llvm device 9"]),
+        (("--target", "llvm"), ["--target", "ONNX models"]),
+        (("--runs", "3"), ["do not go with --scaling"]),
+        (("--tracker", "127.0.0.1:9190"), ["--tracker and --key go together"]),
+        (("--tracker", "nowhere", "--key", "k"), ["HOST:PORT was expected"]),
+    ],
+)
+def test_mistakes_are_refused(cli, compiled, monkeypatch, options, words):
+    monkeypatch.setattr(measure, "_ask", None)
+    result = cli("bench", compiled, *SCALING, *options)
+    assert result.status == 2
+    text = " ".join(result.stderr.replace("│", " ").split())
+    for word in words:
+        assert word in text
+
+
+def test_options_of_scaling_do_nothing_else(cli, compiled):
+    result = cli("bench", compiled, "--key", "board")
+    assert result.status == 2
+    assert "go with --scaling" in result.stderr
+    assert cli("bench", compiled, compiled).status == 2
+
+
+def test_a_model_with_a_fixed_batch_is_refused(cli, tmp_path, compiled, monkeypatch):
+    model = tiny_model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, tmp_path / "fixed.onnx")
+    options = (*SCALING, "--target", "llvm", "--batches", "1,2")
+    cli("bench", "fixed.onnx", *options).refused(
+        "none of whose inputs has an open first dimension", "Remedy", "open batch"
+    )
+    assert cli("bench", "fixed.onnx", compiled, *SCALING).status == 2
+    cli("bench", compiled, compiled, *SCALING).refused("no input of", "Remedy")
+
+
+def test_a_tracker_that_is_not_there_is_told_before_anything_is_compiled(cli, model, monkeypatch):
+    monkeypatch.setattr("tvmflow.pipeline.compile", None)
+    with closed_port() as port:
+        farm = ("--tracker", f"127.0.0.1:{port}", "--key", "board")
+        result = cli("bench", model, *SCALING, "--target", "llvm", *farm)
+        result.refused(f"The tracker at 127.0.0.1:{port} cannot be reached", "farm tracker")
+        # Kernels for OpenCL are shaped for a device, which is not this machine's.
+        cli("bench", model, *SCALING, *farm).refused("preset of its devices", "--device adreno")
+
+
+# ---- A farm ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A tracker that other work keeps from answering is not one that is away."""
+    monkeypatch.setattr(tracker, "_ANSWER_S", PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory):
+    """Two servers of a key."""
+    farm = Farm(tmp_path_factory.mktemp("farm"))
+    for _ in range(2):
+        farm.serve("pair")
+    yield farm
+    farm.close()
+
+
+def test_two_servers_are_measured_and_more_are_predicted(cli, compiled, four, farm):
+    at = ("--tracker", str(farm.address), "--key", "pair")
+    result = cli("bench", compiled, four, *SCALING, "--devices", "1,2,4", *at, "--json")
+    assert result.status == 0, result.stderr
+    told = result.json
+    assert told["device_name"].startswith("2 servers of pair (2 × ")
+    measured = {(p["batch"], p["devices"]) for p in told["points"] if p["measured"]}
+    assert measured == {(1, 1), (4, 1), (1, 2), (4, 2)}
+    assert {p["devices"] for p in told["points"]} == {1, 2, 4}
+    for point in told["points"]:
+        if point["measured"]:
+            samples = point["batch"] * point["devices"]
+            assert point["items_per_s"] == pytest.approx(samples / point["median_ms"] * 1e3)
+    laws = [law for law in told["laws"] if law["axis"] == "devices"]
+    assert [law["fitted_to"] for law in laws] == [[1, 2], [1, 2]]
+
+
+def test_what_a_farm_does_not_have_is_refused(cli, compiled, farm):
+    def at(key, *options):
+        return cli(
+            "bench", compiled, *SCALING, "--tracker", str(farm.address), "--key", key, *options
+        )
+
+    at("board").refused("Nobody serves the key 'board'", "pair")
+    at("pair", "--threads", "1").refused(
+        "those of servers cannot be set from here", "TVM_NUM_THREADS"
+    )
+    at("pair", "--device-index", "7").refused("has an llvm device 7", "farm status")
+
+
+def test_servers_that_others_use_are_told(farm, monkeypatch):
+    place = places.Farm.find(farm.address, "pair", "llvm", 0, None)
+    assert place.existing == 2
+    monkeypatch.setattr(places, "_OFFER_S", 0.5)
+    held = [farm.session("pair") for _ in range(2)]
+    error = places._connect(place, 1, 10.0)
+    assert "on 1 servers of the key 'pair' failed: 0 were free" in error.message
+    assert "farm status" in error.remedy
+    del held

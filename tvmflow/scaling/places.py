@@ -1,0 +1,288 @@
+"""Where scaling is measured: on this machine's devices, or on those of a farm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..deploy.module import Module, load
+from ..errors import DeviceError, FarmError, TargetError, TvmflowError
+from ..runtime.devices import DeviceInfo, list_devices
+
+if TYPE_CHECKING:
+    from ..farm.tracker import Address
+    from ..tuning.process import Worker
+
+_POCL = "Portable Computing Language"
+#: PoCL's names of its setting of threads, of old versions and of new ones.
+_POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
+#: A server that is free is lent at once, and one that another session has just left soon.
+_OFFER_S = 30.0
+
+
+class Place(Protocol):
+    """Devices of one kind; a copy goes to the process that measures."""
+
+    @property
+    def name(self) -> str:
+        """What the devices are."""
+        ...
+
+    @property
+    def existing(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def cores(self) -> int:
+        """The most threads that are measured."""
+        ...
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Return variables of a process whose devices have so many threads."""
+        ...
+
+    def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
+        """Bring a process to where `modules` can be called, for as long as the limit."""
+        ...
+
+    def modules(self, path: Path, devices: int) -> list[Module]:
+        """Return a module for each of so many devices; in the process that measures."""
+        ...
+
+    def check_threads(self, threads: int) -> None:
+        """Refuse a device that has another number of threads; in that process, when it ran."""
+        ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """Devices of this machine, from one on.
+
+    Parameters
+    ----------
+    info
+        The first one.
+    existing
+        How many there are, with that one.
+    cores
+        Of the CPU.
+    """
+
+    info: DeviceInfo
+    existing: int
+    cores: int
+
+    @classmethod
+    def find(cls, target: str, device_index: int) -> Local:
+        """Look for a target's devices.
+
+        Raises
+        ------
+        DeviceError
+            If there is no such device.
+        """
+        infos = list_devices()
+        found = [info for info in infos if info.kind == target]
+        if device_index >= len(found):
+            raise DeviceError(
+                f"Measuring failed: there is no {target} device {device_index} on this machine, "
+                f"which has {len(found)}.",
+                remedy="`tvmflow devices` lists the devices and their numbers.",
+            )
+        cores = next(info.compute_units for info in infos if info.kind == "llvm")
+        return cls(found[device_index], len(found) - device_index, cores)
+
+    @property
+    def name(self) -> str:
+        """What the first device is."""
+        return self.info.name
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Return the variables of TVM or PoCL.
+
+        Raises
+        ------
+        DeviceError
+            If there are none.
+        """
+        if self.info.kind == "llvm":
+            return {"TVM_NUM_THREADS": str(threads)}
+        if self.info.platform == _POCL:
+            return {name: str(threads) for name in _POCL_THREADS}
+        raise DeviceError(
+            f"Measuring with {threads} threads failed: the threads of {self.info.name} "
+            f"({self.info.platform or self.info.kind}) cannot be set, only those of llvm and of "
+            "PoCL.",
+            remedy="Leave --threads out.",
+        )
+
+    def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
+        """Nothing: modules are loaded by themselves."""
+
+    def modules(self, path: Path, devices: int) -> list[Module]:
+        """Return a module for each device."""
+        return [load(path, device=self.info.index + index) for index in range(devices)]
+
+    def check_threads(self, threads: int) -> None:
+        """Refuse a driver that took no notice."""
+        if self.info.kind == "llvm":
+            return
+        units = next(
+            info.compute_units
+            for info in list_devices()
+            if (info.kind, info.index) == (self.info.kind, self.info.index)
+        )
+        if units != threads:
+            raise DeviceError(
+                f"Measuring with {threads} threads failed: the driver uses {units}.",
+                remedy="Leave --threads out.",
+            )
+
+
+@dataclass(frozen=True)
+class Farm:
+    """Servers of a key, each with one device.
+
+    Parameters
+    ----------
+    device_index
+        Which of the target's devices of each server.
+    names
+        Of the devices, where servers tell them.
+    """
+
+    tracker: Address
+    key: str
+    target: str
+    device_index: int
+    existing: int
+    names: tuple[str, ...]
+    cores: int = 0
+
+    @classmethod
+    def find(
+        cls, tracker: Address, key: str, target: str, device_index: int, host: str | None
+    ) -> Farm:
+        """Ask the tracker who serves a key.
+
+        Parameters
+        ----------
+        host
+            Triple of the machine that modules are for, default this one.
+
+        Raises
+        ------
+        FarmError
+            If the tracker cannot be reached, nobody serves the key, or only servers of other
+            versions or processors do.
+        """
+        from ..deploy.link import Host
+        from ..farm.about import About
+        from ..farm.tracker import Tracker, check_host, check_key, check_served
+
+        with Tracker(tracker) as connection:
+            servers = check_served(connection, check_key(key))
+        check_host(servers, Host.parse(host) if host else Host.native())
+        told = [about for server in servers if (about := About.read(server.about)) is not None]
+        names = [
+            device.name
+            for about in told
+            for device in about.devices
+            if (device.kind, device.index) == (target, device_index)
+        ]
+        if told and not names:
+            raise FarmError(
+                f"Measuring failed: no server of the key {key!r} has an {target} device "
+                f"{device_index}.",
+                remedy=f"`tvmflow farm status --tracker {tracker}` lists their devices.",
+            )
+        return cls(tracker, key, target, device_index, len(servers), tuple(names))
+
+    @property
+    def name(self) -> str:
+        """How many servers of what."""
+        counts = Counter(self.names)
+        devices = ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
+        return f"{self.existing} servers of {self.key}" + (f" ({devices})" if devices else "")
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Refuse: servers have the threads that they were started with."""
+        raise DeviceError(
+            f"Measuring with {threads} threads failed: those of servers cannot be set from here.",
+            remedy="Leave --threads out, or start the servers with TVM_NUM_THREADS.",
+        )
+
+    def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
+        """Open a session with as many servers as are measured.
+
+        Raises
+        ------
+        FarmError
+            If they are not free, or not of this version.
+        """
+        answer = worker.call(_connect, self, devices, limit_s, timeout_s=devices * 2 * _OFFER_S)
+        if isinstance(answer, TvmflowError):
+            raise answer
+
+    def modules(self, path: Path, devices: int) -> list[Module]:
+        """Return a module for each server, in the order in which the tracker gave them."""
+        from ..farm.modules import RemoteModule
+
+        return [
+            RemoteModule(load(path), remote, address, self.device_index)
+            for address, remote in _sessions[:devices]
+        ]
+
+    def check_threads(self, threads: int) -> None:
+        """Nothing: threads were refused."""
+
+
+def check_preset(target: str, device: str) -> None:
+    """Refuse to compile for a farm's devices as if they were this machine's.
+
+    Raises
+    ------
+    TargetError
+        If the preset stands for the device of this machine.
+    """
+    if target != "llvm" and device == "auto":
+        raise TargetError(
+            "Compiling for a farm needs the preset of its devices, but the device is 'auto', "
+            f"which stands for the {target} device of this machine.",
+            remedy="Name it, for example with --device adreno.",
+        )
+
+
+# -- in the process that measures ------------------------------------------------------------
+
+#: Servers with TVM's sessions, which keep them busy.
+_sessions: Sequence[tuple[Address, Any]] = ()
+
+
+def _connect(farm: Farm, devices: int, limit_s: float) -> TvmflowError | None:
+    global _sessions
+    from ..farm.connect import connect
+    from ..farm.tracker import Tracker
+
+    found: list[tuple[Address, Any]] = []
+    try:
+        for number in range(devices):
+            with Tracker(farm.tracker) as tracker:
+                tracker.request(farm.key)
+                offer = tracker.offer(_OFFER_S)
+            if offer is None:
+                raise FarmError(
+                    f"Measuring on {devices} servers of the key {farm.key!r} failed: {number} "
+                    f"were free within {_OFFER_S:g} s.",
+                    remedy="Wait for whoever uses them (`tvmflow farm status`), or ask for fewer "
+                    "--devices.",
+                )
+            found.append((offer.address, connect(offer, limit_s)[0]))
+    except TvmflowError as error:
+        return error
+    _sessions = found
+    return None
