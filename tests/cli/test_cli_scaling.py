@@ -46,7 +46,7 @@ def test_a_table_says_what_was_measured_and_what_not(cli, compiled, four, simula
     assert rows["1", "4", "64"].endswith("predicted, law 4")
     assert " × " in rows["1", "16", "64"]
     assert "×" in rows["2", "4", "64"]
-    assert "Amdahl's law over threads at batch 4, devices 1, fitted to 1, 2" in printed.stdout
+    assert "Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2" in printed.stdout
     assert "contention 0.200" in printed.stdout
     assert "error not known, as 2 points give it exactly" in " ".join(printed.stdout.split())
     assert "an upper bound" in printed.stdout
@@ -104,14 +104,16 @@ def test_options_of_scaling_do_nothing_else(cli, compiled):
     assert cli("bench", compiled, compiled).status == 2
 
 
-def test_a_model_with_a_fixed_batch_is_refused(cli, tmp_path, compiled, monkeypatch):
+def test_a_model_with_a_fixed_batch_has_no_others(cli, tmp_path, compiled, simulated):
     model = tiny_model()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
     onnx.save(model, tmp_path / "fixed.onnx")
-    options = (*SCALING, "--target", "llvm", "--batches", "1,2")
-    cli("bench", "fixed.onnx", *options).refused(
+    options = (*SCALING, "--target", "llvm")
+    cli("bench", "fixed.onnx", *options, "--batches", "1,2").refused(
         "none of whose inputs has an open first dimension", "Remedy", "open batch"
     )
+    measured = cli("bench", "fixed.onnx", *options, "--json")
+    assert [point["batch"] for point in measured.json["points"]] == [2]
     assert cli("bench", "fixed.onnx", compiled, *SCALING).status == 2
     cli("bench", compiled, compiled, *SCALING).refused("no input of", "Remedy")
 

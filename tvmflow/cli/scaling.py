@@ -104,7 +104,7 @@ def _network(
     watch: Callable[[str], object],
 ) -> tuple[Network, Place]:
     from ..scaling.places import check_preset
-    from ..scaling.sources import from_model, from_models, from_modules
+    from ..scaling.sources import from_model, from_models, from_modules, is_batch_open
 
     if not any(file.suffix == _MODEL for file in files):
         if asked.target or asked.device or asked.host or asked.shape:
@@ -118,7 +118,8 @@ def _network(
         check_preset(target, device)
     place = find_place(target, asked.host)
     shapes = parse_shapes(asked.shape)
-    if len(files) > 1:
+    # A model with a fixed batch is measured with that, unless others are asked for.
+    if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
         return from_models(
             *(files, folder),
             target=target, device=device, host=asked.host, shapes=shapes, watch=watch,
@@ -177,18 +178,24 @@ def _row(point: Point, base: Point, laws: Sequence[Law], has_threads: bool) -> t
     return (*cells, _rate_text(point.items_per_s), spread, gain, how)
 
 
+def _counted(axis: str, number: int) -> str:
+    if axis == "batch":
+        return f"batch {number}"
+    return f"{number} {axis if number > 1 else axis.removesuffix('s')}"
+
+
 def _rate_text(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _law_text(law: Law) -> str:
-    """``Amdahl's law over threads with batch 4, fitted to 1, 2: rate …``."""
+    """``Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2: rate …``."""
     fit = law.fit
-    at = ", ".join(f"{name} {number}" for name, number in law.at.items() if number is not None)
+    at = ", ".join(_counted(name, n) for name, n in law.at.items() if n is not None)
     numbers = ", ".join(map(str, law.fitted_to))
     text = f"{fit.law} over {law.axis} at {at}, fitted to {numbers}: rate {_rate_text(fit.rate)}/s"
     if len(law.fitted_to) == 1:
-        return f"{text}; one was measured: an upper bound, if they do not disturb each other"
+        return f"{text}; one was measured: an upper bound, as if they did not disturb each other"
     text += f", contention {fit.contention:.3f}"
     if fit.coherency:
         text += f", coherency {fit.coherency:.2g}"

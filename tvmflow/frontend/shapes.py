@@ -61,6 +61,12 @@ def static_inputs(
     return tuple(result)
 
 
+def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
+    """Names of the inputs whose first dimension is open."""
+    dims = {value.name: _declared(value) for value in inputs}
+    return [name for name, known in dims.items() if known and not isinstance(known[0], int)]
+
+
 def batch_shapes(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], batch: int
 ) -> dict[str, tuple[int, ...]]:
@@ -80,14 +86,13 @@ def batch_shapes(
     """
     declared = {value.name: _declared(value) for value in inputs}
     dims = {name: known for name, known in declared.items() if known}
-    is_open = [name for name, known in dims.items() if not isinstance(known[0], int)]
+    is_open = with_open_batch(inputs)
     if not is_open:
         texts = "; ".join(f"{name!r} has {_text(known)}" for name, known in dims.items())
         raise ShapeError(
             f"Batches were asked of a model none of whose inputs has an open first dimension: "
             f"{texts}.",
-            remedy="Export the model with an open batch, or compile one of each batch and give "
-            "the modules.",
+            remedy="Export the model with an open batch, or give a model or module of each batch.",
         )
     result = {}
     for name in is_open:

@@ -194,7 +194,7 @@ def predict(
             return replace(
                 nothing,
                 why_not=f"{law.fit.law} differs by {100 * (law.fit.error or 0):.0f} % from what "
-                f"was measured over {axis}",
+                f"was measured over {axis}; measure longer, on an idle machine",
             )
         used.append(law)
     rates = _rate(start), start.low_per_s or 0.0, start.high_per_s or 0.0

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..deploy.module import load
 from ..errors import InputError
 from .data_parallel import batch_of
 from .measure import check_numbers
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,10 @@ def from_model(
         If a batch is not positive.
     """
     from ..frontend.shapes import batch_shapes
-    from ..frontend.source import open_model
     from ..pipeline import compile
 
     check_numbers("batches", batches)
-    graph = open_model(model).model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]
+    inputs = _inputs_of(model)
     found = {}
     batched: frozenset[str] = frozenset()
     for batch in sorted(set(batches)):
@@ -121,6 +122,21 @@ def from_model(
         found[batch] = module.save(folder / f"{batch}.so")
         module.close()
     return Network(target, metadata["host"], found, batched)
+
+
+def is_batch_open(model: Path) -> bool:
+    """Whether `from_model` can compile it for any batch."""
+    from ..frontend.shapes import with_open_batch
+
+    return bool(with_open_batch(_inputs_of(model)))
+
+
+def _inputs_of(model: Path) -> list[onnx.ValueInfoProto]:
+    from ..frontend.source import open_model
+
+    graph = open_model(model).model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
 
 
 def from_models(
