@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def two_devices(compiled: Network, folder: Path, seconds: float) -> dict[str, An
         if compiled.target == "opencl":
             first = Local.find("opencl", 0)
             with variables({"POCL_DEVICES": "pthread pthread"}):
-                place = Local(first.info, existing=2, cores=first.cores)
+                place = Local(
+                    tuple(replace(first.infos[0], index=i) for i in range(2)), first.cores
+                )
                 found["pocl_twice"] = measure(compiled, place, devices=[1, 2], seconds=seconds)
         with closing(farms.Farm(folder)) as farm:
             for _ in range(2):

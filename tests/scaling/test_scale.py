@@ -22,7 +22,8 @@ from tvmflow.scaling.sources import Network, from_model, from_models
 MODULES = {1: Path("1.so"), 4: Path("4.so")}
 NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
 CPU = DeviceInfo("llvm", 0, "a CPU", compute_units=2)
-PLACE = Local(CPU, existing=1, cores=2)
+OTHER = DeviceInfo("llvm", 1, "another", compute_units=2)
+PLACE = Local((CPU,), cores=2)
 
 
 def milliseconds(batch: int, threads: int, devices: int) -> float:
@@ -66,8 +67,10 @@ def test_what_exists_is_measured_and_the_rest_is_predicted(simulated):
 
 
 def test_several_devices_are_measured_with_the_most_threads(simulated):
-    place = Local(CPU, existing=2, cores=2)
-    found = points(scale(NETWORK, place, batches=[1, 4], threads=[1, 2, 8], devices=[2, 4]))
+    place = Local((CPU, OTHER), cores=2)
+    result = scale(NETWORK, place, batches=[1, 4], threads=[1, 2, 8], devices=[2, 4])
+    assert result.device_name == "1 × a CPU, 1 × another"
+    found = points(result)
     measured = {where for where, point in found.items() if point.measured}
     # One device is what two are compared with.
     assert measured == {(b, t, d) for b in (1, 4) for t, d in ((1, 1), (2, 1), (2, 2))}
@@ -123,7 +126,7 @@ def test_a_device_that_is_missing_is_refused():
 
 
 def test_threads_of_a_gpu_are_refused(simulated):
-    place = Local(DeviceInfo("opencl", 0, "a GPU", platform="Mali"), existing=1, cores=2)
+    place = Local((DeviceInfo("opencl", 0, "a GPU", platform="Mali"),), cores=2)
     with pytest.raises(DeviceError, match="threads of a GPU"):
         scale(NETWORK, place, batches=[1], threads=[1])
 
@@ -192,7 +195,7 @@ with tvmflow.compile(model, target="opencl", device="cpu") as module:
         module(x)
     print((time.process_time() - used) / (time.perf_counter() - started))
 """
-    place = Local(DeviceInfo("opencl", 0, "PoCL", platform="Portable Computing Language"), 1, 2)
+    place = Local((DeviceInfo("opencl", 0, "PoCL", platform="Portable Computing Language"),), 2)
     env = {**_POCL.variables(_POCL.path), **place.environment(1)}
     process = run_python(code, env=env)
     assert process.returncode == 0, process.stderr

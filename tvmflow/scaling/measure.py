@@ -119,7 +119,7 @@ def scale(
     # A line through one point is of interest to what it predicted only.
     used = [law for point in points for law in point.laws]
     kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
-    return Scaling(network.target, place.name, tuple(order), tuple(kept))
+    return Scaling(network.target, place.name(numbers[-1]), tuple(order), tuple(kept))
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:

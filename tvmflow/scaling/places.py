@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,9 +26,8 @@ _OFFER_S = 30.0
 class Place(Protocol):
     """Devices of one kind; a copy goes to the process that measures."""
 
-    @property
-    def name(self) -> str:
-        """What the devices are."""
+    def name(self, devices: int) -> str:
+        """Return what so many of them are."""
         ...
 
     @property
@@ -64,16 +63,13 @@ class Local:
 
     Parameters
     ----------
-    info
-        The first one.
-    existing
-        How many there are, with that one.
+    infos
+        All of them, in the order of their indices.
     cores
         Of the CPU.
     """
 
-    info: DeviceInfo
-    existing: int
+    infos: tuple[DeviceInfo, ...]
     cores: int
 
     @classmethod
@@ -94,12 +90,16 @@ class Local:
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
         cores = next(info.compute_units for info in infos if info.kind == "llvm")
-        return cls(found[device_index], len(found) - device_index, cores)
+        return cls(tuple(found[device_index:]), cores)
 
     @property
-    def name(self) -> str:
-        """What the first device is."""
-        return self.info.name
+    def existing(self) -> int:
+        """How many there are."""
+        return len(self.infos)
+
+    def name(self, devices: int) -> str:
+        """Return what so many of them are."""
+        return _counted(info.name for info in self.infos[:devices])
 
     def environment(self, threads: int) -> dict[str, str]:
         """Return the variables of TVM or PoCL.
@@ -109,14 +109,14 @@ class Local:
         DeviceError
             If there are none.
         """
-        if self.info.kind == "llvm":
+        info = self.infos[0]
+        if info.kind == "llvm":
             return {"TVM_NUM_THREADS": str(threads)}
-        if self.info.platform == _POCL:
+        if info.platform == _POCL:
             return {name: str(threads) for name in _POCL_THREADS}
         raise DeviceError(
-            f"Measuring with {threads} threads failed: the threads of {self.info.name} "
-            f"({self.info.platform or self.info.kind}) cannot be set, only those of llvm and of "
-            "PoCL.",
+            f"Measuring with {threads} threads failed: the threads of {info.name} "
+            f"({info.platform or info.kind}) cannot be set, only those of llvm and of PoCL.",
             remedy="Leave --threads out.",
         )
 
@@ -125,16 +125,17 @@ class Local:
 
     def modules(self, path: Path, devices: int) -> list[Module]:
         """Return a module for each device."""
-        return [load(path, device=self.info.index + index) for index in range(devices)]
+        return [load(path, device=info.index) for info in self.infos[:devices]]
 
     def check_threads(self, threads: int) -> None:
         """Refuse a driver that took no notice."""
-        if self.info.kind == "llvm":
+        first = self.infos[0]
+        if first.kind == "llvm":
             return
         units = next(
             info.compute_units
             for info in list_devices()
-            if (info.kind, info.index) == (self.info.kind, self.info.index)
+            if (info.kind, info.index) == (first.kind, first.index)
         )
         if units != threads:
             raise DeviceError(
@@ -202,12 +203,10 @@ class Farm:
             )
         return cls(tracker, key, target, device_index, len(servers), tuple(names))
 
-    @property
-    def name(self) -> str:
-        """How many servers of what."""
-        counts = Counter(self.names)
-        devices = ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
-        return f"{self.existing} servers of {self.key}" + (f" ({devices})" if devices else "")
+    def name(self, devices: int) -> str:
+        """Return how many servers there are of what."""
+        text = f"{self.existing} servers of {self.key}"
+        return f"{text} ({_counted(self.names)})" if self.names else text
 
     def environment(self, threads: int) -> dict[str, str]:
         """Refuse: servers have the threads that they were started with."""
@@ -239,6 +238,14 @@ class Farm:
 
     def check_threads(self, threads: int) -> None:
         """Nothing: threads were refused."""
+
+
+def _counted(names: Iterable[str]) -> str:
+    """``2 × Mali-G610, 1 × Adreno 740``, or a single name."""
+    counts = Counter(names)
+    if counts.total() == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} × {name}" for name, count in counts.items())
 
 
 def check_preset(target: str, device: str) -> None:
