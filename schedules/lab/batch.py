@@ -59,13 +59,13 @@ _CPU = (
         "vectorised",
         "The sums of 4 rows by 4 vectors stay in registers; they are cut as they are stored.",
         "One product at a time, and all sums are stored before they are cut.",
-        partial(tiled, tile=Tile(4, 4, panels=True)),
+        partial(tiled, tile=Tile(4, 4, block=1)),
     ),
     Step(
         "parallel",
         "Samples are spread over all cores.",
         "One core works.",
-        partial(tiled, tile=Tile(4, 4, panels=True, parallel=True)),
+        partial(tiled, tile=Tile(4, 4, block=1, parallel=True)),
     ),
 )
 _GPU = (

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ def baseline(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
     return partial(np.matmul, a, b, out=np.empty((len(a), b.shape[1]), a.dtype))
 
 
-_TILE = Tile(rows=4, vectors=4, panels=True)
+_TILE = Tile(rows=6, vectors=4, block=20)
 _CPU = (
     Step("naive", "Three loops over single numbers, as the definition reads.", "", as_written),
     Step(
@@ -54,7 +55,8 @@ _CPU = (
     ),
     Step(
         "blocked",
-        "The sums of 4 rows by 4 vectors stay in registers, and tiles go down the rows first.",
+        "The sums of 6 rows by 4 vectors stay in registers; up to 20 such tiles below each other "
+        "go by up to 256 rows of 4 vectors, which stay in the cache, before the next ones.",
         "Each vector that is read is used once, each addition waits for the one before it, and "
         "the whole right matrix goes through the caches for every row.",
         partial(tiled, tile=_TILE),
@@ -63,14 +65,14 @@ _CPU = (
         "parallel",
         "Tiles are spread over all cores.",
         "One core works.",
-        partial(tiled, tile=Tile(4, 4, panels=True, parallel=True)),
+        partial(tiled, tile=replace(_TILE, parallel=True)),
     ),
     Step(
         "packed",
         "The right matrix is first copied into panels of 4 vectors, which are read in order.",
         "The rows of a panel lie a whole row of the matrix apart: each on another page and, where "
         "rows are a power of two of bytes, in the same few sets of the cache.",
-        partial(tiled, tile=Tile(4, 4, panels=True, parallel=True, packed=True)),
+        partial(tiled, tile=replace(_TILE, parallel=True, packed=True)),
     ),
 )
 _GPU = (

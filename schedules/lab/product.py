@@ -2,9 +2,10 @@
 
     x[.., M, K]   w[K, N]      product[.., i, j] = sum_k x[.., i, k] * w[k, j]
 
-A tile of the result stays in registers while vectors of ``w`` and numbers of ``x`` go by, and
-``w`` may first be copied into panels that are read in order: the plan of every BLAS.  What
-follows the product, as requantization, is computed where a tile is stored.
+A tile of the result stays in registers while vectors of ``w`` and numbers of ``x`` go by; tiles
+below each other, a block, go by a part of ``w`` that the cache holds; and ``w`` may first be copied
+into panels that are read in order: the plan of every BLAS.  What follows the product, as
+requantization, is computed where a block is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from tvm import s_tir, te
 
 from ..common import FAMILY, PAD, ROLE, Block, Multiply, Workload
-from ..tiles import largest_divisor
+from ..tiles import largest_divisor, tile_of
 from .steps import spread, vectorize_block
 
 NAME = "lab_product"
@@ -32,6 +33,12 @@ def product(x: te.Tensor, w: te.Tensor, multiply: Multiply = operator.mul) -> te
     )
 
 
+#: Depth of the part of the right matrix that stays in the second cache: 64 KB of four vectors.
+DEPTH = 256
+#: Steps over the depth that are unrolled.
+_STEPS = 4
+
+
 @dataclass(frozen=True)
 class Tile:
     """What a step does with the loops."""
@@ -39,8 +46,9 @@ class Tile:
     #: Rows and vectors of columns whose sums stay in registers.
     rows: int = 1
     vectors: int = 1
-    #: Whether tiles go down the rows first, so that a panel of columns stays in the cache.
-    panels: bool = False
+    #: Tiles of a block, at most: one below the other, they go by the same parts of the right
+    #: matrix.  Without blocks 0, and tiles go along the rows.
+    block: int = 0
     parallel: bool = False
     packed: bool = False
 
@@ -49,28 +57,35 @@ def tiled(workload: Workload, tile: Tile) -> None:
     """Schedule a product, and what follows it, by tiles."""
     sch, lanes = workload.sch, workload.target.device.channel_block
     anchor = workload.anchor(NAME)
-    *batch, rows, columns, _depth = workload.extents(anchor)
+    *batch, rows, columns, depth = workload.extents(anchor)
     high = min(tile.rows, rows)
     wide = min(tile.vectors, -(-columns // lanes)) * lanes
-    copies = whole_tiles(workload, anchor, [*(1 for _ in batch), high, wide, 1])
+    tiles, part = 1, depth
+    if tile.block:
+        tiles = tile_of(-(-rows // high), tile.block)
+        if depth > DEPTH:
+            part = _STEPS * tile_of(-(-depth // _STEPS), DEPTH // _STEPS)
+    copies = whole_tiles(workload, anchor, [*(1 for _ in batch), tiles * high, wide, part])
     if tile.packed:
         copies = pack(workload, anchor, copies, wide)
     for copy in copies:
         spread(workload, sch.get_loops(copy)[:1], parallel=tile.parallel)
     output = workload.merge_epilogue(anchor)
     *samples, i, j, k = sch.get_loops(anchor)
-    i, row = sch.split(i, [None, high])
+    block, i, row = sch.split(i, [None, tiles, high])
     j, vector, lane = sch.split(j, [None, wide // lanes, lanes])
-    k, step = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
-    outer = [*samples, j, i] if tile.panels else [*samples, i, j]
-    sch.reorder(*outer, k, step, row, vector, lane)
+    steps = largest_divisor(part, _STEPS)
+    deep, k, step = sch.split(k, [None, part // steps, steps])
+    outer = [*samples, j, block] if tile.block else [*samples, block, j]
+    sch.reorder(*outer, deep, i, k, step, row, vector, lane)
     item = spread(workload, outer, parallel=tile.parallel)
     sch.reverse_compute_at(output, item, preserve_unit_loops=True)
-    vectorize_block(workload, output, item, lanes)
+    stored, _ = sch.split(workload.loops_below(output, item)[-2], [None, high])
+    vectorize_block(workload, output, stored, lanes)
     sch.unroll(step)
     workload.vectorize_last([row, vector, lane])
-    init = sch.decompose_reduction(anchor, k)
-    workload.vectorize_last(workload.loops_below(init, item))
+    init = sch.decompose_reduction(anchor, deep)
+    workload.vectorize_last(workload.loops_below(init, item)[-3:])
 
 
 def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list[Block]:
