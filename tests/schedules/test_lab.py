@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tvm.target import codegen
 
-from tvmflow import lab as running
 from tvmflow.errors import DeviceError, InputError, VerificationError
-from tvmflow.lab import run_lab
+from tvmflow.lab import run_lab, running
+from tvmflow.lab.findings import found_and_removed
 from tvmflow.profiling import ceilings
 from tvmflow.schedules.lab import LABS, quantized
 from tvmflow.schedules.lab.choice import check_size, scheduled
@@ -88,17 +88,23 @@ def script(step, *, name="matmul", size=128, target="llvm", device="auto"):
 
 
 def test_each_step_on_a_cpu_adds_what_it_says():
-    naive, vectorised = script("naive"), script("vectorised")
+    # Of 6 rows 64 tiles in blocks of 16, columns six times 4 vectors, depth twice 192.
+    naive, vectorised, blocked, parallel, packed = (
+        script(step.name, size=384) for step in LABS["matmul"].steps(resolve("llvm").device)
+    )
     assert "T.vectorized" not in naive
     assert "T.vectorized(16)" in vectorised
-    # The register tile: 4 rows by 4 vectors of 16.
-    assert re.search(r"product_local = T\.sblock_alloc_buffer\(\(128, 128\)", script("blocked"))
-    assert script("blocked").count("T.unroll(4)") > vectorised.count("T.unroll(4)")
-    assert "T.parallel" not in script("blocked")
-    assert "T.parallel" in script("parallel")
+    assert "T.unroll(6)" not in vectorised
+    # The register tile, and the loops around it.
+    assert "T.unroll(6)" in blocked
+    assert "T.unroll(4)" in blocked
+    assert re.search(r"for i1_0, i0_0 in T\.grid\(6, 4\):\n", blocked)
+    assert re.search(r"for k_0, i0_1, k_1 in T\.grid\(2, 16, 48\):\n", blocked)
+    assert "T.parallel" not in blocked
+    assert "in T.parallel(24):" in parallel
     # Panels of 64 columns.
-    assert "(2, 128, 64)" in script("packed")
-    assert "(2, 128, 64)" not in script("parallel")
+    assert "(6, 384, 64)" in packed
+    assert "(6, 384, 64)" not in parallel
 
 
 def test_products_stay_in_registers():
@@ -114,8 +120,8 @@ def test_products_stay_in_registers():
         re.findall(r"^\.LBB\S+:(?:(?!^\.LBB|^\s+j).*\n)+\s+j\w+", assembly, re.M),
         key=lambda loop: loop.count("vfmadd"),
     )
-    # 4 steps of 16 sums.
-    assert hot.count("vfmadd") == 64
+    # 4 steps of 24 sums.
+    assert hot.count("vfmadd") == 96
     assert not re.search(r"vmovup?a?s\s+%zmm\d+, ", hot), "sums are stored in the loop"
 
 
@@ -129,23 +135,56 @@ def test_steps_on_a_gpu_end_in_local_memory():
     assert 'T.thread_binding(1, thread="threadIdx.x")' in script("blocked", target="cuda")
 
 
+def kinds(name, target, device="auto"):
+    """Of each step at the default size: kinds of what is found, and of what the next removes."""
+    spec = resolve(target, device)
+    lab = LABS[name]
+    steps = lab.steps(spec.device)
+    functions = [lab.schedule(step, lab.size, spec) for step in steps]
+    analysed = found_and_removed(functions, spec)
+    return {
+        step.name: tuple({finding.kind for finding in found} for found in pair)
+        for step, pair in zip(steps, analysed, strict=True)
+    }
+
+
+def test_steps_on_a_cpu_remove_what_they_say():
+    assert kinds("matmul", "llvm") == {
+        "naive": (
+            {"vector-width", "cache-lines", "accumulators", "parallel"},
+            {"vector-width", "cache-lines"},
+        ),
+        "vectorised": ({"accumulators", "pages", "parallel"}, {"accumulators"}),
+        "blocked": ({"pages", "parallel"}, {"parallel"}),
+        "parallel": ({"pages"}, {"pages"}),
+        "packed": (set(), set()),
+    }
+
+
+@pytest.mark.parametrize("name", ["add", "relu", "relu_int8", "batch"])
+def test_steps_of_other_labs_remove_what_they_say(name):
+    found = kinds(name, "llvm")
+    assert found["vectorised"] == ({"parallel"}, {"parallel"})
+    assert found["parallel"] == (set(), set())
+
+
 @pytest.mark.opencl
-def test_what_a_step_removes_was_found_before_it():
+def test_steps_on_a_gpu_remove_what_they_say():
     options = {"size": 128, "target": "opencl", "device": "adreno", "seconds": 1e-3}
     steps = ["vectorised", "blocked", "parallel", "packed"]
-    _, blocked, parallel, packed = run_lab("matmul", steps=steps, **options).steps
+    vectorised, blocked, parallel, _packed = run_lab("matmul", steps=steps, **options).steps
     # Groups of one item, which fill a wave only when they are of 64.
-    assert [f.kind for f in blocked.removed] == []
-    assert [f.kind for f in parallel.removed] == ["occupancy"]
+    assert [f.kind for f in vectorised.removed] == []
+    assert [f.kind for f in blocked.removed] == ["occupancy"]
     # Rows of the left matrix lie apart: items read them from lines of their own.
     (rows,) = (f for f in parallel.found if f.kind == "coalescing")
     assert rows.access.startswith("a[")
-    assert rows in packed.removed
+    assert rows in parallel.removed
     text = script("parallel", target="opencl", device="adreno").splitlines()
     assert "a[" in text[rows.line - 1]
 
 
-@pytest.mark.parametrize("size", [37, 128])
+@pytest.mark.parametrize("size", [37, 192])
 def test_operands_are_padded_only_where_tiles_are_not_whole(size):
     # The right matrix is padded by what packs it: a copy of a copy would be read twice.
     assert ("if_then_else" in script("packed", size=size)) == (size == 37)
@@ -231,8 +270,8 @@ def test_products_of_8_bits_are_one_instruction():
         if not codegen.target_has_features("avx512vnni", target.tvm_target):
             pytest.skip("this CPU has no AVX-512 VNNI")
         assembly = str(lower(function, target).inspect_source("asm"))
-    # 4 steps of 16 sums, and the sums stay where they are.
-    assert assembly.count("vpdpbusd") >= 64
+    # 4 steps of 24 sums, and the sums stay where they are.
+    assert assembly.count("vpdpbusd") >= 96
 
 
 @pytest.mark.nvcc
@@ -281,6 +320,6 @@ def test_sizes_that_do_not_fit_are_refused(size, memory, message):
 
 
 def test_memory_of_this_machine_is_asked(monkeypatch):
-    monkeypatch.setattr(running, "_host_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(running, "host_bytes", lambda: 1 << 20)
     with pytest.raises(InputError, match=r"this machine has 1.0 MB"):
         run_lab("matmul", size=1024)

@@ -159,7 +159,8 @@ def register_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> l
     for kernel in kernels_of(function, target):
         (use,) = registers(kernel, target)
         items = kernel.groups * kernel.group_size
-        if use.indexed:
+        # On a CPU the first cache has them; sums in memory are found by :mod:`.accumulators`.
+        if use.indexed and not target.device.is_cpu:
             names = ", ".join(use.indexed)
             sites = [s for s in kernel.sites if str(s.buffer.name) in use.indexed]
             findings.append(

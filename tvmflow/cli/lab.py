@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -147,16 +148,16 @@ def _print(result: LabResult) -> None:
     print_section(console, title, table(columns, rows))
     if state.quiet:
         return
-    for step in result.steps:
+    for step, following in zip_longest(result.steps, result.steps[1:]):
         console.print(f"[bold]{step.step}[/bold]: {step.summary}", highlight=False)
         if step.removes:
             console.print(f"  removes: {step.removes}", highlight=False)
-        for label, findings in (("gone", step.removed), ("found", step.found)):
-            for finding in findings:
-                # Not markup: indices stand in brackets.
-                where = f", line {finding.line}" if finding.line else ""
-                text = f"  {label}: {finding.kind}{where}: {finding.sentence}"
-                console.print(text, highlight=False, markup=False)
+        for finding in step.found:
+            until = f"found, until {following.step}" if finding in step.removed else "found"
+            where = f", line {finding.line}" if finding.line else ""
+            # Not markup: indices stand in brackets.
+            text = f"  {until}: {finding.kind}{where}: {finding.sentence}"
+            console.print(text, highlight=False, markup=False)
     if (peaks := result.ceilings) is not None:
         int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.1f} GOP/s"
         console.print(
