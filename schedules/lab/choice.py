@@ -13,8 +13,8 @@ from ...units import bytes_text
 from . import LABS
 from .steps import Lab, Step, tensor_bytes
 
-#: Operands, as many on the device, and what the reference in double precision takes.
-_COPIES = 5
+#: Of a device's memory: arguments and result, and what a step packs or pads.
+ON_DEVICE = 2
 #: Kernels count elements in 32 bits.
 _MOST_ELEMENTS = 2**31 - 1
 
@@ -53,7 +53,7 @@ def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -
     return tuple(step for step in steps if not names or step.name in names)
 
 
-def check_size(lab: Lab, size: int, memory: int | None, where: str) -> None:
+def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int) -> None:
     """Refuse a size that is none, or that does not fit.
 
     Parameters
@@ -62,6 +62,8 @@ def check_size(lab: Lab, size: int, memory: int | None, where: str) -> None:
         Bytes that can be had; ``None`` where nothing is kept.
     where
         What has them, to be said in the message.
+    copies
+        How often the arguments and the result have to fit.
 
     Raises
     ------
@@ -73,6 +75,13 @@ def check_size(lab: Lab, size: int, memory: int | None, where: str) -> None:
             f"The lab {lab.name} was asked for {size} {lab.counts}; expected at least 1.",
             remedy=f"Give a positive --size, or none for {lab.size}.",
         )
+    if size > _MOST_ELEMENTS:
+        # TE has no such tensors.
+        raise InputError(
+            f"The lab {lab.name} was asked for {size:,} {lab.counts}; kernels count up to "
+            f"{_MOST_ELEMENTS:,}.",
+            remedy="Give a smaller --size.",
+        )
     tensors = lab.compute(size)
     largest = max(prod(int(extent) for extent in tensor.shape) for tensor in tensors)
     if largest > _MOST_ELEMENTS:
@@ -81,11 +90,11 @@ def check_size(lab: Lab, size: int, memory: int | None, where: str) -> None:
             f"kernels count up to {_MOST_ELEMENTS:,}.",
             remedy="Give a smaller --size.",
         )
-    needed = _COPIES * sum(tensor_bytes(tensor) for tensor in tensors)
+    needed = copies * sum(tensor_bytes(tensor) for tensor in tensors)
     if memory is not None and needed > memory:
         raise InputError(
-            f"The lab {lab.name} with {size} {lab.counts} needs {bytes_text(needed)} with its "
-            f"copies and its reference; {where} has {bytes_text(memory)}.",
+            f"The lab {lab.name} with {size} {lab.counts} needs {bytes_text(needed)}, copies "
+            f"included; {where} has {bytes_text(memory)}.",
             remedy="Give a smaller --size.",
         )
 
@@ -104,6 +113,6 @@ def scheduled(
     """
     lab, spec = lab_of(name), resolve(target, device)
     size = lab.size if size is None else size
-    check_size(lab, size, None, "nothing")
+    check_size(lab, size, None, "nothing", 0)
     (chosen,) = steps_of(lab, spec, [step])
     return lab.schedule(chosen, size, spec)

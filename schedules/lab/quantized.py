@@ -179,6 +179,7 @@ LABS = (
         operations=matmul.LAB.operations,
         steps=matmul.steps,
         arithmetic="int8",
+        copies=25,
     ),
     Lab(
         name="relu_int8",
@@ -191,5 +192,6 @@ LABS = (
         baseline=relu_baseline,
         operations=lambda size: size * ROW,
         steps=elementwise.steps,
+        copies=32,
     ),
 )

@@ -49,6 +49,9 @@ class Lab:
     steps: Callable[[Device], tuple[Step, ...]]
     #: Which of a device's ceilings is the operations': ``fp32`` or ``int8``.
     arithmetic: str = "fp32"
+    #: Memory of the host that a run takes, in bytes of the arguments and the result: they are
+    #: copied to the device, and the reference and the comparison are in double precision.
+    copies: int = 10
 
     def bytes(self, size: int) -> int:
         """Bytes of the arguments and of the result, each once."""

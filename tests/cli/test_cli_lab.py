@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -25,7 +27,18 @@ def test_a_lab_prints_each_step_and_what_it_removes(cli):
         "removes: One core works.",
     ):
         assert text in printed
-    assert "removes: One core works." in printed
+
+
+def test_a_lab_prints_what_is_found_and_until_which_step(cli):
+    options = ("--size", "200", "--seconds", "0.001", "--steps", "naive,vectorised,blocked")
+    printed = " ".join(cli("lab", "matmul", *options).stdout.split())
+    naive, vectorised, blocked = re.split("vectorised: A|blocked: The", printed)
+    line = re.search(r"found, until vectorised: vector-width, line (\d+): product is", naive)
+    shown = cli("lab", "matmul", "--size", "200", "--show", "naive").stdout.splitlines()
+    assert "product[" in shown[int(line.group(1)) - 1]
+    assert "found, until blocked: accumulators" in vectorised
+    assert "found: parallel" in blocked
+    assert "until" not in blocked
 
 
 def test_steps_can_be_chosen_and_are_counted(cli):
@@ -56,6 +69,7 @@ def test_a_schedule_is_shown_without_a_device(cli):
         (("matmul", "--show", "fast"), "has no step 'fast'"),
         (("matrix",), "There is no lab 'matrix'; expected one of matmul"),
         (("matmul", "--target", "llvm", "--device", "mali"), "The target llvm compiles for CPUs"),
+        (("--size", "5"), "are for a lab; there is none on the command line"),
         (("matmul", "--device-index", "99"), "there is no llvm device 99"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import InputError
 from .formats import bytes_text, ms_text, print_section, table
 from .options import Debug, DeviceIndex, DeviceName, Json, Quiet, RandomSeed, TargetName, Verbose
 from .session import command, err_console, out_console, print_json, state
@@ -20,7 +21,7 @@ EXAMPLES = """
   tvmflow lab
       which labs there are
   tvmflow lab matmul --size 1024
-      each step's time and speed, beside NumPy's, and what it removes
+      each step's time and speed beside NumPy's, what its kernels lack, and until which step
   tvmflow lab matmul --target cuda --show packed
       the schedule of a step as TVMScript, which needs no device
 """
@@ -45,7 +46,7 @@ def run_lab(
     size: Annotated[
         int | None,
         typer.Option(
-            "--size", metavar="N", help="Rows and columns, elements, or what else the lab counts."
+            "--size", metavar="N", help="How many of what the lab counts; default the lab's."
         ),
     ] = None,
     steps: Annotated[
@@ -72,6 +73,11 @@ def run_lab(
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
     if name is None:
+        if (size, steps, show) != (None, None, None):
+            raise InputError(
+                "--size, --steps and --show are for a lab; there is none on the command line.",
+                remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
+            )
         _list(as_json)
         return
     if show is not None:

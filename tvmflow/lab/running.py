@@ -18,7 +18,7 @@ from ..profiling.record import Ceilings
 from ..profiling.roofline import peak_gbps, peak_gflops, roofline_share
 from ..runtime.devices import DeviceInfo, list_devices
 from ..schedules.lab import Lab
-from ..schedules.lab.choice import check_size, lab_of, steps_of
+from ..schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
 from ..target import TargetSpec, resolve
 from ..tolerance import compare
 from ..tuning.building import ENTRY, lower
@@ -73,13 +73,13 @@ def run_lab(
     """
     lab, attempt = lab_of(name), f"Running the lab {name}"
     size = lab.size if size is None else size
-    check_size(lab, size, host_bytes(), "this machine")
+    check_size(lab, size, host_bytes(), "this machine", lab.copies)
     running = find_device(target, device_index, attempt)
     spec = resolve(target, device)
     chosen = steps_of(lab, spec, steps)
     info = next(i for i in list_devices() if (i.kind, i.index) == (target, device_index))
     if target != "llvm":
-        check_size(lab, size, info.global_memory_bytes, info.name)
+        check_size(lab, size, info.global_memory_bytes, info.name, ON_DEVICE)
     peaks = _ceilings(target, info)
     operands = lab.operands(size, np.random.default_rng(seed))
     reference = lab.reference(*operands)
