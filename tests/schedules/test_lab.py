@@ -43,8 +43,8 @@ SIZES = {
 @pytest.mark.parametrize("name", LABS)
 def test_every_step_computes_what_numpy_does(name, target, device):
     """A step that differs raises: see the next test."""
-    # The least is for one target: drivers compile for longer than they run.
-    for size in (*SIZES[name], *([1] if target == "llvm" else [])):
+    # The least, and a depth in parts, are for one target: drivers compile for longer than they run.
+    for size in (*SIZES[name], *([1, 301] if target == "llvm" else [])):
         result = run_lab(name, size=size, target=target, device=device, seconds=1e-3)
         steps = LABS[name].steps(resolve(target, device).device)
         assert [step.step for step in result.steps] == [step.name for step in steps]
@@ -240,6 +240,32 @@ def test_quantization_is_as_exact_as_its_scales(size):
     # Some results saturate, at both ends, and few at the upper one.
     assert 0 < (result == 255).mean() < 0.01 if size == 256 else True
     assert 0.3 < (result == 0).mean() < 0.7
+
+
+@pytest.mark.parametrize(("target", "device"), PLACES)
+def test_numbers_at_their_limits_are_multiplied_exactly(target, device, monkeypatch):
+    """Sums of pairs in 16 bits, which some instructions make of them, would saturate."""
+
+    def limits(size, rng):
+        # -128, which no real number within the scale is, as well.
+        return rng.choice([-1, 0, 1.5], (size, size)), rng.choice([-1.01, 1], (size, size))
+
+    monkeypatch.setattr(quantized, "real_operands", limits)
+    x, w, _ = quantized.operands(37, np.random.default_rng(0))
+    left, right = quantized.integers(x, w)
+    assert {*left[:, :37].ravel()} == {0, 102, 255}
+    assert {*right[:37].ravel()} == {-128, 127}
+    steps = ["naive", "packed"]
+    for step in run_lab(
+        "matmul_int8", size=37, target=target, device=device, steps=steps, seconds=1e-3
+    ).steps:
+        assert step.error == 0
+
+
+def test_words_in_parts_of_the_depth_are_multiplied_exactly():
+    # 275 words, in parts of at most 256.
+    (packed,) = run_lab("matmul_int8", size=1100, steps=["packed"], seconds=1e-3).steps
+    assert packed.error == 0
 
 
 def test_words_hold_the_matrices():

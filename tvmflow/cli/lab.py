@@ -14,6 +14,8 @@ from .options import Debug, DeviceIndex, DeviceName, Json, Quiet, RandomSeed, Ta
 from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..lab import LabResult
 
 EXAMPLES = """
@@ -157,13 +159,11 @@ def _print(result: LabResult) -> None:
     for step, following in zip_longest(result.steps, result.steps[1:]):
         console.print(f"[bold]{step.step}[/bold]: {step.summary}", highlight=False)
         if step.removes:
-            console.print(f"  removes: {step.removes}", highlight=False)
+            _print_indented(console, f"removes: {step.removes}")
         for finding in step.found:
             until = f"found, until {following.step}" if finding in step.removed else "found"
             where = f", line {finding.line}" if finding.line else ""
-            # Not markup: indices stand in brackets.
-            text = f"  {until}: {finding.kind}{where}: {finding.sentence}"
-            console.print(text, highlight=False, markup=False)
+            _print_indented(console, f"{until}: {finding.kind}{where}: {finding.sentence}")
     if (peaks := result.ceilings) is not None:
         int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.1f} GOP/s"
         console.print(
@@ -171,3 +171,11 @@ def _print(result: LabResult) -> None:
             highlight=False,
         )
     console.print(f"Beside it: {result.numpy}.", highlight=False)
+
+
+def _print_indented(console: Console, text: str) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    # As a Text, which is no markup: indices stand in brackets.
+    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
