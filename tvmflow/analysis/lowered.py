@@ -12,8 +12,9 @@ from tvm import IRModule, tirx
 from ..profiling.stored import tir_text
 from ..standalone.kernels import split_kernels
 from ..target import TargetSpec
+from .collector import Collector
 from .lines import line_of
-from .sites import Branch, Collector, Site
+from .sites import Branch, Site
 
 _AXES = ("x", "y", "z")
 
