@@ -69,7 +69,7 @@ def test_obstacles(function, obstacle, neighbours):
 
 
 def test_vectors_in_the_code():
-    assert {one.lanes for one in vector_lanes(lab("packed"), LLVM)} == {16}
+    assert {one.lanes for one in vector_lanes(lab("vectorised"), LLVM)} == {16}
 
 
 def test_findings():
