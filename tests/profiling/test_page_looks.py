@@ -192,6 +192,24 @@ def test_names_of_any_length_and_script_stay_in_their_places(show, width):
 
 
 @browser_test
+def test_a_line_is_in_sight_on_a_narrow_screen(show):
+    kernel = PROFILE.kernels[0]
+    deep = "\n".join(f"{' ' * number}line {number}" for number in range(80))
+    page = show(dataclasses.replace(PROFILE, tir={kernel.function: deep}), width=400, height=800)
+    page.run("location.hash = 'k0.0.61'")
+    page.wait_for("document.querySelector('#kernel .wanted')")
+    assert page.texts("#kernel .wanted") == [" " * 60 + "line 60\n"]
+    left, top, right, bottom = page.run(
+        "(() => { const text = document.querySelector('.wanted').firstChild;"
+        "const range = document.createRange(); range.setStart(text, 60); range.setEnd(text, 67);"
+        "const box = range.getBoundingClientRect();"
+        "return [box.left, box.top, box.right, box.bottom]; })()"
+    )
+    assert 0 <= left < right <= 400
+    assert 0 <= top < bottom <= 800
+
+
+@browser_test
 def test_print_has_all_rows_and_no_buttons(show):
     # As wide as A4 across.
     page = show(PROFILE, width=1030, media="print", theme="dark")

@@ -114,6 +114,8 @@ function textViews(kernel, line) {
     if (!wanted) return;
     // Where the window is large enough, only the text scrolls.
     code.scrollTop = wanted.offsetTop - code.clientHeight / 3;
+    // Deep in loops a line begins beyond a narrow screen; a letter has 7.2 pixels.
+    code.scrollLeft = 7.2 * wanted.textContent.search(/\S/) - code.clientWidth / 4;
     code.scrollIntoView({ block: "nearest" });
   }).catch((error) => {
     place.replaceChildren(element("p", { class: "note" },

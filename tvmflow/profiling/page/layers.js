@@ -46,6 +46,9 @@ function bySize(a, b) {
 }
 
 function treemap(profile, width) {
+  if (!(profile.kernels_us > 0)) {
+    return element("p", { class: "note" }, "No kernel took any time.");
+  }
   const height = 300;
   const groups = [...grouped(profile.layers, (layer) => layer.slowest.family)]
     .map(([family, layers]) => ({ family, layers: layers.sort(bySize),
