@@ -178,20 +178,16 @@ def _row(point: Point, base: Point, laws: Sequence[Law], has_threads: bool) -> t
     return (*cells, _rate_text(point.items_per_s), spread, gain, how)
 
 
-def _counted(axis: str, number: int) -> str:
-    if axis == "batch":
-        return f"batch {number}"
-    return f"{number} {axis if number > 1 else axis.removesuffix('s')}"
-
-
 def _rate_text(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _law_text(law: Law) -> str:
     """``Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2: rate …``."""
+    from ..scaling.predict import counted
+
     fit = law.fit
-    at = ", ".join(_counted(name, n) for name, n in law.at.items() if n is not None)
+    at = ", ".join(counted(name, n) for name, n in law.at.items() if n is not None)
     numbers = ", ".join(map(str, law.fitted_to))
     text = f"{fit.law} over {law.axis} at {at}, fitted to {numbers}: rate {_rate_text(fit.rate)}/s"
     if len(law.fitted_to) == 1:

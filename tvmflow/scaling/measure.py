@@ -11,7 +11,7 @@ from ..bench import benchmark
 from ..errors import DeviceError, InputError, TvmflowError
 from ..tuning.process import Worker, WorkerLostError
 from .data_parallel import DataParallel
-from .predict import Law, Point, find_laws, predict
+from .predict import Law, Point, counted, find_laws, predict
 
 if TYPE_CHECKING:
     from .places import Place
@@ -138,8 +138,8 @@ def check_numbers(name: str, numbers: Sequence[int]) -> None:
 
 
 def _sentence(batch: int, threads: int | None, devices: int) -> str:
-    parts = [f"batch {batch}", f"{devices} devices" if devices > 1 else "1 device"]
-    return "measuring " + ", ".join([*parts, *([f"{threads} threads"] if threads else [])])
+    parts = [f"batch {batch}", counted("devices", devices)]
+    return "measuring " + ", ".join([*parts, *([counted("threads", threads)] if threads else [])])
 
 
 def _ask(

@@ -142,6 +142,13 @@ class Law:
         }
 
 
+def counted(axis: str, number: int) -> str:
+    """``batch 4``, ``1 thread``, ``2 devices``."""
+    if axis == "batch":
+        return f"batch {number}"
+    return f"{number} {axis if number > 1 else axis.removesuffix('s')}"
+
+
 def find_laws(points: Sequence[Point]) -> list[Law]:
     """Fit a law to each line of measured points along an axis.
 
@@ -193,8 +200,8 @@ def predict(
         if (law.fit.error or 0) > _TRUSTED_ERROR:
             return replace(
                 nothing,
-                why_not=f"{law.fit.law} differs by {100 * (law.fit.error or 0):.0f} % from what "
-                f"was measured over {axis}; measure longer, on an idle machine",
+                why_not=f"{law.fit.law} differs by more than {100 * _TRUSTED_ERROR:.0f} % from "
+                f"what was measured over {axis}; measure longer, on an idle machine",
             )
         used.append(law)
     rates = _rate(start), start.low_per_s or 0.0, start.high_per_s or 0.0
