@@ -116,10 +116,14 @@ def profile(
     functions = _functions(module, notes) if times else {}
     counts = _counts(functions, module.target, notes)
     kernels = _kernels(times, meta, counts, ceilings)
+    if ceilings is not None and above(kernels, ceilings) and not fresh_ceilings:
+        # The device was busy when they were measured, and they were kept.
+        ceilings = _ceilings(module.target, info, True, notes)
+        kernels = _kernels(times, meta, counts, ceilings)
     if ceilings is not None and (fast := above(kernels, ceilings)):
         notes.append(
-            f"{len(fast)} kernels compute faster than the device's ceiling: it was busy when that "
-            "was measured. Measure it again, with --fresh-ceilings."
+            f"{len(fast)} kernels compute faster than the device's ceiling, which is busy with "
+            "other work. Measure it again, with --fresh-ceilings."
         )
     found: tuple[Finding, ...] = ()
     if analyse and functions:
