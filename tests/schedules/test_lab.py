@@ -268,6 +268,10 @@ def test_words_in_parts_of_the_depth_are_multiplied_exactly():
     assert packed.error == 0
 
 
+def _source(library):
+    return "\n".join(module.inspect_source() for module in library.imports)
+
+
 def test_words_hold_the_matrices():
     x, w, _offset = quantized.operands(6, np.random.default_rng(2))
     assert x.shape == (6, 2)
@@ -281,11 +285,26 @@ def test_words_hold_the_matrices():
 
 
 def test_the_relu_of_8_bits_has_its_two_zero_points():
-    x = np.array([[0, 119, 120, 200, 255]], np.uint8)
-    result = quantized.relu_reference(x)
+    x = np.arange(256, dtype=np.uint8)[None]
+    (result,) = quantized.relu_reference(x)
     real = np.maximum(quantized.BEFORE.real(x), 0)
-    np.testing.assert_array_equal(result, quantized.AFTER.quantize(real))
-    assert result.tolist() == [[10, 10, 12, 172, 255]]
+    np.testing.assert_array_equal(result, quantized.AFTER.quantize(real)[0])
+    assert result[[0, 119, 120, 200, 229, 230, 255]].tolist() == [10, 10, 12, 190, 254, 255, 255]
+
+
+@pytest.mark.parametrize("name", ["matmul_int8", "relu_int8"])
+@pytest.mark.parametrize(("kind", "device"), [("opencl", "cpu"), ("opencl", "adreno")])
+def test_source_code_has_the_reference_s_scales(name, kind, device):
+    """TVM writes seven digits, where a number of 32 bits may have nine."""
+    target, lab = resolve(kind, device), LABS[name]
+    with target.tvm_target:
+        library = lower(lab.schedule(lab.steps(target.device)[0], 1024, target), target)
+    written = [np.float32(n) for n in re.findall(r"(\d\.\d+e[-+]\d+)f", _source(library))]
+    if name == "matmul_int8":
+        scale = quantized.rescale(quantized.X.scale * quantized.W.scale, quantized.y_scale(1024))
+    else:
+        scale = quantized.rescale(quantized.BEFORE.scale, quantized.AFTER)
+    assert np.float32(scale) in written
 
 
 def test_products_of_8_bits_are_one_instruction():
