@@ -179,11 +179,11 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
-    """Ceilings of every device: measuring them takes seconds, and has tests of its own."""
+    """Ceilings of every device, above any: measuring takes seconds, and has tests of its own."""
     from tvmflow.profiling import ceilings
     from tvmflow.profiling.record import Ceilings
 
-    known = Ceilings(10.0, 100.0, 0.001, texture_gbps=3.0, int8_gops=400.0)
+    known = Ceilings(10.0, 1e5, 0.001, texture_gbps=3.0, int8_gops=4e5)
     monkeypatch.setattr(ceilings._Device, "measure", lambda self: known)
     monkeypatch.setattr(ceilings, "_kept_at", lambda info: None)
     return known

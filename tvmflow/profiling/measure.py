@@ -122,8 +122,8 @@ def profile(
         kernels = _kernels(times, meta, counts, ceilings)
     if ceilings is not None and (fast := above(kernels, ceilings)):
         notes.append(
-            f"{len(fast)} kernels compute faster than the device's ceiling, which is busy with "
-            "other work. Measure it again, with --fresh-ceilings."
+            f"{len(fast)} of {len(kernels)} launches compute faster than the device's ceiling: it "
+            "was busy when that was measured. Measure it again, with --fresh-ceilings."
         )
     found: tuple[Finding, ...] = ()
     if analyse and functions:
