@@ -10,7 +10,6 @@ a CPU that it does not know: where the CPU has AVX-512, its kernels for that are
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 from dataclasses import asdict
 from pathlib import Path
@@ -69,14 +68,12 @@ def reached(target: str, rounds: int) -> dict[str, Any]:
 
 def with_each_blas(target: str, rounds: int) -> list[dict[str, Any]]:
     """The ratios, in a process for each choice of OpenBLAS' kernels."""
-    cores = str(len(os.sched_getaffinity(0)))
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"), cores)
     choices: list[dict[str, str]] = [{}]
     if "avx512f" in Path("/proc/cpuinfo").read_text():
         choices.append({"OPENBLAS_CORETYPE": "SkylakeX"})
     here = str(Path(__file__).parent)
     return [
-        {"target": target, **in_process(_REACHED, here, target, str(rounds), env=threads | choice)}
+        {"target": target, **in_process(_REACHED, here, target, str(rounds), env=choice)}
         for choice in choices
     ]
 

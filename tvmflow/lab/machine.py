@@ -22,6 +22,18 @@ def host_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def prepare_threads() -> None:
+    """Have TVM's threads be as many as OpenBLAS', and sleep while they have no work.
+
+    TVM leaves half of the processors out, which might be hyper-threads, and its threads ask for
+    work for 0.1 s before they sleep, on the processor that NumPy's next call would take.  What
+    the user has set stays; threads that run already are not changed.
+    """
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+
+
 def numpy_name() -> str:
     """NumPy and its BLAS with their versions, and what the BLAS has chosen for this CPU."""
     config: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]

@@ -23,7 +23,7 @@ from ..target import TargetSpec, resolve
 from ..tolerance import compare
 from ..tuning.building import ENTRY, lower
 from .findings import found_and_removed
-from .machine import host_bytes, numpy_name
+from .machine import host_bytes, numpy_name, prepare_threads
 from .results import LabResult, StepResult
 from .timing import in_turn
 
@@ -50,7 +50,8 @@ def run_lab(
     size
         Default the lab's.
     target, device
-        As for networks.
+        As for networks.  On ``llvm``, TVM's threads are started for all processors, unless they
+        run already, or ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` says how many.
     device_index
         Which of the target's devices runs it.
     steps
@@ -78,7 +79,9 @@ def run_lab(
     spec = resolve(target, device)
     chosen = steps_of(lab, spec, steps)
     info = next(i for i in list_devices() if (i.kind, i.index) == (target, device_index))
-    if target != "llvm":
+    if target == "llvm":
+        prepare_threads()
+    else:
         check_size(lab, size, info.global_memory_bytes, info.name, ON_DEVICE)
     peaks = _ceilings(target, info)
     operands = lab.operands(size, np.random.default_rng(seed))
