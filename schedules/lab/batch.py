@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from ...device_presets import Device
 from .product import Tile, product, tiled
 from .product_gpu import GroupTile, tiled_in_groups
 from .steps import Lab, Step, as_written
@@ -53,7 +52,7 @@ def baseline(x: np.ndarray, w: np.ndarray) -> Callable[[], Any]:
     return call
 
 
-_CPU = (
+ON_CPU = (
     Step("naive", "Loops over single numbers, sample after sample.", "", as_written),
     Step(
         "vectorised",
@@ -68,7 +67,7 @@ _CPU = (
         partial(tiled, tile=Tile(4, 4, block=1, parallel=True)),
     ),
 )
-_GPU = (
+ON_GPU = (
     Step(
         "naive",
         "An item computes one result, in a work-group of its own.",
@@ -90,11 +89,6 @@ _GPU = (
 )
 
 
-def steps(device: Device) -> tuple[Step, ...]:
-    """The steps on a device."""
-    return _CPU if device.is_cpu else _GPU
-
-
 LAB = Lab(
     name="batch",
     summary="A batch of samples by the same weights, cut at zero.",
@@ -105,5 +99,6 @@ LAB = Lab(
     reference=reference,
     baseline=baseline,
     operations=lambda size: size * (2 * SIDE**3 + SIDE**2),
-    steps=steps,
+    on_cpu=ON_CPU,
+    on_gpu=ON_GPU,
 )

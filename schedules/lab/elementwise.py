@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from ...device_presets import Device
 from ..common import Workload
 from .steps import Lab, Step, as_written, spread
 
@@ -88,7 +87,7 @@ def in_items(workload: Workload, parts: Parts) -> None:
     workload.bind_outer([sch.fuse(i, j)], group)
 
 
-_CPU = (
+ON_CPU = (
     Step("naive", "Two loops over single numbers.", "", as_written),
     Step(
         "vectorised",
@@ -103,7 +102,7 @@ _CPU = (
         partial(in_parts, parts=Parts(vectors=True, parallel=True)),
     ),
 )
-_GPU = (
+ON_GPU = (
     Step(
         "naive",
         "An item computes one number, in a work-group of its own.",
@@ -125,11 +124,6 @@ _GPU = (
 )
 
 
-def steps(device: Device) -> tuple[Step, ...]:
-    """The steps on a device."""
-    return _CPU if device.is_cpu else _GPU
-
-
 COUNTS = "rows of 1,024 numbers"
 LABS = (
     Lab(
@@ -142,7 +136,8 @@ LABS = (
         reference=np.add,
         baseline=_sum_of,
         operations=lambda size: size * ROW,
-        steps=steps,
+        on_cpu=ON_CPU,
+        on_gpu=ON_GPU,
     ),
     Lab(
         name="relu",
@@ -154,6 +149,7 @@ LABS = (
         reference=lambda x: np.maximum(x, np.float32(0)),
         baseline=_relu_of,
         operations=lambda size: size * ROW,
-        steps=steps,
+        on_cpu=ON_CPU,
+        on_gpu=ON_GPU,
     ),
 )

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from tvm import te
 
-from ...device_presets import Device
 from .product import Tile, product, tiled
 from .product_gpu import GroupTile, tiled_in_groups
 from .steps import Lab, Step, as_written
@@ -44,7 +43,7 @@ def baseline(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
 
 
 _TILE = Tile(rows=6, vectors=4, block=20)
-_CPU = (
+ON_CPU = (
     Step("naive", "Three loops over single numbers, as the definition reads.", "", as_written),
     Step(
         "vectorised",
@@ -75,7 +74,7 @@ _CPU = (
         partial(tiled, tile=replace(_TILE, parallel=True, packed=True)),
     ),
 )
-_GPU = (
+ON_GPU = (
     Step(
         "naive",
         "An item computes one result, in a work-group of its own.",
@@ -110,11 +109,6 @@ _GPU = (
 )
 
 
-def steps(device: Device) -> tuple[Step, ...]:
-    """The steps on a device."""
-    return _CPU if device.is_cpu else _GPU
-
-
 LAB = Lab(
     name="matmul",
     summary="Product of two square matrices of fp32 numbers.",
@@ -125,5 +119,6 @@ LAB = Lab(
     reference=reference,
     baseline=baseline,
     operations=lambda size: 2 * size**3,
-    steps=steps,
+    on_cpu=ON_CPU,
+    on_gpu=ON_GPU,
 )

@@ -46,12 +46,18 @@ class Lab:
     baseline: Callable[..., Callable[[], Any]]
     #: Additions, multiplications and comparisons for a size.
     operations: Callable[[int], int]
-    steps: Callable[[Device], tuple[Step, ...]]
+    #: The steps where an item is a thread of a CPU, and where it is one of a wave.
+    on_cpu: tuple[Step, ...]
+    on_gpu: tuple[Step, ...]
     #: Which of a device's ceilings is the operations': ``fp32`` or ``int8``.
     arithmetic: str = "fp32"
     #: Memory of the host that a run takes, in bytes of the arguments and the result: they are
     #: copied to the device, and the reference and the comparison are in double precision.
     copies: int = 10
+
+    def steps(self, device: Device) -> tuple[Step, ...]:
+        """The steps on a device."""
+        return self.on_cpu if device.is_cpu else self.on_gpu
 
     def bytes(self, size: int) -> int:
         """Bytes of the arguments and of the result, each once."""
