@@ -66,10 +66,9 @@ for line in sys.stdin:
 _SUMS = """
 import json, sys, tvmflow
 found = tvmflow.profile(sys.argv[1], runs=int(sys.argv[2]), analyse=False)
-last = found.kernels[-1]
 print(json.dumps({
     "device": found.device.name, "driver": found.device.driver, "launches": len(found.kernels),
-    "kernels_ms": found.kernels_ms, "queue_ms": (last.start_us + last.median_us) / 1e3,
+    "kernels_ms": found.kernels_ms, "queue_ms": found.queue_ms,
     "call_ms": found.whole.median_ms, "host_ms": found.host_ms,
 }))
 """

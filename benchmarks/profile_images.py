@@ -23,7 +23,8 @@ from common import opencl_device
 import tvmflow
 from tvmflow.models import make
 from tvmflow.profiling.page.write import write_page
-from tvmflow.profiling.record import Profile, read_profile
+from tvmflow.profiling.reading import read_profile
+from tvmflow.profiling.record import Profile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import re
 
 import pytest
 import tiny_network
 from profiles import synthetic_profile
 from rich.console import Console
 
+from tvmflow.cli.formats import ms_text
 from tvmflow.cli.profile import _print
 from tvmflow.deploy import elf
 from tvmflow.deploy.artifact import write_artifact
-from tvmflow.profiling.record import from_json
+from tvmflow.profiling.reading import from_json
 from tvmflow.runtime.devices import cuda_devices
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -43,6 +46,27 @@ def test_a_narrow_terminal_has_fewer_columns():
     assert any(f"{slowest.median_us:.1f} µs" in line for line in lines)
 
 
+@pytest.mark.parametrize("clock", ["device", "host"])
+def test_a_call_has_three_parts(clock):
+    """Gaps between kernels are one where the device tells them."""
+    profile = synthetic_profile(kernels=5)
+    kernels = [dataclasses.replace(kernel, clock=clock) for kernel in profile.kernels]
+    profile = dataclasses.replace(profile, kernels=tuple(kernels))
+    text = io.StringIO()
+    _print(Console(file=text, width=200, color_system=None), profile)
+    parts = {
+        name: re.search(rf"^{name} +([\d.]+ .s), ([\d.]+)% of a call(.*)", text.getvalue(), re.M)
+        for name in ("in kernels", "between kernels", "host and copies")
+    }
+    if clock == "host":
+        assert parts.pop("between kernels") is None
+    else:
+        each = f"(4 gaps, {1e3 * profile.between_ms / 4:.1f} µs each)"
+        assert parts["between kernels"][3].strip() == each
+    assert parts["host and copies"][1] == ms_text(profile.host_ms)
+    assert sum(float(part[2]) for part in parts.values()) == pytest.approx(100, abs=0.2)
+
+
 def test_json_is_a_profile(cli, compiled):
     result = cli("profile", compiled, "--runs", "3", "--json")
     assert result.status == 0, result.stderr
@@ -67,6 +91,7 @@ def test_findings_can_be_left_out(cli, compiled):
     assert analysed, "findings on llvm, too"
     without = cli("profile", compiled, "--runs", "1", "--no-findings", "--json").json
     assert without["findings"] == []
+    assert any("were not analysed" in note for note in without["notes"])
 
 
 def test_a_trace_is_written(cli, compiled, tmp_path):
@@ -103,6 +128,7 @@ def test_a_page_is_written_of_one_profile_or_two(cli, compiled, tmp_path):
 def test_pages_that_cannot_be_made_are_refused_first(cli, compiled, tmp_path, monkeypatch):
     monkeypatch.setattr("tvmflow.profiling.measure.benchmark", None)
     assert cli("profile", compiled, "--compare", "before.json").status == 2
+    assert cli("profile", compiled, "--trace", "one", "--html", "one").status == 2
     cli("profile", compiled, "--html", "no/such/page.html").refused("does not exist", "Remedy")
     page = ("profile", compiled, "--html", "page.html", "--compare")
     cli(*page, "before.json").refused("Reading the profile before.json failed", "Remedy")

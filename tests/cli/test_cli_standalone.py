@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import tvmflow
-from tvmflow.profiling.record import from_json
+from tvmflow.profiling.reading import from_json
 from tvmflow.standalone.loaded import StandaloneModule
 from tvmflow.tolerance import assert_close
 

@@ -38,7 +38,6 @@ def synthetic_profile(kernels: int = 100, seed: int = 0) -> Profile:
         first_call=FirstCall(load_ms=31.0, build_ms=850.0, upload_ms=12.5, run_ms=9.0),
         runs=20,
         whole=Spread(whole_ms, 0.97 * whole_ms, 1.2 * whole_ms),
-        host_ms=whole_ms - sum(kernel.median_us for kernel in launches) / 1e3,
         weights_bytes=13_900_000,
         memory=tuple(
             MemoryStep(number, kernel.function, int(rng.integers(1, 5_000_000)))

@@ -102,9 +102,11 @@ def profile_module(
     """
     if compare is not None and html is None:
         raise typer.BadParameter("--compare goes with --html.")
+    if trace is not None and trace == html:
+        raise typer.BadParameter("--trace and --html name the same file.")
     from ..deploy.files import publish, staging
     from ..profiling.page.write import page_text
-    from ..profiling.record import read_profile
+    from ..profiling.reading import read_profile
     from ..profiling.trace import trace as trace_of
 
     with ExitStack() as stack:
@@ -201,14 +203,22 @@ def _times(profile: Profile) -> list[tuple[str, str]]:
         ("run", first.run_ms),
     ]
     begun = ", ".join(f"{name} {ms_text(ms)}" for name, ms in parts if ms is not None)
-    share = profile.host_ms / whole.median_ms if whole.median_ms else 0.0
+
+    def of_call(ms: float) -> str:
+        share = f", {ms / whole.median_ms:.1%} of a call" if whole.median_ms else ""
+        return f"{ms_text(ms)}{share}"
+
     spread = f"p10 {ms_text(whole.p10_ms)}, p90 {ms_text(whole.p90_ms)}"
     rows = [
         ("first call", begun),
         ("a call", f"{ms_text(whole.median_ms)} ({spread}), {profile.runs} runs"),
-        ("in kernels", ms_text(profile.kernels_ms)),
-        ("host and copies", f"{ms_text(profile.host_ms)}, {share:.1%} of a call"),
+        ("in kernels", of_call(profile.kernels_ms)),
     ]
+    gaps = len(profile.kernels) - 1
+    if profile.has_device_clock and gaps > 0:
+        each = f"{gaps} gaps, {1e3 * profile.between_ms / gaps:.1f} µs each"
+        rows.append(("between kernels", f"{of_call(profile.between_ms)} ({each})"))
+    rows.append(("host and copies", of_call(profile.host_ms)))
     if profile.memory:
         live = max(step.live_bytes for step in profile.memory)
         weights = bytes_text(profile.weights_bytes)

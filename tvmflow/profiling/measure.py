@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..bench import benchmark
@@ -110,7 +111,6 @@ def profile(
     notes: list[str] = []
     device_facts, info = _device_of(module)
     ceilings = _ceilings(module.target, info, fresh_ceilings, notes)
-    kernels_ms = sum(time.median_us for time in times) / 1e3
     meta = module.metadata
     # A network may launch nothing, as one that reshapes its input.
     functions = _functions(module, notes) if times else {}
@@ -126,11 +126,13 @@ def profile(
             "was busy when that was measured. Measure it again, with --fresh-ceilings."
         )
     found: tuple[Finding, ...] = ()
-    if analyse and functions:
+    if functions and not analyse:
+        notes.append("Kernels were not analysed: findings were not asked for.")
+    elif functions:
         target = resolve(module.target, str(meta["device"]))
         found = fusion_in(meta.get("fusion_left", ()), kernels)
         found += found_in(functions, kernels, target, notes)
-    return Profile(
+    made = Profile(
         module=ModuleFacts(
             path=str(module.path),
             name=str(meta.get("name", module.path.stem)),
@@ -148,15 +150,20 @@ def profile(
         ),
         runs=timing.runs,
         whole=Spread(timing.median_ms, timing.p10_ms, timing.p90_ms),
-        host_ms=max(0.0, timing.median_ms - kernels_ms),
         weights_bytes=_weights_bytes(meta),
         memory=_memory(meta),
         kernels=tuple(kernels),
         findings=found,
         tir={name: tir_text(function) for name, function in functions.items()},
         sources=kernel_texts(module.device_sources()),
-        notes=tuple(notes),
     )
+    if made.explained_ms > made.whole.p90_ms:
+        notes.append(
+            f"Runs whose kernels were measured took {made.explained_ms:.2f} ms, calls "
+            f"{made.whole.median_ms:.2f} ms: the machine had something else to do, or its kernels "
+            "are too short to be measured one by one. What is the host's is not known."
+        )
+    return replace(made, notes=tuple(notes))
 
 
 def _kernels(
@@ -182,7 +189,7 @@ def _kernels(
             global_size=time.global_size,
             local_size=time.local_size,
             clock=time.clock,
-            start_us=start_us + (time.gap_us or 0.0),
+            start_us=start_us + time.gap_us,
             median_us=time.median_us,
             p10_us=time.p10_us,
             p90_us=time.p90_us,

@@ -8,17 +8,14 @@ counted; `Profile.notes` says why.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
-
-from ..errors import ArtifactError
+from typing import Any
 
 #: Version of the JSON form; another one is refused.
 FORMAT = 1
+#: Properties of a profile that JSON has for its readers; they follow from the rest.
+DERIVED = ("kernels_ms", "queue_ms", "between_ms", "host_ms")
 
 #: What holds a kernel back.
 BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
@@ -190,8 +187,6 @@ class Profile:
     runs: int
     #: Calls, with the inputs' and outputs' copies.
     whole: Spread
-    #: What of a call no kernel explains.
-    host_ms: float
     weights_bytes: int
     #: In the order of calls.
     memory: tuple[MemoryStep, ...]
@@ -210,14 +205,52 @@ class Profile:
         """Sum of the kernels' medians."""
         return sum(kernel.median_us for kernel in self.kernels) / 1e3
 
+    @property
+    def queue_ms(self) -> float:
+        """From the begin of a run's first launch to the end of its last one."""
+        if not self.kernels:
+            return 0.0
+        last = self.kernels[-1]
+        return (last.start_us + last.median_us - self.kernels[0].start_us) / 1e3
+
+    @property
+    def between_ms(self) -> float:
+        """What of :attr:`queue_ms` no kernel runs in.
+
+        By the device's clock its queue is idle then: a driver needs time from one kernel to the
+        next one, or the host has not launched it yet.  By the host's clock it is the virtual
+        machine's own time, and that of measuring, between calls.
+        """
+        return max(0.0, self.queue_ms - self.kernels_ms)
+
+    @property
+    def has_device_clock(self) -> bool:
+        """Whether the device itself tells when kernels ran."""
+        return bool(self.kernels) and all(kernel.clock == "device" for kernel in self.kernels)
+
+    @property
+    def explained_ms(self) -> float:
+        """What kernels explain of a call: :attr:`queue_ms` by the device's clock.
+
+        By the host's clock :attr:`kernels_ms`: gaps between calls are the host's, and longer where
+        each call is measured.
+        """
+        return self.queue_ms if self.has_device_clock else self.kernels_ms
+
+    @property
+    def host_ms(self) -> float:
+        """What of a call they do not explain: the host's part, and copies."""
+        return max(0.0, self.whole.median_ms - self.explained_ms)
+
     def worth_us(self, finding: Finding) -> float:
         """What a finding may be worth at most: its share of its kernel's launches."""
         launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
         return finding.share * sum(kernel.median_us for kernel in launches)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as what JSON has; tuples are lists."""
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+        """What JSON has, with :data:`DERIVED`; it has lists for tuples."""
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 
     def to_pandas(self) -> Any:
         """The kernels as a ``pandas.DataFrame``, a row each.
@@ -237,65 +270,3 @@ class Profile:
                 remedy="python -m pip install pandas",
             ) from error
         return pandas.DataFrame([dataclasses.asdict(kernel) for kernel in self.kernels])
-
-
-def from_json(content: Mapping[str, Any]) -> Profile:
-    """The profile that `Profile.to_json` made this of.
-
-    Raises
-    ------
-    ValueError, TypeError, KeyError
-        If it is no profile of this format.
-    """
-    if content["format"] != FORMAT:
-        raise ValueError(f"it has format {content['format']!r}, expected {FORMAT}")
-    ceilings = content["ceilings"]
-    rest = {key: content[key] for key in ("runs", "host_ms", "weights_bytes", "tir", "sources")}
-    return Profile(
-        module=_make(ModuleFacts, content["module"]),
-        device=_make(DeviceFacts, content["device"]),
-        ceilings=None if ceilings is None else _make(Ceilings, ceilings),
-        first_call=_make(FirstCall, content["first_call"]),
-        whole=_make(Spread, content["whole"]),
-        memory=tuple(_make(MemoryStep, step) for step in content["memory"]),
-        kernels=tuple(_make(Kernel, kernel) for kernel in content["kernels"]),
-        findings=tuple(_make(Finding, finding) for finding in content["findings"]),
-        notes=tuple(content["notes"]),
-        **rest,
-    )
-
-
-def read_profile(path: str | os.PathLike[str]) -> Profile:
-    """Read what ``tvmflow profile --json`` printed.
-
-    Raises
-    ------
-    ArtifactError
-        If there is no such file, or it holds no profile of this format.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        return from_json(json.loads(text, parse_constant=_no_number))
-    except OSError as error:
-        raise ArtifactError(
-            f"Reading the profile {path} failed: {error.strerror or error}.",
-            remedy="Name a file that `tvmflow profile OUT.so --json` was written to.",
-        ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise ArtifactError(
-            f"Reading the profile {path} failed: a profile was expected, but {reason}.",
-            remedy="Measure again with `tvmflow profile OUT.so --json` of this version.",
-        ) from error
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-_Record = TypeVar("_Record")
-
-
-def _make(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
-    """A record of plain fields; JSON has no tuples."""
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
