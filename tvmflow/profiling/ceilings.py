@@ -76,9 +76,9 @@ def _kept_at(info: DeviceInfo) -> Path | None:
     """Where a device's ceilings are kept; with another driver, or other threads, it is another."""
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None
-    threads = os.environ.get("TVM_NUM_THREADS") if info.kind == "llvm" else None
-    units = (info.compute_units, threads)
-    facts = (info.kind, info.platform, info.name, info.driver, info.version, *units)
+    # Not the host's cores: TVM's threads may be fewer, and leave this one a single core.
+    units = tvm.runtime.num_threads() if info.kind == "llvm" else info.compute_units
+    facts = (info.kind, info.platform, info.name, info.driver, info.version, units)
     digest = hashlib.sha256(repr((_VERSION, *facts)).encode()).hexdigest()[:24]
     return Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache(), "ceilings", f"{digest}.json")
 
