@@ -6,6 +6,7 @@ in microseconds, and counters (``C``).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from .record import Kernel, Profile
@@ -74,14 +75,22 @@ def _arguments(kernel: Kernel) -> dict[str, Any]:
 
 
 def _memory(profile: Profile) -> list[dict[str, Any]]:
-    """What is live as a counter, where each call is one kernel at least."""
+    """What is live as a counter, from the begin of each call on."""
+    kernels = profile.kernels
+    launches = Counter(kernel.function for kernel in kernels)
+    calls = Counter(step.function for step in profile.memory)
     starts: list[float] = []
-    calls = iter(profile.kernels)
-    for step in profile.memory:
-        kernel = next((k for k in calls if k.function == step.function), None)
-        if kernel is None:
+    position = 0
+    for function in (step.function for step in profile.memory):
+        # A function launches as many kernels in each of its calls, or none.
+        count = launches[function] // calls[function]
+        if position + count > len(kernels) or (count and kernels[position].function != function):
             return []
-        starts.append(kernel.start_us)
+        if position < len(kernels):
+            starts.append(kernels[position].start_us)
+        else:
+            starts.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
+        position += count
     return [
         {
             "ph": "C",
