@@ -65,6 +65,12 @@ def test_without_counts_there_is_a_time():
     assert kernel(1.0, **unknown).bound == "launch"
 
 
+def test_a_kernel_may_take_no_time_by_a_coarse_clock():
+    found = kernel(0.0, flops=1000, read=100, roofline_share=None, bound=None)
+    assert (found.gflops, found.gbps, found.roofline_share) == (None, None, None)
+    assert (found.intensity, found.bound) == (10.0, "launch")
+
+
 def test_without_ceilings_there_are_rates():
     (plain,) = synthetic_profile(kernels=1).kernels
     blank = dataclasses.replace(plain, roofline_share=None, bound=None)

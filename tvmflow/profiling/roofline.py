@@ -36,7 +36,8 @@ def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
         intensity=kernel.flops / moved if moved else None,
     )
     if ceilings is None or kernel.gflops is None or kernel.gbps is None:
-        return kernel
+        # Clocks of some devices are too coarse for the shortest kernels: they take no time.
+        return replace(kernel, bound=_bound(kernel, ceilings, 0.0, 0.0))
     computing = kernel.gflops / peak_gflops(kernel.arithmetic, ceilings)
     moving = kernel.gbps / peak_gbps(kernel.memory, ceilings)
     return replace(
