@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 
 from ..errors import DeviceError
-from .kernel_time import KernelTime, gap_us
+from .kernel_time import KernelTime, kernel_times
 
 if TYPE_CHECKING:
     from .session import Session
@@ -36,8 +37,14 @@ def profile_kernels(session: Session, values: Sequence[Any], runs: int) -> list[
     Raises
     ------
     DeviceError
-        If the device did not report its launches.
+        If the device did not report its launches, or they are one CUDA graph.
     """
+    if session.artifact.metadata.get("options", {}).get("cuda_graph"):
+        raise DeviceError(
+            f"Measuring kernels of {session.artifact.path} failed: they are launched as one CUDA "
+            "graph.",
+            remedy="Compile without --cuda-graph; the kernels are the same.",
+        )
     runs = max(1, runs)
     session.run(values, on_device=False)
     if session.target == "opencl":
@@ -56,22 +63,10 @@ def _profile_events(session: Session, values: Sequence[Any], runs: int) -> list[
                 session.run(values, on_device=False)
         finally:
             launches = json.loads(end(index))
-    count = len(launches) // runs
-    if len(launches) != count * runs:
-        raise DeviceError(
-            f"Measuring kernels failed: the device reported {len(launches)} launches of "
-            f"{runs} equal runs.",
-            remedy="Run `tvmflow bench` without --kernels for the whole network's time.",
-        )
-    begins = range(0, len(launches), max(1, count))
-    times = []
-    for position in range(count):
-        first = launches[position]
-        us = [launches[begin + position]["us"] for begin in begins]
-        gaps = [gap_us(launches[begin : begin + count], position) for begin in begins]
-        sizes = tuple(first.get("global", ())), tuple(first.get("local", ()))
-        times.append(KernelTime.over(first["kernel"], us, "device", *sizes, gaps_us=gaps))
-    return times
+    # Of unequal runs there are launches left over, or they stand at other places.
+    bounds = [len(launches) * number // runs for number in range(runs + 1)]
+    by_run = [launches[begin:end] for begin, end in itertools.pairwise(bounds)]
+    return kernel_times(by_run, "device")
 
 
 def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[KernelTime]:
@@ -97,14 +92,10 @@ def _profile_calls(session: Session, values: Sequence[Any], runs: int) -> list[K
     arguments = session.bring(values, reuse=True)
     entry = machine["main"]
     by_run = []
-    for _ in range(runs + 1):
-        measured.clear()
-        entry(*arguments, *session.weights)
-        by_run.append(list(measured))
-    by_run.pop(0)  # the first run of a new machine reserves its memory
-    times = []
-    for position, launch in enumerate(by_run[0]):
-        us = [run[position]["us"] for run in by_run]
-        gaps = [gap_us(run, position) for run in by_run]
-        times.append(KernelTime.over(launch["kernel"], us, "host", gaps_us=gaps))
-    return times
+    with session.errors("Measuring kernels"):
+        for _ in range(runs + 1):
+            measured.clear()
+            entry(*arguments, *session.weights)
+            by_run.append(list(measured))
+    # The first run of a new machine reserves its memory.
+    return kernel_times(by_run[1:], "host")

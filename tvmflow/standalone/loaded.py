@@ -21,7 +21,7 @@ import numpy as np
 
 from ..deploy import elf
 from ..deploy.kept import to_kept
-from ..deploy.kernel_time import KernelTime, gap_us
+from ..deploy.kernel_time import KernelTime, kernel_times
 from ..deploy.module import Module
 from ..deploy.reader import SIDECAR_SUFFIX, tensor_infos
 from ..deploy.values import Outputs, as_array
@@ -205,15 +205,10 @@ class _Instance:
                 f"its plan has {len(launches)}.",
                 remedy="Run `tvmflow bench` without --kernels for the whole network's time.",
             )
-        times = []
-        for position, launch in enumerate(launches):
-            us = [run[position]["us"] for run in measured]
-            gaps = [gap_us(run, position) for run in measured]
-            used = int(launch["dimensions"])
-            sizes = (tuple(map(int, launch[key][:used])) for key in ("global", "local"))
-            name = measured[0][position]["kernel"]
-            times.append(KernelTime.over(name, us, "device", *sizes, gaps_us=gaps))
-        return times
+        for found, launch in zip(measured[0], launches, strict=True):
+            for key in ("global", "local"):
+                found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
+        return kernel_times(measured, "device")
 
     def self_test(self) -> SelfTest:
         """Compare with the results that the library carries."""
