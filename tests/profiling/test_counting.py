@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import te, tirx
+from onnx import helper
+from operators import build
+from tvm import s_tir, te, tirx
 
+import tvmflow
 from tvmflow.dot_products import dot
 from tvmflow.profiling.counting import count_kernels, operations
+from tvmflow.profiling.stored import unpack_functions
 from tvmflow.schedules import schedule_function
 from tvmflow.target import resolve
 
@@ -30,6 +34,15 @@ def added(*tensors, **where):
     kernels = counted(*tensors, **where)
     flops = sum(sum(kernel.flops.values()) for kernel in kernels)
     return flops, sum(k.bytes_read for k in kernels), sum(k.bytes_written for k in kernels)
+
+
+def compiled(nodes, inputs, weights=None, **where):
+    """The kernels of a network of one function."""
+    model = build(nodes, inputs, ["y"], weights or {}, opset=13)
+    with tvmflow.compile(model, **where) as module:
+        (name,) = module.metadata["memory"]["steps"]
+        function = unpack_functions(module.read_functions())[name]
+    return count_kernels(function, on_gpu=where["target"] != "llvm")
 
 
 WHERE = [{"target": "llvm"}, {"target": "opencl"}, {"target": "opencl", "device": "adreno"}]
@@ -58,6 +71,59 @@ def test_a_product_of_matrices(where):
     r = te.reduce_axis((0, k))
     c = te.compute((m, n), lambda y, x: te.sum(a[y, r] * b[r, x], axis=r))
     assert added(a, b, c, **where) == (2 * m * n * k, 4 * (m * k + k * n), 4 * m * n)
+
+
+@pytest.mark.parametrize("where", WHERE, ids=str)
+@pytest.mark.parametrize("n", [5, 33, 1001])
+def test_loops_that_a_schedule_cuts_are_no_more_work(where, n):
+    """Rows that vectors do not fill: loops are cut where their condition changes."""
+    nodes = [helper.make_node("Softmax", ["x"], ["y"])]
+    (count,) = compiled(nodes, {"x": (3, n)}, **where)
+    assert (count.bytes_read, count.bytes_written) == (4 * 3 * n, 4 * 3 * n)
+    # A maximum, a difference, its exponent, a sum and a quotient; long rows are not kept, and have
+    # the exponents twice.  Then there are sums of partial sums.
+    assert 5 * 3 * n <= sum(count.flops.values()) <= 7 * 3 * n + 3 * 400
+    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1], keepdims=0)]
+    (count,) = compiled(nodes, {"x": (3, n)}, **where)
+    assert (count.bytes_read, count.bytes_written) == (4 * 3 * n, 4 * 3)
+    assert 3 * n <= sum(count.flops.values()) <= 3 * n + 3 * 200
+
+
+@pytest.mark.parametrize("where", WHERE, ids=str)
+def test_pieces_of_a_copy_are_one(where):
+    pads = {"p": np.array([1, 2, 3, 4])}
+    (count,) = compiled([helper.make_node("Pad", ["x", "p"], ["y"])], {"x": (5, 9)}, pads, **where)
+    assert (count.bytes_read, count.bytes_written) == (4 * 5 * 9, 4 * 9 * 15)
+    both = {"x": (5, 9), "z": (5, 4)}
+    (count,) = compiled([helper.make_node("Concat", ["x", "z"], ["y"], axis=1)], both, **where)
+    assert (count.bytes_read, count.bytes_written) == (4 * 5 * 13, 4 * 5 * 13)
+
+
+def test_axes_of_a_piece_begin_where_it_does():
+    a = tensor("a", 100)
+    b = te.compute((10,), lambda x: a[5 * x] + 1.0, "b")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    (loop,) = sch.get_loops(sch.get_sblock("b"))
+    sch.loop_partition(loop, [7, None])
+    (count,) = count_kernels(sch.mod["main"], on_gpu=False)
+    assert (dict(count.flops), count.bytes_read, count.bytes_written) == ({"fp32": 10}, 40, 40)
+
+
+def test_what_a_condition_leaves_out_is_not_computed():
+    a = tensor("a", 13)
+    b = te.compute((13,), lambda x: a[x] + 1.0, "b")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    (loop,) = sch.get_loops(sch.get_sblock("b"))
+    outer, _ = sch.split(loop, [None, 4])
+    # Each piece has its own part of the condition: 8 of 8 and 5 of 8 elements.
+    sch.loop_partition(outer, [2, None])
+    (count,) = count_kernels(sch.mod["main"], on_gpu=False)
+    assert (dict(count.flops), count.bytes_read) == ({"fp32": 13}, 4 * 13)
+
+
+def test_a_library_that_is_called_has_no_count():
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "at"])]
+    assert compiled(nodes, {"x": (3, 50)}, {"k": np.array([7])}, target="llvm") is None
 
 
 def test_neighbours_of_a_window_overlap():

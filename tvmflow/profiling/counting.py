@@ -1,7 +1,7 @@
 """Arithmetic and memory traffic of kernels, counted in scheduled TIR.
 
-Counted is what a block computes over its whole domain, once: what a schedule computes again, for
-the border of a tile for example, is no useful work.  Arithmetic on elements counts, on indices it
+Counted is what a block computes over its domain, once: what a schedule computes again, for the
+border of a tile for example, is no useful work.  Arithmetic on elements counts, on indices it
 does not; a function such as ``exp`` is one operation.
 """
 
@@ -29,12 +29,14 @@ _ARITHMETIC = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod),
     *(tirx.Min, tirx.Max),
 )
+#: What may access an element more than once in one run of a block.
+_REPEATING = (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate)
 #: Calls that compute nothing.
 _FREE = {"tirx.reinterpret", "prim.likely", "tirx.assume", "tirx.vectorlow", "tirx.vectorhigh"}
 
 
 class _UncountableError(Exception):
-    """How often something runs depends on data."""
+    """How often something runs depends on data, or on code that is elsewhere."""
 
 
 @dataclass
@@ -75,7 +77,7 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Count] | Non
     Returns
     -------
     list of Count or None
-        ``None`` where a loop's length depends on data.
+        ``None`` where a loop's length depends on data, or a library is called.
     """
     body = function.body
     if isinstance(body, s_tir.SBlockRealize) and not body.block.iter_vars:
@@ -107,8 +109,8 @@ class _Counter:
         self.flops: Counter[str] = Counter()
         self.read: dict[Any, Touched] = {}
         self.written: dict[Any, Touched] = {}
-        #: Axes of the block that is looked at.
-        self.axes: dict[Any, int] = {}
+        #: Values of loops and of axes of blocks around what is looked at.
+        self.axes: dict[Any, range] = {}
 
     def result(self, outside: set[Any]) -> Count:
         """What was found, of the tensors outside of the kernel."""
@@ -121,11 +123,11 @@ class _Counter:
     def visit(self, node: Any, times: int, in_block: bool = False) -> None:
         """Count a statement that runs so often."""
         if isinstance(node, s_tir.SBlockRealize):
-            self._block(node.block, times, in_block)
+            self._block(node, times, in_block)
         elif isinstance(node, tirx.For):
-            if not isinstance(node.extent, tirx.IntImm):
-                raise _UncountableError
-            self.visit(node.body, times * int(node.extent), in_block)
+            around, self.axes = self.axes, {**self.axes, **_values(node.loop_var, node)}
+            self.visit(node.body, times * _extent(node.extent), in_block)
+            self.axes = around
         elif isinstance(node, tirx.SeqStmt):
             for part in node.seq:
                 self.visit(part, times, in_block)
@@ -146,19 +148,29 @@ class _Counter:
         elif hasattr(node, "body"):
             self.visit(node.body, times, in_block)
 
-    def _block(self, block: Any, times: int, in_block: bool) -> None:
-        axes = {axis.var: _extent(axis.dom.extent) for axis in block.iter_vars}
-        # Loops around a block visit its domain; a block inside of another has the part of one tile.
-        runs = prod(axes.values()) * (times if in_block or not axes else 1)
-        if not in_block:
-            accesses = None if _has_loops(block.body) else runs
+    def _block(self, node: Any, times: int, in_block: bool) -> None:
+        block = node.block
+        if not block.iter_vars and _has(block.body, s_tir.SBlock):
+            # Around others: what loops are cut into where a condition changes, for example.
+            self.visit(block.body, times, in_block)
+            return
+        axes: dict[Any, range] = {}
+        for axis in block.iter_vars:
+            axes |= _values(axis.var, axis.dom)
+        extents = [_extent(axis.dom.extent) for axis in block.iter_vars]
+        runs = round(times * share_of(node.predicate, self.axes))
+        if axes and not in_block:
+            # Loops may visit the domain more than once, or together with those of other blocks.
+            runs = min(runs, prod(extents))
+        around, self.axes = self.axes, {**self.axes, **axes}
+        if runs and not in_block:
+            accesses = None if _has(block.body, *_REPEATING) else runs
             for regions, tensors in ((block.reads, self.read), (block.writes, self.written)):
                 for region in regions:
                     loads = None if accesses is None else accesses * _loads(block.body, region)
-                    self._touched(tensors, region.source).add(region.region, axes, loads)
-        outer, self.axes = self.axes, {**self.axes, **axes}
+                    self._touched(tensors, region.source).add(region.region, self.axes, loads)
         self.visit(block.body, runs, True)
-        self.axes = outer
+        self.axes = around
 
     def _leaf(self, store: Any, times: int, in_block: bool) -> None:
         self._expression(store.value, times)
@@ -212,6 +224,8 @@ def _of_call(call: Any) -> Counter[str]:
     name = getattr(call.op, "name", "")
     if name == "prim.if_then_else":
         return operations(call.args[1]) | operations(call.args[2])
+    if name == "tirx.tvm_call_packed":
+        raise _UncountableError
     if name == "tirx.tvm_mma_sync":
         return Counter({"fp16": _MMA_FLOPS})
     found = sum((operations(argument) for argument in call.args), Counter())
@@ -252,11 +266,18 @@ def _loads(body: Any, region: Any) -> int:
     return max(1, sum(load.source.same_as(region.source) for load in _all_loads(body)))
 
 
-def _has_loops(body: Any) -> bool:
+def _has(body: Any, *kinds: Any) -> bool:
     found: list[Any] = []
-    for kind in (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate):
+    for kind in kinds:
         tvm_ffi.structural_walk(body, (kind, found.append))
     return bool(found)
+
+
+def _values(var: Any, interval: Any) -> dict[Any, range]:
+    """The values of a loop or an axis, where they begin with a number."""
+    if not isinstance(interval.min, tirx.IntImm):
+        return {}
+    return {var: range(int(interval.min), int(interval.min) + _extent(interval.extent))}
 
 
 def element_bytes(buffer: Any) -> int:

@@ -270,7 +270,7 @@ def _counts(
     if unknown := sorted(name for name, count in counts.items() if count is None):
         notes.append(
             f"Operations of {', '.join(unknown)} are not known: how often loops run depends on "
-            "the values."
+            "the values, or a library computes them."
         )
     return counts
 

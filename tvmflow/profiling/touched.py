@@ -45,7 +45,7 @@ class Touched:
         self._places: list[Places] = []
         self._most = 0
 
-    def add(self, ranges: Sequence[Any], axes: Mapping[Any, int], accesses: int | None) -> None:
+    def add(self, ranges: Sequence[Any], axes: Mapping[Any, range], accesses: int | None) -> None:
         """Add a region.
 
         Parameters
@@ -53,7 +53,7 @@ class Touched:
         ranges
             An interval for each dimension.
         axes
-            Extents of the block's axes.
+            Values of the block's axes, and of loops around it.
         accesses
             Most elements that all accesses together can be, where it is known.
         """
@@ -76,7 +76,7 @@ class Touched:
             mask[places] = True
         return min(most, int(np.count_nonzero(mask)))
 
-    def _evaluate(self, ranges: Sequence[Any], axes: Mapping[Any, int]) -> Places:
+    def _evaluate(self, ranges: Sequence[Any], axes: Mapping[Any, range]) -> Places:
         groups = _groups([axes_in(r.min, axes) for r in ranges])
         places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
         for position, dims in enumerate(groups):
@@ -89,20 +89,17 @@ class Touched:
         return tuple(places)
 
     def _joint(
-        self, intervals: Sequence[tuple[int, Any]], axes: Mapping[Any, int]
+        self, intervals: Sequence[tuple[int, Any]], axes: Mapping[Any, range]
     ) -> list[np.ndarray]:
         """Indices along dimensions that share axes, without repetition."""
         extents = [self.shape[dim] for dim, _ in intervals]
         used = list(dict.fromkeys(v for _, r in intervals for v in axes_in(r.min, axes)))
         try:
             widths = [_width(r) for _, r in intervals]
-            if prod(axes[v] for v in used) * prod(widths) > _LIMIT:
+            if prod(len(axes[v]) for v in used) * prod(widths) > _LIMIT:
                 raise _UnknownError
             rank = len(used) + len(intervals)
-            values = {
-                v: np.arange(axes[v]).reshape([-1 if i == n else 1 for i in range(rank)])
-                for n, v in enumerate(used)
-            }
+            values = _values(used, axes, rank)
             flat, inside = np.zeros(1, np.int64), np.ones(1, bool)
             for n, ((_, r), width, extent) in enumerate(
                 zip(intervals, widths, extents, strict=True)
@@ -135,12 +132,21 @@ def _groups(used: Sequence[set[Any]]) -> list[list[int]]:
     return [dims for dims, _ in groups]
 
 
-def axes_in(expr: Any, axes: Mapping[Any, int]) -> set[Any]:
+def _values(used: Sequence[Any], axes: Mapping[Any, range], rank: int) -> dict[Any, np.ndarray]:
+    """Values of axes: of those that are used each along a dimension of its own."""
+    values = {v: np.asarray(r.start) for v, r in axes.items()}
+    for n, v in enumerate(used):
+        shape = [-1 if i == n else 1 for i in range(rank)]
+        values[v] = np.arange(axes[v].start, axes[v].stop).reshape(shape)
+    return values
+
+
+def axes_in(expr: Any, axes: Mapping[Any, range]) -> set[Any]:
     """The axes of more than one value in an expression."""
     found: set[Any] = set()
 
     def visit(var: Any) -> None:
-        if axes.get(var, 1) > 1:
+        if len(axes.get(var, ())) > 1:
             found.add(var)
 
     tvm_ffi.structural_walk(expr, (tirx.Var, visit))
@@ -160,17 +166,14 @@ def _width(interval: Any) -> int:
     return width
 
 
-def share_of(condition: Any, axes: Mapping[Any, int]) -> float:
+def share_of(condition: Any, axes: Mapping[Any, range]) -> float:
     """Part of the axes' values for which a condition holds; 1 where that is not known."""
     used = sorted(axes_in(condition, axes), key=lambda var: str(var.name))
-    if prod(axes[v] for v in used) > _LIMIT:
+    extents = [len(axes[v]) for v in used]
+    if prod(extents) > _LIMIT:
         return 1.0
-    values = {
-        v: np.arange(axes[v]).reshape([-1 if i == n else 1 for i in range(len(used))])
-        for n, v in enumerate(used)
-    }
     try:
-        held = np.broadcast_to(evaluate(condition, values), [axes[v] for v in used])
+        held = np.broadcast_to(evaluate(condition, _values(used, axes, len(used))), extents)
     except _UnknownError:
         return 1.0
     return float(np.count_nonzero(held) / held.size)
@@ -196,12 +199,12 @@ _BINARY: dict[type, Any] = {
 
 
 def evaluate(expr: Any, values: Mapping[Any, np.ndarray]) -> np.ndarray:
-    """The value of an index for all values of its axes; an axis that is missing is 0.
+    """The value of an index for all values of its axes.
 
     Raises
     ------
     _UnknownError
-        If it depends on data.
+        If it depends on data, or on another variable.
     """
     if isinstance(expr, tirx.IntImm):
         return np.asarray(int(expr))
@@ -221,6 +224,6 @@ def evaluate(expr: Any, values: Mapping[Any, np.ndarray]) -> np.ndarray:
         return np.where(*(evaluate(argument, values) for argument in expr.args))
     if isinstance(expr, Call) and getattr(expr.op, "name", "") == "prim.likely":
         return evaluate(expr.args[0], values)
-    if isinstance(expr, tirx.Var):
-        return values.get(expr, np.asarray(0))
+    if isinstance(expr, tirx.Var) and expr in values:
+        return values[expr]
     raise _UnknownError
