@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 import pytest
 from profiles import synthetic_profile
@@ -48,6 +49,25 @@ def test_everything_is_drawn(show):
 
 
 @browser_test
+def test_what_launches_and_gaps_take(show):
+    page = show(PROFILE)
+    last = PROFILE.kernels[-1]
+    queue_us = last.start_us + last.median_us - PROFILE.kernels[0].start_us
+    between = f"{queue_us - 1e3 * PROFILE.kernels_ms:.3g}"
+    assert float(between) > 10
+    kernels = ".facet:nth-child(2) .note:last-child"
+    assert page.texts(kernels) == [f"40 launches, {between} µs between them"]
+    sums = accumulate(PROFILE.kernels, lambda us, k: us + k.median_us, initial=0.1)
+    packed = (replace(k, start_us=us) for k, us in zip(PROFILE.kernels, sums, strict=False))
+    # The host's clock does not tell when a device is idle.
+    timed = (replace(kernel, clock="host") for kernel in PROFILE.kernels)
+    for without in (packed, timed):
+        page = show(replace(PROFILE, kernels=tuple(without)))
+        assert page.texts(kernels) == ["40 launches"]
+    assert show(synthetic_profile(1)).texts(kernels) == ["1 launch"]
+
+
+@browser_test
 def test_the_table_sorts(show):
     page = show(PROFILE)
     times = [kernel.median_us for kernel in PROFILE.kernels]
@@ -81,6 +101,9 @@ def test_the_table_filters(show):
     assert len(column(page, 1)) == len(wanted) > 1
     (said,) = page.texts("#kernels output")
     assert said.startswith(f"{len(wanted)} of 40 launches")
+    # What is left out stays out, however the rest is sorted.
+    page.click(head(1))
+    assert column(page, 1) == [str(PROFILE.kernels.index(kernel) + 1) for kernel in wanted]
     bounds = {kernel.bound for kernel in wanted}
     bound = sorted(bounds - {None})[0]
     page.choose("#kernels select[aria-label=bound]", bound)
@@ -107,6 +130,30 @@ def test_a_finding_opens_its_line(show):
     assert page.texts("#kernel pre") == [PROFILE.sources[kernel.name] + "\n"]
     page.press("Escape")
     page.wait_for("!document.getElementById('kernel').open && location.hash === ''")
+
+
+@browser_test
+def test_the_way_back_from_a_finding(show):
+    page = show(PROFILE)
+    page.click("#findings a.of")
+    page.wait_for("document.querySelector('#kernel[open]')")
+    page.run("history.back()")
+    page.wait_for("!document.getElementById('kernel').open && location.hash === ''")
+    assert page.run("document.activeElement.matches('#findings a.of')")
+
+
+@browser_test
+@pytest.mark.parametrize("width", [640, 900, 1280])
+def test_links_to_sections_show_their_titles(show, width):
+    page = show(PROFILE, PROFILE, width=width)
+    for number, section in enumerate(("comparison", "roofline", "layers", "timeline"), 1):
+        page.click(f"#sections a:nth-child({number})")
+        page.wait_for(f"location.hash === '#{section}'")
+        title, links = page.run(
+            f"[document.querySelector('#{section} h2').getBoundingClientRect().top,"
+            "document.getElementById('sections').getBoundingClientRect().bottom]"
+        )
+        assert links <= title < links + 60
 
 
 @browser_test
@@ -171,6 +218,13 @@ def test_charts_obey_the_keyboard(show):
     page.press("ArrowLeft")
     # The same kernel is marked in every drawing.
     assert page.count("#roofline .same") == 1
+    # With Alt, arrows go back and forth between pages.
+    left_alone = page.run(
+        "document.activeElement.dispatchEvent(new KeyboardEvent('keydown',"
+        "{key: 'ArrowLeft', altKey: true, bubbles: true, cancelable: true}))"
+    )
+    assert left_alone
+    assert page.run("document.activeElement.dataset.kernel") == "0.1"
     page.press("Enter")
     page.wait_for("document.querySelector('#kernel[open]')")
     assert page.texts("#kernel-name") == [PROFILE.kernels[1].name]
@@ -182,7 +236,7 @@ def test_colours_by_what_holds_back(show):
     assert len(page.texts("#legend li")) == len({k.family for k in PROFILE.kernels})
     page.choose("#colouring", "bound")
     assert page.texts("#legend li") == [
-        "bandwidth", "arithmetic", "launch", "latency", "not counted"
+        "bandwidth", "arithmetic", "launch", "latency", "not known"
     ]  # fmt: skip
     colours = {
         (kernel.bound, page.run(f"getComputedStyle(document.querySelector("
@@ -208,19 +262,28 @@ def test_the_timeline_enlarges(show):
 @browser_test
 def test_names_are_no_script(show):
     name = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>${data}"
-    kernels = (dataclasses.replace(PROFILE.kernels[0], name=name, nodes=(name,)),)
-    module = dataclasses.replace(PROFILE.module, name=name)
-    page = show(dataclasses.replace(PROFILE, module=module, kernels=kernels, tir={name: name}))
+    kernels = (replace(PROFILE.kernels[0], name=name, nodes=(name,)),)
+    module = replace(PROFILE.module, name=name)
+    page = show(replace(PROFILE, module=module, kernels=kernels, tir={name: name}))
     assert page.texts("h1") == [f"Profile of {name}"]
     assert page.count("img") == 0
     assert page.run("document.title") == f"Profile of {name}"
+
+
+def test_files_whose_names_are_no_text(tmp_path):
+    # As Python has the name of a file with the byte FF.
+    odd = replace(PROFILE.module, path="net\udcff.so", name="net\udcff")
+    write_page(tmp_path / "page.html", replace(PROFILE, module=odd))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"path":"net?.so"' in page
+    assert "<title>Profile of net?</title>" in page
 
 
 def test_large_texts_stay_small():
     lines = "\n".join(f"    lv{n}[v_i0, v_i1 + {n * 7}] = T.float32({n})" for n in range(400))
     profile = synthetic_profile(100)
     tir = {name: f"def {name}():\n{lines}" for name in profile.tir}
-    profile = dataclasses.replace(profile, tir=tir, sources=tir)
+    profile = replace(profile, tir=tir, sources=tir)
     assert sum(map(len, tir.values())) > 1_500_000
     assert len(page_text(profile).encode()) < 2_000_000
 

@@ -62,6 +62,7 @@ def test_what_is_in_one_only(show):
 def test_a_profile_beside_itself(show):
     page = show(PROFILE, PROFILE)
     assert "the same within 5 %" in page.texts(".headline")[0]
+    assert page.texts("#comparison output") == ["40 of 40 layers, as fast"]
     assert page.run(
         "new Set([...document.querySelectorAll('#comparison option')].map(o => o.value)).size"
     ) == 2  # fmt: skip

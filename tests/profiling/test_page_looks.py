@@ -110,6 +110,28 @@ def test_what_is_missing_leaves_no_broken_drawing(show, profile):
 
 
 @browser_test
+@pytest.mark.parametrize("end", [10.0, 99.9, 1000.0])
+def test_times_of_the_timeline_are_whole(show, end):
+    (kernel,) = synthetic_profile(1).kernels
+    kernels = (dataclasses.replace(kernel, start_us=0.0, median_us=end),)
+    page = show(dataclasses.replace(synthetic_profile(1), kernels=kernels))
+    beyond = page.run(
+        "(svg => [...svg.querySelectorAll('text')].filter(text => text.getBBox().x"
+        " + text.getBBox().width > svg.clientWidth + 0.5).map(text => text.textContent))"
+        "(document.querySelector('#timeline svg'))"
+    )
+    assert beyond == []
+
+
+@browser_test
+def test_a_network_that_launches_nothing(show):
+    page = show(synthetic_profile(0))
+    assert page.texts("#timeline .note") == ["No kernel was launched."]
+    assert page.count("#timeline svg") == 0
+    assert page.texts("figcaption") == ["First call: 903 ms"]
+
+
+@browser_test
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_is_readable(show, theme):
     names = ("ink", "soft", "accent", "paper", "raised", "found", "wanted")
@@ -152,10 +174,24 @@ def test_narrow_screens_scroll_down_only(show, compared):
 def test_what_is_not_known_is_said(show):
     page = show(
         dataclasses.replace(
-            synthetic_profile(3), ceilings=None, memory=(), tir={}, sources={}, findings=()
+            synthetic_profile(3),
+            ceilings=None,
+            memory=(),
+            kernels=tuple(
+                dataclasses.replace(kernel, bound=None, roofline_share=None)
+                for kernel in synthetic_profile(3).kernels
+            ),
+            tir={},
+            sources={},
+            findings=(),
         )
     )
     assert "ceilings were not measured" in page.texts("#roofline .note")[0]
+    # Operations were counted: not these are missing.
+    assert "counted" not in page.texts(".summary")[0]
+    hints = page.run("[...document.querySelectorAll('#roofline .mark')].map(m => m.dataset.tip)")
+    assert hints
+    assert all(hint.endswith("what holds it back is not known") for hint in hints)
     assert "not known" in page.texts("#timeline .note")[0]
     assert page.texts("#findings .note")[0].startswith("None.")
     page.click("#kernels tbody a")

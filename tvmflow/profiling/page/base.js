@@ -149,7 +149,8 @@ const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 document.addEventListener("keydown", (event) => {
   const own = event.target.closest?.(".chart .mark");
-  if (!own) return;
+  // With Alt, arrows are the browser's own.
+  if (!own || event.altKey || event.ctrlKey || event.metaKey) return;
   if (event.key === "Enter" || event.key === " ") {
     openKernel(own.dataset.kernel);
   } else if (event.key in STEPS || event.key === "Home" || event.key === "End") {

@@ -46,7 +46,8 @@ function comparisonTable() {
     total: (kept) => {
       const change = sum(kept.map((row) => row.change));
       const way = change > 0 ? "slower" : "faster";
-      return `${kept.length} of ${rows.length} layers, ${microseconds(Math.abs(change))} ${way}`;
+      const verdict = change ? `${microseconds(Math.abs(change))} ${way}` : "as fast";
+      return `${kept.length} of ${rows.length} layers, ${verdict}`;
     },
     sorted: "change, µs",
   });

@@ -18,19 +18,28 @@ function summary(profile) {
         .filter(Boolean).join("; "))),
     element("div", { class: "facets" },
       facet("a call", microseconds(whole.median_ms * 1e3), spread),
-      facet("kernels", microseconds(profile.kernels_us), `${kernels.length} launches`),
+      facet("kernels", microseconds(profile.kernels_us), launchesText(profile)),
       facet("host", microseconds(host_ms * 1e3),
         `${percent(part(host_ms, whole.median_ms))} of a call`),
       facet("arithmetic", flops ? scaled(flops, "FLOP") : NONE,
         flops ? `${number(part(flops / 1e3, profile.kernels_us))} GFLOP/s over the kernels` : null),
       facet("memory", bytes(profile.weights_bytes),
         profile.memory.length ? `weights; ${bytes(peak)} more at most` : "weights")),
-    stacked("Time by what holds kernels back", boundTimes(kernels)),
+    kernels.length ? stacked("Time by what holds kernels back", boundTimes(kernels)) : null,
     stacked("First call", ["load", "build", "upload", "run"].map((name, rank) => (
       { name, colour: `shade${rank}`, us: (profile.first_call[`${name}_ms`] ?? 0) * 1e3 }))),
     profile.notes.length
       ? element("ul", { class: "notes" }, profile.notes.map((note) => element("li", {}, note)))
       : null);
+}
+
+function launchesText({ kernels, kernels_us }) {
+  const launches = kernels.length === 1 ? "1 launch" : `${number(kernels.length)} launches`;
+  // Gaps by the host's clock are longer than where nobody measures.
+  if (kernels.length < 2 || kernels.some((kernel) => kernel.clock !== "device")) return launches;
+  const between = endOf(kernels.at(-1)) - kernels[0].start_us - kernels_us;
+  // Less than clocks tell is rounding.
+  return between > 1e-3 ? `${launches}, ${microseconds(between)} between them` : launches;
 }
 
 function versionsOf(module) {
@@ -41,7 +50,7 @@ function boundTimes(kernels) {
   const times = Object.entries(BOUNDS).map(([name, colour]) => ({ name, colour: `colour${colour}`,
     us: sum(kernels.filter((k) => k.bound === name).map((k) => k.median_us)) }));
   const rest = sum(kernels.filter((k) => k.bound === null).map((k) => k.median_us));
-  return [...times, { name: "not counted", colour: "colour0", us: rest }];
+  return [...times, { name: UNKNOWN, colour: "colour0", us: rest }];
 }
 
 /** Parts of a whole in one bar, each named below with its time. */
@@ -77,6 +86,11 @@ function colourChoice() {
     element("label", {}, "Kernels coloured by ", choice), legend());
 }
 
+function makeRoom([{ target }]) {
+  const kept = getComputedStyle(target).position === "sticky" ? target.offsetHeight : 0;
+  document.documentElement.style.scrollPaddingTop = `${kept}px`;
+}
+
 function drawPage() {
   document.getElementById("head").append(
     element("h1", {}, document.title),
@@ -100,6 +114,8 @@ function drawPage() {
   document.getElementById("main").append(...sections);
   drawPanels();
   addEventListener("resize", () => requestAnimationFrame(drawPanels));
+  // What links and the keyboard go to is not scrolled under the list of sections.
+  new ResizeObserver(makeRoom).observe(document.getElementById("sections"));
   openAddress();
 }
 

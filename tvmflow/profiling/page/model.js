@@ -84,15 +84,17 @@ function kernelHint(kernel) {
 }
 
 function boundText(kernel) {
-  if (kernel.bound === null) return "nothing counted";
-  const share = kernel.roofline_share === null ? "" : `, ${percent(kernel.roofline_share)} of it`;
-  return `held back by ${kernel.bound}${share}`;
+  const { bound, roofline_share: share } = kernel;
+  const reason = bound === null ? "what holds it back is not known" : `held back by ${bound}`;
+  return share === null ? reason : `${reason}, ${percent(share)} of the roofline`;
 }
 
 // --- colours: of families, the slowest first, or of what holds kernels back -------------------
 
 const COLOURS = 8;
 const BOUNDS = { bandwidth: 1, arithmetic: 2, launch: 3, latency: 4 };
+// Nothing was counted, or the device's ceilings were not measured.
+const UNKNOWN = "not known";
 let colouring = "family";
 
 const families = [...grouped(profiles.flatMap((p) => p.kernels), (kernel) => kernel.family)]
@@ -113,7 +115,7 @@ function legendEntries() {
   }
   const kernels = profiles.flatMap((profile) => profile.kernels);
   const own = Object.entries(BOUNDS).filter(([name]) => kernels.some((k) => k.bound === name));
-  return kernels.some((kernel) => kernel.bound === null) ? [...own, ["not counted", 0]] : own;
+  return kernels.some((kernel) => kernel.bound === null) ? [...own, [UNKNOWN, 0]] : own;
 }
 
 function legend() {

@@ -3,6 +3,7 @@
 const LANE = { left: 62, kernels: 34, axis: 22, memory: 96, gap: 20 };
 
 function timelineView(profile) {
+  if (!profile.kernels.length) return element("p", { class: "note" }, "No kernel was launched.");
   let zoom = 1;
   const place = panel((width) => timelineChart(profile, width * zoom));
   const scroll = element("div", { class: "scroll", tabindex: 0, role: "region",
@@ -44,12 +45,17 @@ function timelineChart(profile, width) {
     return [rect, shape("text", at, fitted(nameOf(kernel), long - 8))];
   });
   const names = [shape("text", { x: 0, y: LANE.kernels / 2 + 4 }, "kernels")];
-  const marks = ticks(end, Math.max(2, wide / 110)).flatMap((us) => [
-    shape("line", { x1: x(us).toFixed(1), x2: x(us).toFixed(1), y1: 0, y2: LANE.kernels + 6,
-      class: "grid" }),
-    shape("text", { x: x(us).toFixed(1), y: LANE.kernels + 18, class: "middle" },
-      microseconds(us)),
-  ]);
+  const marks = ticks(end, Math.max(2, wide / 110)).flatMap((us) => {
+    const at = x(us).toFixed(1);
+    const time = microseconds(us);
+    // At the right edge, half of a centred one would be cut off.
+    const inside = x(us) + textWidth(time) / 2 <= width;
+    return [
+      shape("line", { x1: at, x2: at, y1: 0, y2: LANE.kernels + 6, class: "grid" }),
+      shape("text", { x: inside ? at : width, y: LANE.kernels + 18,
+        class: inside ? "middle" : "end" }, time),
+    ];
+  });
   const memory = memoryLane(profile, x, Math.max(...profile.kernels.map(endOf), 1e-3));
   const height = LANE.kernels + LANE.axis + (memory.length ? LANE.gap + LANE.memory : 0) + 4;
   return chart(`Timeline of ${profile.kernels.length} launches`, width, height,

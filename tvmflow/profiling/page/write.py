@@ -73,7 +73,7 @@ def page_text(profile: Profile, before: Profile | None = None) -> str:
     script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     style = _asset("style.css")
-    return Template(_asset("page.html")).substitute(
+    page = Template(_asset("page.html")).substitute(
         # Names in a profile come from whoever made the network: no text becomes a script.
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(_title(profiles)),
@@ -82,6 +82,8 @@ def page_text(profile: Profile, before: Profile | None = None) -> str:
         texts=base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode(),
         script=script,
     )
+    # Names of files may hold bytes that are no UTF-8; Python keeps them as what cannot be written.
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _title(profiles: Sequence[Profile]) -> str:
