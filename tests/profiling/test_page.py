@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -259,15 +259,38 @@ def test_the_timeline_enlarges(show):
     assert width() == before
 
 
+def with_text(value, text):
+    """The same, with a text in place of all others."""
+    if is_dataclass(value):
+        return replace(
+            value, **{f.name: with_text(getattr(value, f.name), text) for f in fields(value)}
+        )
+    if isinstance(value, dict):
+        return {with_text(k, text): with_text(one, text) for k, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(with_text(one, text) for one in value)
+    return text if isinstance(value, str) else value
+
+
 @browser_test
-def test_names_are_no_script(show):
-    name = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>${data}"
-    kernels = (replace(PROFILE.kernels[0], name=name, nodes=(name,)),)
-    module = replace(PROFILE.module, name=name)
-    page = show(replace(PROFILE, module=module, kernels=kernels, tir={name: name}))
-    assert page.texts("h1") == [f"Profile of {name}"]
-    assert page.count("img") == 0
-    assert page.run("document.title") == f"Profile of {name}"
+@pytest.mark.parametrize("compared", [False, True])
+def test_no_text_is_a_script(show, compared):
+    text = (
+        "</script></title><script>document.title='taken'</script><!--<img src=x onerror=alert(1)>"
+        "&quot;\" onfocus=alert(1) autofocus='${data}' javascript:alert(1)"
+    )
+    profile = with_text(synthetic_profile(3), text)
+    page = show(profile, profile if compared else None)
+    assert page.run("document.title") == page.texts("h1")[0]
+    assert text in page.run("document.title")
+    page.click("#findings a.of")
+    page.wait_for("document.querySelector('#kernel[open] pre')")
+    assert page.texts("#kernel-name") == [text]
+    assert page.texts("#kernel pre") == [f"{text}\n"]
+    assert page.count("script") == 3
+    assert page.count("img, [onerror], [onfocus]") == 0
+    links = "[...new Set([...document.links].map(link => link.hash[1] + link.protocol))]"
+    assert set(page.run(links)) <= {f"{first}file:" for first in "krltcf"}
 
 
 def test_files_whose_names_are_no_text(tmp_path):
