@@ -73,6 +73,15 @@ def oklab(light):
         dataclasses.replace(PROFILE, ceilings=Ceilings(20.0, 0.0, 6.5)),
         dataclasses.replace(
             PROFILE,
+            ceilings=Ceilings(-20.0, -400.0, 6.5),
+            kernels=tuple(
+                dataclasses.replace(kernel, median_us=-kernel.median_us)
+                for kernel in PROFILE.kernels
+            ),
+            findings=tuple(dataclasses.replace(f, cost={}) for f in PROFILE.findings),
+        ),
+        dataclasses.replace(
+            PROFILE,
             kernels=tuple(
                 dataclasses.replace(k, **{field: value})
                 for k, field, value in zip(
@@ -93,6 +102,7 @@ def oklab(light):
         "other steps",
         "no texture",
         "no arithmetic",
+        "negative",
         "no numbers",
     ],
 )
@@ -129,6 +139,16 @@ def test_a_network_that_launches_nothing(show):
     assert page.texts("#timeline .note") == ["No kernel was launched."]
     assert page.count("#timeline svg") == 0
     assert page.texts("figcaption") == ["First call: 903 ms"]
+
+
+@browser_test
+def test_numbers_far_from_one_are_short(show):
+    (kernel,) = synthetic_profile(1).kernels
+    odd = dataclasses.replace(kernel, intensity=2.5e-9, gflops=3e21, gbps=123456.0)
+    page = show(dataclasses.replace(synthetic_profile(1), kernels=(odd,)))
+    assert page.texts("#kernels td:nth-child(n + 10):nth-child(-n + 12)") == [
+        "3.00e+21", "123,456", "2.50e-9"
+    ]  # fmt: skip
 
 
 @browser_test

@@ -35,21 +35,24 @@ function part(value, whole) {
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const THREE_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
-/** Three digits or all before the point, grouped: 0.0123, 4.56, 12,345. */
+/** Three digits or all before the point, grouped: 0.0123, 4.56, 12,345; 1.23e-9 beyond. */
 function number(value) {
   if (value === null || value === undefined) return NONE;
-  return (Math.abs(value) >= 100 ? WHOLE : THREE_DIGITS).format(value);
+  const size = Math.abs(value);
+  if (size >= 1e15 || (size > 0 && size < 1e-6)) return value.toExponential(2);
+  return (size >= 100 ? WHOLE : THREE_DIGITS).format(value);
 }
 
 function percent(share) {
   if (share === null || share === undefined) return NONE;
-  return `${share < 0.0995 ? (100 * share).toFixed(1) : WHOLE.format(100 * share)} %`;
+  return `${share < 0.0995 ? (100 * share).toFixed(1) : number(Math.round(100 * share))} %`;
 }
 
 function microseconds(us) {
   if (us === null) return NONE;
-  if (us >= 1e6) return `${number(us / 1e6)} s`;
-  return us >= 1e3 ? `${number(us / 1e3)} ms` : `${number(us)} µs`;
+  const size = Math.abs(us);
+  if (size >= 1e6) return `${number(us / 1e6)} s`;
+  return size >= 1e3 ? `${number(us / 1e3)} ms` : `${number(us)} µs`;
 }
 
 /** With a decimal unit: 13.9 MB. */

@@ -1,9 +1,10 @@
 // Findings: what costs time in a kernel, and what to try.
 
 function costText(finding) {
-  const costs = Object.entries(finding.cost).map(([unit, count]) =>
-    unit === "bytes" ? bytes(count) : `${number(count)} ${unit}`);
-  const of = finding.cost.bytes === undefined ? Object.keys(finding.cost)[0] : "traffic";
+  const costs = Object.entries(finding.cost).map(([name, count]) =>
+    name === "bytes" ? bytes(count) : `${number(count)} ${name}`);
+  const [unit = "time"] = Object.keys(finding.cost);
+  const of = unit === "bytes" ? "traffic" : unit;
   const share = finding.share ? `${percent(finding.share)} of the kernel's ${of}` : null;
   return [...costs, share].filter(Boolean).join(", ");
 }

@@ -14,13 +14,13 @@ function arithmeticCeilings({ ceilings }) {
   if (!ceilings) return [];
   const { fp32_gflops, fp16_gflops, int8_gops } = ceilings;
   return [["fp32", fp32_gflops, "GFLOP/s"], ["fp16", fp16_gflops, "GFLOP/s"],
-    ["int8", int8_gops, "GOP/s"]].filter(([, rate]) => rate);
+    ["int8", int8_gops, "GOP/s"]].filter(([, rate]) => rate > 0);
 }
 
 function memoryCeilings({ ceilings }) {
   if (!ceilings) return [];
   return [["copy", ceilings.copy_gbps], ["texture", ceilings.texture_gbps]]
-    .filter(([, rate]) => rate);
+    .filter(([, rate]) => rate > 0);
 }
 
 function onRoofline(kernel) {
@@ -49,7 +49,7 @@ function rooflineChart(profile, width) {
     ...mark(kernel, kernelHint(kernel)),
     cx: x(kernel.intensity).toFixed(1),
     cy: y(kernel.gflops).toFixed(1),
-    r: (3 + 11 * Math.sqrt(kernel.median_us / slowest)).toFixed(1),
+    r: (3 + 11 * Math.sqrt(Math.max(0, kernel.median_us) / slowest)).toFixed(1),
   }));
   const label = `Roofline${comparing ? `, ${profile.sideName}` : ""}: ${points.length} kernels`;
   const { lines, names } = ceilingLines(profile, scale);
