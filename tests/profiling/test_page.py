@@ -218,6 +218,7 @@ def test_charts_obey_the_keyboard(show):
     page.press("ArrowLeft")
     # The same kernel is marked in every drawing.
     assert page.count("#roofline .same") == 1
+    assert page.count("#layers a.same") == 1
     # With Alt, arrows go back and forth between pages.
     left_alone = page.run(
         "document.activeElement.dispatchEvent(new KeyboardEvent('keydown',"
@@ -228,6 +229,17 @@ def test_charts_obey_the_keyboard(show):
     page.press("Enter")
     page.wait_for("document.querySelector('#kernel[open]')")
     assert page.texts("#kernel-name") == [PROFILE.kernels[1].name]
+
+
+@browser_test
+def test_a_bar_marks_its_launch(show):
+    page = show(PROFILE)
+    page.run("document.querySelector('#layers li a').focus()")
+    slowest = max(range(40), key=lambda index: PROFILE.kernels[index].median_us)
+    for part in ("#roofline circle", "#timeline rect", "#kernels tr"):
+        assert page.count(f"{part}.same") == page.count(f"{part}.same[data-kernel='0.{slowest}']")
+        assert page.count(f"{part}.same") == 1
+    assert page.texts("#tip")[0].startswith(PROFILE.kernels[slowest].nodes[0])
 
 
 @browser_test

@@ -266,6 +266,23 @@ def test_a_line_is_in_sight_on_a_narrow_screen(show):
 
 
 @browser_test
+def test_a_long_name_leaves_room_for_the_rest(show):
+    (kernel,) = synthetic_profile(1).kernels
+    times = {"median_us": 1234.0, "p10_us": 1200.0, "p90_us": 5678.0}
+    kernel = dataclasses.replace(kernel, name="x" * 3000, global_size=(12544, 7), **times)
+    page = show(dataclasses.replace(synthetic_profile(1), kernels=(kernel,)), height=600)
+    page.run("location.hash = 'k0.0'")
+    page.wait_for("document.querySelector('#kernel[open] pre')")
+    bottom, dialog = page.run(
+        "['.title', '#kernel'].map(e => document.querySelector(e).getBoundingClientRect().bottom)"
+    )
+    assert bottom < 0.5 * dialog
+    facts = page.texts("#kernel dd")
+    assert facts[0].startswith("1.23 ms (1.2 ms to 5.68 ms), ")
+    assert facts[-1] == "12,544 × 7 in groups of 56 × 1 × 1"
+
+
+@browser_test
 def test_print_has_all_rows_and_no_buttons(show):
     # As wide as A4 across.
     page = show(PROFILE, width=1030, media="print", theme="dark")

@@ -58,10 +58,14 @@ function named(label) {
     (one) => one.getAttribute("aria-label") === label);
 }
 
+function product(sizes) {
+  return sizes.map((size) => number(size)).join(" × ");
+}
+
 function facts(kernel) {
   const knobs = Object.entries(kernel.knobs).map(([name, value]) => `${name}=${value}`).join(", ");
   const sizes = kernel.global_size.length
-    ? `${kernel.global_size.join(" × ")} in groups of ${kernel.local_size.join(" × ")}` : null;
+    ? `${product(kernel.global_size)} in groups of ${product(kernel.local_size)}` : null;
   const counts = kernel.flops === null ? null :
     `${scaled(kernel.flops, "FLOP")}, ${bytes(kernel.bytes_read)} read, ` +
     `${bytes(kernel.bytes_written)} written, ${number(kernel.intensity)} FLOP/B`;
@@ -69,8 +73,7 @@ function facts(kernel) {
     `${number(kernel.gflops)} GFLOP/s, ${number(kernel.gbps)} GB/s`;
   const clock = kernel.clock === "device" ? "by the device" : "around the call";
   const entries = [
-    ["time", `${microseconds(kernel.median_us)} (${number(kernel.p10_us)} to ` +
-      `${number(kernel.p90_us)} µs), ${percent(kernel.share)} of the kernels, measured ${clock}`],
+    ["time", `${timeText(kernel)}, ${percent(kernel.share)} of the kernels, measured ${clock}`],
     ["held back by", kernel.bound],
     ["of the roofline", kernel.roofline_share === null ? null :
       `${percent(kernel.roofline_share)} of ${kernel.arithmetic} and ${kernel.memory}`],

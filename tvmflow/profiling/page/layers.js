@@ -104,11 +104,11 @@ function bars(profile) {
   // Both of two profiles have one scale.
   const most = Math.max(...profiles.flatMap((one) => one.layers.map((layer) => layer.us)));
   const rows = profile.layers.map((layer) => {
-    const bar = element("i", { class: `bar ${colourOf(layer.slowest)}`,
-      "data-kernel": layer.slowest.id });
+    const own = { "data-kernel": layer.slowest.id };
+    const bar = element("i", { class: `bar ${colourOf(layer.slowest)}`, ...own });
     bar.style.width = `${100 * part(layer.us, most)}%`;
     return element("li", {},
-      element("a", { href: `#k${layer.slowest.id}`, "data-tip": layerHint(layer) },
+      element("a", { href: `#k${layer.slowest.id}`, "data-tip": layerHint(layer), ...own },
         element("span", { class: "name" }, layer.label),
         element("span", { class: "track" }, bar),
         element("span", { class: "value" }, microseconds(layer.us)),

@@ -70,11 +70,13 @@ function layerHint(layer) {
     `${kernel.family}, ${boundText(kernel)}`;
 }
 
+function timeText({ median_us, p10_us, p90_us }) {
+  return `${microseconds(median_us)} (${microseconds(p10_us)} to ${microseconds(p90_us)})`;
+}
+
 function kernelHint(kernel) {
   const lines = [kernel.name, kernel.label];
-  const { median_us, p10_us, p90_us } = kernel;
-  const spread = `${number(p10_us)} to ${number(p90_us)} µs`;
-  lines.push(`${microseconds(median_us)} (${spread}), ${percent(kernel.share)} of the kernels`);
+  lines.push(`${timeText(kernel)}, ${percent(kernel.share)} of the kernels`);
   if (kernel.gflops !== null) {
     lines.push(`${number(kernel.gflops)} GFLOP/s, ${number(kernel.gbps)} GB/s, ` +
       `${number(kernel.intensity)} FLOP/B`);
