@@ -259,6 +259,19 @@ def test_colours_by_what_holds_back(show):
 
 
 @browser_test
+def test_memory_changes_where_calls_begin(show):
+    functions = "aaaabaa"
+    launches = [replace(k, function=f) for k, f in zip(PROFILE.kernels, functions, strict=False)]
+    steps = [replace(s, function=f) for s, f in zip(PROFILE.memory, "aaba", strict=False)]
+    page = show(replace(PROFILE, kernels=tuple(launches), memory=tuple(steps)))
+    places = "[...document.querySelectorAll('#timeline {}')].map(e => +e.getAttribute('x'))"
+    begins = page.run(places.format(".mark"))
+    assert page.run(places.format(".hit")) == pytest.approx(
+        [begins[n] for n in (0, 2, 4, 5)], abs=0.1
+    )
+
+
+@browser_test
 def test_the_timeline_enlarges(show):
     page = show(PROFILE)
     width = partial(

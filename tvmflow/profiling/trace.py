@@ -6,10 +6,10 @@ in microseconds, and counters (``C``).
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from .record import Kernel, Profile
+from .steps import step_starts
 
 _FIRST_CALL, _RUN = 1, 2
 
@@ -76,21 +76,9 @@ def _arguments(kernel: Kernel) -> dict[str, Any]:
 
 def _memory(profile: Profile) -> list[dict[str, Any]]:
     """What is live as a counter, from the begin of each call on."""
-    kernels = profile.kernels
-    launches = Counter(kernel.function for kernel in kernels)
-    calls = Counter(step.function for step in profile.memory)
-    starts: list[float] = []
-    position = 0
-    for function in (step.function for step in profile.memory):
-        # A function launches as many kernels in each of its calls, or none.
-        count = launches[function] // calls[function]
-        if position + count > len(kernels) or (count and kernels[position].function != function):
-            return []
-        if position < len(kernels):
-            starts.append(kernels[position].start_us)
-        else:
-            starts.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
-        position += count
+    starts = step_starts(profile)
+    if starts is None:
+        return []
     return [
         {
             "ph": "C",

@@ -33,13 +33,11 @@ function summary(profile) {
       : null);
 }
 
-function launchesText({ kernels, kernels_us }) {
+function launchesText({ kernels, between_ms }) {
   const launches = kernels.length === 1 ? "1 launch" : `${number(kernels.length)} launches`;
-  // Gaps by the host's clock are longer than where nobody measures.
-  if (kernels.length < 2 || kernels.some((kernel) => kernel.clock !== "device")) return launches;
-  const between = endOf(kernels.at(-1)) - kernels[0].start_us - kernels_us;
-  // Less than clocks tell is rounding.
-  return between > 1e-3 ? `${launches}, ${microseconds(between)} between them` : launches;
+  // By the host's clock gaps are longer than where nobody measures; less than clocks tell is rounding.
+  const known = between_ms > 1e-6 && kernels.every((kernel) => kernel.clock === "device");
+  return known ? `${launches}, ${microseconds(1e3 * between_ms)} between them` : launches;
 }
 
 function versionsOf(module) {

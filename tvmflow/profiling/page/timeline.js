@@ -62,36 +62,10 @@ function timelineChart(profile, width) {
     marks, names, rects, memory);
 }
 
-/** When each step of the memory plan begins: with the first launch of its function. */
-function stepTimes(profile, end) {
-  const times = [];
-  let next = 0;
-  for (const run of runsOf(profile.memory.map((step) => step.function))) {
-    let launches = 0;
-    while (profile.kernels[next + launches]?.function === run.value) launches += 1;
-    for (let call = 0; call < run.count; call++) {
-      // Calls of the same function one behind the other share its launches evenly.
-      const kernel = profile.kernels[next + Math.floor((call * launches) / run.count)];
-      times.push(kernel ? kernel.start_us : end);
-    }
-    next += launches;
-  }
-  return next === profile.kernels.length ? times : null;
-}
-
-function runsOf(values) {
-  const runs = [];
-  for (const value of values) {
-    if (runs.at(-1)?.value === value) runs.at(-1).count += 1;
-    else runs.push({ value, count: 1 });
-  }
-  return runs;
-}
-
 function memoryLane(profile, x, end) {
   if (!profile.memory.length) return [];
   // Where steps do not follow launches they are drawn one behind the other, equally long.
-  const times = stepTimes(profile, end);
+  const times = profile.step_starts;
   const begin = (index) => times?.[index] ?? (index * end) / profile.memory.length;
   const top = LANE.kernels + LANE.axis + LANE.gap;
   const most = Math.max(

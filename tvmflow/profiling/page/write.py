@@ -23,6 +23,7 @@ from typing import Any
 from ...deploy.files import publish, staging
 from ..compare import pair
 from ..record import Profile
+from ..steps import step_starts
 
 #: In this order: the first ones define what the others use.
 _SCRIPTS = (
@@ -67,7 +68,7 @@ def page_text(profile: Profile, before: Profile | None = None) -> str:
         An earlier profile, or one on another device, that is shown beside it.
     """
     profiles = [profile] if before is None else [before, profile]
-    contents = [one.to_json() for one in profiles]
+    contents = [{**one.to_json(), "step_starts": step_starts(one)} for one in profiles]
     texts = [{"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents]
     pairs = [] if before is None else [asdict(one) for one in pair(before, profile)]
     script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
