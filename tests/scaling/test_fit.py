@@ -66,3 +66,12 @@ def test_noisy_points_give_nearly_their_parameters():
     assert found.rate == pytest.approx(70, rel=0.03)
     assert found.at(8) == pytest.approx(law(8, 70.0, 0.1), rel=0.03)
     assert 0.001 < found.error < 0.03
+
+
+@pytest.mark.parametrize("contention", [0.0, 0.3, 1.0])
+def test_points_of_a_simpler_law_get_no_more_parameters_of_rounding(contention):
+    # A coherency of 1e-17 would have a peak somewhere beyond a hundred million threads.
+    found = fit({n: law(n, 3.7, contention) for n in (1, 2, 3, 5, 8, 13)})
+    assert found.coherency == 0
+    assert found.contention == pytest.approx(contention, abs=1e-9)
+    assert found.limit == (pytest.approx(3.7 / contention) if contention else None)

@@ -108,7 +108,9 @@ def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
         solution = np.pad(basis.T @ factors, (0, 3 - columns.shape[1]))
         residual = float(np.sum((reduced @ factors - 1) ** 2))
         inside = solution[0] > 0 and (solution[1:] >= 0).all()
-        if inside and solution[1] <= solution[0] * (1 + _EXACT) and residual < least:
+        # More parameters than before are kept only for what is no rounding.
+        better = residual < least - _EXACT**2
+        if inside and solution[1] <= solution[0] * (1 + _EXACT) and better:
             best, least = solution, residual
     inverse, contention, coherency = best.tolist()
     return inverse, contention, coherency
