@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+
 import onnx
+import psutil
 import pytest
-from farms import PATIENCE_S, Farm
+from farms import PATIENCE_S, Farm, eventually
 from test_cli_farm import closed_port
+from test_cli_signals import everything, start
 from tiny_model import tiny_model
 
 import tvmflow
-from tvmflow.farm import tracker
+from tvmflow.errors import FarmError
+from tvmflow.farm import connect, tracker
 from tvmflow.scaling import measure, places
+from tvmflow.tuning.process import Worker, WorkerLostError
 
 SCALING = ("--scaling", "--seconds", "0.05")
 
@@ -152,7 +158,7 @@ def test_two_servers_are_measured_and_more_are_predicted(cli, compiled, four, fa
     result = cli("bench", compiled, four, *SCALING, "--devices", "1,2,4", *at, "--json")
     assert result.status == 0, result.stderr
     told = result.json
-    assert told["device_name"].startswith("2 servers of pair (2 × ")
+    assert told["device_name"].startswith("2 of 2 servers of pair (2 × ")
     measured = {(p["batch"], p["devices"]) for p in told["points"] if p["measured"]}
     assert measured == {(1, 1), (4, 1), (1, 2), (4, 2)}
     assert {p["devices"] for p in told["points"]} == {1, 2, 4}
@@ -174,15 +180,57 @@ def test_what_a_farm_does_not_have_is_refused(cli, compiled, farm):
     at("pair", "--threads", "1").refused(
         "those of servers cannot be set from here", "TVM_NUM_THREADS"
     )
-    at("pair", "--device-index", "7").refused("has an llvm device 7", "farm status")
+    at("pair", "--device-index", "7").refused("has the device llvm:7", "farm status")
+
+
+def free_servers(farm):
+    with tracker.Tracker(farm.address) as connection:
+        return connection.summary().queues["pair"].free
+
+
+def test_ctrl_c_ends_all_processes_and_gives_the_servers_back(compiled, four, farm, tmp_path):
+    eventually(lambda: free_servers(farm) == 2)
+    at = ("--tracker", str(farm.address), "--key", "pair", "--devices", "2")
+    command = ("bench", str(compiled), str(four), "--scaling", "--seconds", "4000", *at)
+    process = start("from tvmflow.cli import main\nmain()", *command, folder=tmp_path)
+    try:
+        eventually(lambda: free_servers(farm) == 0)
+        (worker,) = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "Stopped by SIGINT" in stderr
+    assert not worker.is_running()
+    assert everything(tmp_path) == ["tmp"]
+    eventually(lambda: free_servers(farm) == 2)
+
+
+def test_a_server_that_has_gone_is_told():
+    with (
+        closed_port() as port,
+        pytest.raises(FarmError, match=f"server at 127.0.0.1:{port} could not be opened"),
+    ):
+        connect.connect(tracker.Offer(tracker.Address("127.0.0.1", port), "ticket"), 10.0)
+
+
+def test_a_server_that_hangs_is_told():
+    class Hanging(Worker):
+        def call(self, *_, timeout_s):
+            raise WorkerLostError(f"it took more than {timeout_s:g} s", timed_out=True)
+
+    place = places.Farm(tracker.Address("127.0.0.1", 9190), "pair", "llvm", 0, 2, ())
+    with pytest.raises(FarmError, match="with 2 servers of the key 'pair' failed: it took more"):
+        place.prepare(Hanging(), 2, 10.0)
 
 
 def test_servers_that_others_use_are_told(farm, monkeypatch):
     place = places.Farm.find(farm.address, "pair", "llvm", 0, None)
     assert place.existing == 2
-    monkeypatch.setattr(places, "_OFFER_S", 0.5)
+    monkeypatch.setattr(connect, "OFFER_S", 0.5)
     held = [farm.session("pair") for _ in range(2)]
     error = places._connect(place, 1, 10.0)
-    assert "on 1 servers of the key 'pair' failed: 0 were free" in error.message
+    assert "on 1 server of the key 'pair' failed: 0 of them were free" in error.message
     assert "farm status" in error.remedy
     del held

@@ -116,7 +116,7 @@ def two_opencl_devices(run_python, **env):
 @pytest.mark.onnxruntime
 @pytest.mark.skipif(not _SYSTEM_POCL.path, reason="Debian's PoCL is not installed")
 def test_two_opencl_devices_of_a_driver(run_python):
-    # It gives as many devices of the CPU as are named, each with threads and memory of its own.
+    # It gives as many devices of the CPU as are named, which share their threads.
     env = _SYSTEM_POCL.variables(_SYSTEM_POCL.path)
     assert two_opencl_devices(run_python, **env, POCL_DEVICES="pthread pthread") == [_POCL, _POCL]
 
@@ -182,6 +182,44 @@ def test_a_server_tells_why_it_does_not_open_a_module(servers, compiled, tmp_pat
     Path(cut).write_bytes(Path(cut).read_bytes()[:5000])
     with pytest.raises(FarmError, match=f"Opening {cut} on the server at"):
         module.open()
+
+
+@pytest.mark.onnxruntime
+def test_modules_of_one_name_do_not_mix_on_a_server(servers, tmp_path, rng):
+    _, session = servers[0]
+    folder = Path(session.get_function("tvm.rpc.server.workpath")("."))
+    paths = []
+    for batch in (2, 3):
+        shapes = {"x/in": (batch, 3, 8, 8)}
+        (tmp_path / str(batch)).mkdir()
+        with tvmflow.compile(
+            tiny_model(), target="llvm", shapes=shapes, embed_limit_bytes=0
+        ) as module:
+            paths.append(module.save(tmp_path / str(batch) / "net.so"))
+    first, second = (remote(path, servers)[0] for path in paths)
+    # The first is still open when the other file of its name comes.
+    check_against_onnxruntime(first, 2, rng)
+    check_against_onnxruntime(second, 3, rng)
+    assert list(folder.iterdir()) == []
+    second.close()
+
+
+def test_a_server_without_room_is_told(servers, compiled):
+    address, session = servers[0]
+
+    class Full:
+        """A server's disk that takes 5000 bytes of a file, which TVM does not notice."""
+
+        def upload(self, path):
+            session.upload(bytearray(Path(path).read_bytes()[:5000]), Path(path).name)
+
+        def __getattr__(self, name):
+            return getattr(session, name)
+
+    module = RemoteModule(tvmflow.load(compiled / "2.so"), Full(), address, 0)
+    with pytest.raises(FarmError, match=r"5000 of the \d+ bytes of 2.so were kept") as caught:
+        module.open()
+    assert "Free space" in caught.value.remedy
 
 
 def test_inputs_are_checked_before_they_are_sent(servers, compiled, rng):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from farms import PATIENCE_S
 
 from tvmflow.cli import main
-from tvmflow.farm import precompile, tracker
+from tvmflow.farm import connect, tracker
 from tvmflow.tuning import contest
 
-precompile.OFFER_S = tracker._ANSWER_S = PATIENCE_S
+connect.OFFER_S = tracker._ANSWER_S = PATIENCE_S
 # Measurements that other work disturbed are repeated at once.
 contest.PAUSE_S = 0.0
 

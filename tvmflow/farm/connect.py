@@ -7,7 +7,17 @@ from typing import Any
 
 from ..errors import FarmError
 from .about import ABOUT_FUNCTION, About, check_version
-from .tracker import Offer
+from .tracker import Address, Offer, Tracker
+
+#: A server that is free is lent at once, and one that another session has just left soon.
+OFFER_S = 30.0
+
+
+def borrow(tracker: Address, key: str) -> Offer | None:
+    """Ask for a server of a key; ``None`` when none became free in time."""
+    with Tracker(tracker) as connection:
+        connection.request(key)
+        return connection.offer(OFFER_S)
 
 
 def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
@@ -26,12 +36,18 @@ def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
     Raises
     ------
     FarmError
-        If it is no server of tvmflow, or one of another version.
+        If it cannot be reached, is no server of tvmflow, or one of another version.
     """
     from tvm import rpc
 
     address = offer.address
-    remote = rpc.connect(address.host, address.port, offer.ticket, session_timeout=session_s)
+    try:
+        remote = rpc.connect(address.host, address.port, offer.ticket, session_timeout=session_s)
+    except (OSError, RuntimeError) as error:
+        raise FarmError(
+            f"A session with the server at {address} could not be opened: {last_line(error)}",
+            remedy="`tvmflow farm status` shows which servers there are.",
+        ) from error
     try:
         about = About.read(json.loads(remote.get_function(ABOUT_FUNCTION)()))
     except AttributeError:
@@ -44,3 +60,8 @@ def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
         )
     check_version(address, about)
     return remote, about
+
+
+def last_line(error: Exception) -> str:
+    """Return what went wrong; what TVM's errors say before is a traceback of C++."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -16,13 +16,15 @@ from ..deploy.module import Module, load
 from ..deploy.values import Outputs, as_array
 from ..errors import FarmError, TvmflowError
 from ..tensors import TensorInfo
+from .connect import last_line
 from .tracker import Address
 
 if TYPE_CHECKING:
     from ..deploy.kernel_time import KernelTime
 
-#: Functions of a server of tvmflow: a file's name and a device's index → JSON; a number → the
-#: tensor of the server's host for that input, or behind them output; two without arguments.
+#: Functions of a server of tvmflow: a file's name, JSON of all files' sizes by name, and a device's
+#: index → JSON; a number → the tensor of the server's host for that input, or behind them output;
+#: two without arguments.
 OPEN_FUNCTION = "tvmflow.farm.open_module"
 TENSOR_FUNCTION = "tvmflow.farm.tensor_of_module"
 RUN_FUNCTION = "tvmflow.farm.run_module"
@@ -94,10 +96,13 @@ class _RemoteRunning:
     def __init__(self, module: Module, remote: Any, address: Address, device_index: int):
         self._module, self._address = module, address
         with self._errors("Opening"):
-            for path in (module.path, module.weights_path):
-                if path is not None:
-                    remote.upload(str(path))
-            answer = json.loads(remote.get_function(OPEN_FUNCTION)(module.path.name, device_index))
+            files = [path for path in (module.path, module.weights_path) if path is not None]
+            for path in files:
+                remote.upload(str(path))
+            # TVM's server does not notice when it has no room for all of a file.
+            sizes = json.dumps({path.name: path.stat().st_size for path in files})
+            open_there = remote.get_function(OPEN_FUNCTION)
+            answer = json.loads(open_there(module.path.name, sizes, device_index))
             if "error" in answer:
                 raise FarmError(
                     f"Opening {module.path} on the server at {address} failed: {answer['error']}",
@@ -132,16 +137,15 @@ class _RemoteRunning:
 
     @contextmanager
     def _errors(self, attempt: str) -> Iterator[None]:
-        """Say which server failed, whatever broke; TVM's errors have its traceback."""
+        """Say which server failed, whatever broke."""
         try:
             yield
         except TvmflowError:
             raise
         except Exception as error:
-            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise FarmError(
                 f"{attempt} {self._module.path} on the server at {self._address} failed: "
-                f"{reason[0]}",
+                f"{last_line(error)}",
                 remedy="`tvmflow farm status` shows which servers there are.",
             ) from error
 
@@ -175,17 +179,28 @@ def _here() -> _Opened:
     return _opened
 
 
-def _open_module(name: str, device_index: int) -> str:
+def _open_module(name: str, sizes: str, device_index: int) -> str:
     import tvm
     import tvm_ffi
 
     global _opened
     _close_module()
-    path = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name))
+    folder = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")("."))
+    files = {folder / file: size for file, size in json.loads(sizes).items()}
     try:
-        module = load(path, device=device_index).open()
+        for path, size in files.items():
+            if (got := path.stat().st_size) != size:
+                raise FarmError(
+                    f"{got} of the {size} bytes of {path.name} were kept in {folder}.",
+                    remedy="Free space on the server's disk.",
+                )
+        module = load(folder / name, device=device_index).open()
     except TvmflowError as error:
         return json.dumps({"error": error.message, "remedy": error.remedy})
+    finally:
+        # Phones have little room, and another file of that name may come while this one is in use.
+        for path in files:
+            path.unlink(missing_ok=True)
     infos = (*module.inputs, *module.outputs)
     _opened = _Opened(module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos])
     return "{}"

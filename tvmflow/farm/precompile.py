@@ -17,13 +17,11 @@ from ..standalone.precompile import START_LIMIT_S, Precompiled, Source, precompi
 from ..standalone.programs import SOURCE, beside, read, update
 from ..tuning import process
 from ..tuning.process import Worker, WorkerLostError
-from .connect import connect
+from .connect import borrow, connect, last_line
 from .tracker import Address, Offer, Tracker, check_key, check_served
 
 #: The function of a server of tvmflow: a library's name, a device's index → JSON.
 PRECOMPILE_FUNCTION = "tvmflow.farm.precompile"
-#: A server that is free is lent at once, and one that another session has just left soon.
-OFFER_S = 30.0
 #: Sending the library, on a slow network, and opening the session.
 _SEND_S = 600.0
 #: Two starts, each with a process.
@@ -47,9 +45,7 @@ def precompile_on_farm(
         waiting = {server.address for server in check_served(connection, check_key(key))}
     done = set()
     while waiting:
-        with Tracker(tracker) as connection:
-            connection.request(key)
-            offer = connection.offer(OFFER_S)
+        offer = borrow(tracker, key)
         # The tracker lends who has waited longest: one that comes again has no other before it.
         if offer is None or offer.address in done:
             break
@@ -69,8 +65,7 @@ def _ask(offer: Offer, source: Source, device_index: int) -> Precompiled | str:
                 timeout_s=_SESSION_S + _SEND_S,
             )
         except (WorkerLostError, RuntimeError) as error:
-            last = str(error).strip().splitlines()[-1]
-            return f"The session failed: {last}."
+            return f"The session failed: {last_line(error)}."
     if isinstance(answer, str):
         return answer
     facts, content = answer

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..deploy.link import Host
 from ..deploy.module import Module, load
 from ..errors import DeviceError, FarmError, TargetError, TvmflowError
+from ..farm import connect
+from ..farm.about import About
+from ..farm.tracker import Address, Tracker, check_host, check_key, check_served
 from ..runtime.devices import DeviceInfo, list_devices
+from ..tuning.process import WorkerLostError
+from .predict import counted
 
 if TYPE_CHECKING:
-    from ..farm.tracker import Address
     from ..tuning.process import Worker
 
 _POCL = "Portable Computing Language"
 #: PoCL's names of its setting of threads, of old versions and of new ones.
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
-#: A server that is free is lent at once, and one that another session has just left soon.
-_OFFER_S = 30.0
 
 
 class Place(Protocol):
@@ -181,10 +184,6 @@ class Farm:
             If the tracker cannot be reached, nobody serves the key, or only servers of other
             versions or processors do.
         """
-        from ..deploy.link import Host
-        from ..farm.about import About
-        from ..farm.tracker import Tracker, check_host, check_key, check_served
-
         with Tracker(tracker) as connection:
             servers = check_served(connection, check_key(key))
         check_host(servers, Host.parse(host) if host else Host.native())
@@ -197,15 +196,15 @@ class Farm:
         ]
         if told and not names:
             raise FarmError(
-                f"Measuring failed: no server of the key {key!r} has an {target} device "
-                f"{device_index}.",
+                f"Measuring failed: no server of the key {key!r} has the device "
+                f"{target}:{device_index}.",
                 remedy=f"`tvmflow farm status --tracker {tracker}` lists their devices.",
             )
         return cls(tracker, key, target, device_index, len(servers), tuple(names))
 
     def name(self, devices: int) -> str:
-        """Return how many servers there are of what."""
-        text = f"{self.existing} servers of {self.key}"
+        """Return how many servers of how many, and what all of these are."""
+        text = f"{devices} of {counted('servers', self.existing)} of {self.key}"
         return f"{text} ({_counted(self.names)})" if self.names else text
 
     def environment(self, threads: int) -> dict[str, str]:
@@ -223,7 +222,15 @@ class Farm:
         FarmError
             If they are not free, or not of this version.
         """
-        answer = worker.call(_connect, self, devices, limit_s, timeout_s=devices * 2 * _OFFER_S)
+        try:
+            patience_s = devices * 2 * connect.OFFER_S
+            answer = worker.call(_connect, self, devices, limit_s, timeout_s=patience_s)
+        except (WorkerLostError, RuntimeError) as error:
+            raise FarmError(
+                f"Opening sessions with {counted('servers', devices)} of the key {self.key!r} "
+                f"failed: {connect.last_line(error)}.",
+                remedy="`tvmflow farm status` shows which servers there are.",
+            ) from error
         if isinstance(answer, TvmflowError):
             raise answer
 
@@ -272,23 +279,18 @@ _sessions: Sequence[tuple[Address, Any]] = ()
 
 def _connect(farm: Farm, devices: int, limit_s: float) -> TvmflowError | None:
     global _sessions
-    from ..farm.connect import connect
-    from ..farm.tracker import Tracker
-
     found: list[tuple[Address, Any]] = []
     try:
         for number in range(devices):
-            with Tracker(farm.tracker) as tracker:
-                tracker.request(farm.key)
-                offer = tracker.offer(_OFFER_S)
+            offer = connect.borrow(farm.tracker, farm.key)
             if offer is None:
                 raise FarmError(
-                    f"Measuring on {devices} servers of the key {farm.key!r} failed: {number} "
-                    f"were free within {_OFFER_S:g} s.",
+                    f"Measuring on {counted('servers', devices)} of the key {farm.key!r} failed: "
+                    f"{number} of them were free within {connect.OFFER_S:g} s.",
                     remedy="Wait for whoever uses them (`tvmflow farm status`), or ask for fewer "
                     "--devices.",
                 )
-            found.append((offer.address, connect(offer, limit_s)[0]))
+            found.append((offer.address, connect.connect(offer, limit_s)[0]))
     except TvmflowError as error:
         return error
     _sessions = found
