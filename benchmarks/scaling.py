@@ -1,10 +1,11 @@
 """Samples a second over batches, threads and devices: of this machine, and of servers by RPC.
 
 MobileNetV2 and FaceBoxNet, on ``llvm`` and OpenCL, over batches and threads; then on two devices
-that have half of the cores each: PoCL twice, and two servers of a farm on this machine.
+of PoCL, which share its threads of all cores, and on two servers of a farm on this machine, which
+have half of the cores each.
 
     python benchmarks/scaling.py [--networks mobilenet_v2,facebox_net] [--targets llvm,opencl]
-        [--size 224] [--batches 1,2,4,8] [--seconds 2]
+        [--batches 1,2,4,8] [--seconds 2]
 """
 
 from __future__ import annotations
@@ -13,35 +14,35 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from common import opencl_device, report, write_json
 
 from tvmflow.models import build
 from tvmflow.scaling.measure import Scaling, scale
 from tvmflow.scaling.places import Farm, Local, Place
-from tvmflow.scaling.sources import Network, from_models
+from tvmflow.scaling.sources import Network, Recipe, from_models
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import farms
 
 CORES = len(os.sched_getaffinity(0))
 KEY = "bench"
+#: Height and width of the pictures; at 224, FaceBoxNet would have 2.5 GB of weights for each batch.
+SIZES = {"mobilenet_v2": 224, "facebox_net": 64}
 
 
-def network(name: str, target: str, batches: list[int], size: int, folder: Path) -> Network:
+def network(name: str, target: str, batches: list[int], folder: Path) -> Network:
     """Compile a network for each batch."""
     models = []
     for batch in batches:
         models.append(folder / f"{name}_{batch}.onnx")
-        build(name, models[-1], size=size, batch=batch)
-    return from_models(
-        *(models, folder), target=target, device="auto", host=None, shapes={}, watch=print
-    )
+        build(name, models[-1], size=SIZES[name], batch=batch)
+    return from_models(models, folder, Recipe(target), print)
 
 
 def measure(compiled: Network, place: Place, **numbers: Any) -> dict[str, Any]:
@@ -65,52 +66,35 @@ def show(result: Scaling) -> None:
         print(law.described())
 
 
-@contextmanager
-def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that measure; this one has its devices already."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+def pocl_twice(compiled: Network, here: Local, seconds: float) -> dict[str, Any]:
+    """Two devices of PoCL; a process has one pool of threads for all of them."""
+    place = replace(here, infos=tuple(replace(here.infos[0], index=i) for i in range(2)))
+    # For the process that measures; this one has its devices already.
+    with mock.patch.dict(os.environ, POCL_DEVICES="pthread pthread"):
+        return measure(compiled, place, devices=[1, 2], seconds=seconds)
 
 
-def two_devices(compiled: Network, folder: Path, seconds: float) -> dict[str, Any]:
-    """Half of the cores for each of two devices: of PoCL, and of two servers."""
+def two_servers(compiled: Network, here: Local, folder: Path, seconds: float) -> dict[str, Any]:
+    """Two servers, each with threads for half of the cores."""
     half = max(CORES // 2, 1)
-    found: dict[str, Any] = {"threads_each": half}
-    limits = {"TVM_NUM_THREADS": str(half), "POCL_MAX_PTHREAD_COUNT": str(half)}
-    with variables(limits):
-        if compiled.target == "opencl":
-            first = Local.find("opencl", 0)
-            with variables({"POCL_DEVICES": "pthread pthread"}):
-                place = Local(
-                    tuple(replace(first.infos[0], index=i) for i in range(2)), first.cores
-                )
-                found["pocl_twice"] = measure(compiled, place, devices=[1, 2], seconds=seconds)
-        with closing(farms.Farm(folder)) as farm:
-            for _ in range(2):
-                farm.serve(KEY)
-            servers = Farm.find(farm.address, KEY, compiled.target, 0, None)
-            found["rpc"] = measure(compiled, servers, devices=[1, 2, 4], seconds=seconds)
-    return found
+    with closing(farms.Farm(folder)) as farm:
+        for _ in range(2):
+            farm.serve(KEY, **here.environment(half))
+        servers = Farm.find(farm.address, KEY, compiled.target, 0, None)
+        measured = measure(compiled, servers, devices=[1, 2, 4], seconds=seconds)
+    return {"threads_each": half, **measured}
 
 
 def main() -> None:
     """Measure every network on every target, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default="mobilenet_v2,facebox_net", help="by commas")
+    parser.add_argument("--networks", default=",".join(SIZES), help="by commas")
     parser.add_argument("--targets", default="llvm,opencl", help="by commas")
-    parser.add_argument("--size", type=int, default=224, help="of the pictures")
     parser.add_argument("--batches", default="1,2,4,8", help="by commas")
     parser.add_argument("--seconds", type=float, default=2.0, help="for the calls of each point")
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batches.split(",")]
-    results: dict[str, Any] = {"size": options.size}
+    results: dict[str, Any] = {}
     targets = options.targets.split(",")
     if "opencl" in targets:
         results["opencl_device"] = opencl_device()
@@ -119,15 +103,13 @@ def main() -> None:
         for target in targets:
             with tempfile.TemporaryDirectory() as text:
                 folder = Path(text)
-                compiled = network(name, target, batches, options.size, folder)
-                place = Local.find(target, 0)
-                seconds = options.seconds
-                results[f"{name}/{target}"] = {
-                    "here": measure(
-                        compiled, place, threads=threads, devices=[1, 2], seconds=seconds
-                    ),
-                    **two_devices(compiled, folder, seconds),
-                }
+                compiled = network(name, target, batches, folder)
+                place, seconds = Local.find(target, 0), options.seconds
+                here = measure(compiled, place, threads=threads, devices=[1, 2], seconds=seconds)
+                found = results[f"{name}/{target}"] = {"size": SIZES[name], "here": here}
+                if target == "opencl":
+                    found["pocl_twice"] = pocl_twice(compiled, place, seconds)
+                found["rpc"] = two_servers(compiled, place, folder, seconds)
     print(f"written: {write_json('scaling', results)}")
 
 

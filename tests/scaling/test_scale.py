@@ -17,7 +17,7 @@ from tvmflow.scaling import measure
 from tvmflow.scaling.fit import AMDAHL, LINEAR
 from tvmflow.scaling.measure import scale
 from tvmflow.scaling.places import Local
-from tvmflow.scaling.sources import Network, from_model, from_models
+from tvmflow.scaling.sources import Network, Recipe, from_model, from_models
 
 MODULES = {1: Path("1.so"), 4: Path("4.so")}
 NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
@@ -137,7 +137,7 @@ def test_a_batch_is_the_first_open_dimension():
     assert batch_shapes(inputs, {"x/in": (1, 3, 8, 8)}, 2) == {"x/in": (2, 3, 8, 8)}
 
 
-OPTIONS = {"target": "llvm", "device": "auto", "host": None, "shapes": {}}
+RECIPE = Recipe("llvm")
 
 
 def fixed(folder, batch):
@@ -149,17 +149,17 @@ def fixed(folder, batch):
 
 def test_a_model_without_an_open_batch_is_refused(tmp_path):
     with pytest.raises(ShapeError, match="none of whose inputs has an open first dimension"):
-        from_model(fixed(tmp_path, 1), [2], tmp_path, **OPTIONS)
+        from_model(fixed(tmp_path, 1), [2], tmp_path, RECIPE)
 
 
 def test_models_of_several_batches_are_one_network(tmp_path):
-    network = from_models([fixed(tmp_path, 3), fixed(tmp_path, 2)], tmp_path, **OPTIONS)
+    network = from_models([fixed(tmp_path, 3), fixed(tmp_path, 2)], tmp_path, RECIPE)
     assert (sorted(network.modules), network.batched) == ([2, 3], {"x/in"})
 
 
 def test_a_network_is_measured(tmp_path):
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
-    network = from_model(tmp_path / "tiny.onnx", [1, 4], tmp_path, **OPTIONS)
+    network = from_model(tmp_path / "tiny.onnx", [1, 4], tmp_path, RECIPE)
     place = Local.find("llvm", 0)
     result = scale(network, place, batches=[1, 4], threads=[1, 2], seconds=0.1)
     assert set(points(result)) == {(b, t, 1) for b in (1, 4) for t in (1, 2)}

@@ -52,6 +52,8 @@ def measure_scaling(
     as_json: bool,
 ) -> None:
     """Measure modules, or a model that is compiled for each batch, and print."""
+    from rich.text import Text
+
     from ..scaling.measure import scale
 
     check_farm(asked.tracker, asked.key)
@@ -62,6 +64,10 @@ def measure_scaling(
         err_console().status("starting") as status,
     ):
 
+        def watch(what: str) -> None:
+            # As text, not markup: names of files may contain brackets.
+            status.update(Text(what))
+
         def find_place(target: str, host: str | None) -> Place:
             place = _place(asked, target, host, device_index)
             # Before anything is compiled.
@@ -69,7 +75,7 @@ def measure_scaling(
                 place.environment(count)
             return place
 
-        network, place = _network(files, asked, batches, Path(folder), find_place, status.update)
+        network, place = _network(files, asked, batches, Path(folder), find_place, watch)
         result = scale(
             network,
             place,
@@ -78,7 +84,7 @@ def measure_scaling(
             devices=devices or [1],
             seconds=seconds,
             seed=random_seed,
-            watch=status.update,
+            watch=watch,
         )
     if as_json:
         print_json({"files": [str(file) for file in files], **result.described()})
@@ -104,7 +110,7 @@ def _network(
     watch: Callable[[str], object],
 ) -> tuple[Network, Place]:
     from ..scaling.places import check_preset
-    from ..scaling.sources import from_model, from_models, from_modules, is_batch_open
+    from ..scaling.sources import Recipe, from_model, from_models, from_modules, is_batch_open
 
     if not any(file.suffix == _MODEL for file in files):
         if asked.target or asked.device or asked.host or asked.shape:
@@ -116,18 +122,14 @@ def _network(
     target, device = asked.target or "opencl", asked.device or "auto"
     if asked.tracker is not None:
         check_preset(target, device)
+    elif asked.host is not None:
+        raise typer.BadParameter("--host is for the servers of --tracker and --key.")
     place = find_place(target, asked.host)
-    shapes = parse_shapes(asked.shape)
+    recipe = Recipe(target, device, asked.host, parse_shapes(asked.shape))
     # A model with a fixed batch is measured with that, unless others are asked for.
     if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
-        return from_models(
-            *(files, folder),
-            target=target, device=device, host=asked.host, shapes=shapes, watch=watch,
-        ), place  # fmt: skip
-    return from_model(
-        *(files[0], _MODEL_BATCHES if batches is None else batches, folder),
-        target=target, device=device, host=asked.host, shapes=shapes, watch=watch,
-    ), place  # fmt: skip
+        return from_models(files, folder, recipe, watch), place
+    return from_model(files[0], batches or _MODEL_BATCHES, folder, recipe, watch), place
 
 
 def _numbers(name: str, text: str | None) -> list[int] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,33 @@ class Network:
     host: str
     modules: Mapping[int, Path]
     batched: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How models are compiled.
+
+    Parameters
+    ----------
+    target, device, host
+        As for `tvmflow.compile`.
+    shapes
+        Of inputs of which more than the batch is open; their batch does not count.
+    """
+
+    target: str
+    device: str = "auto"
+    host: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def save(self, model: Path, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
+        """Compile a model with these shapes to a module file."""
+        from ..pipeline import compile
+
+        target, device, host = self.target, self.device, self.host
+        compiled = compile(model, target=target, device=device, host=host, shapes=shapes)
+        with closing(compiled):
+            return compiled.save(path)
 
 
 def from_modules(paths: Sequence[Path]) -> Network:
@@ -81,19 +109,13 @@ def from_model(
     model: Path,
     batches: Sequence[int],
     folder: Path,
-    *,
-    target: str,
-    device: str,
-    host: str | None,
-    shapes: Mapping[str, tuple[int, ...]],
+    recipe: Recipe,
     watch: Callable[[str], object] = lambda what: None,
 ) -> Network:
     """Compile a model for each batch.
 
     Parameters
     ----------
-    shapes
-        Of inputs of which more than the batch is open; their batch does not count.
     folder
         Gets the modules.
     watch
@@ -107,21 +129,16 @@ def from_model(
         If a batch is not positive.
     """
     from ..frontend.shapes import batch_shapes
-    from ..pipeline import compile
 
     check_numbers("batches", batches)
     inputs = _inputs_of(model)
     found = {}
-    batched: frozenset[str] = frozenset()
     for batch in sorted(set(batches)):
         watch(f"compiling batch {batch}")
-        own = batch_shapes(inputs, shapes, batch)
-        batched = frozenset(own)
-        module = compile(model, target=target, device=device, host=host, shapes={**shapes, **own})
-        metadata = module.metadata
-        found[batch] = module.save(folder / f"{batch}.so")
-        module.close()
-    return Network(target, metadata["host"], found, batched)
+        own = batch_shapes(inputs, recipe.shapes, batch)
+        found[batch] = recipe.save(model, folder / f"{batch}.so", {**recipe.shapes, **own})
+    host = load(found[batch]).metadata["host"]
+    return Network(recipe.target, host, found, frozenset(own))
 
 
 def is_batch_open(model: Path) -> bool:
@@ -142,11 +159,7 @@ def _inputs_of(model: Path) -> list[onnx.ValueInfoProto]:
 def from_models(
     models: Sequence[Path],
     folder: Path,
-    *,
-    target: str,
-    device: str,
-    host: str | None,
-    shapes: Mapping[str, tuple[int, ...]],
+    recipe: Recipe,
     watch: Callable[[str], object] = lambda what: None,
 ) -> Network:
     """Compile models of one network, each with its batch; the errors are those of `from_modules`.
@@ -158,15 +171,11 @@ def from_models(
     watch
         Gets what is compiled next.
     """
-    from ..pipeline import compile
-
     paths = []
     for number, model in enumerate(models):
         watch(f"compiling {model}")
-        module = compile(model, target=target, device=device, host=host, shapes=shapes)
         # Two folders may have models of one name, which messages tell.
         place = folder / str(number)
         place.mkdir()
-        paths.append(module.save(place / f"{model.stem}.so"))
-        module.close()
+        paths.append(recipe.save(model, place / f"{model.stem}.so", recipe.shapes))
     return from_modules(paths)
