@@ -8,6 +8,7 @@ from operators import build, random
 
 import tvmflow
 from tvmflow.frontend import load_model
+from tvmflow.graph.names import nodes_of
 from tvmflow.graph.rewriter import identifier
 
 
@@ -34,6 +35,47 @@ def test_equal_names_get_numbers():
     assert names_of(nodes)["a"] == "node"
 
 
+def calls_of(model):
+    """Nodes of the calls that compute any."""
+    with tvmflow.compile(model, target="llvm") as module:
+        return [nodes for nodes in module.metadata["nodes"].values() if nodes]
+
+
+def convolutions(*names):
+    """One behind the other."""
+    tensors = ["x", *(f"t{number}" for number in range(1, len(names))), "y"]
+    nodes = [
+        helper.make_node("Conv", [x, "w"], [y], name)
+        for name, x, y in zip(names, tensors, tensors[1:], strict=False)
+    ]
+    return build(nodes, {"x": (1, 4, 5, 5)}, ["y"], {"w": random((4, 4, 1, 1))})
+
+
+def test_names_that_are_one_identifier_are_told_apart():
+    assert calls_of(convolutions("a/b", "a.b", "a_b")) == [["a/b"], ["a.b_1"], ["a_b_2"]]
+
+
+def test_further_results_are_not_taken_for_another_node():
+    """Split's second result is ``NODE:1``, as an identifier what the next one is called."""
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], "/Split", axis=1),
+        helper.make_node("Conv", ["b", "w"], ["c"], "/Split_1"),
+        helper.make_node("Split", ["c"], ["d", "e"], "/Split_2", axis=2),
+        helper.make_node("Tanh", ["e"], ["f"], "/Tanh"),
+    ]
+    model = build(nodes, {"x": (1, 8, 6, 5)}, ["a", "f"], {"w": random((4, 4, 1, 1))})
+    assert load_model(model).bindings["b"] == "/Split:3"
+    assert {name for nodes in calls_of(model) for name in nodes} == {node.name for node in nodes}
+    assert ["/Split_1"] in calls_of(model)
+
+
+def test_a_node_that_is_called_like_a_step_of_another():
+    """A convolution of several steps names those before the last ``NODE_tiles``."""
+    members = {"a": ["conv_tiles"], "b": ["conv_products"], "c": ["conv_products1"]}
+    nodes = nodes_of(members, ["conv", "conv_tiles"])
+    assert nodes == {"a": ["conv_tiles"], "b": ["conv"], "c": ["conv"]}
+
+
 @pytest.mark.parametrize("first", ["/a/Conv", "/a/Conv_1"])
 def test_a_tensor_in_between_is_not_taken_for_another_node(first):
     """A convolution's product is ``NODE#1``, as an identifier what the second one is called."""
@@ -48,6 +90,4 @@ def test_a_tensor_in_between_is_not_taken_for_another_node(first):
     names = [identifier(binding.var.name) for binding in main.body.blocks[0].bindings]
     assert len(names) > len(nodes)
     assert len(set(names)) == len(names)
-    with tvmflow.compile(model, target="llvm") as module:
-        nodes_of_calls = [nodes for nodes in module.metadata["nodes"].values() if nodes]
-    assert nodes_of_calls == [[first], [second]]
+    assert calls_of(model) == [[first], [second]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 
@@ -82,20 +83,21 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
         expressions[name] = _variable(name, kind)
         parameters.append(expressions[name])
     used = graph.consumers()
-    taken = set(map(identifier, binding_names(graph).values()))
+    bindings = binding_names(graph)
+    taken = set(map(identifier, bindings.values()))
     builder = relax.BlockBuilder()
     attributes = {"num_input": len(graph.inputs)}
     with builder.function("main", parameters, attrs=attributes):
         with builder.dataflow():
             for node in graph.nodes:
-                _convert(builder, node, graph, expressions, used, taken)
+                _convert(builder, node, graph, expressions, used, bindings, taken)
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return (None if graph.problems else builder.get()), weights
 
 
 def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
-    """Give nodes names of their own: ONNX lets several have the same, or none.
+    """Give nodes names of their own, as identifiers: ONNX lets several have the same, or none.
 
     A node without a name is called after its result, unless another node has that name::
 
@@ -104,7 +106,7 @@ def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
     taken: set[str] = set()
     # Names that were given come first.
     for node in sorted(nodes, key=lambda node: not node.name):
-        node.name = unique(node_name(node), taken)
+        node.name = unique(node_name(node), taken, identifier)
 
 
 def _variable(name: str, kind: TensorType) -> relax.Var:
@@ -117,6 +119,7 @@ def _convert(
     graph: Graph,
     expressions: Expressions,
     used: Container[str],
+    bindings: Mapping[str, str],
     taken: Container[str],
 ) -> None:
     """Convert one node; where that fails, note it and stand variables in for its results."""
@@ -138,10 +141,10 @@ def _convert(
             converted = converter(context)
             values = [converted] if isinstance(converted, relax.Expr) else converted
             values = [
-                _result(builder, context, value, name in graph.outputs, results[index], index)
+                _result(builder, bindings[name], value, name in graph.outputs, expected)
                 if value is not None and name
                 else None
-                for index, (name, value) in enumerate(zip(names, values, strict=False))
+                for name, value, expected in zip(names, values, results, strict=False)
             ]
         except Refusal as refusal:
             graph.refuse(node, str(refusal))
@@ -159,13 +162,12 @@ def _convert(
 
 def _result(
     builder: relax.BlockBuilder,
-    context: NodeContext,
+    binding: str,
     value: relax.Expr,
     is_output: bool,
     expected: TensorType | None,
-    index: int,
 ) -> relax.Expr:
-    """Bind a converted result under the node's name, and compare its type with ONNX's.
+    """Bind a converted result under its name, and compare its type with ONNX's.
 
     Raises
     ------
@@ -174,7 +176,7 @@ def _result(
     """
     kind = relax.Var if is_output else relax.DataflowVar
     if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
-        value = bind(builder, value, _binding_name(context.node, index), kind)
+        value = bind(builder, value, binding, kind)
     found = TensorType(shape_of(value), dtype_of(value))
     if expected is not None and found != expected:
         raise Refusal(
@@ -184,19 +186,22 @@ def _result(
     return value
 
 
-def _binding_name(node: onnx.NodeProto, index: int) -> str:
-    """Name of the binding of a node's result."""
-    return node_name(node) if index == 0 else f"{node_name(node)}:{index}"
-
-
 def binding_names(graph: Graph) -> dict[str, str]:
-    """Names of the bindings that :func:`to_relax` makes, by the tensors' ONNX names."""
-    return {
-        name: _binding_name(node, index)
-        for node in graph.nodes
-        for index, name in enumerate(node.output)
-        if name
-    }
+    """Names of the bindings that :func:`to_relax` makes, by the tensors' ONNX names.
+
+    A node's first result has its name, further ones are ``NODE:1``, ``NODE:2``, ....  As an
+    identifier that is ``NODE_1``, as exporters call their second node: such numbers are left out.
+    """
+    nodes = {identifier(node_name(node)) for node in graph.nodes}
+    names: dict[str, str] = {}
+    for node in graph.nodes:
+        name = node_name(node)
+        further = (f"{name}:{number}" for number in itertools.count(1))
+        own = itertools.chain([name], (b for b in further if identifier(b) not in nodes))
+        names |= {
+            tensor: binding for tensor, binding in zip(node.output, own, strict=False) if tensor
+        }
+    return names
 
 
 def _output(

@@ -16,7 +16,7 @@ operators of the same arguments are the same tensor.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from tvm import IRModule, relax
@@ -153,9 +153,9 @@ def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dic
 
     def node_of(name: str) -> str | None:
         # Convolutions of several steps name those before the last.
-        name = re.sub(r"_(tiles|products)$", "", name)
+        step = re.sub(r"_(tiles|products)\d*$", "", name)
         # A number is that of a tensor in between, or of a name that was taken.
-        tries = (name, name.rstrip("0123456789"), re.sub(r"_\d+$", "", name))
+        tries = (name, step, step.rstrip("0123456789"), re.sub(r"_\d+$", "", step))
         return next((nodes[known] for known in tries if known in nodes), None)
 
     return {
@@ -173,11 +173,11 @@ def _bindings(function: relax.Function) -> Iterable[relax.Binding]:
     return (binding for block in function.body.blocks for binding in block.bindings)
 
 
-def unique(name: str, taken: set[str]) -> str:
-    """``name``, with a number behind it if it is taken; it is then taken."""
+def unique(name: str, taken: set[str], form: Callable[[str], str] = str) -> str:
+    """``name``, with a number behind it if its form is taken; that is then taken."""
     candidate, number = name, 0
-    while candidate in taken:
+    while form(candidate) in taken:
         number += 1
         candidate = f"{name}_{number}"
-    taken.add(candidate)
+    taken.add(form(candidate))
     return candidate
