@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from drivers import DRIVERS
+from onnx import TensorProto, helper
 from tiny_model import tiny_model
 
 from tvmflow.errors import DeviceError, InputError, ShapeError
@@ -135,6 +136,28 @@ def test_a_batch_is_the_first_open_dimension():
     inputs = tiny_model().graph.input
     assert batch_shapes(inputs, {}, 4) == {"x/in": (4, 3, 8, 8)}
     assert batch_shapes(inputs, {"x/in": (1, 3, 8, 8)}, 2) == {"x/in": (2, 3, 8, 8)}
+
+
+def open_input(name, *dims):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+
+def test_other_open_dimensions_are_those_of_any_input():
+    inputs = [open_input("a", "N", "H"), open_input("b", "N", 3, "H"), open_input("c", "M")]
+    assert batch_shapes(inputs, {"a": (1, 9)}, 2) == {"a": (2, 9), "b": (2, 3, 9)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 3, 8), "has 4 dimensions"),
+        ((1, 3, 9, 8), "contradicts the given"),
+        ((1, 3, 8.5, 8), "positive whole numbers"),
+    ],
+)
+def test_given_shapes_that_do_not_fit_are_refused(shape, message):
+    with pytest.raises(ShapeError, match=message):
+        batch_shapes([open_input("x", None, 3, 8, "W")], {"x": shape}, 2)
 
 
 RECIPE = Recipe("llvm")

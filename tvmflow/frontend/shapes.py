@@ -82,7 +82,8 @@ def batch_shapes(
     Raises
     ------
     ShapeError
-        If no input has an open first dimension, or more of one with a batch is open.
+        If no input has an open first dimension, more of one with a batch is open, or a given
+        shape contradicts the model.
     """
     declared = {value.name: _declared(value) for value in inputs}
     dims = {name: known for name, known in declared.items() if known}
@@ -94,18 +95,20 @@ def batch_shapes(
             f"{texts}.",
             remedy="Export the model with an open batch, or give a model or module of each batch.",
         )
+    first = dims[is_open[0]][0]
+    batched = [name for name in is_open if dims[name][0] == first]
+    symbols = {first: (batch, is_open[0])} if isinstance(first, str) else {}
+    given = {}
+    for name in (name for name in shapes if name in declared):
+        extents = _extents(name, shapes[name])
+        given[name] = (batch, *extents[1:]) if name in batched and extents else extents
+        _check(name, declared[name], given[name], symbols)
     result = {}
-    for name in is_open:
-        if dims[name][0] != dims[is_open[0]][0]:
-            continue
-        shape = [*dims[name]]
-        if name in shapes and len(shapes[name]) == len(shape):
-            shape = [*_extents(name, shapes[name])]
-        shape[0] = batch
-        extents = [extent for extent in shape if isinstance(extent, int)]
-        if len(extents) < len(shape):
-            raise _open_error([name], declared, {})
-        result[name] = tuple(extents)
+    for name in batched:
+        shape = given.get(name) or _resolve([batch, *dims[name][1:]], symbols)
+        if shape is None:
+            raise _open_error([name], declared, symbols)
+        result[name] = shape
     return result
 
 
