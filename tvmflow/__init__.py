@@ -20,6 +20,7 @@ from ._versions import __version__, check_tvm
 from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
+    from . import analysis, lab
     from .deploy.module import Module, load
     from .pipeline import compile
     from .profiling.measure import profile
@@ -45,11 +46,24 @@ _LAZY = {
     "Module": ".deploy.module",
     "profile": ".profiling.measure",
 }
+#: Packages with functions for users.
+_PACKAGES = ("analysis", "lab")
 
-__all__ = ["Module", "TvmflowError", "__version__", "compile", "load", "profile"]
+__all__ = [
+    "Module",
+    "TvmflowError",
+    "__version__",
+    "analysis",
+    "compile",
+    "lab",
+    "load",
+    "profile",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name], __name__), name)
+    if name in _PACKAGES:
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
