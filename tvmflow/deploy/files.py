@@ -41,7 +41,7 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
     if final.is_dir():
         raise ArtifactError(
             f"Writing {final} failed: a file name was expected, but it is a folder.",
-            remedy="Give a file name, for example with -o.",
+            remedy=f"Name a file in it, such as {final / 'NAME'}.",
         )
     if not folder.is_dir():
         raise ArtifactError(
