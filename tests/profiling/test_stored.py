@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from counted_network import CHANNELS, CONVOLUTIONS, small_network
 from onnx import helper
@@ -14,6 +15,7 @@ from tvmflow.analysis import Fusion
 from tvmflow.deploy.artifact import read_artifact
 from tvmflow.errors import ArtifactError
 from tvmflow.graph.names import nodes_of
+from tvmflow.profiling.attribution import places
 from tvmflow.profiling.counting import count_kernels
 from tvmflow.profiling.stored import tir_text, unpack_functions
 
@@ -67,6 +69,19 @@ def test_calls_know_their_nodes(artifact):
     }
     tensors = {tensor["name"] for tensor in artifact.metadata["memory"]["tensors"]}
     assert tensors <= set(artifact.metadata["nodes"])
+
+
+def test_results_of_one_call_know_their_node():
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["values", "places"], "best"),
+        helper.make_node("Relu", ["values"], ["v"], "relu"),
+        helper.make_node("Cast", ["places"], ["p"], "cast", to=1),
+        helper.make_node("Add", ["v", "p"], ["y"], "sum"),
+    ]
+    model = build(nodes, {"x": (3, 50)}, ["y"], {"k": np.array([7])})
+    with tvmflow.compile(model, target="llvm") as module:
+        found = places(module.metadata["memory"]["steps"], module.metadata)
+    assert ("topk", ("best",)) in [(place.function, place.nodes) for place in found]
 
 
 def test_fusion_that_is_left_is_kept():

@@ -24,6 +24,8 @@ class _Planner:
         #: Allocated tensors that a variable may refer to.
         self.behind: dict[relax.Var, set[relax.Var]] = {}
         self.tensors: dict[relax.Var, Tensor] = {}
+        #: What tuples are made of.
+        self.fields: dict[relax.Var, list[relax.Expr]] = {}
         #: What has been called so far.
         self.steps: list[str] = []
 
@@ -69,8 +71,12 @@ class _Planner:
             if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
                 for var in used:
                     self.tensors[var].producer = self.tensors[var].producer or _name_of(value.op)
+        if isinstance(value, relax.Tuple):
+            self.fields[binding.var] = list(value.fields)
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self.fields:
+            value = self.fields[value.tuple_value][value.index]
         if isinstance(value, relax.Var):
-            for var in used:
+            for var in self._behind(value):
                 self.tensors[var].name = binding.var.name
 
     def _call(self, call: relax.Call) -> None:
