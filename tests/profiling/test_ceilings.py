@@ -133,7 +133,13 @@ def test_other_threads_of_the_host_are_another_device(counted, monkeypatch):
     assert [kind for kind, _ in counted] == ["llvm", "opencl", "llvm"]
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"copy_gbps": 1.0}', '{"colour": 3}', "7"])
+DAMAGED = [
+    *("", "{", "7", '{"copy_gbps": 1.0}', '{"colour": 3}'),
+    '{"copy_gbps": null, "fp32_gflops": 1.0, "launch_us": 1.0}',
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_file_is_measured_again(counted, tmp_path, content):
     module.ceilings("opencl", INFO)
     (path,) = (tmp_path / "ceilings").iterdir()

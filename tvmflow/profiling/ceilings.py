@@ -24,6 +24,7 @@ from ..target import TargetSpec, preset_of, resolve
 from ..tir_pipeline import TIR_PIPELINE
 from . import microkernels
 from .counting import count_kernels
+from .reading import typed
 from .record import Ceilings
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,9 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     """
     path = _kept_at(info)
     if path is not None and not fresh:
-        with suppress(OSError, ValueError, TypeError):
-            return Ceilings(**json.loads(path.read_text(encoding="utf-8")))
+        with suppress(OSError, ValueError):
+            known: Ceilings = typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
+            return known
     found = _Device(target, info).measure()
     if path is not None:
         # Without a place to keep them, they are measured every time.

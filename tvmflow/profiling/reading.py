@@ -1,4 +1,4 @@
-"""A profile from JSON: whatever is none is refused, since what shows it would stumble."""
+"""Profiles from JSON: whatever is none is refused, since what shows it would stumble."""
 
 from __future__ import annotations
 
@@ -51,24 +51,30 @@ def from_json(content: Any) -> Profile:
     if content["format"] != FORMAT:
         raise ValueError(f"it has format {content['format']!r}, expected {FORMAT}")
     rest = {key: value for key, value in content.items() if key not in ("format", *DERIVED)}
-    found: Profile = _value(Profile, rest, "")
+    found: Profile = typed(Profile, rest)
     return found
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """A value as an annotation has it: JSON has neither records nor tuples."""
+def typed(hint: Any, value: Any, where: str = "") -> Any:
+    """A value of JSON, which has neither records nor tuples, as an annotation has it.
+
+    Raises
+    ------
+    ValueError
+        If it is another one; ``where`` begins its sentence.
+    """
     kind, of = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
     if kind is types.UnionType:
-        return None if value is None else _value(of[0], value, where)
+        return None if value is None else typed(of[0], value, where)
     if kind is tuple and isinstance(value, (list, tuple)):
-        return tuple(_value(of[0], one, f"{where}[{n}]") for n, one in enumerate(value))
+        return tuple(typed(of[0], one, f"{where}[{n}]") for n, one in enumerate(value))
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint):
             return _record(hint, value, where)
         if kind in (dict, Mapping):
-            return {key: _value(of[1], one, f"{where}.{key}") for key, one in value.items()}
+            return {key: typed(of[1], one, f"{where}.{key}") for key, one in value.items()}
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is float and number and math.isfinite(value):
         return value
@@ -87,7 +93,7 @@ def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     for name in values:
         if name not in hints:
             raise ValueError(f"{inside}{name} is unknown")
-    return kind(**{k: _value(hints[k], v, f"{inside}{k}") for k, v in values.items()})
+    return kind(**{k: typed(hints[k], v, f"{inside}{k}") for k, v in values.items()})
 
 
 @cache
