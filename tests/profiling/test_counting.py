@@ -10,7 +10,8 @@ from tvm import s_tir, te, tirx
 
 import tvmflow
 from tvmflow.dot_products import dot
-from tvmflow.profiling.counting import count_kernels, operations
+from tvmflow.profiling.counting import count_kernels
+from tvmflow.profiling.operations import operations
 from tvmflow.profiling.stored import unpack_functions
 from tvmflow.schedules import schedule_function
 from tvmflow.target import resolve
@@ -119,6 +120,20 @@ def test_what_a_condition_leaves_out_is_not_computed():
     sch.loop_partition(outer, [2, None])
     (count,) = count_kernels(sch.mod["main"], on_gpu=False)
     assert (dict(count.flops), count.bytes_read) == ({"fp32": 13}, 4 * 13)
+
+
+@pytest.mark.parametrize("where", WHERE[:2], ids=str)
+def test_statements_without_blocks_name_what_they_touch(where):
+    places = {"i": np.array([[1], [4]])}
+    nodes = [helper.make_node("ScatterND", ["x", "i", "u"], ["y"])]
+    kernels = compiled(nodes, {"x": (9, 7), "u": (2, 7)}, places, **where)
+    if where["target"] == "llvm":
+        (count,) = kernels
+        assert (count.bytes_read, count.bytes_written) == (4 * 9 * 7 + 4 * 2 * 7 + 8 * 2, 4 * 9 * 7)
+    else:
+        # Places, then a copy, then the rows, in kernels of their own.
+        assert [count.bytes_written for count in kernels] == [8 * 2, 4 * 9 * 7, 4 * 9 * 7]
+        assert kernels[1].bytes_read == 4 * 9 * 7
 
 
 def test_a_library_that_is_called_has_no_count():

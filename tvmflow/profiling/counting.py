@@ -8,7 +8,6 @@ does not; a function such as ``exp`` is one operation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,27 +15,13 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call
-from tvm.ir.expr import TensorLoad
 
-from ..dot_products import NAME as DOT
 from ..texture.scope import is_half, is_texture
+from .operations import UncountableError, loads_in, operations
 from .touched import Touched, share_of
 
-#: Products and sums of one ``wmma`` instruction, of blocks of 16×16×16.
-_MMA_FLOPS = 2 * 16**3
-_ARITHMETIC = (
-    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod),
-    *(tirx.Min, tirx.Max),
-)
 #: What may access an element more than once in one run of a block.
 _REPEATING = (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate)
-#: Calls that compute nothing.
-_FREE = {"tirx.reinterpret", "prim.likely", "tirx.assume", "tirx.vectorlow", "tirx.vectorhigh"}
-
-
-class _UncountableError(Exception):
-    """How often something runs depends on data, or on code that is elsewhere."""
 
 
 @dataclass
@@ -80,19 +65,33 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Count] | Non
         ``None`` where a loop's length depends on data, or a library is called.
     """
     body = function.body
-    if isinstance(body, s_tir.SBlockRealize) and not body.block.iter_vars:
-        body = body.block.body
-    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    pieces = [[nest] for nest in nests] if on_gpu else [nests]
+    pieces = [[nest] for nest in _nests(body)] if on_gpu else [[body]]
     try:
         counters = [_counted(piece) for piece in pieces]
-    except _UncountableError:
+    except UncountableError:
         return None
     parameters = {p for p in function.params if tirx.is_buffer_var(p)}
     used = Counter(b for c in counters for b in {*c.read, *c.written})
     # Memory that one kernel alone uses is its own, in registers or in a cache.
     outside = {b for b, kernels in used.items() if b in parameters or kernels > 1}
     return [c.result(outside) for c in counters]
+
+
+def _nests(node: Any) -> list[Any]:
+    """Nests of loops, each of which is a kernel."""
+    if isinstance(node, tirx.SeqStmt):
+        return [nest for part in node.seq for nest in _nests(part)]
+    if isinstance(node, s_tir.SBlockRealize) and _is_around(node.block):
+        return _nests(node.block.body)
+    if isinstance(node, tirx.AttrStmt) and node.attr_key != "thread_extent":
+        return _nests(node.body)
+    return [node]
+
+
+def _is_around(block: Any) -> bool:
+    """Whether it only holds others, or statements of which it says nothing."""
+    named = block.reads or block.writes
+    return not block.iter_vars and (not named or _has(block.body, s_tir.SBlock))
 
 
 def _counted(statements: list[Any]) -> _Counter:
@@ -137,7 +136,7 @@ class _Counter:
             if node.else_case is not None:
                 self.visit(node.else_case, times - held, in_block)
         elif isinstance(node, tirx.While):
-            raise _UncountableError
+            raise UncountableError
         elif isinstance(node, tirx.BufferStore):
             self._leaf(node, times, in_block)
         elif isinstance(node, (tirx.Evaluate, tirx.Bind)):
@@ -150,8 +149,8 @@ class _Counter:
 
     def _block(self, node: Any, times: int, in_block: bool) -> None:
         block = node.block
-        if not block.iter_vars and _has(block.body, s_tir.SBlock):
-            # Around others: what loops are cut into where a condition changes, for example.
+        if _is_around(block):
+            # What loops are cut into where a condition changes, for example.
             self.visit(block.body, times, in_block)
             return
         axes: dict[Any, range] = {}
@@ -178,7 +177,7 @@ class _Counter:
             return
         # A function that came scheduled, without blocks: all that it names may be touched.
         self._whole(self.written, store.buffer, times)
-        for load in _all_loads(store):
+        for load in loads_in(store):
             self._whole(self.read, load.source, times)
 
     def _whole(self, tensors: dict[Any, Touched], buffer: Any, times: int) -> None:
@@ -202,68 +201,9 @@ class _Interval:
     extent: int
 
 
-def operations(expr: Any) -> Counter[str]:
-    """Operations on elements in an expression, by kind."""
-    found: Counter[str] = Counter()
-    if isinstance(expr, _ARITHMETIC):
-        found = operations(expr.a) + operations(expr.b)
-        if _is_of_elements(expr):
-            found[_kind(expr)] += _lanes(expr)
-    elif isinstance(expr, (tirx.Cast, tirx.Broadcast)):
-        found = operations(expr.value)
-    elif isinstance(expr, tirx.Select):
-        found = operations(expr.true_value) | operations(expr.false_value)
-    elif isinstance(expr, tirx.Let):
-        found = operations(expr.value) + operations(expr.body)
-    elif isinstance(expr, Call):
-        found = _of_call(expr)
-    return found
-
-
-def _of_call(call: Any) -> Counter[str]:
-    name = getattr(call.op, "name", "")
-    if name == "prim.if_then_else":
-        return operations(call.args[1]) | operations(call.args[2])
-    if name == "tirx.tvm_call_packed":
-        raise _UncountableError
-    if name == "tirx.tvm_mma_sync":
-        return Counter({"fp16": _MMA_FLOPS})
-    found = sum((operations(argument) for argument in call.args), Counter())
-    if name == DOT:
-        found["int8"] += 8 * _lanes(call)
-    elif name not in _FREE and _dtype(call).startswith(("float", "bfloat")):
-        found[_kind(call)] += _lanes(call)
-    return found
-
-
-def _is_of_elements(expr: Any) -> bool:
-    return _dtype(expr).startswith(("float", "bfloat")) or any(True for _ in _all_loads(expr))
-
-
-def _kind(expr: Any) -> str:
-    dtype = _dtype(expr)
-    if dtype.startswith("float16"):
-        return "fp16"
-    return "fp32" if dtype.startswith(("float", "bfloat")) else "int8"
-
-
-def _dtype(expr: Any) -> str:
-    return str(getattr(expr.ty, "dtype", ""))
-
-
-def _lanes(expr: Any) -> int:
-    return int(expr.ty.dtype.lanes)
-
-
-def _all_loads(node: Any) -> Iterator[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, (TensorLoad, found.append))
-    return iter(found)
-
-
 def _loads(body: Any, region: Any) -> int:
     """Accesses of a tensor in one run of a block, at least 1."""
-    return max(1, sum(load.source.same_as(region.source) for load in _all_loads(body)))
+    return max(1, sum(load.source.same_as(region.source) for load in loads_in(body)))
 
 
 def _has(body: Any, *kinds: Any) -> bool:
@@ -290,7 +230,7 @@ def element_bytes(buffer: Any) -> int:
 
 def _extent(extent: Any) -> int:
     if not isinstance(extent, tirx.IntImm):
-        raise _UncountableError
+        raise UncountableError
     return int(extent)
 
 
