@@ -85,7 +85,7 @@ def profile(
     --------
     >>> profile = tvmflow.profile("mobilenet_v2.so")
     >>> max(profile.kernels, key=lambda kernel: kernel.median_us).nodes
-    ('features/0/Conv',)
+    ('head/Conv', 'head/Clip')
     """
     from .stored import tir_text
 
