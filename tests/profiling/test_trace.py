@@ -43,3 +43,14 @@ def begins(launches, steps):
 )
 def test_memory_changes_where_a_call_begins(launches, steps, expected):
     assert begins(launches, steps) == expected
+
+
+def test_times_are_microseconds():
+    profile = synthetic_profile(3)
+    found = trace(profile)
+    # Whatever else says a unit, some readers scale the times by.
+    assert set(found) == {"traceEvents"}
+    slices = [event for event in found["traceEvents"] if event["ph"] == "X" and event["pid"] == 2]
+    assert [(e["ts"], e["dur"]) for e in slices] == [
+        (kernel.start_us, kernel.median_us) for kernel in profile.kernels
+    ]
