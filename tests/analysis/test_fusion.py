@@ -108,6 +108,29 @@ def test_findings():
     assert "relu writes" in finding.sentence
 
 
+def test_the_parameter_that_reads_the_tensor():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(SHAPE, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            a = builder.emit_te(relu, x)
+            b = builder.emit_output(builder.call_te(topi.add, x, a))
+        builder.emit_func_output(b)
+    mod = builder.get()
+    (pair,) = fusion(mod)
+    assert pair.parameter == mod[pair.consumer].params[1].name
+
+
+def test_tensors_without_elements_cost_nothing():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((0, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(builder.call_te(relu, builder.emit_te(relu, x)))
+        builder.emit_func_output(y)
+    assert all(finding.share == 0 for finding in fusion_findings(builder.get()))
+
+
 def test_the_pipeline_leaves_nothing():
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),

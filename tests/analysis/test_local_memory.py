@@ -64,6 +64,20 @@ def two_views(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
             b[group * 64 + item] = tile[item] * view[63 - item]
 
 
+@T.prim_func(s_tir=True)
+def windows(a: T.Buffer((4096,), "float32"), b: T.Buffer((1024,), "float32")):
+    """Each item writes four elements, and reads these and twelve of its neighbours."""
+    for group in T.thread_binding(16, thread="blockIdx.x"):
+        tile = T.alloc_buffer((64 * 4 + 12,), scope="shared")
+        for item in T.thread_binding(64, thread="threadIdx.x"):
+            for k in T.serial(4):
+                tile[item * 4 + k] = a[group * 256 + item * 4 + k]
+            T.tvm_storage_sync("shared")
+            b[group * 64 + item] = 0.0
+            for k in T.serial(16):
+                b[group * 64 + item] = b[group * 64 + item] + tile[item * 4 + k]
+
+
 def halves(lanes):
     """Each item reads neighbours of 16 bits, as one vector."""
 
@@ -144,6 +158,8 @@ def test_reuse():
     assert (tile.bytes, tile.reuse, tile.is_private) == ((32 * 33 - 1) * 4, 1.0, False)
     (tile,) = local_memory(alone, NVIDIA)
     assert (tile.reuse, tile.is_private) == (2.0, True)
+    (tile,) = local_memory(windows, NVIDIA)
+    assert (tile.reuse, tile.is_private) == (4.0, False)
     (tile,) = local_memory(two_views, NVIDIA)
     assert (tile.reads, tile.is_private) == (8192, False)
 

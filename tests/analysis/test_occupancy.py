@@ -133,8 +133,31 @@ def test_findings():
     (finding,) = found(copied(33))
     assert "52%" in finding.sentence
     assert finding.access == "64 work-groups of 33"
+    # Two waves of each group read and write, with 31 lanes of 64 idle.
+    assert finding.cost == {"cycles": 64 * 2 * 2 * 31 / 64}
     assert found(copied(256)) == []
     assert occupancy(copied(1), resolve("opencl", "cpu")) == []
+
+
+@T.prim_func(s_tir=True)
+def twice(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+    """Two kernels, which have the same buffers."""
+    b = T.alloc_buffer((4096,))
+    for group in T.thread_binding(512, thread="blockIdx.x"):
+        for item in T.thread_binding(8, thread="threadIdx.x"):
+            b[group * 8 + item] = a[group * 8 + item]
+    for group in T.thread_binding(256, thread="blockIdx.x"):
+        for item in T.thread_binding(16, thread="threadIdx.x"):
+            c[group * 16 + item] = b[group * 16 + item] + a[group * 16 + item]
+
+
+def test_findings_name_the_launch():
+    lines = twice.script().splitlines()
+    found = [f for f in findings(twice, NVIDIA) if f.kind == "occupancy"]
+    for size in (8, 16):
+        named = {lines[f.line - 1] for f in found if f"of {size}" in f.access}
+        assert len(named) == 1
+        assert f'in T.thread_binding({size}, thread="threadIdx.x")' in named.pop()
 
 
 def test_order():

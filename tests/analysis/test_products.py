@@ -129,7 +129,7 @@ def test_findings():
 
     (finding,) = found(matmul("int8", turned=False))
     assert (finding.kind, finding.share) == ("dot-product", 0.75)
-    assert finding.cost == {"cycles": 0.75 * 32**3}
+    assert finding.cost == {"cycles": 0.75 * 32**3 / 64}
     assert "side by side" in finding.sentence
     text = matmul("int8", turned=False).script().splitlines()
     assert "c[" in text[finding.line - 1]

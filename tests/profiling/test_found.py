@@ -12,6 +12,7 @@ import tvmflow.analysis
 from tvmflow.analysis import Fusion
 from tvmflow.profiling import record
 from tvmflow.profiling.found import found_in, fusion_in
+from tvmflow.profiling.stored import tir_text
 from tvmflow.schedules.lab.choice import scheduled
 from tvmflow.target import resolve
 
@@ -100,19 +101,24 @@ def test_fusion_that_is_left_is_worth_the_traffic_of_its_reader():
     other = replace(reader, name=f"{reader.name}_1")
     writer = PROFILE.kernels[0].function
     # Two of its launches read such a tensor, a third one reads another.
-    pairs = [Fusion(name, writer, reader.function, 4000, 90_000, "") for name in ("a", "b")]
+    function = scheduled("matmul", "naive", size=32, target="opencl", device="adreno")
+    functions = {reader.function: function}
+    pairs = [Fusion(name, writer, reader.function, 4000, 90_000, "", "a") for name in ("a", "b")]
     entries = [dataclasses.asdict(pair) for pair in pairs]
-    found = fusion_in(entries, [PROFILE.kernels[0], *[reader, other] * 3])
+    found = fusion_in(entries, [PROFILE.kernels[0], *[reader, other] * 3], functions)
     assert [finding.access for finding in found] == ["a", "b"]
     for finding in found:
-        assert (finding.kind, finding.kernel, finding.line) == ("fusion", reader.name, 0)
+        assert (finding.kind, finding.kernel) == ("fusion", reader.name)
+        assert " a[" in tir_text(function).splitlines()[finding.line - 1]
         assert finding.cost == {"bytes": 4000}
         assert finding.share == pytest.approx(4000 / (3 * 8000))
         assert f"{writer} writes" in finding.sentence
     # It cannot be worth more than the launch that reads it.
-    (large,) = fusion_in([dataclasses.asdict(replace(pairs[0], saved_bytes=16_000))], [reader] * 4)
-    assert large.share == 1 / 4
+    (large,) = fusion_in(
+        [dataclasses.asdict(replace(pairs[0], saved_bytes=16_000))], [reader] * 4, {}
+    )
+    assert (large.share, large.line) == (1 / 4, 0)
     # Without counts there is the share of the network's traffic.
-    (unknown,) = fusion_in(entries[:1], [replace(reader, bytes_read=None, bytes_written=None)])
+    (unknown,) = fusion_in(entries[:1], [replace(reader, bytes_read=None, bytes_written=None)], {})
     assert unknown.share == pytest.approx(4000 / 90_000)
-    assert fusion_in(entries, [PROFILE.kernels[0]]) == ()
+    assert fusion_in(entries, [PROFILE.kernels[0]], {}) == ()

@@ -92,7 +92,7 @@ def _finding(kernel: str, kind: str, number: int) -> Finding:
         kind=kind,
         access="lv<0>[n, c * 4 + lane, y, x]" if number % 2 else "",
         line=number % 30 + 1 if number % 3 else 0,
-        cost={("bytes", "cycles", "lanes")[number % 3]: 1000.0 * (number + 1)},
+        cost={("bytes", "cycles")[number % 2]: 1000.0 * (number + 1)},
         share=(number % 10) / 10,
         sentence=f"Adjacent work-items are {number} elements apart & each moves a line.",
         remedy="Bind the innermost axis to the work-items.",

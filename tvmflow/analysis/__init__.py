@@ -13,7 +13,7 @@ from .deadline import OutOfTimeError
 from .divergence import Divergence, divergence
 from .fusion import Fusion, fusion, fusion_findings
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
-from .lowered import Kernel, code_for_cpu, kernels_of
+from .lowered import Kernel, code_for_cpu, functions_of, kernels_of
 from .occupancy import Occupancy, occupancy
 from .parallelism import LoopNest, loop_nests
 from .products import Product, products
@@ -48,6 +48,7 @@ __all__ = [
     "code_for_cpu",
     "divergence",
     "findings",
+    "functions_of",
     "fusion",
     "fusion_findings",
     "kernels_of",

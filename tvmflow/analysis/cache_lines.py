@@ -16,7 +16,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import tirx
 
 from ..profiling.record import Finding
@@ -27,6 +26,7 @@ from .hardware import CORE, hardware_of
 from .loops import axes_of, name_of, stride
 from .lowered import Kernel, code_for_cpu
 from .sites import Site, buffer_bytes
+from .spans import Touched, touched_by
 
 #: Less than this share of the lines is used: a finding.  Short rows of neighbours that begin
 #: within a line touch one more than they fill.
@@ -101,23 +101,14 @@ def cache_lines(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Li
     return found
 
 
-@dataclass(frozen=True)
-class _Touched:
-    """What a window accesses of a buffer."""
-
-    lines: int
-    bytes: int
-    pages: int
-
-
 class _Window:
     """Iterations of the inner loops of a nest whose lines the first cache holds."""
 
     def __init__(self, kernel: Kernel, sites: Sequence[Site], line_bytes: int):
         self.line_bytes = line_bytes
-        self.groups: dict[tuple[str, bool], list[Site]] = {}
+        self.groups: dict[tuple[Any, bool], list[Site]] = {}
         for site in sites:
-            self.groups.setdefault((str(site.buffer.name), site.is_store), []).append(site)
+            self.groups.setdefault((site.buffer, site.is_store), []).append(site)
         used = frozenset().union(*(s.variables | s.place.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
@@ -125,7 +116,7 @@ class _Window:
         self.counts = {var: 1 for var, _ in self.axes}
         self._grow()
 
-    def touched(self, draw: int) -> dict[tuple[str, bool], _Touched]:
+    def touched(self, draw: int) -> dict[tuple[Any, bool], Touched]:
         """What one window accesses: the middle one, or one that is drawn."""
         random = np.random.default_rng(draw)
         inner = [(var, self.counts[var]) for var, _ in self.axes if self.counts[var] > 1]
@@ -149,7 +140,7 @@ class _Window:
             number *= extent / count
         return number
 
-    def _of(self, sites: Sequence[Site], values: Mapping[Any, Array], points: int) -> _Touched:
+    def _of(self, sites: Sequence[Site], values: Mapping[Any, Array], points: int) -> Touched:
         starts: list[Array] = []
         ends: list[Array] = []
         for site in sites:
@@ -164,7 +155,7 @@ class _Window:
             size = site.element_bytes * (site.lanes if site.is_contiguous else 1)
             starts.append(place)
             ends.append(place + size)
-        return _count(np.concatenate(starts), np.concatenate(ends), self.line_bytes)
+        return touched_by(np.concatenate(starts), np.concatenate(ends), self.line_bytes)
 
     def _grow(self) -> None:
         """Take in loops from the innermost one outwards."""
@@ -188,27 +179,6 @@ class _Window:
         return lines <= CORE.lines
 
 
-def _count(starts: Array, ends: Array, line_bytes: int) -> _Touched:
-    """Lines, bytes and pages of some spans of memory, each once."""
-    if not starts.size:
-        return _Touched(0, 0, 0)
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    # What of each span none before it has.
-    begin = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
-    used = int(np.maximum(ends - begin, 0).sum())
-    return _Touched(
-        _spanned(starts, ends, line_bytes), used, _spanned(starts, ends, CORE.page_bytes)
-    )
-
-
-def _spanned(starts: Array, ends: NDArray[np.int64], size: int) -> int:
-    """Blocks of memory that ordered spans touch."""
-    first, last = starts // size, (ends - 1) // size
-    before = np.concatenate([first[:1] - 1, last[:-1]])
-    return int(np.maximum(last - np.maximum(before, first - 1), 0).sum())
-
-
 def _nest(kernel: Kernel, sites: Sequence[Site], line_bytes: int) -> list[LineUse]:
     try:
         window = _Window(kernel, sites, line_bytes)
@@ -228,7 +198,7 @@ def _nest(kernel: Kernel, sites: Sequence[Site], line_bytes: int) -> list[LineUs
         uses.append(
             LineUse(
                 kernel.name,
-                key[0],
+                first.name,
                 str(first),
                 kernel.line(first),
                 first.is_store,

@@ -109,7 +109,7 @@ def _access(kernel: Kernel, site: Site, target: TargetSpec) -> Access:
         least = asked / line
     return Access(
         kernel.name,
-        site.buffer.name,
+        site.name,
         str(site),
         kernel.line(site),
         site.is_store,

@@ -26,8 +26,12 @@ from ..texture.scope import CHANNELS, is_half, is_texture
 from .deadline import check_time
 from .evaluate import CALLS, is_whole
 from .sites import Branch, Place, Site
+from .transfers import NAMES as TRANSFERS
+from .transfers import transfers
 
 _CHOICE = "prim.if_then_else"
+#: More steps than any loop has whose bounds do not come from memory.
+_ENDLESS = (1 << 31) - 1
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
@@ -96,6 +100,7 @@ class Collector:
             self._statement(node.body, unknown)
 
     def _loop(self, node: tirx.For, place: Place) -> None:
+        self._expression(node.min, place)
         self._expression(node.extent, place)
         start, extent = self._substituted(node.min), self._substituted(node.extent)
         limits: tuple[Any, ...] = ()
@@ -106,6 +111,10 @@ class Collector:
             low = int(self._analyzer.const_int_bound(start).min_value)
             high = int(self._analyzer.const_int_bound(end).max_value)
             limits = (node.loop_var >= start, node.loop_var < end)
+        if high - low >= _ENDLESS:
+            # How often it runs depends on data: its body is counted once.
+            self._statement(node.body, replace(place, unknown=True))
+            return
         if low:
             # Loops count from 0 here, so that a variable is known by its extent.
             counter = tirx.Var(node.loop_var.name, node.loop_var.ty)
@@ -124,6 +133,11 @@ class Collector:
 
     def _choice(self, test: Any, then: Any, otherwise: Any, place: Place, visit: Any) -> None:
         self._expression(test, place)
+        if _is_vector(test):
+            # Both sides are computed.
+            visit(then, place)
+            visit(otherwise, place)
+            return
         condition = self._substituted(test)
         start = len(self.sites)
         visit(then, place.where(condition))
@@ -158,7 +172,7 @@ class Collector:
             self._expression(node.a, place)
             first = self._substituted(node.a)
             holds = first if isinstance(node, tirx.And) else tirx.Not(first)
-            self._expression(node.b, place.where(holds))
+            self._expression(node.b, place if _is_vector(node) else place.where(holds))
         else:
             for part in _parts(node):
                 self._expression(part, place)
@@ -177,6 +191,11 @@ class Collector:
             self._access(image_of(pointer), (column, row, layer), place, value)
         elif name in _EXTERN and str(call.args[0].value).startswith(HALF_PREFIX):
             self._half(call, place)
+        elif name in TRANSFERS:
+            for moved in transfers(call, self.launch):
+                where = place.where(*map(self._substituted, moved.conditions))
+                value = call if moved.is_store else None
+                self._access(moved.buffer, (moved.index,), where, value)
 
     def _half(self, call: Call, place: Place) -> None:
         """An access to a buffer of 16 bits (:mod:`..texture.half`)."""
@@ -196,9 +215,19 @@ class Collector:
         if is_texture(buffer.scope()):
             element, lanes = element * CHANNELS, 1
         places = tuple(self._substituted(index) for index in indices)
+        if lanes > 1 and not isinstance(places[0], tirx.Ramp):
+            # Merging tiles of shared memory adds where they begin.
+            places = (self._analyzer.simplify(places[0]),)
         memory = self._views.get(buffer, buffer)
         is_store, number = value is not None, self._statements
-        self.sites.append(Site(memory, places, is_store, lanes, element, place, number, value))
+        name = str(buffer.name)
+        self.sites.append(
+            Site(memory, name, places, is_store, lanes, element, place, number, value)
+        )
+
+
+def _is_vector(expr: Any) -> bool:
+    return bool(tvm_ffi.dtype(expr.ty.dtype).lanes > 1)
 
 
 def _parts(node: Any) -> list[Any]:

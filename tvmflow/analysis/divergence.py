@@ -107,6 +107,7 @@ def _divergence(kernel: Kernel, branch: Branch, wave: int) -> Divergence:
 def divergence_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """Conditions that let a considerable share of a kernel's lanes idle."""
     findings = []
+    wave = hardware_of(target).wave
     for kernel in kernels_of(function, target):
         found = divergence(kernel, target)
         useful = sum(executions(kernel, site.place).times for site in kernel.sites)
@@ -125,7 +126,8 @@ def divergence_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) ->
                     "divergence",
                     one.condition,
                     one.line,
-                    {"lanes": float(one.masked_lanes)},
+                    # A wave's access is a cycle.
+                    {"cycles": one.masked_lanes / wave},
                     share,
                     sentence,
                     "Let whole waves agree: choose by work-group or by a loop's variable, pad the "

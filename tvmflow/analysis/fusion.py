@@ -39,11 +39,13 @@ class Fusion:
     all_bytes: int
     #: Why these two are not one; empty if nothing is known that prevents it.
     prevented_by: str
+    #: The consumer's parameter that is this tensor.
+    parameter: str = ""
 
     @property
     def share(self) -> float:
         """Share of the network's traffic, from 0 to 1."""
-        return self.saved_bytes / self.all_bytes
+        return self.saved_bytes / max(1, self.all_bytes)
 
     def finding(self) -> Finding:
         """The pair as a finding of the function that reads the tensor."""
@@ -104,10 +106,11 @@ def fusion(mod: IRModule) -> list[Fusion]:
         if not (_is_map(function) or _is_map(reader)):
             continue
         # A function may read a tensor by several of its parameters.
-        places = (i for i, argument in enumerate(operands) if argument.same_as(var))
-        reasons = (_prevented(function, reader, reader.params[place]) for place in places)
-        why = next(filter(None, reasons), "")
-        pairs.append(Fusion(str(var.name), producer, name, 2 * _bytes(var), total, why))
+        places = [i for i, argument in enumerate(operands) if argument.same_as(var)]
+        reads = [reader.params[place] for place in places]
+        why = next(filter(None, (_prevented(function, reader, read) for read in reads)), "")
+        saved, parameter = 2 * _bytes(var), str(reads[0].name)
+        pairs.append(Fusion(str(var.name), producer, name, saved, total, why, parameter))
     return sorted(pairs, key=lambda pair: -pair.saved_bytes)
 
 

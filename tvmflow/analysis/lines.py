@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+#: An axis of work-groups or work-items: a loop, or a statement that launches.
+_BINDS = re.compile(r"\"(blockIdx|threadIdx)\.[xyz]\"")
 _DECLARES = ("T.reads", "T.writes", "T.match_buffer", "def ")
 
 
@@ -30,3 +32,9 @@ def line_of(text: str, buffer: str, *, is_store: bool) -> int:
         if found and (assigned or not is_store):
             return number
     return 0
+
+
+def binding_above(text: str, line: int) -> int:
+    """The nearest line above a line that binds an axis of a launch; 0 where there is none."""
+    lines = text.splitlines()
+    return next((n for n in range(line - 1, 0, -1) if _BINDS.search(lines[n - 1])), 0)

@@ -60,6 +60,7 @@ class LocalMemory:
     """A buffer in local memory, and what it is good for."""
 
     kernel: str
+    #: Its name, or names of all that share it in turn.
     buffer: str
     #: In the text of the scheduled function, where it is first written.
     line: int
@@ -139,23 +140,29 @@ def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
         count = instructions(kernel, site)
         moved[site.is_store] += count.times * (site.lanes if site.is_contiguous else 1)
         exact &= count.exact
-    written = {str(site) for site in sites if site.is_store}
-    read = {str(site) for site in sites if not site.is_store}
+    written = {_places(site) for site in sites if site.is_store}
+    read = {_places(site) for site in sites if not site.is_store}
     items = [
         var for tag, (var, extent) in kernel.launch.items() if "threadIdx" in tag if extent > 1
     ]
     own = all(all(_uses(site, item) for item in items) for site in sites if site.is_store)
     return LocalMemory(
         kernel.name,
-        str(buffer.name),
-        kernel.line(*(site for site in sites if site.is_store)),
+        ", ".join(dict.fromkeys(site.name for site in sites)) or str(buffer.name),
+        kernel.line(*sorted(sites, key=lambda site: not site.is_store)),
         buffer_bytes(buffer),
         moved[True],
         moved[False],
         moved[False] / max(1, moved[True]),
-        own and read <= written,
+        own and bool(read) and read <= written,
         exact,
     )
+
+
+def _places(site: Site) -> tuple[str, ...]:
+    """An index, and how far the loops go that it depends on: names may be of several loops."""
+    loops = (f"{v.name} {extent}" for v, extent in site.place.loops if v in site.variables)
+    return str(site), *loops
 
 
 def _uses(site: Site, var: Any) -> bool:
@@ -179,7 +186,7 @@ def _bank_access(kernel: Kernel, site: Site, hardware: Hardware) -> BankAccess:
         cycles = least = count.times / hardware.wave
     return BankAccess(
         kernel.name,
-        site.buffer.name,
+        site.name,
         str(site),
         kernel.line(site),
         site.is_store,

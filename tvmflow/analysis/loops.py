@@ -79,7 +79,10 @@ def stride(kernel: Kernel, site: Site, var: Any) -> int | None:
     values: dict[Any, Array] = {v: random.integers(0, n, (_DRAWS, 1)) for v, n in axes}
     values[var] = np.arange(min(dict(axes)[var], _STEPS))[None]
     try:
-        places = np.broadcast_to(evaluate(index, values), (_DRAWS, values[var].size))
+        places = evaluate(index, values)
+        if site.lanes > 1 and index is site.indices[0]:
+            places = places[..., 0]
+        places = np.broadcast_to(places, (_DRAWS, values[var].size))
     except UnknownError:
         return None
     steps = np.diff(places, axis=1)

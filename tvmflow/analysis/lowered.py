@@ -9,11 +9,13 @@ from typing import Any
 
 from tvm import IRModule, tirx
 
-from ..profiling.stored import tir_text
+from ..deploy.module import Module
+from ..errors import InputError
+from ..profiling.stored import tir_text, unpack_functions
 from ..standalone.kernels import split_kernels
 from ..target import TargetSpec
 from .collector import Collector
-from .lines import line_of
+from .lines import binding_above, line_of
 from .sites import Branch, Site
 
 _AXES = ("x", "y", "z")
@@ -91,13 +93,37 @@ class Kernel:
 
     def line(self, *sites: Site) -> int:
         """Line in the text of the first of some sites that has one, 0 if none has."""
-        return next(filter(None, (self._line(s.buffer.name, s.is_store) for s in sites)), 0)
+        return next(filter(None, (self._line(s.name, s.is_store) for s in sites)), 0)
+
+    @cached_property
+    def launch_line(self) -> int:
+        """Line in the text that binds the items which write its results, 0 if there is none."""
+        stores = (self.line(site) for site in self.sites if site.is_store)
+        return binding_above(self.text, max(stores, default=0))
 
     def _line(self, buffer: str, is_store: bool) -> int:
         key = "line", buffer, is_store
         if key not in self.memo:
             self.memo[key] = line_of(self.text, buffer, is_store=is_store)
         return int(self.memo[key])
+
+
+def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
+    """The scheduled primary functions that a module carries, by name.
+
+    Raises
+    ------
+    InputError
+        If it carries none, as standalone libraries and modules of older versions.
+    """
+    content = module.read_functions()
+    if content is None:
+        raise InputError(
+            f"{module.path} cannot be analysed: scheduled functions were expected in it, and it "
+            "carries none.",
+            remedy="Compile the network with this version, without --standalone.",
+        )
+    return unpack_functions(content)
 
 
 def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:
@@ -139,4 +165,5 @@ def _lowered(function: tirx.PrimFunc, target: TargetSpec) -> tuple[list[Kernel],
     hosts, devices = (
         [Kernel(each, code, function) for each, code in side.items()] for side in split
     )
-    return hosts, devices
+    # Those of tensors without elements are not launched.
+    return hosts, [kernel for kernel in devices if kernel.groups * kernel.group_size]

@@ -18,6 +18,7 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
+from .counting import wave_instructions
 from .hardware import hardware_of
 from .local_memory import local_bytes
 from .lowered import Kernel, kernels_of
@@ -108,6 +109,9 @@ def _occupancy(kernel: Kernel, target: TargetSpec) -> Occupancy:
     )
 
 
+#: Share of a multiprocessor that is not used, a sentence, and a remedy.
+_Loss = tuple[float, str, str]
+
 _REMEDY = {
     "waves": "Choose a group size whose waves divide those of a multiprocessor.",
     "groups": "Let work-groups have more items.",
@@ -119,54 +123,61 @@ _REMEDY = {
 def occupancy_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """Kernels that leave much of a multiprocessor empty."""
     return [
-        finding
-        for found in occupancy(function, target)
-        for finding in (_waves(found), _lanes(found), _groups(found))
-        if finding is not None
+        _finding(kernel, found, *loss, hardware_of(target).wave)
+        for kernel in kernels_of(function, target)
+        for found in occupancy(kernel, target)
+        for loss in (_waves(found), _lanes(found), _groups(found))
+        if loss is not None
     ]
 
 
-def _finding(found: Occupancy, unused: float, sentence: str, remedy: str) -> Finding:
-    # Idle lanes of the waves that the kernel needs, or could have.
-    idle = unused * found.groups * found.group_size
-    launch = f"{found.groups} work-groups of {found.group_size}"
-    return Finding(found.kernel, "occupancy", launch, 0, {"lanes": idle}, unused, sentence, remedy)
+def _finding(
+    kernel: Kernel, found: Occupancy, unused: float, sentence: str, remedy: str, wave: int
+) -> Finding:
+    return Finding(
+        found.kernel,
+        "occupancy",
+        f"{found.groups} work-groups of {found.group_size}",
+        kernel.launch_line,
+        # What waves take that nothing hides, or lanes and multiprocessors that do not work.
+        {"cycles": unused * wave_instructions(kernel, wave)},
+        unused,
+        sentence,
+        remedy,
+    )
 
 
 def _count(found: Occupancy) -> str:
     return f"{found.waves_per_group} wave{'s' * (found.waves_per_group > 1)}"
 
 
-def _waves(found: Occupancy) -> Finding | None:
+def _waves(found: Occupancy) -> _Loss | None:
     if found.occupancy >= _GOOD:
         return None
-    return _finding(
-        found,
-        # Half of the waves hide what memory takes.
-        1 - found.occupancy / _GOOD,
+    limit = f"{found.limit} limit{'' if found.limit.endswith('s') else 's'} it"
+    sentence = (
         f"A multiprocessor holds {found.resident_groups} groups of {_count(found)} "
-        f"at a time, {found.occupancy:.0%} of its waves; {found.limit} limits it.",
-        _REMEDY[found.limit],
+        f"at a time, {found.occupancy:.0%} of its waves; {limit}."
     )
+    # Half of the waves hide what memory takes.
+    return 1 - found.occupancy / _GOOD, sentence, _REMEDY[found.limit]
 
 
-def _lanes(found: Occupancy) -> Finding | None:
+def _lanes(found: Occupancy) -> _Loss | None:
     if found.lanes >= _FULL:
         return None
-    return _finding(
-        found,
-        1 - found.lanes,
+    sentence = (
         f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of "
-        f"{_count(found)}.",
-        "Choose a group size that is a multiple of the device's wave.",
+        f"{_count(found)}."
     )
+    remedy = "Choose a group size that is a multiple of the device's wave."
+    return 1 - found.lanes, sentence, remedy
 
 
-def _groups(found: Occupancy) -> Finding | None:
+def _groups(found: Occupancy) -> _Loss | None:
     if found.busy is None or found.busy == 1:
         return None
-    return _finding(
-        found,
+    return (
         1 - found.busy,
         f"{found.groups} groups leave {1 - found.busy:.0%} of the multiprocessors without work.",
         "Let an item compute less, or split a reduction over groups.",

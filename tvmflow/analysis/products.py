@@ -24,6 +24,7 @@ from ..dot_products import NAME as DOT
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .evaluate import variables
+from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 
 #: Pairs of bytes that a dot product multiplies.
@@ -74,7 +75,7 @@ def products(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Produ
     """
     found = []
     for kernel in kernels_of(function, target):
-        names = {str(site.buffer.name) for site in kernel.sites}
+        names = {site.name for site in kernel.sites}
         blocks: list[Any] = []
         tvm_ffi.structural_walk(kernel.source.body, (s_tir.SBlock, blocks.append))
         for block in blocks:
@@ -99,6 +100,7 @@ def _product(kernel: Kernel, block: Any, target: TargetSpec) -> Product | None:
     columns = prod(n for var, n in extents.items() if var in of[1] - of[0])
     depth = prod(extents[var] for var in reduced)
     pairs = _PAIRS if is_dot else 1
+    total = str(store.buffer.name)
     dtypes = (str(first.source.dtype), str(second.source.dtype))
     side_by_side = any(all(_steps_by_one(load, var) for load in (first, second)) for var in reduced)
     whole = any(
@@ -108,9 +110,10 @@ def _product(kernel: Kernel, block: Any, target: TargetSpec) -> Product | None:
     unit = "dot-product" if is_dot else "arithmetic"
     return Product(
         kernel.name,
-        f"{store.buffer.name} += {first.source.name} * {second.source.name}",
+        f"{total} += {first.source.name} * {second.source.name}",
         kernel.line(
-            *(s for s in kernel.sites if s.is_store and s.buffer.name == store.buffer.name)
+            # The first write may be its beginning.
+            *sorted((s for s in kernel.sites if s.name == total), key=lambda site: site.is_store)
         ),
         dtypes,
         prod(extents.values()) * pairs,
@@ -121,13 +124,6 @@ def _product(kernel: Kernel, block: Any, target: TargetSpec) -> Product | None:
         () if is_dot else _no_dot(dtypes, side_by_side, whole),
         _no_tensor(dtypes, rows, columns, depth * pairs, target),
     )
-
-
-def _line(kernel: Kernel, store: tirx.BufferStore) -> int:
-    sums = (
-        site for site in kernel.sites if site.is_store and site.buffer.name == store.buffer.name
-    )
-    return kernel.line(*sums)
 
 
 def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | None:
@@ -208,6 +204,7 @@ def _both(dtypes: Sequence[str]) -> str:
 def product_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """Products that a faster unit could compute, or would but for one reason."""
     findings = []
+    wave = hardware_of(target).wave
     for product in products(function, target):
         if product.unit == "arithmetic" and all(d in ("int8", "uint8") for d in product.dtypes):
             findings.append(
@@ -215,6 +212,7 @@ def product_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> li
                     product,
                     "dot-product",
                     product.no_dot_product,
+                    wave,
                     _PAIRS,
                     "Pack four numbers of the summed axis into 32 bits, padded with zeros "
                     "(tvmflow.dot_products.dot).",
@@ -227,6 +225,7 @@ def product_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> li
                     product,
                     "tensor-core",
                     product.no_tensor_core,
+                    wave,
                     _TENSOR_SPEED,
                     "Store tensors with --dtype fp16 and use tiles of at least 16 x 16 x 16, "
                     "padded where they are smaller.",
@@ -236,7 +235,7 @@ def product_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> li
 
 
 def _finding(
-    product: Product, kind: str, reasons: Sequence[str], speed: int, remedy: str
+    product: Product, kind: str, reasons: Sequence[str], wave: int, speed: int, remedy: str
 ) -> Finding:
     name = {"dot-product": "Dot products", "tensor-core": "Tensor cores"}[kind]
     why = f" do not, as {' and '.join(reasons)}." if reasons else " could."
@@ -245,8 +244,8 @@ def _finding(
         kind,
         product.text,
         product.line,
-        # A multiply-add is a cycle of a lane.
-        {"cycles": product.multiply_adds * (1 - 1 / speed)},
+        # A wave's multiply-adds are a cycle.
+        {"cycles": product.multiply_adds / wave * (1 - 1 / speed)},
         1 - 1 / speed,
         f"{product.multiply_adds:,} multiply-adds are computed by {product.unit}. {name}{why}",
         remedy,

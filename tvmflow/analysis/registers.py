@@ -24,13 +24,15 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
-from .hardware import hardware_of
+from .hardware import Hardware, hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
 
 #: Loops of up to as many steps are unrolled by drivers, even if the code does not say so.
 _UNROLLED = 16
 _WORD = 4
+#: Scope of sums of tensor cores.
+_SUMS = "wmma.accumulator"
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def registers(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Regi
     list of RegisterUse
         One for each kernel.
     """
-    limit = hardware_of(target).registers_each
-    return [_use(kernel, limit) for kernel in kernels_of(function, target)]
+    hardware = hardware_of(target)
+    return [_use(kernel, hardware) for kernel in kernels_of(function, target)]
 
 
 def reported_registers(source: str, arch: str) -> dict[str, Reported]:
@@ -112,21 +114,26 @@ def reported_registers(source: str, arch: str) -> dict[str, Reported]:
     return found
 
 
-def _use(kernel: Kernel, limit: int) -> RegisterUse:
-    private = [buffer for buffer in kernel.allocated if str(buffer.scope()) == "local"]
+def _use(kernel: Kernel, hardware: Hardware) -> RegisterUse:
+    limit, wave = hardware.registers_each, hardware.wave
+    private = [buffer for buffer in kernel.allocated if str(buffer.scope()) in ("local", _SUMS)]
     items = {var for var, _ in kernel.launch.values()}
     array_bytes = memory_bytes = 0
     indexed = []
     for buffer in private:
         dtype = tvm_ffi.dtype(buffer.dtype)
         size = prod(int(n) for n in buffer.shape) * dtype.lanes * dtype.bits // 8
+        if str(buffer.scope()) == _SUMS:
+            # A tile of tensor cores is spread over the items of a wave.
+            array_bytes += size // wave
+            continue
         sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
         if _has_address(sites, items):
             indexed.append(str(buffer.name))
             memory_bytes += size
         elif buffer in kernel.sums or len({site.place.loops for site in sites}) > 1:
             array_bytes += size
-    tensors = {str(s.buffer.name) for s in kernel.sites if s.scope.startswith("global")}
+    tensors = {s.name for s in kernel.sites if s.scope.startswith("global")}
     loops = max((len(site.place.loops) for site in kernel.sites), default=0)
     axes = sum(extent > 1 for _, extent in kernel.launch.values())
     widest = max((site.lanes * site.element_bytes for site in kernel.sites), default=0)
@@ -162,7 +169,7 @@ def register_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> l
         # On a CPU the first cache has them; sums in memory are found by :mod:`.accumulators`.
         if use.indexed and not target.device.is_cpu:
             names = ", ".join(use.indexed)
-            sites = [s for s in kernel.sites if str(s.buffer.name) in use.indexed]
+            sites = [s for s in kernel.sites if s.name in use.indexed]
             findings.append(
                 Finding(
                     kernel.name,

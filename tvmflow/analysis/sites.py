@@ -41,7 +41,10 @@ class Place:
 class Site:
     """An access to memory in the code of a kernel."""
 
+    #: Memory, however the code names it.
     buffer: Any
+    #: Its name there: several tensors may share memory.
+    name: str
     #: One index into flat memory, or column, row and layer of an image.
     indices: tuple[Any, ...]
     is_store: bool
@@ -78,7 +81,7 @@ class Site:
 
     def __str__(self) -> str:
         text = ", ".join(tirx_text(index) for index in self.indices)
-        return f"{self.buffer.name}[{text}]"
+        return f"{self.name}[{text}]"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
-from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
+from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all, numbered
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
@@ -81,10 +81,10 @@ def texture_locality(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> li
     """
     found = []
     for kernel in kernels_of(function, target):
-        images: dict[tuple[str, bool], list[Site]] = {}
+        images: dict[tuple[Any, bool], list[Site]] = {}
         for site in kernel.sites:
             if site.is_image:
-                images.setdefault((str(site.buffer.name), site.is_store), []).append(site)
+                images.setdefault((site.buffer, site.is_store), []).append(site)
         found += [_use(kernel, sites, target) for sites in images.values()]
     return found
 
@@ -125,7 +125,7 @@ def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUs
     needed = [ceil(count / (width * height)) for count in different]
     return TextureUse(
         kernel.name,
-        str(first.buffer.name),
+        first.name,
         str(first),
         kernel.line(*sites),
         first.is_store,
@@ -177,9 +177,7 @@ def _texels_of(
     axes = [axis for axis in (*items, *site.place.loops) if axis[0] in needed]
     points = prod(extent for _, extent in axes)
     again = prod(extent for var, extent in (*items, *site.place.loops) if var not in needed)
-    numbers = np.arange(points)
-    if points > LIMIT:
-        numbers = np.random.default_rng(0).integers(0, points, LIMIT)
+    numbers = numbered(points, LIMIT)
     shape = count, len(numbers)
     values = {**groups, **digits(numbers, axes)}
     try:

@@ -12,6 +12,7 @@ they would change, and seldom where neighbours are far apart::
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,16 +115,18 @@ def _obstacle(kernel: Kernel, statement: Statement, var: Any, extent: int) -> st
         step = stride(kernel, site, var)
         if step not in (0, 1):
             far = f"{step:,} elements" if step else "no fixed distance"
-            return f"iterations of the innermost loop {name} access {site.buffer.name} {far} apart"
+            return f"iterations of the innermost loop {name} access {site.name} {far} apart"
     return ""
 
 
 def lanes_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
     """Statements that use few lanes of a vector."""
     found = vector_lanes(function, target)
+    totals: Counter[str] = Counter()
+    for one in found:
+        totals[one.kernel] += one.executions
     findings = []
     for one in found:
-        total = sum(other.executions for other in found if other.kernel == one.kernel)
         saved = one.executions * (1 - one.lanes / one.possible)
         if one.by_compiler or not saved:
             continue
@@ -136,7 +139,7 @@ def lanes_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list
                 one.line,
                 # A step of a statement is a cycle, about.
                 {"cycles": float(saved)},
-                saved / total,
+                saved / totals[one.kernel],
                 f"{buffer} is computed {one.lanes} number{'s' * (one.lanes > 1)} at a time, "
                 f"{one.executions:,} times, in vectors of {one.possible}: {one.obstacle}.",
                 _remedy(one, buffer),

@@ -84,7 +84,7 @@ def _key(site: Site) -> tuple[Any, ...]:
     conditions = tuple(str(condition) for condition in site.place.conditions)
     loops = tuple(id(var) for var, _ in site.place.loops)
     kind = site.is_store, site.lanes, site.is_contiguous
-    return site.buffer.name, kind, loops, conditions
+    return site.buffer, kind, loops, conditions
 
 
 def _width(kernel: Kernel, sites: Sequence[Site], widest: int) -> VectorWidth:
@@ -103,7 +103,7 @@ def _width(kernel: Kernel, sites: Sequence[Site], widest: int) -> VectorWidth:
             factor, neighbours = usable, name
     return VectorWidth(
         kernel.name,
-        str(first.buffer.name),
+        first.name,
         str(first),
         kernel.line(first),
         first.is_store,
@@ -171,11 +171,11 @@ def vector_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> lis
     return [
         finding
         for kernel in kernels_of(function, target)
-        for finding in _narrow(kernel, vector_width(kernel, target))
+        for finding in _narrow(kernel, vector_width(kernel, target), hardware_of(target).wave)
     ]
 
 
-def _narrow(kernel: Kernel, widths: Sequence[VectorWidth]) -> list[Finding]:
+def _narrow(kernel: Kernel, widths: Sequence[VectorWidth], wave: int) -> list[Finding]:
     findings = []
     # Accesses to private memory stand for arithmetic.
     total = sum(instructions(kernel, site).times for site in kernel.sites)
@@ -190,8 +190,8 @@ def _narrow(kernel: Kernel, widths: Sequence[VectorWidth]) -> list[Finding]:
                 "vector-width",
                 width.text,
                 width.line,
-                # Each instruction occupies the lane for a cycle at least.
-                {"cycles": float(saved)},
+                # An instruction occupies its wave for a cycle at least.
+                {"cycles": saved / wave},
                 saved / total,
                 f"{width.buffer} is {verb} {width.bytes} bytes at a time; "
                 f"{width.possible_bytes} bytes lie side by side: {width.instructions:,} "

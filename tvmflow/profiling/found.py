@@ -63,7 +63,9 @@ def found_in(
     return tuple(found)
 
 
-def fusion_in(left: Iterable[Mapping[str, Any]], kernels: Sequence[Kernel]) -> tuple[Finding, ...]:
+def fusion_in(
+    left: Iterable[Mapping[str, Any]], kernels: Sequence[Kernel], functions: Mapping[str, Any]
+) -> tuple[Finding, ...]:
     """Fusion that is left in a module's graph, as findings of the kernels that read the tensors.
 
     Parameters
@@ -72,8 +74,12 @@ def fusion_in(left: Iterable[Mapping[str, Any]], kernels: Sequence[Kernel]) -> t
         As from :func:`~.stored.fusion_left`.
     kernels
         With their counts.
+    functions
+        Scheduled primary functions by name.
     """
     from ..analysis.fusion import Fusion
+    from ..analysis.lines import line_of
+    from .stored import tir_text
 
     found = []
     for pair in (Fusion(**entry) for entry in left):
@@ -84,5 +90,7 @@ def fusion_in(left: Iterable[Mapping[str, Any]], kernels: Sequence[Kernel]) -> t
         launches = [kernel for kernel in calls if kernel.name == calls[0].name]
         moved = sum((k.bytes_read or 0) + (k.bytes_written or 0) for k in launches)
         share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share
-        found.append(replace(pair.finding(), kernel=calls[0].name, share=share))
+        text = tir_text(functions[pair.consumer]) if pair.consumer in functions else ""
+        line = line_of(text, pair.parameter, is_store=False) if pair.parameter else 0
+        found.append(replace(pair.finding(), kernel=calls[0].name, share=share, line=line))
     return tuple(found)

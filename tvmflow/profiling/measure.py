@@ -130,7 +130,7 @@ def profile(
         notes.append("Kernels were not analysed: findings were not asked for.")
     elif functions:
         target = resolve(module.target, str(meta["device"]))
-        found = fusion_in(meta.get("fusion_left", ()), kernels)
+        found = fusion_in(meta.get("fusion_left", ()), kernels, functions)
         found += found_in(functions, kernels, target, notes)
     made = Profile(
         module=ModuleFacts(

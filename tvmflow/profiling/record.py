@@ -165,9 +165,9 @@ class Finding:
     access: str
     #: Line in the text of the scheduled primary function, from 1; 0 where there is none.
     line: int
-    #: What it costs in one run of the kernel, by unit: ``bytes``, ``cycles`` or ``lanes``.
+    #: What it costs in one run of the kernel, by unit: ``bytes``, or ``cycles`` of waves or cores.
     cost: Mapping[str, float]
-    #: Of the kernel's traffic, cycles or lanes, from 0 to 1.
+    #: Of the kernel's traffic or cycles, from 0 to 1.
     share: float
     #: What is the case, with numbers.
     sentence: str
