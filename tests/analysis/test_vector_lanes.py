@@ -6,7 +6,7 @@ import platform
 import re
 
 import pytest
-from loops_for_cpus import LLVM, found, lab, product
+from loops_for_cpus import LLVM, found, kinds, lab, product
 from tvm.script import tirx as T
 
 from tvmflow.analysis import vector_lanes
@@ -42,6 +42,23 @@ def few(a: T.Buffer((4096, 3), "float32"), b: T.Buffer((3, 4096), "float32")):
         b[j, i] = a[i, j]
 
 
+def short_vectors(apart):
+    """Vectors of 8 numbers, which are read every ``apart`` numbers."""
+
+    @T.prim_func(s_tir=True)
+    def short(a: T.Buffer((512 * apart,), "float32"), b: T.Buffer((4096,), "float32")):
+        for i in T.serial(512):
+            for lane in T.vectorized(8):
+                b[i * 8 + lane] = a[i * apart + lane] + T.float32(1)
+
+    return short
+
+
+@T.prim_func(s_tir=True)
+def once(a: T.Buffer((1,), "float32"), b: T.Buffer((1,), "float32")):
+    b[0] = a[0] + T.float32(1)
+
+
 def only(function):
     (lanes,) = vector_lanes(function, LLVM)
     return lanes
@@ -61,6 +78,8 @@ def test_compilers_make_vectors_of_neighbours():
         (product("ijk"), "all iterations of the innermost loop k add to one number", "j"),
         (turned, "iterations of the innermost loop j access a 64 elements apart", "j"),
         (few, "the innermost loop j has only 3 iterations", "i"),
+        (short_vectors(8), "compilers leave vectors in the code as long as they are", "i"),
+        (short_vectors(16), "iterations of the innermost loop i access a 16 elements apart", "i"),
     ],
 )
 def test_obstacles(function, obstacle, neighbours):
@@ -81,6 +100,17 @@ def test_findings():
     assert finding.remedy.startswith("Split j, whose iterations write neighbours, by 16")
     for function in (product("ikj"), added, counted, lab("packed")):
         assert found(function, "vector-width") is None
+
+
+def test_short_vectors():
+    finding = found(short_vectors(8), "vector-width")
+    assert finding.share == 0.5
+    assert "b is computed 8 numbers at a time, 512 times, in vectors of 16" in finding.sentence
+    assert finding.remedy.startswith("Iterations of i write neighbours: make vectors of 16")
+
+
+def test_what_runs_once_is_not_worth_a_word():
+    assert kinds(once) == set()
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86's assembly")

@@ -229,7 +229,8 @@ def line_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[
         pages = sum(use.pages for use in uses)
         stores = (site for site in kernel.sites if site.is_store)
         steps = sum(executions(kernel, store.place).times for store in stores)
-        for use in uses:
+        # What no loop goes through is one access.
+        for use in (use for use in uses if use.loop):
             if use.efficiency < (_SHORT if use.is_run else _GOOD):
                 findings.append(_line_finding(use, lines, hardware_of(target).line_bytes))
             elif use.window_pages > CORE.pages and use.times > _AGAIN and 2 * use.pages > pages:

@@ -86,7 +86,8 @@ def _lanes(kernel: Kernel, statement: Statement, width: int) -> VectorLanes:
     if axes:
         var, extent = axes[-1]
         loop, obstacle = name_of(var), _obstacle(kernel, statement, var, extent)
-    neighbours = next((name_of(v) for v, _ in reversed(axes) if stride(kernel, store, v) == 1), "")
+    runs = (name_of(v) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
+    neighbours = next(runs, "")
     return VectorLanes(
         kernel.name,
         str(store),
@@ -113,10 +114,10 @@ def _obstacle(kernel: Kernel, statement: Statement, var: Any, extent: int) -> st
         return f"all iterations of the innermost loop {name} add to one number"
     for site in (store, *statement.loads):
         step = stride(kernel, site, var)
-        if step not in (0, 1):
-            far = f"{step:,} elements" if step else "no fixed distance"
-            return f"iterations of the innermost loop {name} access {site.name} {far} apart"
-    return ""
+        if step not in (0, site.lanes):
+            far = "at no fixed distance" if step is None else f"{step:,} elements apart"
+            return f"iterations of the innermost loop {name} access {site.name} {far}"
+    return "compilers leave vectors in the code as long as they are" if store.lanes > 1 else ""
 
 
 def lanes_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
@@ -128,7 +129,8 @@ def lanes_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list
     findings = []
     for one in found:
         saved = one.executions * (1 - one.lanes / one.possible)
-        if one.by_compiler or not saved:
+        # What no loop is around runs once.
+        if one.by_compiler or not saved or not one.loop:
             continue
         buffer = one.text.split("[")[0]
         findings.append(
@@ -151,6 +153,11 @@ def lanes_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list
 def _remedy(one: VectorLanes, buffer: str) -> str:
     if not one.neighbours:
         return f"Change the layout of {buffer} so that what is computed alike lies side by side."
+    if one.lanes > 1:
+        return (
+            f"Iterations of {one.neighbours} write neighbours: make vectors of {one.possible} of "
+            "them, padded where the tensor ends sooner."
+        )
     if one.neighbours == one.loop:
         return f"Vectorize {one.loop}, split by {one.possible}; copy what it reads side by side."
     return (
