@@ -61,6 +61,25 @@ def tiled(
                         ]
 
 
+def long_rows(steps):
+    """Each item reads a row of texels, from one end to the other."""
+
+    @T.prim_func(s_tir=True)
+    def rows(
+        a: T.Buffer((64, steps, 4), "float32", scope="global.texture:0.1"),
+        b: T.Buffer((64, 4), "float32"),
+    ):
+        for _ in T.thread_binding(1, thread="blockIdx.x"):
+            for item in T.thread_binding(64, thread="threadIdx.x"):
+                for lane in T.vectorized(4):
+                    b[item, lane] = 0.0
+                for k in T.serial(steps):
+                    for lane in T.vectorized(4):
+                        b[item, lane] = b[item, lane] + a[item, k, lane]
+
+    return rows
+
+
 def only(function, device="adreno"):
     (use,) = texture_locality(function, resolve("opencl", device))
     return use
@@ -107,6 +126,16 @@ def test_windows_read_their_neighbours_texels_again():
     # Where a window begins at an odd place, the square of 8 x 8 touches 5 blocks, not 4.
     blocks = 64 * sum((5 if i % 2 else 4) * (5 if j % 2 else 4) for i in range(3) for j in range(3))
     assert use.blocks == blocks
+
+
+@pytest.mark.parametrize("steps", [4096, 1 << 14])
+def test_groups_that_read_very_much(steps):
+    """Of as many texels as are looked at, none is left out."""
+    use = only(long_rows(steps))
+    assert (use.texels, use.reuse) == (64 * steps, 1.0)
+    assert use.group_texels == min(64 * steps, 1 << 19)
+    assert use.group_blocks == use.least_group_blocks
+    assert not [f for f in findings(long_rows(steps), ADRENO) if f.kind == "texture-locality"]
 
 
 def test_findings():

@@ -130,13 +130,6 @@ def variables(exprs: Iterable[Any]) -> list[Any]:
     return list(found)
 
 
-def numbered(points: int, most: int) -> Array:
-    """Numbers of points: of all, or of as many drawn ones if there are more."""
-    if points <= most:
-        return np.arange(points)
-    return np.random.default_rng(0).integers(0, points, most)
-
-
 def digits(numbers: Array, axes: Sequence[tuple[Any, int]]) -> dict[Any, Array]:
     """Values of variables at points numbered in row-major order, the last one fastest."""
     values: dict[Any, Array] = {}

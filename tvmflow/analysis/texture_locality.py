@@ -23,16 +23,18 @@ from tvm import tirx
 from ..profiling.record import Finding
 from ..target import TargetSpec
 from .counting import instructions
-from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all, numbered
+from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
 from .hardware import hardware_of
 from .lowered import Kernel, kernels_of
 from .sites import Site
-from .waves import LIMIT, distinct, waves_at
+from .waves import distinct, waves_at
 
 #: Less than this share of the blocks that are fetched would do: a finding.
 _GOOD = 0.6
 #: Groups that are looked at for texels that are read again, at most.
 _GROUPS = 4
+#: Accesses of a group that are looked at, at most.
+_POINTS = 1 << 19
 #: Images are smaller than this, in every direction.
 _EXTENT_BITS = 20
 
@@ -60,7 +62,7 @@ class TextureUse:
     blocks: int
     #: Blocks that would do for as many texels side by side, per block that is fetched.
     efficiency: float
-    #: Whether all is counted; reuse is counted in a few groups.
+    #: Whether all is counted; what groups access is counted in a few, of long loops' first steps.
     exact: bool
 
 
@@ -174,12 +176,13 @@ def _texels_of(
 ) -> tuple[int, list[Array]]:
     """How often groups access texels at a site, and which."""
     needed = site.variables | site.place.variables
-    axes = [axis for axis in (*items, *site.place.loops) if axis[0] in needed]
-    points = prod(extent for _, extent in axes)
     again = prod(extent for var, extent in (*items, *site.place.loops) if var not in needed)
-    numbers = numbered(points, LIMIT)
-    shape = count, len(numbers)
-    values = {**groups, **digits(numbers, axes)}
+    axes = [axis for axis in items if axis[0] in needed]
+    loops = [axis for axis in site.place.loops if axis[0] in needed]
+    axes += _first_steps(loops, _POINTS // prod(extent for _, extent in axes))
+    points = prod(extent for _, extent in axes)
+    shape = count, points
+    values = {**groups, **digits(np.arange(points), axes)}
     try:
         mask = evaluate_all(site.place.conditions, values, shape)
         parts = (np.broadcast_to(evaluate(index, values), shape) for index in site.indices)
@@ -188,6 +191,18 @@ def _texels_of(
         return 0, [np.empty(0, np.int64)] * count
     found = [np.unique(row[holds]) for row, holds in zip(places, mask, strict=True)]
     return int(mask.sum()) * again, found
+
+
+def _first_steps(loops: Sequence[tuple[Any, int]], most: int) -> list[tuple[Any, int]]:
+    """Outer loops cut to as many steps as are looked at: drawn ones would have no neighbours."""
+    found = []
+    inner = prod(extent for _, extent in loops)
+    for var, extent in loops:
+        inner //= extent
+        steps = max(1, min(extent, most // inner))
+        most //= steps
+        found.append((var, steps))
+    return found
 
 
 def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:

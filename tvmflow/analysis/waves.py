@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .evaluate import Array, digits, evaluate, evaluate_all, numbered
+from .evaluate import Array, digits, evaluate, evaluate_all
 from .lowered import Kernel
 from .sites import Place
 
@@ -81,7 +81,10 @@ def _waves_at(kernel: Kernel, place: Place, wave: int, used: frozenset[Any], lan
     padded = ceil(size / wave) * wave
     points = prod(extent for _, extent in axes)
     kept = max(1, LIMIT // (padded * lanes))
-    numbers = numbered(points, kept)
+    if points > kept:
+        numbers = np.random.default_rng(0).integers(0, points, kept)
+    else:
+        numbers = np.arange(points)
     item = np.tile(np.arange(padded), len(numbers))
     values = digits(np.repeat(numbers, padded), axes)
     order = [items[f"threadIdx.{a}"] for a in "zyx" if f"threadIdx.{a}" in items]
