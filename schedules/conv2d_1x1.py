@@ -182,6 +182,11 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     workload.vectorize_last(tile)
     init = sch.decompose_reduction(partial, i_block)
     workload.vectorize_last(workload.loops_below(init, o))
+    # Neighbouring items have neighbouring vectors: none of them waits for a bank.
+    tile_o = knobs.tile_o
+    sch.transform_layout(
+        left, ("write", 0), lambda s, n, o, h, w, c: (s, n, o % tile_o, h, w, o // tile_o, c)
+    )
     return sch
 
 

@@ -153,6 +153,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         sch.compute_at(copy, group, preserve_unit_loops=True)
         items.append(_bind_copy(workload, copy, group, axes, knobs.items))
         sch.compute_at(sums, items[-1], preserve_unit_loops=True)
+    # Neighbours write a row apart, which are different banks where rows are a vector longer.
+    sch.storage_align(shared, 0, 0, RADIX * width, width)
     # Bound last: what is computed at a bound loop is computed for all of its items.
     sch.bind(group, "blockIdx.x")
     sch.bind(vector, axes[1])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from onnx import helper
+from operators import build, random
+from scheduled_networks import scheduled
 from simulated import simulate
 from tvm.script import tirx as T
 
 from tvmflow.analysis import bank_conflicts, findings, local_memory
-from tvmflow.target import resolve
+from tvmflow.target import resolve, with_storage
 
 NVIDIA = resolve("opencl", "nvidia")
 
@@ -177,6 +180,24 @@ def test_findings():
     for function in (transposed(33), row_sums):
         kinds = {f.kind for f in findings(function, NVIDIA)}
         assert not kinds & {"bank-conflicts", "local-memory"}
+
+
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+@pytest.mark.parametrize(
+    ("node", "x", "w"),
+    [
+        (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 192, 14, 14), (64, 192, 1, 1)),
+        (helper.make_node("Gemm", ["x", "w"], ["y"]), (1, 256), (256, 126)),
+        (helper.make_node("Gemm", ["x", "w"], ["y"], transB=1), (1, 1280), (1000, 1280)),
+    ],
+    ids=["conv2d_1x1", "gemv", "gemv_turned"],
+)
+def test_sums_that_schedules_share_do_not_conflict(node, x, w, storage):
+    target = with_storage(resolve("opencl", "adreno"), storage)
+    functions = scheduled(build([node], {"x": x}, ["y"], {"w": random(w)}), target, storage)
+    shared = [a for f in functions.values() for a in bank_conflicts(f, target)]
+    assert {access.is_store for access in shared} == {True, False}
+    assert all(access.degree == 1 for access in shared)
 
 
 def test_order():
