@@ -83,7 +83,7 @@ ON_GPU = (
     Step(
         "parallel",
         "64 items are a work-group; a sample has four groups.",
-        "A group of one item leaves all lanes of a wave (32 or 64 of them) but one idle.",
+        "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle.",
         partial(tiled_in_groups, tile=GroupTile(rows=4, lanes=4, group=8)),
     ),
 )

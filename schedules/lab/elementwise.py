@@ -21,7 +21,7 @@ from .steps import Lab, Step, as_written, spread
 
 #: Numbers of a row: whole vectors.
 ROW = 1024
-#: Rows of which two tensors in fp32 are more than the caches of a server's CPU hold.
+#: Rows of which two tensors in fp32, 128 MiB, are more than the cache of some cores holds.
 ROWS = 16384
 
 
@@ -91,7 +91,7 @@ ON_CPU = (
     Step("naive", "Two loops over single numbers.", "", as_written),
     Step(
         "vectorised",
-        "A vector of 512 bits at a time.",
+        "16 numbers at a time: in fp32 a vector of 512 bits.",
         "One number at a time, where the compiler has not made vectors by itself: LLVM often has.",
         partial(in_parts, parts=Parts(vectors=True)),
     ),
@@ -112,13 +112,13 @@ ON_GPU = (
     Step(
         "vectorised",
         "An item computes four neighbours.",
-        "One number of 4 bytes is read at a time.",
+        "One number is read at a time.",
         partial(in_items, parts=Parts(vectors=True)),
     ),
     Step(
         "parallel",
-        "64 items are a work-group: neighbours read neighbouring vectors.",
-        "A group of one item leaves all lanes of a wave (32 or 64 of them) but one idle.",
+        "32 or 64 items are a work-group: neighbours read neighbouring vectors.",
+        "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle.",
         partial(in_items, parts=Parts(vectors=True, parallel=True)),
     ),
 )

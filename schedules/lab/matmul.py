@@ -48,8 +48,8 @@ ON_CPU = (
     Step(
         "vectorised",
         "A vector of columns at a time, summed in a register.",
-        "One product at a time, and the right matrix read down its columns: of each line of 64 "
-        "bytes that comes from memory, 4 are used.",
+        "One product at a time, and the right matrix read down its columns: where they are long, 4 "
+        "of the 64 bytes of each line are used before it leaves the first cache.",
         partial(tiled, tile=Tile()),
     ),
     Step(
@@ -69,8 +69,8 @@ ON_CPU = (
     Step(
         "packed",
         "The right matrix is first copied into panels of 4 vectors, which are read in order.",
-        "The rows of a panel lie a whole row of the matrix apart: each on another page and, where "
-        "rows are a power of two of bytes, in the same few sets of the cache.",
+        "The rows of a panel lie a whole row of the matrix apart: long ones each on another page "
+        "and, where rows are a power of two of bytes, in the same few sets of the cache.",
         partial(tiled, tile=replace(_TILE, parallel=True, packed=True)),
     ),
 )
@@ -97,7 +97,7 @@ ON_GPU = (
     Step(
         "parallel",
         "64 items are a work-group: neighbours read neighbouring vectors.",
-        "A group of one item leaves all lanes of a wave (32 or 64 of them) but one idle.",
+        "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle.",
         partial(tiled_in_groups, tile=GroupTile(rows=4, lanes=4, group=8)),
     ),
     Step(

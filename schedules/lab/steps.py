@@ -40,11 +40,12 @@ class Lab:
     compute: Callable[[int], Sequence[te.Tensor]]
     #: Values of the arguments.
     operands: Callable[[int, np.random.Generator], list[np.ndarray]]
-    #: What the result has to be, from sums in double precision.
+    #: What the result has to be; sums of floats are in double precision.
     reference: Callable[..., np.ndarray]
     #: NumPy's call that does the same work (for 8-bit numbers: in fp32), ready to be timed.
     baseline: Callable[..., Callable[[], Any]]
-    #: Additions, multiplications and comparisons for a size.
+    #: Additions, multiplications and comparisons for a size, of real numbers: what 8 bits take
+    #: beside them, as a scale, does not count.
     operations: Callable[[int], int]
     #: The steps where an item is a thread of a CPU, and where it is one of a wave.
     on_cpu: tuple[Step, ...]

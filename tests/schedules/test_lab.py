@@ -295,6 +295,16 @@ def test_the_relu_of_8_bits_has_its_two_zero_points():
     assert result[[0, 119, 120, 200, 229, 230, 255]].tolist() == [10, 10, 12, 190, 254, 255, 255]
 
 
+def test_the_relu_of_8_bits_is_as_exact_as_its_scales():
+    """Off by half a step of its argument and half a step of its result at most."""
+    real = np.random.default_rng(6).uniform(-2.8, 3.2, (3, 1024))
+    result = quantized.AFTER.real(quantized.relu_reference(quantized.BEFORE.quantize(real)))
+    largest = quantized.AFTER.real(np.uint8(255))
+    bound = (quantized.BEFORE.scale + quantized.AFTER.scale) / 2 + 1e-5
+    assert np.abs(result - np.clip(real, 0, largest)).max() <= bound
+    assert 0.05 < (result == largest).mean() < 0.15
+
+
 @pytest.mark.parametrize("name", ["matmul_int8", "relu_int8"])
 @pytest.mark.parametrize(("kind", "device"), [("opencl", "cpu"), ("opencl", "adreno")])
 def test_source_code_has_the_reference_s_scales(name, kind, device):
@@ -334,7 +344,7 @@ def test_steps_compile_for_cuda(name):
 _PACKED = """
 from tvmflow.lab import running
 
-running._ceilings = lambda *_: None  # a simulator takes minutes to measure its own
+running._peaks = lambda *_, **__: None  # a simulator takes minutes to measure its own
 options = {"target": "opencl", "device": "nvidia", "steps": ["packed"], "seconds": 1e-3}
 print(running.run_lab("matmul", size=37, **options).device_name)
 """

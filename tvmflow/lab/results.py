@@ -22,7 +22,7 @@ class StepResult:
     speedup
         The first step's time divided by this one's.
     gflops
-        Operations of 10^9 a second (for 8-bit numbers integer ones).
+        10^9 operations a second, as the lab counts them.
     gbps
         10^9 bytes a second of arguments and result, each counted once.
     of_numpy
