@@ -1,8 +1,8 @@
 """The steps of every kernel lab beside NumPy, and what the last ones reach.
 
-The product in fp32 is compared with NumPy's BLAS and with the product in 8 bits round by round,
-one right after the other; a ratio is the median over the rounds.  OpenBLAS chooses old kernels for
-a CPU that it does not know: where the CPU has AVX-512, its kernels for that are measured, too.
+The product in fp32 is compared with NumPy's BLAS and with the product in 8 bits round by round, in
+turn; a ratio is the median over the rounds.  OpenBLAS chooses old kernels for a CPU that it does
+not know: where the CPU has AVX-512, its kernels for that are measured, too.
 
     python benchmarks/lab.py [--targets llvm,opencl] [--rounds 7] [--seconds 2]
 """
@@ -18,6 +18,9 @@ from typing import Any
 from common import in_process, report, write_json
 
 from tvmflow.lab import LabResult, run_lab
+from tvmflow.lab.machine import numpy_name
+from tvmflow.lab.running import prepare
+from tvmflow.lab.timing import in_turn
 from tvmflow.schedules.lab import LABS
 
 SIZE = 1024
@@ -31,9 +34,9 @@ print(json.dumps(lab.reached(sys.argv[2], int(sys.argv[3]))))
 """
 
 
-def walk(name: str, target: str, seconds: float) -> LabResult:
+def walk(name: str, target: str, seconds: float, *, fresh_ceilings: bool) -> LabResult:
     """All steps of a lab at its default size, with their table."""
-    result = run_lab(name, target=target, seconds=seconds)
+    result = run_lab(name, target=target, seconds=seconds, fresh_ceilings=fresh_ceilings)
     rows = [
         (s.step, f"{s.times.median_ms:.3f}", f"{s.speedup:.1f}", f"{s.gflops:.1f}",
          f"{s.gbps:.1f}", f"{100 * s.of_numpy:.0f} %",
@@ -48,19 +51,19 @@ def walk(name: str, target: str, seconds: float) -> LabResult:
 
 def reached(target: str, rounds: int) -> dict[str, Any]:
     """What the parallel and the packed product reach of NumPy's, and the 8-bit one of the fp32."""
-    of_numpy: dict[str, list[float]] = {"parallel": [], "packed": []}
-    int8: list[float] = []
+    real = prepare("matmul", size=SIZE, target=target, steps=["parallel", "packed"])
+    (of_bytes,) = prepare("matmul_int8", size=SIZE, target=target, steps=["packed"]).calls
+    parallel, packed = real.calls
+    # NumPy's threads stay awake: it is the last one.
+    calls = {"parallel": parallel, "packed": packed, "8 bits": of_bytes, "NumPy": real.numpy}
+    ratios: dict[str, list[float]] = {"parallel": [], "packed": [], "int8_of_fp32": []}
     for _ in range(rounds):
-        real = run_lab("matmul", size=SIZE, target=target, steps=[*of_numpy], seconds=0.5)
-        (bytes_,) = run_lab(
-            "matmul_int8", size=SIZE, target=target, steps=["packed"], seconds=0.5
-        ).steps
-        for step in real.steps:
-            of_numpy[step.step].append(step.of_numpy)
-        int8.append(real.steps[-1].times.median_ms / bytes_.times.median_ms)
-    ratios = {**of_numpy, "int8_of_fp32": int8}
+        took = {name: times.median_ms for name, times in in_turn(calls, seconds=0.5).items()}
+        ratios["parallel"].append(took["NumPy"] / took["parallel"])
+        ratios["packed"].append(took["NumPy"] / took["packed"])
+        ratios["int8_of_fp32"].append(took["packed"] / took["8 bits"])
     return {
-        "numpy": real.numpy,
+        "numpy": numpy_name(),
         **{name: round(statistics.median(values), 3) for name, values in ratios.items()},
         "all": {name: [round(value, 3) for value in values] for name, values in ratios.items()},
     }
@@ -86,10 +89,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="for the calls of each step")
     options = parser.parse_args()
     targets = options.targets.split(",")
-    labs = {
-        target: {name: asdict(walk(name, target, options.seconds)) for name in LABS}
-        for target in targets
-    }
+    labs: dict[str, dict[str, Any]] = {}
+    for target in targets:
+        labs[target] = {}
+        for name in LABS:
+            # Those that are known may be of a busy machine.
+            first = not labs[target]
+            result = walk(name, target, options.seconds, fresh_ceilings=first)
+            labs[target][name] = asdict(result)
     ratios = [ratio for target in targets for ratio in with_each_blas(target, options.rounds)]
     report(
         f"Products of {SIZE} rows and columns",

@@ -10,7 +10,17 @@ import typer
 
 from ..errors import InputError
 from .formats import bytes_text, ms_text, print_section, table
-from .options import Debug, DeviceIndex, DeviceName, Json, Quiet, RandomSeed, TargetName, Verbose
+from .options import (
+    Debug,
+    DeviceIndex,
+    DeviceName,
+    FreshCeilings,
+    Json,
+    Quiet,
+    RandomSeed,
+    TargetName,
+    Verbose,
+)
 from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
@@ -64,6 +74,7 @@ def run_lab(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.001, help="Time for the calls of each step.")
     ] = 2.0,
+    fresh_ceilings: FreshCeilings = False,
     target: TargetName = "llvm",
     device: DeviceName = "auto",
     device_index: DeviceIndex = 0,
@@ -101,6 +112,7 @@ def run_lab(
             steps=steps.split(",") if steps else None,
             seconds=seconds,
             seed=random_seed,
+            fresh_ceilings=fresh_ceilings,
         )
     if as_json:
         print_json(asdict(result))

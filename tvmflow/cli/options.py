@@ -88,6 +88,13 @@ InputsFile = Annotated[
         help="Inputs by ONNX name (or one array in an .npy file, for a single input).",
     ),
 ]
+FreshCeilings = Annotated[
+    bool,
+    typer.Option(
+        "--fresh-ceilings",
+        help="Measure what the device reaches at most, although it is known.",
+    ),
+]
 RandomSeed = Annotated[
     int, typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs.")
 ]

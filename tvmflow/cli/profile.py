@@ -13,6 +13,7 @@ from .formats import bytes_text, facts, ms_text, print_section, table
 from .options import (
     Debug,
     DeviceIndex,
+    FreshCeilings,
     InputsFile,
     Json,
     ModuleFile,
@@ -74,13 +75,7 @@ def profile_module(
             help="On that page, show the profile that --json printed earlier beside this one.",
         ),
     ] = None,
-    fresh_ceilings: Annotated[
-        bool,
-        typer.Option(
-            "--fresh-ceilings",
-            help="Measure what the device reaches at most, although it is known.",
-        ),
-    ] = False,
+    fresh_ceilings: FreshCeilings = False,
     no_findings: Annotated[
         bool,
         typer.Option("--no-findings", help="Leave out the analysis of kernels, which takes time."),

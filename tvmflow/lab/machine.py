@@ -22,7 +22,7 @@ def host_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def prepare_threads() -> None:
+def prepare_threads(cores: int) -> None:
     """Have TVM's threads be as many as OpenBLAS', and sleep while they have no work.
 
     TVM leaves half of the processors out, which might be hyper-threads, and its threads ask for
@@ -31,7 +31,7 @@ def prepare_threads() -> None:
     """
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
     if "OMP_NUM_THREADS" not in os.environ:
-        os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+        os.environ.setdefault("TVM_NUM_THREADS", str(cores))
 
 
 def numpy_name() -> str:
@@ -55,4 +55,5 @@ def _openblas() -> str:
     except AttributeError:
         return ""
     name.restype = ctypes.c_char_p
-    return f"{name().decode()} kernels, {threads()} threads"
+    number = int(threads())
+    return f"{name().decode()} kernels, {number} thread{'s' * (number > 1)}"

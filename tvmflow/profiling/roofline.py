@@ -55,9 +55,13 @@ def above(kernels: Sequence[Kernel], ceilings: Ceilings) -> list[Kernel]:
     return [
         kernel
         for kernel in kernels
-        if kernel.gflops is not None
-        and kernel.gflops > _NOISE * peak_gflops(kernel.arithmetic, ceilings)
+        if kernel.gflops is not None and is_above(kernel.gflops, kernel.arithmetic, ceilings)
     ]
+
+
+def is_above(gflops: float, arithmetic: str, ceilings: Ceilings) -> bool:
+    """Whether a rate is more than its ceiling, and not only by noise."""
+    return gflops > _NOISE * peak_gflops(arithmetic, ceilings)
 
 
 def roofline_share(computing: float, moving: float) -> float:

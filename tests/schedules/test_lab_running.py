@@ -1,0 +1,115 @@
+"""How the steps of a lab are checked and timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tvmflow.errors import VerificationError
+from tvmflow.lab import run_lab, running, timing
+from tvmflow.profiling import ceilings
+from tvmflow.profiling.record import Ceilings
+
+
+@pytest.mark.usefixtures("known_ceilings")
+@pytest.mark.parametrize("name", ["relu", "relu_int8"])
+def test_a_step_that_leaves_its_result_out_is_told(monkeypatch, name):
+    """What the step before it has computed lies in the same memory."""
+    build, built = running._built, []
+
+    def second_does_nothing(*arguments):
+        built.append(build(*arguments))
+        return built[0] if len(built) == 1 else lambda: None
+
+    monkeypatch.setattr(running, "_built", second_does_nothing)
+    with pytest.raises(VerificationError, match="The step vectorised of the lab"):
+        run_lab(name, size=7, seconds=1e-3)
+
+
+@pytest.fixture
+def rising(monkeypatch, tmp_path):
+    """Ceilings that are kept, and higher each time that they are measured."""
+    monkeypatch.delenv("TVMFLOW_CACHE", raising=False)
+    monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path))
+    gflops = iter([1e-6, 1e5, 2e5])
+    monkeypatch.setattr(ceilings._Device, "measure", lambda _: Ceilings(10, next(gflops), 0.001))
+
+
+def test_ceilings_are_measured_again_where_a_step_exceeds_them(rising):
+    def measured(**options):
+        result = run_lab("matmul", size=40, steps=["packed"], seconds=1e-3, **options)
+        return result.ceilings.fp32_gflops
+
+    # The first ones are of a busy machine; then there are kept ones.
+    assert [measured(), measured()] == [1e5, 1e5]
+    assert measured(fresh_ceilings=True) == 2e5
+
+
+# -- times ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Clock:
+    """Time that passes when something sleeps or is called, as the module ``time``."""
+
+    now: float = 0.0
+    cpu: float = 0.0
+    #: Until when one thread of this process is awake.
+    awake_until: float = 0.0
+    called: list[str] = field(default_factory=list)
+
+    def perf_counter(self):
+        return self.now
+
+    def process_time(self):
+        return self.cpu
+
+    def sleep(self, seconds):
+        self.cpu += max(0.0, min(seconds, self.awake_until - self.now))
+        self.now += seconds
+
+    def call(self, name, seconds, awake=0.0):
+        def run():
+            self.called.append(name)
+            self.now += seconds
+            self.awake_until = self.now + awake
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(timing, "time", made := Clock())
+    return made
+
+
+def test_short_calls_are_timed_some_in_a_row_behind_one_that_is_not(clock):
+    times = timing.in_turn({"a": clock.call("a", 0.01), "b": clock.call("b", 0.02)}, 2.0)
+    assert "".join(clock.called) == "aaaabbbb" * 10
+    assert times["a"].median_ms == pytest.approx(10)
+    assert (times["a"].runs, times["b"].runs) == (30, 30)
+
+
+def test_long_calls_are_made_no_more_than_needed(clock):
+    times = timing.in_turn({"a": clock.call("a", 4.0), "b": clock.call("b", 0.3)}, 1.0)
+    assert "".join(clock.called) == "abbbb"
+    assert (times["a"].runs, times["b"].runs) == (1, 4)
+
+
+def test_each_call_is_timed_without_time_for_it(clock):
+    assert timing.in_turn({"a": clock.call("a", 0.01)}, 0.0)["a"].runs == 3
+
+
+def test_threads_that_are_awake_are_waited_for(clock):
+    # Between rounds only: the one before the first has nobody awake.
+    timing.in_turn({"a": clock.call("a", 0.01), "b": clock.call("b", 0.01, awake=0.1)}, 0.08)
+    rounds = len(clock.called) // 8
+    assert rounds == 3
+    assert clock.now == pytest.approx(rounds * 0.08 + (rounds - 1) * 0.105 + 0.005)
+
+
+def test_threads_that_stay_awake_are_not_waited_for_forever(clock):
+    clock.awake_until = 1e9
+    timing.wait_for_sleep()
+    assert clock.now == pytest.approx(0.4)
