@@ -76,7 +76,12 @@ def test_compilers_make_vectors_of_neighbours():
     ("function", "obstacle", "neighbours"),
     [
         (product("ijk"), "all iterations of the innermost loop k add to one number", "j"),
-        (turned, "iterations of the innermost loop j access a 64 elements apart", "j"),
+        (
+            turned,
+            "iterations of the innermost loop j access a 64 elements apart, which a vector gathers "
+            "one by one",
+            "j",
+        ),
         (few, "the innermost loop j has only 3 iterations", "i"),
         (short_vectors(8), "compilers leave vectors in the code as long as they are", "i"),
         (short_vectors(16), "iterations of the innermost loop i access a 16 elements apart", "i"),

@@ -111,7 +111,8 @@ def _waits(statement: Statement) -> bool:
     if str(statement.store.buffer.dtype).startswith("float"):
         return True
     value = statement.store.value
-    return isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
+    # Without vectors, dot products are additions of whole numbers.
+    return statement.numbers > 1 and isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
 
 
 def _accumulators(

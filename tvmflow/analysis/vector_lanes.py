@@ -115,8 +115,11 @@ def _obstacle(kernel: Kernel, statement: Statement, var: Any, extent: int) -> st
     for site in (store, *statement.loads):
         step = stride(kernel, site, var)
         if step not in (0, site.lanes):
-            far = "at no fixed distance" if step is None else f"{step:,} elements apart"
-            return f"iterations of the innermost loop {name} access {site.name} {far}"
+            far = f"{step:,} elements" if step else "no fixed distance"
+            return (
+                f"iterations of the innermost loop {name} access {site.name} {far} apart, "
+                "which a vector gathers one by one"
+            )
     return "compilers leave vectors in the code as long as they are" if store.lanes > 1 else ""
 
 
