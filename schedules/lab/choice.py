@@ -48,7 +48,7 @@ def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -
         if name not in (known := [step.name for step in steps]):
             raise InputError(
                 f"The lab {lab.name} has no step {name!r}; expected some of {', '.join(known)}.",
-                remedy="Leave --steps out for all of them.",
+                remedy="Name one of these; without --steps all of them run.",
             )
     return tuple(step for step in steps if not names or step.name in names)
 

@@ -69,6 +69,7 @@ def test_a_schedule_is_shown_without_a_device(cli):
         (("matmul", "--show", "fast"), "has no step 'fast'"),
         (("matrix",), "There is no lab 'matrix'; expected one of matmul"),
         (("matmul", "--target", "llvm", "--device", "mali"), "The target llvm compiles for CPUs"),
+        (("matmul", "--target", "metal"), "The target 'metal' is not known; expected one of"),
         (("--size", "5"), "are for a lab; there is none on the command line"),
         (("matmul", "--device-index", "99"), "there is no llvm device 99"),
     ],
