@@ -83,13 +83,15 @@ def test_a_model_is_compiled_and_measured(cli, model):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--batches", "1,0"), ["Numbers of batches have to be 1 or more, got 0"]),
-        (("--threads", "-1"), ["Numbers of threads have to be 1 or more"]),
-        (("--devices", "0"), ["Numbers of devices have to be 1 or more"]),
+        (("--batches", "1,0"), ["Numbers of batches have to be from 1 to 1000000000, got 0"]),
+        (("--threads", "-1"), ["Numbers of threads have to be from 1"]),
+        (("--devices", "0"), ["Numbers of devices have to be from 1"]),
         (("--devices", "1,two"), ["1,two", "1,2,4"]),
         (("--device-index", "9"), ["there is no llvm device 9"]),
         (("--target", "llvm"), ["--target", "ONNX models"]),
         (("--runs", "3"), ["do not go with --scaling"]),
+        (("--warmup", "3"), ["do not go with --scaling"]),
+        (("--seconds", "inf"), ["--seconds has to end"]),
         (("--tracker", "127.0.0.1:9190"), ["--tracker and --key go together"]),
         (("--tracker", "nowhere", "--key", "k"), ["HOST:PORT was expected"]),
     ],

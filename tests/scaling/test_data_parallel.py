@@ -70,6 +70,12 @@ def test_a_batch_that_does_not_fit_is_refused(parallel, rng, batch):
         parallel(inputs)
 
 
+@pytest.mark.parametrize("batched", [[], ["x/in", "nothing"]])
+def test_inputs_that_are_not_there_are_refused(compiled, batched):
+    with pytest.raises(InputError, match=r"x/in, z were expected to be split, got (none|nothing)"):
+        DataParallel([tvmflow.load(compiled / "2.so")], batched)
+
+
 def test_a_network_that_joins_its_samples_is_refused(tmp_path):
     model = tiny_model()
     del model.graph.output[:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +45,7 @@ EXAMPLES = """
 """
 
 _MAX_ROWS = 200
+_WARMUP = 5
 
 
 @command
@@ -63,8 +65,11 @@ def bench_module(
         float | None, typer.Option("--seconds", min=0.001, help="Measure for this long.")
     ] = None,
     warmup: Annotated[
-        int, typer.Option("--warmup", min=0, help="Runs before those that are measured.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            "--warmup", min=0, help=f"Runs before those that are measured, default {_WARMUP}."
+        ),
+    ] = None,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
     ] = False,
@@ -138,10 +143,14 @@ def bench_module(
     they exist, each number of threads in a process of its own, and predicted elsewhere by a
     law that is fitted to what was measured (docs/scaling.md).
     """
+    if seconds is not None and math.isinf(seconds):
+        raise typer.BadParameter("--seconds has to end.")
     asked = Asked(batches, threads, devices, target, device, host, shape or [], tracker, key)
     if scaling:
-        if runs is not None or kernels or inputs is not None:
-            raise typer.BadParameter("--runs, --kernels and --inputs do not go with --scaling.")
+        if kernels or any(option is not None for option in (runs, warmup, inputs)):
+            raise typer.BadParameter(
+                "--runs, --warmup, --kernels and --inputs do not go with --scaling."
+            )
         measure_scaling(files, asked, device_index, seconds or 2.0, random_seed, as_json)
         return
     if asked:
@@ -160,7 +169,8 @@ def bench_module(
     try:
         values = choose_inputs(inputs, random_seed, network)
         with err_console().status("measuring") if _watched() else _nothing():
-            timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=warmup)
+            before = _WARMUP if warmup is None else warmup
+            timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
     finally:
         network.close()

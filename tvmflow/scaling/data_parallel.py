@@ -34,13 +34,22 @@ class DataParallel:
     Raises
     ------
     InputError
-        If an output has no sample for each of the batch (a mean over it, for example).
+        If no inputs are to be split, one is not there, or an output has no sample for each of the
+        batch (a mean over it, for example).
     """
 
     def __init__(self, modules: Sequence[Module], batched: Collection[str]):
         self.modules, self._batched = tuple(modules), frozenset(batched)
         first = self.modules[0]
         self.metadata = first.metadata
+        names = [info.name for info in first.inputs]
+        if not batched or not self._batched.issubset(names):
+            raise InputError(
+                f"Batches of {first.metadata['name']} cannot be spread over devices: some of its "
+                f"inputs {', '.join(names)} were expected to be split, got "
+                f"{', '.join(sorted(batched)) or 'none'}.",
+                remedy="Name those whose first axis is the batch.",
+            )
         count, batch = len(self.modules), batch_of(first, batched)
         for info in first.outputs:
             if not info.shape or info.shape[0] != batch:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .places import Place
     from .sources import Network
 
+#: More of anything than there is, and few enough for the laws' arithmetic.
+_MOST = 10**9
 #: Seconds for loading and the first calls, in which drivers compile, beside those measured.
 _START_LIMIT_S = 600.0
 
@@ -76,7 +78,7 @@ def scale(
     Raises
     ------
     InputError
-        If a number is not positive, or batches cannot be spread.
+        If a number is not possible, or batches cannot be spread.
     DeviceError
         If threads cannot be set.
     FarmError
@@ -123,16 +125,17 @@ def scale(
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:
-    """Refuse numbers below 1, and none at all.
+    """Refuse numbers below 1 or beyond all sense, and none at all.
 
     Raises
     ------
     InputError
-        Naming the smallest.
+        Naming them.
     """
-    if min(numbers, default=0) < 1:
+    wrong = [str(number) for number in numbers if not 1 <= number <= _MOST]
+    if wrong or not numbers:
         raise InputError(
-            f"Numbers of {name} have to be 1 or more, got {min(numbers, default='none')}.",
+            f"Numbers of {name} have to be from 1 to {_MOST}, got {', '.join(wrong) or 'none'}.",
             remedy=f"Give others, for example --{name} 1,2,4.",
         )
 
@@ -150,8 +153,8 @@ def _ask(
         answer = worker.call(_measure, place, path, *arguments, timeout_s=limit_s)
     except (WorkerLostError, RuntimeError) as error:
         raise DeviceError(
-            f"Measuring {path} failed in a process of its own: {error}.",
-            remedy="Run the module with `tvmflow run` to see why.",
+            f"Measuring {path.name} failed in a process of its own: {error}.",
+            remedy="Leave that batch out, or compile it and look at it with `tvmflow run`.",
         ) from error
     if isinstance(answer, TvmflowError):
         raise answer
