@@ -126,6 +126,17 @@ def test_a_model_with_a_fixed_batch_has_no_others(cli, tmp_path, compiled, simul
     cli("bench", compiled, compiled, *SCALING).refused("no input of", "Remedy")
 
 
+def test_names_of_models_are_no_markup(cli, tmp_path, simulated):
+    model = tiny_model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    (tmp_path / "x[" / "y]").mkdir(parents=True)
+    # Within it stands "[/y]", which would end what has not begun.
+    onnx.save(model, tmp_path / "x[" / "y]" / "nä.onnx")
+    result = cli("bench", "x[/y]/nä.onnx", *SCALING, "--target", "llvm", "--json")
+    assert result.status == 0, result.stderr
+    assert result.json["files"] == ["x[/y]/nä.onnx"]
+
+
 def test_a_tracker_that_is_not_there_is_told_before_anything_is_compiled(cli, model, monkeypatch):
     monkeypatch.setattr("tvmflow.pipeline.compile", None)
     with closed_port() as port:
