@@ -118,7 +118,7 @@ class Local:
         if info.platform == _POCL:
             return {name: str(threads) for name in _POCL_THREADS}
         raise DeviceError(
-            f"Measuring with {threads} threads failed: the threads of {info.name} "
+            f"Measuring with {counted('threads', threads)} failed: the threads of {info.name} "
             f"({info.platform or info.kind}) cannot be set, only those of llvm and of PoCL.",
             remedy="Leave --threads out.",
         )
@@ -142,7 +142,7 @@ class Local:
         )
         if units != threads:
             raise DeviceError(
-                f"Measuring with {threads} threads failed: the driver uses {units}.",
+                f"Measuring with {counted('threads', threads)} failed: the driver uses {units}.",
                 remedy="Leave --threads out.",
             )
 
@@ -210,7 +210,8 @@ class Farm:
     def environment(self, threads: int) -> dict[str, str]:
         """Refuse: servers have the threads that they were started with."""
         raise DeviceError(
-            f"Measuring with {threads} threads failed: those of servers cannot be set from here.",
+            f"Measuring with {counted('threads', threads)} failed: those of servers cannot be set "
+            "from here.",
             remedy="Leave --threads out, or start the servers with TVM_NUM_THREADS.",
         )
 
