@@ -84,6 +84,9 @@ def test_findings_are_printed_the_largest_first(cli, tmp_path):
     section = printed.split("10 that may save most")[1]
     assert section.strip().startswith(f"{largest.kernel}: {largest.kind}")
     assert section.count(largest.remedy) == 10
+    few = dataclasses.replace(profile, findings=profile.findings[:1])
+    (tmp_path / "net.json").write_text(json.dumps(few.to_json()))
+    assert "\n1 finding\n" in cli("profile", "net.json").stdout
 
 
 def test_findings_can_be_left_out(cli, compiled):

@@ -53,7 +53,7 @@ def bench_module(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="OUT.so...",
+            metavar="OUT.so",
             help="A compiled module. With --scaling several of different batches, an ONNX model "
             "with an open batch, or several with different ones.",
         ),
@@ -141,7 +141,8 @@ def bench_module(
 
     With --scaling: samples a second over batches, CPU threads and devices, measured where
     they exist, each number of threads in a process of its own, and predicted elsewhere by a
-    law that is fitted to what was measured (docs/scaling.md).
+    law that is fitted to what was measured (docs/scaling.md). The options from --batches to
+    --key go with it; --target, --device, --host and --shape are for ONNX models.
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")

@@ -50,7 +50,7 @@ def run_lab(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LAB]",
+            metavar="LAB",
             help="The lab; without one, they are listed.",
             autocompletion=_names,
         ),

@@ -178,7 +178,10 @@ def _print_findings(console: Console, profile: Profile) -> None:
     if not worth:
         return
     shown = worth[:_MAX_FINDINGS]
-    console.print(f"[bold]{len(worth)} findings, {len(shown)} that may save most[/bold]")
+    title = "1 finding" if len(worth) == 1 else f"{len(worth)} findings"
+    if len(shown) < len(worth):
+        title += f", {len(shown)} that may save most"
+    console.print(f"[bold]{title}[/bold]")
     for us, finding in shown:
         where = f", line {finding.line}" if finding.line else ""
         cost = ", ".join(f"{count:,.0f} {unit}" for unit, count in finding.cost.items())
