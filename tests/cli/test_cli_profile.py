@@ -32,6 +32,17 @@ def test_a_table_for_people(cli, compiled):
         assert column in result.stdout
 
 
+def test_small_numbers_are_told(cli, tmp_path):
+    """One launch is no launches, and a time below a microsecond not none."""
+    profile = synthetic_profile(kernels=1)
+    kernel = dataclasses.replace(profile.kernels[0], median_us=0.43, p10_us=0.4, p90_us=0.5)
+    profile = dataclasses.replace(profile, kernels=(kernel,), runs=1)
+    (tmp_path / "net.json").write_text(json.dumps(profile.to_json()))
+    printed = cli("profile", "net.json").stdout
+    assert "1 launch a run, 0.4 µs in total" in printed
+    assert re.search(r", 1 run *\n", printed)
+
+
 def test_a_narrow_terminal_has_fewer_columns():
     profile = synthetic_profile(kernels=3)
     text = io.StringIO()

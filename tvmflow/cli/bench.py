@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import facts, ms_text, print_section, table
+from .formats import counted, facts, ms_text, print_section, table
 from .options import (
     Debug,
     DeviceIndex,
@@ -204,7 +204,7 @@ def _print_timing(timing: Timing) -> None:
         "p10": timing.p10_ms,
         "p90": timing.p90_ms,
     }
-    title = f"{timing.runs} runs after {timing.warmup} that are not counted"
+    title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
     rows = [(name, ms_text(ms)) for name, ms in names.items()]
     print_section(out_console(), title, facts(rows))
 
@@ -224,7 +224,8 @@ def _print_kernels(times: list[KernelTime]) -> None:
     ]
     by_device = all(kernel.clock == "device" for kernel in times)
     clock = "by the device's clock" if by_device else "by the host's clock, around each call"
-    title = f"{len(times)} launches a run, {ms_text(total / 1e3)} in total, {clock}"
+    launches = counted(len(times), "launch", "launches")
+    title = f"{launches} a run, {ms_text(total / 1e3)} in total, {clock}"
     columns = ["kernel", ">median", ">p90", ">share", "work-items", "group"]
     # A launch that has no size (on a CPU, a kernel is a function call) needs no such columns.
     if not any(kernel.global_size for kernel in times):

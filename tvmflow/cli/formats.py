@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 
 def ms_text(ms: float) -> str:
-    """Return a time in the unit that suits it: ``820 µs``, ``12.3 ms``, ``4.56 s``."""
+    """Return a time in the unit that suits it: ``0.4 µs``, ``820 µs``, ``12.3 ms``, ``4.56 s``."""
     if ms < 1:
-        return f"{ms * 1e3:.0f} µs"
+        return f"{ms * 1e3:.0f} µs" if ms >= 0.01 else f"{ms * 1e3:.1f} µs"
     if ms < 1000:
         return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
     return f"{ms / 1e3:.2f} s"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: ``1 run``, ``2 runs``."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def shape_text(shape: Iterable[int]) -> str:

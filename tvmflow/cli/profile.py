@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .formats import bytes_text, facts, ms_text, print_section, table
+from .formats import bytes_text, counted, facts, ms_text, print_section, table
 from .options import (
     Debug,
     DeviceIndex,
@@ -157,7 +157,8 @@ def _print(console: Console, profile: Profile) -> None:
     clock = "by the device's clock"
     if any(kernel.clock == "host" for kernel in kernels):
         clock = "by the host's clock, around each call"
-    title = f"{len(kernels)} launches a run, {ms_text(total / 1e3)} in total, {clock}"
+    launches = counted(len(kernels), "launch", "launches")
+    title = f"{launches} a run, {ms_text(total / 1e3)} in total, {clock}"
     if not console.is_terminal:
         # Files have room for all of it.
         console.width = max(console.width, _WIDTH)
@@ -178,7 +179,7 @@ def _print_findings(console: Console, profile: Profile) -> None:
     if not worth:
         return
     shown = worth[:_MAX_FINDINGS]
-    title = "1 finding" if len(worth) == 1 else f"{len(worth)} findings"
+    title = counted(len(worth), "finding")
     if len(shown) < len(worth):
         title += f", {len(shown)} that may save most"
     console.print(f"[bold]{title}[/bold]")
@@ -209,12 +210,12 @@ def _times(profile: Profile) -> list[tuple[str, str]]:
     spread = f"p10 {ms_text(whole.p10_ms)}, p90 {ms_text(whole.p90_ms)}"
     rows = [
         ("first call", begun),
-        ("a call", f"{ms_text(whole.median_ms)} ({spread}), {profile.runs} runs"),
+        ("a call", f"{ms_text(whole.median_ms)} ({spread}), {counted(profile.runs, 'run')}"),
         ("in kernels", of_call(profile.kernels_ms)),
     ]
     gaps = len(profile.kernels) - 1
     if profile.has_device_clock and gaps > 0:
-        each = f"{gaps} gaps, {1e3 * profile.between_ms / gaps:.1f} µs each"
+        each = f"{counted(gaps, 'gap')}, {1e3 * profile.between_ms / gaps:.1f} µs each"
         rows.append(("between kernels", f"{of_call(profile.between_ms)} ({each})"))
     rows.append(("host and copies", of_call(profile.host_ms)))
     if profile.memory:
