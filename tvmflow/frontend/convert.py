@@ -102,6 +102,7 @@ def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
     A node without a name is called after its result, unless another node has that name::
 
         Conv "a", Relu "" -> "a"        Conv "a", Relu "a_1"
+        Conv "a/b", Relu "a_b"          Conv "a/b", Relu "a_b_1"
     """
     taken: set[str] = set()
     # Names that were given come first.
