@@ -72,14 +72,16 @@ def test_compilers_make_vectors_of_neighbours():
     assert only(counted).by_compiler
 
 
+GATHERED = "which a vector gathers one by one"
+
+
 @pytest.mark.parametrize(
     ("function", "obstacle", "neighbours"),
     [
         (product("ijk"), "all iterations of the innermost loop k add to one number", "j"),
         (
             turned,
-            "iterations of the innermost loop j access a 64 elements apart, which a vector gathers "
-            "one by one",
+            f"iterations of the innermost loop j access a 64 elements apart, {GATHERED}",
             "j",
         ),
         (few, "the innermost loop j has only 3 iterations", "i"),

@@ -112,7 +112,12 @@ def _waits(statement: Statement) -> bool:
         return True
     value = statement.store.value
     # Without vectors, dot products are additions of whole numbers.
-    return statement.numbers > 1 and isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
+    return (
+        statement.numbers > 1
+        and isinstance(value, Call)
+        and isinstance(value.op, Op)
+        and value.op.name == DOT
+    )
 
 
 def _accumulators(

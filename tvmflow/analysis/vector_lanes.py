@@ -116,9 +116,9 @@ def _obstacle(kernel: Kernel, statement: Statement, var: Any, extent: int) -> st
         step = stride(kernel, site, var)
         if step not in (0, site.lanes):
             far = f"{step:,} elements" if step else "no fixed distance"
+            gathered = ", which a vector gathers one by one" if site.lanes == 1 else ""
             return (
-                f"iterations of the innermost loop {name} access {site.name} {far} apart, "
-                "which a vector gathers one by one"
+                f"iterations of the innermost loop {name} access {site.name} {far} apart{gathered}"
             )
     return "compilers leave vectors in the code as long as they are" if store.lanes > 1 else ""
 
