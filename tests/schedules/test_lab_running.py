@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tvmflow.errors import VerificationError
-from tvmflow.lab import run_lab, running, timing
+from tvmflow.lab import machine, run_lab, running, timing
 from tvmflow.profiling import ceilings
 from tvmflow.profiling.record import Ceilings
 
@@ -44,6 +44,17 @@ def test_ceilings_are_measured_again_where_a_step_exceeds_them(rising):
     # The first ones are of a busy machine; then there are kept ones.
     assert [measured(), measured()] == [1e5, 1e5]
     assert measured(fresh_ceilings=True) == 2e5
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [({}, "3"), ({"TVM_NUM_THREADS": "2"}, "2"), ({"OMP_NUM_THREADS": "1"}, None)],
+)
+def test_threads_are_as_many_as_cores_unless_the_user_says(monkeypatch, said, number):
+    monkeypatch.setattr(machine.os, "environ", environment := dict(said))
+    machine.prepare_threads(3)
+    assert environment.get("TVM_NUM_THREADS") == number
+    assert environment["TVM_THREAD_POOL_SPIN_COUNT"] == "0"
 
 
 # -- times ------------------------------------------------------------------------------------
