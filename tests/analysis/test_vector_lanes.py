@@ -55,6 +55,21 @@ def short_vectors(apart):
 
 
 @T.prim_func(s_tir=True)
+def largest_and_sum(a: T.Buffer((64, 512), "float32"), c: T.Buffer((64,), "float32")):
+    """Two loops over the same numbers."""
+    most = T.alloc_buffer((1,), scope="local")
+    total = T.alloc_buffer((1,), scope="local")
+    for i in T.serial(64):
+        most[0] = T.float32(-1000)
+        for k in T.serial(512):
+            most[0] = T.max(most[0], a[i, k])
+        total[0] = T.float32(0)
+        for k in T.serial(512):
+            total[0] = total[0] + T.exp(a[i, k] - most[0])
+        c[i] = total[0]
+
+
+@T.prim_func(s_tir=True)
 def once(a: T.Buffer((1,), "float32"), b: T.Buffer((1,), "float32")):
     b[0] = a[0] + T.float32(1)
 
@@ -114,6 +129,14 @@ def test_short_vectors():
     assert finding.share == 0.5
     assert "b is computed 8 numbers at a time, 512 times, in vectors of 16" in finding.sentence
     assert finding.remedy.startswith("Iterations of i write neighbours: make vectors of 16")
+
+
+def test_lines_are_those_of_the_sums():
+    lines = largest_and_sum.script().splitlines()
+    for one in vector_lanes(largest_and_sum, LLVM):
+        if one.executions == 64 * 512:
+            buffer = one.text.split("[")[0]
+            assert f"{buffer}[0]" in lines[one.line - 1].split(" = ")[1]
 
 
 def test_what_runs_once_is_not_worth_a_word():

@@ -91,7 +91,10 @@ def _lanes(kernel: Kernel, statement: Statement, width: int) -> VectorLanes:
     return VectorLanes(
         kernel.name,
         str(store),
-        kernel.line(*statement.loads[-1:] if statement.sums_up else (), store),
+        # A sum is first written where it begins.
+        kernel.line(
+            *(load for load in statement.loads if load.buffer.same_as(store.buffer)), store
+        ),
         lanes,
         possible,
         executions(kernel, store.place).times,
