@@ -97,6 +97,15 @@ class TargetSpec:
         return Target(spec, host=host)
 
 
+def check_target(target: str) -> None:
+    """Raise a `TargetError` unless this is one of :data:`TARGETS`."""
+    if target not in TARGETS:
+        raise TargetError(
+            f"The target {target!r} is not known; expected one of {', '.join(TARGETS)}.",
+            remedy="Choose one of them with --target.",
+        )
+
+
 def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
     """Check the user's choice and fill in what ``auto`` leaves open.
 
@@ -116,11 +125,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
         If a name is unknown, a combination impossible, or ``auto`` finds no device or would
         be this machine's for another one.
     """
-    if target not in TARGETS:
-        raise TargetError(
-            f"The target {target!r} is not known; expected one of {', '.join(TARGETS)}.",
-            remedy="Choose one of them with --target.",
-        )
+    check_target(target)
     if device != "auto" and device not in PRESETS:
         raise TargetError(
             f"The device {device!r} is not known; expected auto or one of {', '.join(PRESETS)}.",

@@ -126,6 +126,12 @@ def test_a_model_with_a_fixed_batch_has_no_others(cli, tmp_path, compiled, simul
     cli("bench", compiled, compiled, *SCALING).refused("no input of", "Remedy")
 
 
+def test_a_target_that_is_none_is_refused_as_one(cli, model):
+    result = cli("bench", model, *SCALING, "--target", "metal")
+    assert result.status == 2
+    assert "The target 'metal' is not known; expected one of" in result.stderr
+
+
 def test_names_of_models_are_no_markup(cli, tmp_path, simulated):
     model = tiny_model()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2

@@ -111,6 +111,7 @@ def _network(
 ) -> tuple[Network, Place]:
     from ..scaling.places import check_preset
     from ..scaling.sources import Recipe, from_model, from_models, from_modules, is_batch_open
+    from ..target import check_target
 
     if not any(file.suffix == _MODEL for file in files):
         if asked.target or asked.device or asked.host or asked.shape:
@@ -120,6 +121,7 @@ def _network(
     if any(file.suffix != _MODEL for file in files):
         raise typer.BadParameter("ONNX models or modules are measured, not both together.")
     target, device = asked.target or "opencl", asked.device or "auto"
+    check_target(target)
     if asked.tracker is not None:
         check_preset(target, device)
     elif asked.host is not None:

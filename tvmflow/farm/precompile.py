@@ -38,34 +38,47 @@ def precompile_on_farm(
     Raises
     ------
     FarmError
-        If the tracker cannot be reached, nobody serves the key, or only servers of other
-        versions do.
+        If the tracker cannot be reached, nobody serves the key, only servers of other versions
+        do, or no process can be started here.
     """
     with Tracker(tracker) as connection:
         waiting = {server.address for server in check_served(connection, check_key(key))}
     done = set()
     while waiting:
-        offer = borrow(tracker, key)
-        # The tracker lends who has waited longest: one that comes again has no other before it.
-        if offer is None or offer.address in done:
-            break
-        done.add(offer.address)
-        waiting.discard(offer.address)
-        yield str(offer.address), _ask(offer, source, device_index)
+        # A server that hangs blocks the process that talks to it, which can be ended.
+        with closing(Worker()) as worker:
+            # A server that is lent waits for seconds only; the process takes some to begin.
+            _start(worker, source)
+            offer = borrow(tracker, key)
+            # The tracker lends who has waited longest: one that comes again has no other before it.
+            if offer is None or offer.address in done:
+                break
+            done.add(offer.address)
+            waiting.discard(offer.address)
+            yield str(offer.address), _ask(worker, offer, source, device_index)
     for address in sorted(waiting):
         yield str(address), "It was busy."
 
 
-def _ask(offer: Offer, source: Source, device_index: int) -> Precompiled | str:
-    # A server that hangs blocks the process that talks to it, which can be ended.
-    with closing(Worker()) as worker:
-        try:
-            answer = worker.call(
-                *(talk, offer, source.library, source.weights_file, device_index),
-                timeout_s=_SESSION_S + _SEND_S,
-            )
-        except (WorkerLostError, RuntimeError) as error:
-            return f"The session failed: {last_line(error)}."
+def _start(worker: Worker, source: Source) -> None:
+    try:
+        worker.start()
+    except WorkerLostError as error:
+        raise FarmError(
+            f"Precompiling {source.library} on the farm failed: no process could be started here "
+            f"that talks to its servers: {error}.",
+            remedy="Free memory on this machine, and try again.",
+        ) from error
+
+
+def _ask(worker: Worker, offer: Offer, source: Source, device_index: int) -> Precompiled | str:
+    try:
+        answer = worker.call(
+            *(talk, offer, source.library, source.weights_file, device_index),
+            timeout_s=_SESSION_S + _SEND_S,
+        )
+    except (WorkerLostError, RuntimeError) as error:
+        return f"The session failed: {last_line(error)}."
     if isinstance(answer, str):
         return answer
     facts, content = answer

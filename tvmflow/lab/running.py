@@ -21,7 +21,7 @@ from ..profiling.roofline import is_above, peak_gbps, peak_gflops, roofline_shar
 from ..runtime.devices import DeviceInfo, list_devices
 from ..schedules.lab import Lab, Step
 from ..schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
-from ..target import TARGETS, TargetSpec, resolve
+from ..target import TargetSpec, check_target, resolve
 from ..tolerance import compare
 from ..tuning.building import ENTRY, lower
 from .findings import found_and_removed
@@ -63,8 +63,7 @@ def prepare(
     lab, attempt = lab_of(name), f"Running the lab {name}"
     size = lab.size if size is None else size
     check_size(lab, size, host_bytes(), "this machine", lab.copies)
-    if target not in TARGETS:
-        resolve(target)  # refuses it
+    check_target(target)
     # Before the target is resolved: where there is no device, this says how to get one.
     running = find_device(target, device_index, attempt)
     spec = resolve(target, device)

@@ -33,7 +33,7 @@ class WorkerLostError(Exception):
 
 
 class Worker:
-    """One process, started when it is first called.
+    """One process, started when it is first called, or by :meth:`start`.
 
     Parameters
     ----------
@@ -59,13 +59,24 @@ class Worker:
             If the process did not survive it, or did not finish in time; the next call starts
             another one, unless the worker was interrupted.
         """
-        if self._process is None:
-            with self._starting:
-                if self._interrupted:
-                    raise WorkerLostError("it was interrupted", timed_out=False)
-                self._start()
-            self._exchange(_ready, (), START_LIMIT_S)
+        self.start()
         return self._exchange(function, arguments, timeout_s)
+
+    def start(self) -> None:
+        """Start the process now, unless it is there, and wait until it is ready.
+
+        Raises
+        ------
+        WorkerLostError
+            If it ends at once, takes longer than `START_LIMIT_S`, or was interrupted.
+        """
+        if self._process is not None:
+            return
+        with self._starting:
+            if self._interrupted:
+                raise WorkerLostError("it was interrupted", timed_out=False)
+            self._start()
+        self._exchange(_ready, (), START_LIMIT_S)
 
     def _exchange(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float
