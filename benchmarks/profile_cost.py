@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,11 @@ from tvmflow.models import build as build_model
 ROOT = Path(__file__).parents[1]
 #: What the requirements allow.
 LIMIT_OFF, LIMIT_SUM = 0.05, 0.10
-#: Calls between two looks at the clock: together they are long beside its resolution.
-CALLS = 5
+#: Between two looks at the clock: long beside what a system does in between now and then.
+ASKED_MS = 100.0
 
-#: Answers each line of its input with a line: `run` with the milliseconds of a call.
+#: Answers each line of its input with a line: `run N` with the milliseconds of a call, of N;
+#: `profile N` the same, behind a profile.
 _WORKER = """
 import json, sys, time
 from tvmflow.runtime import plugin
@@ -55,12 +57,13 @@ values = random_inputs(module, 0)
 module(values)
 print("ready", flush=True)
 for line in sys.stdin:
-    if line.strip() == "profile":
+    what, calls = line.split()
+    if what == "profile":
         tvmflow.profile(module, values, runs=3, analyse=False)
     started = time.perf_counter()
-    for _ in range(int(sys.argv[3])):
+    for _ in range(int(calls)):
         module(values)
-    print((time.perf_counter() - started) * 1e3 / int(sys.argv[3]), flush=True)
+    print((time.perf_counter() - started) * 1e3 / int(calls), flush=True)
 """
 
 _SUMS = """
@@ -78,7 +81,7 @@ class Worker:
     """A process that calls a module with one of the plug-ins."""
 
     def __init__(self, module: Path, library: Path | None):
-        arguments = [str(module), "" if library is None else str(library), str(CALLS)]
+        arguments = [str(module), "" if library is None else str(library)]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _WORKER, *arguments],
             stdin=subprocess.PIPE,
@@ -89,11 +92,11 @@ class Worker:
         if self._process.stdout.readline() != "ready\n":
             raise RuntimeError(f"the process that calls {module} did not start")
 
-    def ask(self, what: str = "run") -> float:
-        """Milliseconds of a call."""
+    def ask(self, calls: int, what: str = "run") -> float:
+        """Milliseconds of a call, the mean of so many."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.write(f"{what} {calls}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 
@@ -133,9 +136,11 @@ def plugin_without_profiler(folder: Path) -> Path:
 def off(module: Path, library: Path, rounds: int) -> dict[str, float]:
     """Calls with and without the profiler, and after a profile; ratios by rounds."""
     workers = {"without": Worker(module, library), "off": Worker(module, None)}
-    before = in_turn({name: worker.ask for name, worker in workers.items()}, rounds=rounds)
-    workers["off"].ask("profile")
-    after = in_turn({name: worker.ask for name, worker in workers.items()}, rounds=rounds)
+    calls = max(1, round(ASKED_MS / workers["off"].ask(5)))
+    asks = {name: partial(worker.ask, calls) for name, worker in workers.items()}
+    before = in_turn(asks, rounds=rounds)
+    workers["off"].ask(1, "profile")
+    after = in_turn(asks, rounds=rounds)
     for worker in workers.values():
         worker.close()
 
@@ -145,8 +150,9 @@ def off(module: Path, library: Path, rounds: int) -> dict[str, float]:
 
     # What `in_turn` times is a request of several calls; the answers are the same but for that.
     return {
-        "without_ms": round(statistics.median(before["without"]) / CALLS, 3),
-        "off_ms": round(statistics.median(before["off"]) / CALLS, 3),
+        "calls": calls,
+        "without_ms": round(statistics.median(before["without"]) / calls, 3),
+        "off_ms": round(statistics.median(before["off"]) / calls, 3),
         "overhead": ratio(before),
         "overhead_after_a_profile": ratio(after),
     }
