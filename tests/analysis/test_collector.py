@@ -47,6 +47,17 @@ def rows_of_any_length(
 
 
 @T.prim_func(s_tir=True)
+def rows_of_up_to_32(
+    counts: T.Buffer((64,), "int32"), a: T.Buffer((4096,), "float32"), b: T.Buffer((64,), "float32")
+):
+    for item in T.thread_binding(64, thread="threadIdx.x"):
+        b[item] = 0.0
+        stop: T.let[T.int32] = T.max(T.min(counts[item], 32), 0)
+        for k in T.serial(stop // 4):
+            b[item] = b[item] + a[item * 64 + k]
+
+
+@T.prim_func(s_tir=True)
 def product(
     a: T.Buffer((16384, 16384), "float32"),
     b: T.Buffer((16384, 16384), "float32"),
@@ -108,6 +119,12 @@ def test_loops_whose_length_is_data():
     ]
     assert registers(rows_of_any_length, ADRENO)[0].spilled_bytes == 0
     assert {f.kind for f in findings(rows_of_any_length, ADRENO)} >= {"coalescing"}
+
+
+def test_loops_whose_length_is_data_within_bounds():
+    """As often as they may run."""
+    read = read_of(rows_of_up_to_32)
+    assert (read.instructions, read.exact) == (64 * 8, False)
 
 
 @pytest.mark.parametrize("device", ["adreno", "cpu"])

@@ -30,8 +30,8 @@ from .transfers import NAMES as TRANSFERS
 from .transfers import transfers
 
 _CHOICE = "prim.if_then_else"
-#: More steps than any loop has whose bounds do not come from memory.
-_ENDLESS = (1 << 31) - 1
+#: More steps than any loop has whose bounds are not just those of numbers in memory.
+_ENDLESS = 1 << 24
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
@@ -80,6 +80,10 @@ class Collector:
             self._expression(node.value, place)
             if not _loads(node.value):
                 self._values[node.var] = self._substituted(node.value)
+            elif is_whole(node.value) and not _is_vector(node.value):
+                low, high = self._bounds(node.value)
+                if high - low < _ENDLESS:
+                    self._analyzer.bind(node.var, Range(low, high + 1))
         elif isinstance(node, tirx.AllocBuffer):
             self.allocated.append(node.buffer)
         elif isinstance(node, tirx.DeclBuffer):
@@ -108,12 +112,13 @@ class Collector:
             low, high = int(start), int(start) + int(extent)
         else:
             end = start + extent
-            low = int(self._analyzer.const_int_bound(start).min_value)
-            high = int(self._analyzer.const_int_bound(end).max_value)
+            low, high = self._bounds(start)[0], self._bounds(end)[1]
             limits = (node.loop_var >= start, node.loop_var < end)
-        if high - low >= _ENDLESS:
-            # How often it runs depends on data: its body is counted once.
-            self._statement(node.body, replace(place, unknown=True))
+            if high - low >= _ENDLESS:
+                # How often it runs depends on data: its body is counted once.
+                self._statement(node.body, replace(place, unknown=True))
+                return
+        if high <= low:
             return
         if low:
             # Loops count from 0 here, so that a variable is known by its extent.
@@ -130,6 +135,11 @@ class Collector:
         self._statement(node.body, around.where(*limits))
         if limits:
             self._branch(tirx.And(*limits), around, start_site, len(self.sites))
+
+    def _bounds(self, expr: Any) -> tuple[int, int]:
+        """The least and the largest value of an expression, as far as they are known."""
+        found = self._analyzer.const_int_bound(self._substituted(expr))
+        return int(found.min_value), int(found.max_value)
 
     def _choice(self, test: Any, then: Any, otherwise: Any, place: Place, visit: Any) -> None:
         self._expression(test, place)
