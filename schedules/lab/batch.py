@@ -16,7 +16,7 @@ from tvm import te, tirx
 
 from .product import Tile, product, tiled
 from .product_gpu import GroupTile, tiled_in_groups
-from .steps import Lab, Step, as_written
+from .steps import LONE_ITEMS, Lab, Step, as_written
 
 #: Rows and columns of a sample, and of the weights.
 SIDE = 64
@@ -83,7 +83,7 @@ ON_GPU = (
     Step(
         "parallel",
         "64 items are a work-group; a sample has four groups.",
-        "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle.",
+        LONE_ITEMS,
         partial(tiled_in_groups, tile=GroupTile(rows=4, lanes=4, group=8)),
     ),
 )

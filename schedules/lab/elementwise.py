@@ -17,7 +17,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..common import Workload
-from .steps import Lab, Step, as_written, spread
+from .steps import LONE_ITEMS, Lab, Step, as_written, spread
 
 #: Numbers of a row: whole vectors.
 ROW = 1024
@@ -118,7 +118,7 @@ ON_GPU = (
     Step(
         "parallel",
         "32 or 64 items are a work-group: neighbours read neighbouring vectors.",
-        "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle.",
+        LONE_ITEMS,
         partial(in_items, parts=Parts(vectors=True, parallel=True)),
     ),
 )

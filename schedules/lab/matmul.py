@@ -17,7 +17,7 @@ from tvm import te
 
 from .product import Tile, product, tiled
 from .product_gpu import GroupTile, tiled_in_groups
-from .steps import Lab, Step, as_written
+from .steps import LONE_ITEMS, Lab, Step, as_written
 
 
 def compute(size: int) -> list[te.Tensor]:
@@ -97,7 +97,7 @@ ON_GPU = (
     Step(
         "parallel",
         "64 items are a work-group: neighbours read neighbouring vectors.",
-        "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle.",
+        LONE_ITEMS,
         partial(tiled_in_groups, tile=GroupTile(rows=4, lanes=4, group=8)),
     ),
     Step(

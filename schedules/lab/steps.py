@@ -14,6 +14,9 @@ from ...device_presets import Device
 from ...target import TargetSpec
 from ..common import Block, Loop, Workload
 
+#: What groups of several items remove.
+LONE_ITEMS = "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle."
+
 
 @dataclass(frozen=True)
 class Step:

@@ -43,6 +43,14 @@ def test_small_numbers_are_told(cli, tmp_path):
     assert re.search(r", 1 run *\n", printed)
 
 
+def test_a_profile_that_is_shown_again_is_not_measured(cli, tmp_path):
+    (tmp_path / "net.json").write_text(json.dumps(synthetic_profile(kernels=1).to_json()))
+    result = cli("profile", "net.json", "--runs", "20", "--no-findings")
+    assert result.status == 2
+    text = " ".join(result.stderr.replace("│", " ").split())
+    assert "--runs, --no-findings are for modules: net.json is shown as it was measured." in text
+
+
 def test_a_narrow_terminal_has_fewer_columns():
     profile = synthetic_profile(kernels=3)
     text = io.StringIO()

@@ -177,6 +177,19 @@ def test_a_module_without_functions_has_times_and_names(tmp_path):
     assert any("carries no scheduled functions" in sentence for sentence in found.notes)
 
 
+@pytest.mark.opencl
+@pytest.mark.cross
+def test_a_standalone_library_has_times_and_names(tmp_path):
+    with tvmflow.compile(small_network(), target="opencl", format="standalone") as module:
+        path = module.save(tmp_path / "net.so")
+    found = tvmflow.profile(path, runs=2)
+    assert found.kernels
+    assert all(kernel.flops is None and kernel.clock == "device" for kernel in found.kernels)
+    assert found.weights_bytes > 0
+    assert found.tir == {}
+    assert any("Profile the module that" in sentence for sentence in found.notes)
+
+
 def test_ceilings_that_a_device_refuses_are_missing(path, monkeypatch):
     def refuse(self):
         raise DeviceError("Building a kernel failed.")

@@ -58,7 +58,10 @@ _WIDTH = 150
 @command
 def profile_module(
     module: ModuleFile,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Measure this many runs.")] = 20,
+    runs: Annotated[
+        int | None,
+        typer.Option("--runs", min=1, show_default="20", help="Measure this many runs."),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="TRACE.json", help="Write a timeline of a run."),
@@ -99,6 +102,19 @@ def profile_module(
         raise typer.BadParameter("--compare goes with --html.")
     if trace is not None and trace == html:
         raise typer.BadParameter("--trace and --html name the same file.")
+    is_profile = module.suffix == ".json"
+    measuring = {
+        "--runs": runs is not None,
+        "--fresh-ceilings": fresh_ceilings,
+        "--no-findings": no_findings,
+        "--inputs": inputs is not None,
+        "--random-seed": random_seed != 0,
+        "--device-index": device_index != 0,
+    }
+    if is_profile and (given := [option for option, is_given in measuring.items() if is_given]):
+        raise typer.BadParameter(
+            f"{', '.join(given)} are for modules: {module} is shown as it was measured."
+        )
     from ..deploy.files import publish, staging
     from ..profiling.page.write import page_text
     from ..profiling.reading import read_profile
@@ -108,12 +124,12 @@ def profile_module(
         # What cannot be written is said before minutes of measuring.
         stages = {path: stack.enter_context(staging(path)) for path in (trace, html) if path}
         before = None if compare is None else read_profile(compare)
-        if module.suffix == ".json":
+        if is_profile:
             found = read_profile(module)
         else:
             # What only shows a profile does without TVM.
             from .. import load
-            from ..profiling.measure import profile
+            from ..profiling.measure import DEFAULT_RUNS, profile
             from .arrays import choose_inputs
 
             network = load(module, device=device_index)
@@ -122,7 +138,7 @@ def profile_module(
             found = profile(
                 network,
                 values,
-                runs=runs,
+                runs=runs or DEFAULT_RUNS,
                 fresh_ceilings=fresh_ceilings,
                 analyse=not no_findings,
             )

@@ -150,7 +150,7 @@ def profile(
         ),
         runs=timing.runs,
         whole=Spread(timing.median_ms, timing.p10_ms, timing.p90_ms),
-        weights_bytes=_weights_bytes(meta),
+        weights_bytes=_weights_bytes(module),
         memory=_memory(meta),
         kernels=tuple(kernels),
         findings=found,
@@ -275,8 +275,10 @@ def _counts(
     return counts
 
 
-def _weights_bytes(metadata: Mapping[str, Any]) -> int:
-    weights = metadata.get("weights", ())
+def _weights_bytes(module: Module) -> int:
+    if isinstance(module, StandaloneModule):
+        return int(module.describe()["memory"]["weight_bytes"])
+    weights = module.metadata.get("weights", ())
     return sum(int(weight.get("bytes", 0)) for weight in weights if isinstance(weight, Mapping))
 
 
