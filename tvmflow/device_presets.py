@@ -79,12 +79,13 @@ class Device:
         return self.group_size == 1
 
 
-#: The presets of ``--device``.  Image limits are the least that the devices of a class report.
+#: The presets of ``--device``.  Limits are the least that the devices of a class report (of CPUs:
+#: work-groups of Mesa's rusticl).
 PRESETS = {
     # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
     # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
     "cpu": Device(
-        *("cpu", 16, 28, 1, 4096, True, 8192, 2048),
+        *("cpu", 16, 28, 1, 1024, True, 8192, 2048),
         texture=TextureSpeed(0.2, 0.2, 0.05),
         fp16=None,
         winograd=WinogradCost(0.7, 15.0, 9.0),

@@ -67,9 +67,9 @@ def test_every_family_is_there():
     ("device", "storage"),
     [
         ("adreno", "texture"),
-        pytest.param("adreno", "buffer", marks=pytest.mark.slow),
-        pytest.param("mali", "texture", marks=pytest.mark.slow),
-        pytest.param("cpu", "buffer", marks=pytest.mark.slow),
+        ("adreno", "buffer"),
+        ("mali", "texture"),
+        ("cpu", "buffer"),
     ],
 )
 def test_every_family_is_clean(device, storage, under_oclgrind):
