@@ -325,10 +325,16 @@ def test_build_failures_carry_the_log():
     assert translated.details == "log 1\nlog 2"
 
 
-def test_device_errors_say_how_to_get_a_device():
-    translated = boundary.translate(raised("DeviceError", "no OpenCL"), "Loading m.so", "opencl")
-    assert isinstance(translated, DeviceError)
-    assert "tvmflow[cpu-opencl]" in (translated.remedy or "")
+def test_device_errors_say_what_to_do():
+    """Where there is no OpenCL device, the plug-in says how to get one."""
+    for target, remedy, message in (
+        ("opencl", "Compile the model again for this device", "a launch was refused"),
+        ("opencl", "Install one.", "no OpenCL\nRemedy: Install one."),
+        ("cuda", "Run on a machine with an NVIDIA GPU", "no CUDA"),
+    ):
+        translated = boundary.translate(raised("DeviceError", message), "Loading m.so", target)
+        assert isinstance(translated, DeviceError)
+        assert (translated.remedy or "").startswith(remedy)
 
 
 def test_endless_logs_are_cut():

@@ -17,6 +17,8 @@ NO_DEVICE_REMEDIES = {
     "cuda": "Run on a machine with an NVIDIA GPU and its driver, or compile with --target opencl.",
 }
 
+_REFUSED_REMEDY = "Compile the model again for this device, or update its driver."
+
 #: A driver's log can be endless; its beginning is what matters.
 _LOG_LINES = 200
 _LOG_COLUMNS = 160
@@ -49,13 +51,15 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     if kind == "KernelBuildError":
         return KernelBuildError(
             f"{attempt} failed: {message}",
-            remedy=own_remedy or "Compile the model again for this device, or update its driver.",
+            remedy=own_remedy or _REFUSED_REMEDY,
             details=_shorten(log),
         )
     if kind == "DeviceError":
         return DeviceError(
             f"{attempt} failed: {message}",
-            remedy=own_remedy or NO_DEVICE_REMEDIES.get(target),
+            # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
+            remedy=own_remedy
+            or (_REFUSED_REMEDY if target == "opencl" else NO_DEVICE_REMEDIES.get(target)),
             details=_shorten(log),
         )
     return None
