@@ -96,11 +96,21 @@ def test_what_is_no_profile_is_refused(tmp_path, change, reason):
         read_profile(path)
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "{}", "null", "\x7fELF", "[" * 100_000])
-def test_other_files_are_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is no JSON"),
+        (b"[1, 2]", "it has no format"),
+        (b"{}", "it has no format"),
+        (b"null", "it has no format"),
+        (b"\x7fELF\xff", "it is no JSON"),
+        (b"[" * 100_000, "recursion"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, reason):
     path = tmp_path / "profile.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ArtifactError, match="a profile was expected"):
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=f"a profile was expected, but .*{reason}"):
         read_profile(path)
     with pytest.raises(ArtifactError, match="No such file"):
         read_profile(tmp_path / "none.json")

@@ -32,8 +32,10 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             remedy="Name a file that `tvmflow profile OUT.so --json` was written to.",
         ) from error
     except (ValueError, OverflowError, RecursionError) as error:
+        no_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+        reason = f"it is no JSON ({error})" if no_json else str(error)
         raise ArtifactError(
-            f"Reading the profile {path} failed: a profile was expected, but {error}.",
+            f"Reading the profile {path} failed: a profile was expected, but {reason}.",
             remedy="Measure again with `tvmflow profile OUT.so --json` of this version.",
         ) from error
 
