@@ -12,3 +12,8 @@ def bytes_text(count: int) -> str:
     if value >= 999.95 and power < 4:  # it would be printed as 1000.0
         value, power = value / 1000, power + 1
     return f"{value:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: ``1 run``, ``2 runs``."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

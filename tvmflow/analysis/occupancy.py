@@ -18,6 +18,7 @@ from tvm import tirx
 
 from ..profiling.record import Finding
 from ..target import TargetSpec
+from ..units import counted
 from .counting import wave_instructions
 from .hardware import hardware_of
 from .local_memory import local_bytes
@@ -148,7 +149,7 @@ def _finding(
 
 
 def _count(found: Occupancy) -> str:
-    return f"{found.waves_per_group} wave{'s' * (found.waves_per_group > 1)}"
+    return counted(found.waves_per_group, "wave")
 
 
 def _waves(found: Occupancy) -> _Loss | None:

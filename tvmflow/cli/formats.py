@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..units import bytes_text as bytes_text
+from ..units import counted as counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,11 +22,6 @@ def ms_text(ms: float) -> str:
     if ms < 1000:
         return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
     return f"{ms / 1e3:.2f} s"
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun: ``1 run``, ``2 runs``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def shape_text(shape: Iterable[int]) -> str:

@@ -188,10 +188,10 @@ def _rate_text(rate: float | None) -> str:
 
 def _law_text(law: Law) -> str:
     """``Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2: rate …``."""
-    from ..scaling.predict import counted
+    from ..scaling.predict import counted_along
 
     fit = law.fit
-    at = ", ".join(counted(name, n) for name, n in law.at.items() if n is not None)
+    at = ", ".join(counted_along(name, n) for name, n in law.at.items() if n is not None)
     numbers = ", ".join(map(str, law.fitted_to))
     text = f"{fit.law} over {law.axis} at {at}, fitted to {numbers}: rate {_rate_text(fit.rate)}/s"
     if len(law.fitted_to) == 1:

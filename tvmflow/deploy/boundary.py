@@ -7,6 +7,9 @@ the exceptions of those names, or as ``RuntimeError`` with the kind kept inside.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ..errors import DeviceError, KernelBuildError, TvmflowError
 from ..runtime.plugin import split_message
 
@@ -63,6 +66,17 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
             details=_shorten(log),
         )
     return None
+
+
+@contextmanager
+def translated(attempt: str, target: str) -> Iterator[None]:
+    """Raise the tvmflow error for what comes out of TVM; parameters as of `translate`."""
+    try:
+        yield
+    except Exception as error:
+        if (ours := translate(error, attempt, target)) is not None:
+            raise ours from error
+        raise
 
 
 def _shorten(log: str | None) -> str | None:

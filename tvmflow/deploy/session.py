@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..tensors import TensorInfo
 from ..texture.scope import is_half
-from .boundary import NO_DEVICE_REMEDIES, translate
+from .boundary import NO_DEVICE_REMEDIES, translate, translated
 from .kept import from_image, stored_as, to_image, to_kept
 from .kernel_time import KernelTime
 from .profile import profile_kernels
@@ -87,15 +87,9 @@ class Session:
         """Return a virtual machine for the library and the device."""
         return tvm.relax.VirtualMachine(self.library, [self.device])
 
-    @contextmanager
-    def errors(self, attempt: str) -> Iterator[None]:
+    def errors(self, attempt: str) -> AbstractContextManager[None]:
         """Turn errors of TVM and the plug-in into ours."""
-        try:
-            yield
-        except Exception as error:
-            if (translated := translate(error, attempt, self.target)) is not None:
-                raise translated from error
-            raise
+        return translated(attempt, self.target)
 
     def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
         """Run the network once.
@@ -119,8 +113,9 @@ class Session:
             outputs = zip(self.artifact.outputs, arrays, strict=True)
             return Outputs(self._names, [from_image(info, array) for info, array in outputs])
         except Exception as error:
-            if (translated := translate(error, self._attempt(), self.target)) is not None:
-                raise translated from error
+            # As `translated`, without a context manager in every run.
+            if (ours := translate(error, self._attempt(), self.target)) is not None:
+                raise ours from error
             raise
 
     def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
@@ -267,8 +262,8 @@ def find_device(target: str, index: int, attempt: str) -> Any:
         # A missing OpenCL device gives its reason when it is used.
         tvm.runtime.empty((1,), "uint8", device)
     except Exception as error:
-        if (translated := translate(error, attempt, target)) is not None:
-            raise translated from error
+        if (ours := translate(error, attempt, target)) is not None:
+            raise ours from error
     if index:
         raise DeviceError(
             f"{attempt} failed: there is no {target} device {index} on this machine.",

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..units import counted
+
 
 def host_bytes() -> int:
     """Memory that can be had without swapping."""
@@ -55,5 +57,4 @@ def _openblas() -> str:
     except AttributeError:
         return ""
     name.restype = ctypes.c_char_p
-    number = int(threads())
-    return f"{name().decode()} kernels, {number} thread{'s' * (number > 1)}"
+    return f"{name().decode()} kernels, {counted(int(threads()), 'thread')}"

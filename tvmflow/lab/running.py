@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..deploy.boundary import translate
+from ..deploy.boundary import translated
 from ..deploy.session import find_device
 from ..errors import DeviceError, VerificationError
 from ..profiling.ceilings import ceilings
@@ -77,7 +76,7 @@ def prepare(
     reference = lab.reference(*operands)
     functions = [lab.schedule(step, size, spec) for step in chosen]
     calls, errors = [], []
-    with _translated(attempt, target):
+    with translated(attempt, target):
         result = tvm.runtime.empty(reference.shape, reference.dtype.name, running)
         arguments = [*(tvm.runtime.tensor(array, running) for array in operands), result]
         for step, function in zip(chosen, functions, strict=True):
@@ -144,7 +143,7 @@ def run_lab(
     )  # fmt: skip
     lab, info = ready.lab, ready.device
     names = [step.name for step in ready.steps]
-    with _translated(f"Running the lab {name}", target):
+    with translated(f"Running the lab {name}", target):
         times = in_turn({**dict(zip(names, ready.calls, strict=True)), "": ready.numpy}, seconds)
     operations, moved = lab.operations(ready.size), lab.bytes(ready.size)
     most = max(operations / times[each].median_ms / 1e6 for each in names)
@@ -171,16 +170,6 @@ def run_lab(
         *(name, ready.size, target, ready.target.device.name, info.name, peaks, operations, moved),
         *(numpy_name(), times[""], tuple(results)),
     )
-
-
-@contextmanager
-def _translated(attempt: str, target: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if (ours := translate(error, attempt, target)) is not None:
-            raise ours from error
-        raise
 
 
 def _unlike(reference: np.ndarray) -> np.ndarray:

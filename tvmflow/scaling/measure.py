@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..bench import benchmark
 from ..errors import DeviceError, InputError, TvmflowError
 from ..tuning.process import Worker, WorkerLostError
+from ..units import counted
 from .data_parallel import DataParallel
-from .predict import Law, Point, counted, find_laws, predict
+from .predict import Law, Point, find_laws, predict
 
 if TYPE_CHECKING:
     from .places import Place
@@ -141,8 +142,8 @@ def check_numbers(name: str, numbers: Sequence[int]) -> None:
 
 
 def _sentence(batch: int, threads: int | None, devices: int) -> str:
-    parts = [f"batch {batch}", counted("devices", devices)]
-    return "measuring " + ", ".join([*parts, *([counted("threads", threads)] if threads else [])])
+    parts = [f"batch {batch}", counted(devices, "device")]
+    return "measuring " + ", ".join([*parts, *([counted(threads, "thread")] if threads else [])])
 
 
 def _ask(

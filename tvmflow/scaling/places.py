@@ -16,7 +16,7 @@ from ..farm.about import About
 from ..farm.tracker import Address, Tracker, check_host, check_key, check_served
 from ..runtime.devices import DeviceInfo, list_devices
 from ..tuning.process import WorkerLostError
-from .predict import counted
+from ..units import counted
 
 if TYPE_CHECKING:
     from ..tuning.process import Worker
@@ -118,7 +118,7 @@ class Local:
         if info.platform == _POCL:
             return {name: str(threads) for name in _POCL_THREADS}
         raise DeviceError(
-            f"Measuring with {counted('threads', threads)} failed: the threads of {info.name} "
+            f"Measuring with {counted(threads, 'thread')} failed: the threads of {info.name} "
             f"({info.platform or info.kind}) cannot be set, only those of llvm and of PoCL.",
             remedy="Leave --threads out.",
         )
@@ -142,7 +142,7 @@ class Local:
         )
         if units != threads:
             raise DeviceError(
-                f"Measuring with {counted('threads', threads)} failed: the driver uses {units}.",
+                f"Measuring with {counted(threads, 'thread')} failed: the driver uses {units}.",
                 remedy="Leave --threads out.",
             )
 
@@ -204,13 +204,13 @@ class Farm:
 
     def name(self, devices: int) -> str:
         """Return how many servers of how many, and what all of these are."""
-        text = f"{devices} of {counted('servers', self.existing)} of {self.key}"
+        text = f"{devices} of {counted(self.existing, 'server')} of {self.key}"
         return f"{text} ({_counted(self.names)})" if self.names else text
 
     def environment(self, threads: int) -> dict[str, str]:
         """Refuse: servers have the threads that they were started with."""
         raise DeviceError(
-            f"Measuring with {counted('threads', threads)} failed: those of servers cannot be set "
+            f"Measuring with {counted(threads, 'thread')} failed: those of servers cannot be set "
             "from here.",
             remedy="Leave --threads out, or start the servers with TVM_NUM_THREADS.",
         )
@@ -228,7 +228,7 @@ class Farm:
             answer = worker.call(_connect, self, devices, limit_s, timeout_s=patience_s)
         except (WorkerLostError, RuntimeError) as error:
             raise FarmError(
-                f"Opening sessions with {counted('servers', devices)} of the key {self.key!r} "
+                f"Opening sessions with {counted(devices, 'server')} of the key {self.key!r} "
                 f"failed: {connect.last_line(error)}.",
                 remedy="`tvmflow farm status` shows which servers there are.",
             ) from error
@@ -286,7 +286,7 @@ def _connect(farm: Farm, devices: int, limit_s: float) -> TvmflowError | None:
             offer = connect.borrow(farm.tracker, farm.key)
             if offer is None:
                 raise FarmError(
-                    f"Measuring on {counted('servers', devices)} of the key {farm.key!r} failed: "
+                    f"Measuring on {counted(devices, 'server')} of the key {farm.key!r} failed: "
                     f"{number} of them were free within {connect.OFFER_S:g} s.",
                     remedy="Wait for whoever uses them (`tvmflow farm status`), or ask for fewer "
                     "--devices.",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..units import counted
 from .fit import LINEAR, Fit, fit
 
 #: What throughput depends on.
@@ -142,11 +143,9 @@ class Law:
         }
 
 
-def counted(axis: str, number: int) -> str:
+def counted_along(axis: str, number: int) -> str:
     """``batch 4``, ``1 thread``, ``2 devices``."""
-    if axis == "batch":
-        return f"batch {number}"
-    return f"{number} {axis if number > 1 else axis.removesuffix('s')}"
+    return f"batch {number}" if axis == "batch" else counted(number, axis.removesuffix("s"))
 
 
 def find_laws(points: Sequence[Point]) -> list[Law]:
