@@ -103,7 +103,7 @@ def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | No
     groups = [[axis] for axis in range(len(axes))]
     if not any(is_texture(r.source.scope()) for r in [*found.reads, *found.writes]):
         groups = _groups([axis.extent for axis in axes], accesses, tested)
-    _regroup(sch, block, axes, groups)
+    regroup(sch, block, axes, groups)
     # Axes of one element step nowhere: the last that has more stands for its group.
     last = [max(g, key=lambda i: (axes[i].extent > 1, i)) for g in groups]
     return Nest(
@@ -127,33 +127,81 @@ class Axis:
     base: int = 1
     is_remainder: bool = False
 
-    def value(self, variables: Sequence[Any]) -> Any:
-        """The axis's value in terms of those of the block."""
-        var = variables[self.position]
-        if self.base == 1:
-            return var
-        return tirx.floormod(var, self.base) if self.is_remainder else tirx.floordiv(var, self.base)
 
-
-def _regroup(
+def regroup(
     sch: s_tir.Schedule, block: Block, axes: Sequence[Axis], groups: Sequence[Sequence[int]]
 ) -> None:
-    """Give a block one axis for each group."""
+    """Give a block one axis, and one loop, for each group of axes.
 
-    def placed(*variables: Any) -> list[Any]:
-        values = []
-        for group in groups:
-            value: Any = 0
-            for i in group:
-                value = value * axes[i].extent + axes[i].value(variables)
-            values.append(value)
-        return values
+    Not TVM's `transform_block_layout`: what it simplifies indices by afterwards loses carries.
+    Of ``(x % m + c) // d`` it makes ``(x + c) % m // d``, another number where ``x % m + c`` is
+    ``m`` or more (`arith::IterMapSimplify` of TVM 0.27).
 
-    variables = sch.get(block).iter_vars
-    if len(groups) < len(axes) or len(axes) != len(variables):
-        dtype = str(variables[0].var.ty.dtype)
-        index_map = tirx.IndexMap.from_func(placed, ndim=len(variables), index_dtype=dtype)
-        sch.transform_block_layout(block, index_map)
+    Parameters
+    ----------
+    block
+        One whose axes are counted by one loop each, with nothing else in them.
+    axes
+        The block's axes, or digits of them.
+    groups
+        Positions in ``axes``, the one that counts slowest first.
+    """
+    old = sch.get(block)
+    if len(groups) == len(axes) == len(old.iter_vars) and [list(g) for g in groups] == [
+        [i] for i in range(len(axes))
+    ]:
+        return
+    dtype = str(old.iter_vars[0].var.ty.dtype)
+    values: dict[int, Any] = {}
+    analyzer = Analyzer()
+    iter_vars, bindings, loops = [], [], []
+    for number, group in enumerate(groups):
+        extent = tirx.IntImm(dtype, prod(axes[i].extent for i in group))
+        var, loop = tirx.Var(f"v{number}", dtype), tirx.Var(f"ax{number}", dtype)
+        analyzer.bind(var, Range(0, extent))
+        iter_vars.append(IterVar(Range(tirx.IntImm(dtype, 0), extent), var, IterVar.DataPar))
+        bindings.append(loop)
+        loops.append((loop, extent))
+        rest: Any = var
+        for i in reversed(group[1:]):
+            values[i] = tirx.floormod(rest, tirx.IntImm(dtype, axes[i].extent))
+            rest = tirx.floordiv(rest, tirx.IntImm(dtype, axes[i].extent))
+        values[group[0]] = rest
+    replaced: dict[Any, Any] = {}
+    for i, axis in enumerate(axes):
+        var = old.iter_vars[axis.position].var
+        replaced[var] = replaced.get(var, 0) + values[i] * (1 if axis.is_remainder else axis.base)
+
+    def rewritten(node: Any) -> Any:
+        return tvm_ffi.structural_map(node, (tirx.Var, lambda var: replaced.get(var, var)))
+
+    def simplified(indices: Sequence[Any]) -> list[Any]:
+        return [analyzer.simplify(rewritten(index)) for index in indices]
+
+    def load(node: TensorLoad) -> Any:
+        return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
+
+    def region(found: Any) -> Any:
+        begins = simplified([r.min for r in found.region])
+        extents = simplified([r.extent for r in found.region])
+        ranges = [Range.from_min_extent(*part) for part in zip(begins, extents, strict=True)]
+        return tirx.BufferRegion(found.source, ranges)
+
+    store = old.body
+    value = tvm_ffi.structural_map(rewritten(store.value), (TensorLoad, load))
+    new = s_tir.SBlock(
+        iter_vars,
+        [region(r) for r in old.reads],
+        [region(r) for r in old.writes],
+        old.name_hint,
+        tirx.BufferStore(store.buffer, value, simplified(store.indices)),
+        annotations=old.annotations,
+    )
+    nest: Any = s_tir.SBlockRealize(bindings, True, new)
+    for loop, extent in reversed(loops):
+        nest = tirx.For(loop, tirx.IntImm(dtype, 0), extent, tirx.ForKind.SERIAL, nest)
+    outermost = [*sch.get_loops(block), block][0]
+    sch.state.replace(sch.get_sref(outermost), nest, {old: new})
 
 
 def _bases(block: Any) -> dict[Any, int]:

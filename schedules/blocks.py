@@ -12,6 +12,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
+from .. import masks
 from ..texture.expressions import conjuncts, uses
 from ..texture.scope import is_texture
 
@@ -62,18 +63,23 @@ def lane_axis(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> tirx.Var |
     )
 
 
-def decides_by_data(block: s_tir.SBlock) -> bool:
-    """Whether a block reads, writes or computes booleans that depend on tensors' values."""
+def keeps_booleans(block: s_tir.SBlock) -> bool:
+    """Whether a block has booleans that are more than choices: OpenCL C has no vectors of them."""
     regions = [*block.reads, *block.writes]
-    if any(str(region.source.dtype) == "bool" for region in regions):
-        return True
+    return any(str(region.source.dtype) == "bool" for region in regions) or masks.keeps_booleans(
+        block.body
+    )
+
+
+def compares_data(block: s_tir.SBlock) -> bool:
+    """Whether what a block computes depends on comparisons of tensors' values, or on booleans."""
     found: list[Any] = []
 
     def compare(node: Any) -> None:
         tvm_ffi.structural_walk([node.a, node.b], (TensorLoad, found.append))
 
     tvm_ffi.structural_walk(block.body, (_COMPARISONS, compare))
-    return bool(found)
+    return bool(found) or keeps_booleans(block)
 
 
 def calls_scalar_function(block: s_tir.SBlock) -> bool:
@@ -100,7 +106,7 @@ def gathers_bytes(block: s_tir.SBlock, lane: tirx.Var) -> bool:
 
 def is_vector(block: s_tir.SBlock) -> bool:
     """Whether a block without textures may be computed in vectors."""
-    return not (decides_by_data(block) or calls_scalar_function(block))
+    return not (keeps_booleans(block) or calls_scalar_function(block))
 
 
 def drop_test(
@@ -120,8 +126,8 @@ def drop_test(
     sch.state.replace(sch.get_sref(at), changed, {})
 
 
-_SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+_SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
 
 
 def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:

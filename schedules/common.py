@@ -19,10 +19,10 @@ from ..target import TargetSpec
 from ..texture.scope import is_half, is_texture
 from .blocks import (
     calls_scalar_function,
-    decides_by_data,
     gathers_bytes,
     gathers_channels,
     is_injective,
+    keeps_booleans,
     lane_axis,
 )
 from .tiles import tile_of
@@ -100,7 +100,7 @@ class Workload:
         """
         loops = self.sch.get_loops(block)
         found = self.sch.get(block)
-        if len(loops) < 2 or decides_by_data(found) or calls_scalar_function(found):
+        if len(loops) < 2 or keeps_booleans(found) or calls_scalar_function(found):
             return 0
         lane = lane_axis(self.sch, block)
         if lane is None or gathers_channels(found, lane) or gathers_bytes(found, lane):

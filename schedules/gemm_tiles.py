@@ -8,6 +8,7 @@ from math import gcd, prod
 from typing import Any, TypeVar
 
 from ..target import Device
+from .access import Axis, regroup
 from .common import ROLE, Block, Loop, Workload
 from .family import Constraint
 from .gemm import LEFT, NAME, OUTPUT, RIGHT
@@ -113,10 +114,8 @@ def flatten_output(workload: Workload) -> tuple[Block, Block]:
     for block in inlined:
         workload.inline(block)
     if pixels:
-        _, _, height, width, lanes = (int(v.dom.extent) for v in sch.get(output).iter_vars)
-        sch.transform_block_layout(
-            output, lambda n, oo, h, w, o: ((n * height + h) * width + w, oo * lanes + o)
-        )
+        axes = [Axis(v.var, int(v.dom.extent), i) for i, v in enumerate(sch.get(output).iter_vars)]
+        regroup(sch, output, axes, [[0, 2, 3], [1, 4]])
     return anchor, output
 
 

@@ -15,7 +15,7 @@ from tvm.sym import Analyzer, detect_linear_equation
 
 from ..target import Device
 from .access import Nest
-from .blocks import calls_scalar_function, decides_by_data, gathers_bytes, gathers_channels
+from .blocks import calls_scalar_function, gathers_bytes, gathers_channels, keeps_booleans
 from .common import LANES, Workload
 from .tiles import largest_divisor, tile_of
 
@@ -38,7 +38,7 @@ def widest_vector(workload: Workload, block: s_tir.schedule.SBlockRV, nest: Nest
     gathered one by one: they are stored together.
     """
     found = workload.sch.get(block)
-    if decides_by_data(found) or calls_scalar_function(found):
+    if keeps_booleans(found) or calls_scalar_function(found):
         return 1
     lane = found.iter_vars[-1].var
     if gathers_channels(found, lane) or gathers_bytes(found, lane):

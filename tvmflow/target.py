@@ -34,6 +34,11 @@ __all__ = [
 ]
 
 TARGETS = ("opencl", "cuda", "llvm")
+
+#: Without LLVM's vectoriser of loops: the one in TVM's wheel (22) reads wrong elements where an
+#: index holds ``i & 3`` for a loop ``i`` that it widens past 3, as `Tile` has.  Our schedules write
+#: vectors out, and networks are as fast without it (docs/performance.md).
+_LLVM_OPTIONS = ("-vectorize-loops:bool=false",)
 #: Where tensors between primary functions may be kept.
 STORAGES = ("texture", "buffer", "auto")
 
@@ -76,7 +81,7 @@ class TargetSpec:
         """The same as TVM's target object, with the host inside."""
         from tvm.target import Target
 
-        host: dict[str, Any] = {"kind": "llvm"}
+        host: dict[str, Any] = {"kind": "llvm", "cl-opt": list(_LLVM_OPTIONS)}
         if self.host is not None:
             machine = Host.parse(self.host)
             host["mtriple"] = machine.llvm_triple

@@ -15,8 +15,10 @@ from tvm.tirx import compilation_pipeline
 
 from .borders import SplitBorders
 from .brain_floats import WidenBrainFloats
+from .carries import HideCarries, ShowCarries
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
+from .masks import MaskLanes, VerifyMasks
 from .rounding import RoundByAddition
 from .shuffles import NameShuffles
 from .stack import KeepOnStack
@@ -51,12 +53,15 @@ def _blocks_to_loops() -> list[Pass]:
 def _loops_to_statements() -> list[Pass]:
     """Flat buffers, vectors, unrolled loops."""
     return [
+        HideCarries,
         tirx.transform.FlattenBuffer(),
+        ShowCarries,
         WidenBrainFloats,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         RoundByAddition,
+        MaskLanes,
         tirx.transform.VectorizeLoop(True),
         ChainDots,
         ReadHalfTexels,
@@ -124,6 +129,7 @@ def host_and_device() -> Pass:
             NameTexels,
             NameShuffles,
             VerifyTextures,
+            VerifyMasks,
             LowerHalfBuffers,
             *_split(),
         ]
