@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 
 from ..target import TargetSpec
+from ..texture.scope import CHANNELS, is_texture
 from . import (
     boxes,
     conv2d,
@@ -44,7 +46,7 @@ from . import (
 )
 from .blocks import launches_threads
 from .common import Workload
-from .family import Family, Proposal, accepted
+from .family import Family, Proposal, accepted, facts_of
 from .sharing import LOCAL_BYTES, local_bytes
 
 logger = logging.getLogger(__name__)
@@ -150,7 +152,7 @@ def _try(
     shape = _match(family, Workload.of(function, target), name)
     if shape is None:
         return None
-    known = asdict(shape)
+    known = facts_of(shape)
     proposals = [] if given is None else [Proposal("given", given)]
     if lookup is not None and (found := lookup(family.NAME, known)) is not None:
         proposals.append(found)
@@ -196,7 +198,50 @@ def _apply(
         return None
     if schedule is None or not _runs_on_device(schedule, target) or not _fits(schedule, name):
         return None
+    if (loop := _open_loop(schedule)) is not None:
+        logger.debug("%s: %s declines: the loop %s has no fixed extent", name, family.NAME, loop)
+        return None
+    if (image := _parted_texel(schedule)) is not None:
+        logger.debug("%s: %s declines: it stores parts of texels of %s", name, family.NAME, image)
+        return None
     return schedule
+
+
+def _open_loop(schedule: s_tir.Schedule) -> str | None:
+    """A loop to be unrolled or vectorised whose extent is computed, for which there is no code.
+
+    It is there where a tile reads parts of a tensor that are not the same for all tiles.
+    """
+    found: list[str] = []
+
+    def visit(loop: tirx.For) -> None:
+        written_out = loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+        if written_out and not isinstance(loop.extent, tirx.IntImm):
+            found.append(str(loop.loop_var.name))
+
+    tvm_ffi.structural_walk(schedule.mod["main"].body, (tirx.For, visit))
+    return found[0] if found else None
+
+
+def _parted_texel(schedule: s_tir.Schedule) -> str | None:
+    """A texture that is not written by loops over the channels of a texel, in one work-item."""
+    written: dict[str, int] = {}
+    whole: dict[str, int] = {}
+
+    def count(found: dict[str, int], block: s_tir.SBlock) -> None:
+        if isinstance(block.body, tirx.BufferStore) and is_texture(block.body.buffer.scope()):
+            name = str(block.body.buffer.name)
+            found[name] = found.get(name, 0) + 1
+
+    def loop(node: tirx.For) -> None:
+        serial = node.kind != tirx.ForKind.THREAD_BINDING and isinstance(node.extent, tirx.IntImm)
+        if serial and isinstance(node.body, s_tir.SBlockRealize) and int(node.extent) == CHANNELS:
+            count(whole, node.body.block)
+
+    body = schedule.mod["main"].body
+    tvm_ffi.structural_walk(body, (tirx.For, loop))
+    tvm_ffi.structural_walk(body, (s_tir.SBlock, lambda block: count(written, block)))
+    return next((name for name, times in written.items() if whole.get(name, 0) != times), None)
 
 
 def _fits(schedule: s_tir.Schedule, name: str) -> bool:

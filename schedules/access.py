@@ -131,7 +131,10 @@ class Axis:
 def regroup(
     sch: s_tir.Schedule, block: Block, axes: Sequence[Axis], groups: Sequence[Sequence[int]]
 ) -> None:
-    """Give a block one axis, and one loop, for each group of axes.
+    """Give a block one axis, and one loop, for each group of axes, and simplify its indices.
+
+    Indices are simplified also where nothing is regrouped: that all lanes of a vector read one
+    texel can be seen as long as axes are not split.
 
     Not TVM's `transform_block_layout`: what it simplifies indices by afterwards loses carries.
     Of ``(x % m + c) // d`` it makes ``(x + c) % m // d``, another number where ``x % m + c`` is
@@ -147,10 +150,6 @@ def regroup(
         Positions in ``axes``, the one that counts slowest first.
     """
     old = sch.get(block)
-    if len(groups) == len(axes) == len(old.iter_vars) and [list(g) for g in groups] == [
-        [i] for i in range(len(axes))
-    ]:
-        return
     dtype = str(old.iter_vars[0].var.ty.dtype)
     values: dict[int, Any] = {}
     analyzer = Analyzer()

@@ -71,17 +71,6 @@ def keeps_booleans(block: s_tir.SBlock) -> bool:
     )
 
 
-def compares_data(block: s_tir.SBlock) -> bool:
-    """Whether what a block computes depends on comparisons of tensors' values, or on booleans."""
-    found: list[Any] = []
-
-    def compare(node: Any) -> None:
-        tvm_ffi.structural_walk([node.a, node.b], (TensorLoad, found.append))
-
-    tvm_ffi.structural_walk(block.body, (_COMPARISONS, compare))
-    return bool(found) or keeps_booleans(block)
-
-
 def calls_scalar_function(block: s_tir.SBlock) -> bool:
     """Whether a block calls a function that TVM's LLVM code has for single numbers only."""
     found: list[Call] = []
@@ -126,7 +115,6 @@ def drop_test(
     sch.state.replace(sch.get_sref(at), changed, {})
 
 
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _SCALAR_FUNCTIONS = ("tirx.sinh", "tirx.cosh")
 
 

@@ -22,7 +22,7 @@ from tvm import s_tir, te, tirx
 from ..borders import PRAGMA as BORDERS
 from ..target import Device
 from .common import FAMILY, Multiply, Workload, narrowed, widened
-from .conv2d_shape import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
+from .conv2d_shape import GROUP_BLOCKS, TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
 from .family import Value, knob
 from .sharing import share, to_constant_memory
 from .tiles import divisors, largest_divisor, tile_choices, tile_of
@@ -76,7 +76,8 @@ def compute(
         return te.sum(product, axis=[i, p, q])
 
     shape = (x.shape[0], outputs, out_h, out_w, block)
-    return widened(te.compute(shape, body, name="conv2d", attrs={FAMILY: NAME}), x.dtype)
+    attrs = {FAMILY: NAME, **({GROUP_BLOCKS: str(outputs_per_group)} if groups > 1 else {})}
+    return widened(te.compute(shape, body, name="conv2d", attrs=attrs), x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def _cpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     More accumulators need fewer loads for each product, but what a compiler adds to them
     does not fit any more; see the sweep in ``docs/performance.md``.
     """
-    tile_o = largest_divisor(shape.outputs, 2)
+    tile_o = largest_divisor(shape.tiled_blocks, 2)
     tile_w = tile_of(shape.width, 8 if tile_o > 1 else device.accumulators // 2)
     most = 16 if tile_o > 1 or shape.dots else device.accumulators
     rest = max(1, most // (tile_o * tile_w))
@@ -142,14 +143,14 @@ def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     # Narrow maps leave registers free: use them for more rows of a pointwise convolution, which
     # share its weights, else for more output blocks, which share its inputs.
     tile_h = largest_divisor(shape.height, rest) if shape.is_pointwise else 1
-    return largest_divisor(shape.outputs, max(1, min(2, rest // tile_h))), tile_h, tile_w
+    return largest_divisor(shape.tiled_blocks, max(1, min(2, rest // tile_h))), tile_h, tile_w
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
     rows, columns = divisors(shape.height, 8), tile_choices(shape.width, device.accumulators)
     return {
-        "tile_o": divisors(shape.outputs, 4),
+        "tile_o": divisors(shape.tiled_blocks, 4),
         "tile_h": rows,
         "tile_w": columns,
         "unroll_i": divisors(shape.together, 16),

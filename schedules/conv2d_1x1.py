@@ -117,7 +117,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of every form that fits, deeper unrolling, split sums."""
     return {
-        "tile_o": divisors(shape.outputs, 4),
+        "tile_o": divisors(shape.tiled_blocks, 4),
         "tile_h": divisors(shape.height, 8),
         "tile_w": tile_choices(shape.width, device.accumulators),
         "unroll_i": divisors(shape.together, 16),

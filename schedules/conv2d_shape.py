@@ -16,6 +16,8 @@ from .common import Workload
 from .family import Constraint
 from .sharing import CONSTANT_BYTES
 
+#: Block annotation of convolutions with several groups: blocks of output channels of each.
+GROUP_BLOCKS = "tvmflow.group_blocks"
 #: Where weights can be read.
 WEIGHTS = ("direct", "local", "constant")
 
@@ -47,6 +49,8 @@ class Shape:
     weights: str
     #: Lanes of a block of the input: fewer than those of the output where each holds four channels.
     input_block: int
+    #: Blocks of output channels of a group, where there are several groups; 0 where there is one.
+    group_blocks: int = 0
 
     @classmethod
     def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
@@ -65,7 +69,13 @@ class Shape:
             texture=reads,
             weights=weights,
             input_block=block,
+            group_blocks=int(workload.annotation(anchor, GROUP_BLOCKS) or 0),
         )
+
+    @property
+    def tiled_blocks(self) -> int:
+        """Blocks of output channels that a tile divides: those of a group read one input."""
+        return self.group_blocks or self.outputs
 
     @property
     def together(self) -> int:
@@ -105,9 +115,9 @@ TILE_CONSTRAINTS = (
         lambda k, s, d: not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS,
     ),
     Constraint(
-        "tile_o must divide the output blocks and tile_h the rows: "
+        "tile_o must divide the output blocks of a group and tile_h the rows: "
         "a partial tile there is a test in the hot loop.",
-        lambda k, s, d: s.outputs % k.tile_o == 0 and s.height % k.tile_h == 0,
+        lambda k, s, d: s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0,
     ),
     Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
     Constraint(

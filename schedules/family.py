@@ -71,6 +71,17 @@ def knob(sentence: str) -> Any:
     return dataclasses.field(metadata={"sentence": sentence})
 
 
+def facts_of(shape: Any) -> dict[str, Any]:
+    """A shape as journals and modules keep it.
+
+    Fields that have their default are left out: a shape that was recorded before there was such
+    a field is the same one.
+    """
+    values = {f.name: getattr(shape, f.name) for f in dataclasses.fields(shape)}
+    defaults = {f.name: f.default for f in dataclasses.fields(shape)}
+    return {name: value for name, value in values.items() if value != defaults[name]}
+
+
 @dataclass(frozen=True)
 class NoKnobs:
     """Of a family that leaves nothing to choose."""

@@ -24,7 +24,7 @@ from tvm.tirx import IterVar
 from ..target import Device
 from ..texture.expressions import uses
 from . import fallback
-from .blocks import compares_data, is_injective, is_reduction
+from .blocks import is_injective, is_reduction, keeps_booleans
 from .common import LANES, Block, Workload
 from .family import Constraint, Value, knob
 from .sums import (
@@ -178,7 +178,7 @@ def match(workload: Workload) -> Shape | None:
         outputs, along, across = outputs // lanes, 1, 1
     written = prod(int(e) for e in sch.get(workload.blocks[-1]).writes[0].source.shape)
     broadcast = written > prod(e for e, kind in pairs if kind == IterVar.DataPar)
-    positions = len(sch.get(anchor).writes) > 1 or compares_data(sch.get(anchor))
+    positions = len(sch.get(anchor).writes) > 1 or keeps_booleans(sch.get(anchor))
     if positions and broadcast:
         logger.debug("reduction declines: positions are spread again")
         return None

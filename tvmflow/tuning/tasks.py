@@ -15,7 +15,7 @@ from ..build import wants_schedule
 from ..compilation import Compilation
 from ..schedules import FAMILIES, schedule_function
 from ..schedules.common import Workload
-from ..schedules.family import Family, refusal
+from ..schedules.family import Family, facts_of, refusal
 from ..stages import STAGES
 from ..target import TargetSpec
 from ..texture.signatures import called_function
@@ -75,7 +75,7 @@ class Task:
     @cached_property
     def workload(self) -> records.Workload:
         """What journals call it."""
-        return workload_of(self.function, self.family.NAME, asdict(self.shape))
+        return workload_of(self.function, self.family.NAME, facts_of(self.shape))
 
     @cached_property
     def journal_target(self) -> records.Target:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...schedules import conv2d, conv2d_1x1, depthwise
 from ...schedules.conv2d_shape import Shape, input_lanes
-from ...schedules.family import refusal
+from ...schedules.family import facts_of, refusal
 from ...schedules.tiles import largest_divisor
 from ...target import PRESETS
 from ..records import Workload
@@ -95,7 +95,7 @@ class Task:
             *("x".join(map(str, part)) for part in (data, kernel, strides, padding, dilation))
         )
         workload = Workload(
-            family.NAME, asdict(shape), _DTYPES[dtype], "texture", _DTYPES[sums], text
+            family.NAME, facts_of(shape), _DTYPES[dtype], "texture", _DTYPES[sums], text
         )
         return cls(family, shape, workload)
 
