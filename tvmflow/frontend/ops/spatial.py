@@ -21,12 +21,17 @@ def grid_sample(c: NodeContext) -> relax.Expr:
     mode = modes.get(c.attribute("mode", "linear"))
     if mode is None:
         raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
+    padding, align = c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0))
+    image = c.input()
+    if padding == "reflection" and align:
+        # Reflected between the centres of the first and the last element, which TVM divides by
+        # the distance of: between two that are alike, every position is the one that there is.
+        for axis in (2, 3):
+            if c.shape()[axis] == 1:
+                image = c.emit(R.concat([image, image], axis))
     # Relax keeps the two coordinates in front of the grid's axes.
     grid = c.emit(R.permute_dims(c.input(1), [0, 3, 1, 2]))
-    return R.image.grid_sample(
-        c.input(), grid, method=mode, padding_mode=c.attribute("padding_mode", "zeros"),
-        align_corners=bool(c.attribute("align_corners", 0)),
-    )  # fmt: skip
+    return R.image.grid_sample(image, grid, method=mode, padding_mode=padding, align_corners=align)
 
 
 @converts("RoiAlign")
