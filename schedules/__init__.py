@@ -8,7 +8,7 @@ from the most specific to the fallback; one that does not apply declines and log
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -117,6 +117,7 @@ def schedule_function(
     given: Mapping[str, Any] | None = None,
     name: str = "main",
     lookup: Lookup | None = None,
+    families: Sequence[Family] = FAMILIES,
 ) -> Scheduled:
     """Schedule one primary function for a target.
 
@@ -133,8 +134,10 @@ def schedule_function(
         The function's name, for messages.
     lookup
         Knobs of a journal for a family and a shape.  Given ones come first.
+    families
+        Those that are asked, in their order.
     """
-    for family in FAMILIES:
+    for family in families:
         scheduled = _try(family, function, target, given, name, lookup)
         if scheduled is not None:
             return scheduled

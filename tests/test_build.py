@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import helper
+from operators import build
 from tvm import te
 
+import tvmflow
 from tvmflow.build import schedule_module
+from tvmflow.errors import CompileError
 from tvmflow.opencl_source import fold_splats
+from tvmflow.schedules import fallback, moving
 from tvmflow.schedules.pooling import output_extent
 from tvmflow.schedules.tiles import largest_divisor, tile_of
 from tvmflow.target import resolve
@@ -69,3 +75,39 @@ def test_equal_names_do_not_matter_and_families_are_reported():
     scheduled = schedule_module(IRModule({"plus": function}), resolve("llvm"))
     assert {n: c.family for n, c in scheduled.choices.items()} == {"plus": "moving"}
     assert scheduled.mod["plus"].attrs["tirx.is_scheduled"]
+
+
+def five_lanes(workload, knobs):
+    """Vectors of five numbers, which OpenCL C has not: there is a schedule, and no code for it."""
+    (block,) = workload.blocks
+    sch = workload.sch
+    outer, lane = sch.split(sch.fuse(*sch.get_loops(block)), [None, 5])
+    sch.bind(outer, "blockIdx.x")
+    sch.vectorize(lane)
+    return sch
+
+
+def next_number():
+    nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="the_sum")]
+    return build(nodes, {"x": (2, 5)}, ["y"], {"one": np.float32(1)})
+
+
+@pytest.mark.opencl
+def test_a_schedule_without_code_gives_way_to_the_fallback(monkeypatch, caplog):
+    monkeypatch.setattr(moving, "apply", five_lanes)
+    model = next_number()
+    x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
+    with tvmflow.compile(model, target="opencl", device="cpu") as module:
+        np.testing.assert_allclose(module(x=x)["y"], x + 1, rtol=1e-5)
+        assert {s["family"] for s in module.metadata["schedules"].values()} == {"fallback"}
+    assert "node the_sum" in caplog.text
+    assert "the fallback is used" in caplog.text
+
+
+@pytest.mark.opencl
+def test_code_that_cannot_be_generated_names_function_and_node(monkeypatch):
+    monkeypatch.setattr(moving, "apply", five_lanes)
+    monkeypatch.setattr(fallback, "apply", five_lanes)
+    model = next_number()
+    with pytest.raises(CompileError, match=r"primary function add \(node the_sum\) could not"):
+        tvmflow.compile(model, target="opencl", device="cpu")

@@ -6,7 +6,7 @@ TIR is lowered by our own pipeline (:mod:`.tir_pipeline`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from .graph.cuda_graph import capture, stage_boundary
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
 from .runtime.devices import FP16_EXTENSION, FP64_EXTENSION
-from .schedules import Scheduled, schedule_function
+from .schedules import FAMILIES, Scheduled, fallback, schedule_function
 from .target import TargetSpec
 from .texture.refusal import refusals
 from .tir_pipeline import TIR_PIPELINE
@@ -45,6 +45,8 @@ def schedule_module(
     target: TargetSpec,
     knobs: Mapping[str, Mapping[str, Any]] | None = None,
     journals: Sequence[Journal] = (),
+    nodes: Mapping[str, Sequence[str]] | None = None,
+    last_resort: Collection[str] = (),
 ) -> ScheduledModule:
     """Schedule every primary function.
 
@@ -58,6 +60,10 @@ def schedule_module(
         Knobs of single functions by name, instead of the heuristic's.
     journals
         Where knobs are looked up for the others.
+    nodes
+        Names of the ONNX nodes of each function, for messages.
+    last_resort
+        Functions that only the fallback schedules.
 
     Raises
     ------
@@ -73,11 +79,14 @@ def schedule_module(
                 name = gv.name_hint
                 try:
                     lookup = lookup_in(journals, function, target)
-                    scheduled = schedule_function(function, target, given.get(name), name, lookup)
+                    families = (fallback,) if name in last_resort else FAMILIES
+                    scheduled = schedule_function(
+                        function, target, given.get(name), name, lookup, families
+                    )
                 except Exception as error:
                     raise CompileError(
-                        f"The primary function {name} could not be scheduled for "
-                        f"{target.kind}: {str(error).strip().splitlines()[-1]}",
+                        f"{described(name, nodes)} could not be scheduled for "
+                        f"{target.kind}: {_reason(error)}",
                         remedy="Compile with --target llvm to see whether the model itself "
                         "is sound.",
                     ) from error
@@ -87,6 +96,38 @@ def schedule_module(
                 )
             functions[gv] = function
     return ScheduledModule(IRModule(functions, attrs=mod.attrs), choices)
+
+
+def described(name: str, nodes: Mapping[str, Sequence[str]] | None) -> str:
+    """A primary function, with the ONNX nodes that it computes, for messages."""
+    known = list((nodes or {}).get(name, ()))
+    if not known:
+        return f"The primary function {name}"
+    shown = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    return f"The primary function {name} ({'nodes' if len(known) > 1 else 'node'} {shown})"
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+def without_code(mod: IRModule, target: TargetSpec) -> dict[str, str]:
+    """Scheduled primary functions for which no code can be generated, with TVM's reasons.
+
+    Each is built by itself: in a whole module TVM does not say which function it is at.
+    """
+    found = {}
+    for gv, function in mod.functions.items():
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        single = function.with_attr("global_symbol", gv.name_hint)
+        try:
+            with _generating(target):
+                tirx.build(single, target=target.tvm_target, pipeline=TIR_PIPELINE)
+        except CompileError as error:
+            found[gv.name_hint] = error.message.rpartition("could not be generated: ")[2]
+    return found
 
 
 def wants_schedule(function: tirx.PrimFunc) -> bool:
@@ -181,11 +222,9 @@ def _generating(target: TargetSpec) -> Iterator[None]:
     except CompileError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()
         raise CompileError(
-            f"Code for the target {target.kind} could not be generated: "
-            f"{reason[-1] if reason else type(error).__name__}",
-            details="\n".join(reason[:-1]) or None,
+            f"Code for the target {target.kind} could not be generated: {_reason(error)}",
+            details="\n".join(str(error).strip().splitlines()[:-1]) or None,
         ) from error
 
 

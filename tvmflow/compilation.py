@@ -65,6 +65,8 @@ class Compilation:
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Journals in which knobs are looked up for the others.
     journals: Sequence[Path] = ()
+    #: Primary functions that only the fallback schedules, as there was no code for others.
+    last_resort: Sequence[str] = ()
     #: The module before it was scheduled: to begin again without knobs, and for its graph.
     unscheduled: IRModule | None = None
     #: Names of ONNX nodes by the tensor that the call which computes them writes.

@@ -128,13 +128,17 @@ def weights(job: Compilation) -> None:
 def schedule(job: Compilation) -> None:
     """A schedule for each primary function."""
     from .build import schedule_module
+    from .graph.names import nodes_of_functions
     from .texture.narrow import half_sums
 
     if job.accumulate == "fp16":
         job.half_sums = half_sums(job.mod)
     job.unscheduled = job.mod
+    nodes = nodes_of_functions(job.mod, job.nodes)
     with _journals(job) as journals:
-        scheduled = schedule_module(job.mod, job.target, job.knobs, journals)
+        scheduled = schedule_module(
+            job.mod, job.target, job.knobs, journals, nodes, job.last_resort
+        )
     job.mod, job.schedules = scheduled.mod, scheduled.choices
     job.scheduled = scheduled.mod
     for name in [name for name in job.knobs if name not in job.schedules]:
@@ -157,18 +161,62 @@ def build(job: Compilation) -> None:
     try:
         _generate(job)
     except CompileError as error:
-        if not job.knobs and not job.journals:
-            raise
-        # Knobs may meet all constraints and still lead to code that TVM cannot generate.
-        logger.warning(
-            "No code could be generated with the knobs given or looked up. The heuristics are "
-            "used for all functions. (%s)",
-            error.message,
-        )
-        job.knobs, job.journals, job.mod = {}, (), job.unscheduled
-        schedule(job)
-        lower(job)
-        _generate(job)
+        if job.knobs or job.journals:
+            # Knobs may meet all constraints and still lead to code that TVM cannot generate.
+            logger.warning(
+                "No code could be generated with the knobs given or looked up. The heuristics are "
+                "used for all functions. (%s)",
+                error.message,
+            )
+            job.knobs, job.journals = {}, ()
+            try:
+                _schedule_again(job)
+                return
+            except CompileError as again:
+                error = again
+        _build_by_fallback(job, error)
+
+
+def _schedule_again(job: Compilation) -> None:
+    job.mod = job.unscheduled
+    schedule(job)
+    lower(job)
+    _generate(job)
+
+
+def _build_by_fallback(job: Compilation, error: CompileError) -> None:
+    """Have the fallback schedule the functions without code; name them where that fails, too."""
+    from .build import described, without_code
+    from .graph.names import nodes_of_functions
+    from .schedules import fallback
+
+    assert job.unscheduled is not None
+    nodes = nodes_of_functions(job.unscheduled, job.nodes)
+    failed = without_code(job.scheduled, job.target)
+    if not failed:
+        raise error
+    families = {name: job.schedules[name].family for name in failed if name in job.schedules}
+    if any(family != fallback.NAME for family in families.values()):
+        for name, reason in failed.items():
+            logger.warning(
+                "%s has no code by its schedule family %s: the fallback is used. (%s)",
+                described(name, nodes),
+                families.get(name, "(none)"),
+                reason,
+            )
+        job.last_resort = sorted(failed)
+        try:
+            _schedule_again(job)
+            return
+        except CompileError:
+            failed = without_code(job.scheduled, job.target) or failed
+    name, reason = next(iter(failed.items()))
+    raise CompileError(
+        f"{described(name, nodes)} could not be compiled for {job.target.kind}: {reason}",
+        remedy=error.remedy
+        or "Compile with --storage buffer or --target llvm, and report the model.",
+        details=error.details,
+    ) from error
 
 
 def _generate(job: Compilation) -> None:

@@ -164,6 +164,26 @@ def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dic
     }
 
 
+def nodes_of_functions(mod: IRModule, nodes: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """ONNX nodes of each primary function.
+
+    Parameters
+    ----------
+    mod
+        Primary functions, and ``main`` with their calls.
+    nodes
+        As from `nodes_of`.
+    """
+    found: dict[str, list[str]] = {}
+    for binding in _bindings(mod["main"]):
+        value = binding.value
+        called = isinstance(value, relax.Call) and value.args
+        if called and isinstance(value.args[0], relax.GlobalVar):
+            known = found.setdefault(value.args[0].name_hint, [])
+            known += [n for n in nodes.get(binding.var.name, []) if n not in known]
+    return found
+
+
 def _model_name(name: str, model_names: Collection[str]) -> str:
     base = name.rstrip("0123456789")
     return base if name not in model_names and base in model_names else name
