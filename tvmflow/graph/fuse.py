@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import tvm
-from tvm import IRModule, tirx
+from tvm import IRModule, relax, tirx
 from tvm.relax import backend, transform
 
+from ..errors import CompileError
 from ..ops.operator import FUNCTION_ATTRIBUTE
 from ..target import TargetSpec
 from .names import restore_names
+from .rewriter import op_name
 from .scans import replace_scans
 
 #: TVM's numbers for how a function's results depend on its operands, which decide what is fused.
@@ -53,9 +55,36 @@ def legalize_and_fuse(
     if target.is_gpu_kernel:
         mod = replace_scans(mod)
     with target.tvm_target:
-        mod = tvm.transform.Sequential(legalize)(mod)
+        try:
+            mod = tvm.transform.Sequential(legalize)(mod)
+        except Exception as error:
+            raise _named(mod, tvm.transform.Sequential(legalize), error) from error
         mod = restore_names(mod, transform.FuseOps()(mod), model_names, members)
         return tvm.transform.Sequential(finish)(mod)
+
+
+def _named(mod: IRModule, legalize: tvm.transform.Pass, error: Exception) -> CompileError:
+    """What TVM's legalisation stumbled over: the first call that cannot be legalised alone."""
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if not isinstance(call, relax.Call):
+                continue
+            alone = relax.Function(relax.analysis.free_vars(call), call, is_pure=True)
+            single = mod.clone()
+            single["main"] = alone.with_attr("global_symbol", "main")
+            try:
+                legalize(transform.Normalize()(single))
+            except Exception as found:  # noqa: BLE001 (whatever it is, it is the reason)
+                return CompileError(
+                    f"The operator {op_name(call)} of the node {binding.var.name} could not be "
+                    f"turned into loops: {str(found).strip().splitlines()[-1]}",
+                    remedy="Leave the node out of the model, or report it.",
+                )
+    return CompileError(
+        f"Operators could not be turned into loops: {str(error).strip().splitlines()[-1]}",
+        remedy="Report the model.",
+    )
 
 
 @tvm.transform.module_pass(opt_level=0, name="AnnotateCustomOperators")
