@@ -19,6 +19,7 @@ from .carries import HideCarries, ShowCarries
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .masks import MaskLanes, VerifyMasks
+from .promotion import WrapNarrow
 from .rounding import RoundByAddition
 from .shuffles import NameShuffles
 from .stack import KeepOnStack
@@ -128,6 +129,7 @@ def host_and_device() -> Pass:
             *_loops_to_statements(),
             NameTexels,
             NameShuffles,
+            WrapNarrow,
             VerifyTextures,
             VerifyMasks,
             LowerHalfBuffers,
