@@ -59,6 +59,64 @@ stages.write_artifact = write
 main()
 """
 
+#: Waits in a function that TVM calls, in place of the one that is named as MODULE:NAME.
+WAIT_IN_TVM = """
+import sys, time
+from importlib import import_module
+import tvm_ffi
+from tvmflow.cli import main
+
+def wait():
+    print("waiting", flush=True)
+    for _ in range(4000):
+        time.sleep(0.1)
+
+def through_tvm(*_, **__):
+    tvm_ffi.convert(wait)()
+
+module, _, name = sys.argv.pop(1).partition(":")
+*owners, name = name.split(".")
+place = import_module(module)
+for owner in owners:
+    place = getattr(place, owner)
+setattr(place, name, through_tvm)
+main()
+"""
+
+#: A signal that comes during a destructor, from which Python raises nothing.
+WAIT_IN_DESTRUCTOR = """
+import sys, time
+import tvmflow.pipeline as pipeline
+from tvmflow.cli import main
+
+class Slow:
+    def __del__(self):
+        print("waiting", flush=True)
+        for _ in range(4000):
+            time.sleep(0.1)
+
+def drop(job):
+    Slow()
+    for _ in range(4000):
+        time.sleep(0.1)
+
+pipeline.STAGES = (("drop", drop), *pipeline.STAGES)
+main()
+"""
+
+#: Python takes an interruption of text that it executes for unhandled, whoever handles it.
+WAIT_IN_TEXT = """
+import time
+import tvmflow.pipeline as pipeline
+from tvmflow.cli import main
+
+def run(job):
+    exec("print('waiting', flush=True)\\nfor _ in range(4000): time.sleep(0.1)", {"time": time})
+
+pipeline.STAGES = (("run", run), *pipeline.STAGES)
+main()
+"""
+
 
 def start(script: str, *arguments: str, folder: Path) -> subprocess.Popen[str]:
     temporary = folder / "tmp"
@@ -77,10 +135,16 @@ def everything(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+OPTIONS = ["--target", "llvm", "--shape", "x/in=1,3,8,8"]
 MOMENTS = {
     "in-stage": (WAIT_IN_STAGE, "simplify"),
     "before-export": (WAIT_IN_STAGE, "export"),
     "in-weights": (WAIT_IN_WEIGHTS,),
+    "in-destructor": (WAIT_IN_DESTRUCTOR,),
+    "in-text": (WAIT_IN_TEXT,),
+    "in-conversion": (WAIT_IN_TVM, "tvmflow.frontend.convert:_result"),
+    "in-schedule": (WAIT_IN_TVM, "tvmflow.build:schedule_function"),
+    "in-code": (WAIT_IN_TVM, "tvm.relax:build"),
 }
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 #: Every signal at one moment, and every moment with one signal.
@@ -89,6 +153,9 @@ TELLING = [
     ("in-weights", signal.SIGTERM),
     ("in-weights", signal.SIGHUP),
     ("in-stage", signal.SIGINT),
+    ("in-destructor", signal.SIGINT),
+    ("in-text", signal.SIGINT),
+    ("in-schedule", signal.SIGINT),
     ("before-export", signal.SIGTERM),
 ]
 
@@ -108,8 +175,7 @@ TELLING = [
 def test_a_stopped_compilation_leaves_nothing(
     model: Path, tmp_path: Path, moment: str, number: signal.Signals
 ):
-    options = ["--target", "llvm", "--shape", "x/in=1,3,8,8", "-o", "out.so"]
-    command = ["compile", str(model), *options]
+    command = ["compile", str(model), *OPTIONS, "-o", "out.so"]
     process = start(*MOMENTS[moment], *command, folder=tmp_path)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n", process.communicate()
@@ -119,6 +185,52 @@ def test_a_stopped_compilation_leaves_nothing(
     assert everything(tmp_path) == ["tmp"]
     assert "Traceback" not in stdout + stderr
     assert f"Stopped by {number.name}" in stderr
+
+
+#: Commands that go on when something in the middle fails, and what TVM calls there.
+GOES_ON = {
+    "profile": (
+        ["profile", "{module}", "--runs", "2", "--html", "out.html", "--trace", "out.json"],
+        "tvmflow.analysis:findings",
+    ),
+    "run": (
+        ["run", "{module}", "--random-seed", "0", "--outputs", "out.npz"],
+        "tvmflow.deploy.session:Session.bring",
+    ),
+    "bench": (["bench", "{module}"], "tvmflow.deploy.session:Session._to_host"),
+    "verify": (["verify", "{model}", "{module}"], "onnxruntime:InferenceSession.run"),
+    "lab": (["lab", "matmul", "--size", "16"], "tvmflow.lab.running:found_and_removed"),
+    "lab-ceilings": (["lab", "matmul", "--size", "16"], "tvmflow.lab.running:ceilings"),
+    "tune": (
+        ["tune", "{model}", *OPTIONS, "--journal", "net.journal", "--report", "out.html"],
+        "tvmflow.tuning.session:Tuner.run",
+    ),
+}
+
+
+#: A part of them with every run of the tests.
+OFTEN = {"profile", "lab", "tune"}
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in GOES_ON],
+)
+def test_a_stopped_command_does_not_go_on(
+    model: Path, compiled: Path, tmp_path: Path, command: str
+):
+    arguments, place = GOES_ON[command]
+    given = [text.format(module=compiled, model=model) for text in arguments]
+    process = start(WAIT_IN_TVM, place, *given, folder=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n", process.communicate()
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=400)
+    assert process.returncode == 130, stderr
+    assert stderr.count("Stopped by SIGINT") == 1
+    assert "Traceback" not in stdout + stderr
+    assert not [path for path in everything(tmp_path) if path.startswith("out")]
 
 
 def test_stopped_before_a_command_begins(tmp_path: Path):

@@ -31,6 +31,8 @@ R = TypeVar("R")
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
+#: Destructors have ended by then.
+_AGAIN_S = 0.05
 
 
 @dataclass
@@ -107,11 +109,36 @@ def command(function: Callable[P, R]) -> Callable[P, R | None]:
 
 def install_signal_handlers() -> None:
     """Let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that nothing is left behind."""
+    import atexit
+    import threading
+
+    stopped_by: list[int] = []
 
     def interrupt(number: int, _frame: Any) -> NoReturn:
-        # Remembered as well: an exception that passes through C++ changes its type.
+        # Remembered as well: an exception that passes through C++ may change its type.
         state.signal = number
+        stopped_by.append(number)
         raise KeyboardInterrupt
+
+    def heed(lost: Any, told: Callable[[Any], object] = sys.unraisablehook) -> None:
+        """Send a signal again that came during a destructor, from which nothing is raised."""
+        if stopped_by and issubclass(lost.exc_type, KeyboardInterrupt):
+            number = stopped_by[-1]
+            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        else:
+            told(lost)
+
+    def leave() -> None:
+        # An interruption of `exec` of text, as dataclasses do, would make Python end itself with
+        # SIGINT after all, instead of with a status.
+        if stopped_by:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(128 + stopped_by[-1])
+
+    sys.unraisablehook = heed
+    # The first that is registered is the last that is called.
+    atexit.register(leave)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)

@@ -113,6 +113,9 @@ def _load_once() -> None:
         return
     import tvm_ffi
 
+    # Ctrl-C in a function that TVM calls: unknown classes become a RuntimeError without a word,
+    # which callers take for TVM's own.
+    tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
     if not LIBRARY.exists():
         raise EnvironmentMismatchError(
             f"The OpenCL plug-in {LIBRARY} was not built.",
