@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .compilation import STANDALONE, Compilation
 from .deploy.artifact import write_artifact
 from .errors import CompileError
+from .units import counted
 
 if TYPE_CHECKING:
     from .tuning.journal import Journal
@@ -143,6 +144,24 @@ def schedule(job: Compilation) -> None:
     job.scheduled = scheduled.mod
     for name in [name for name in job.knobs if name not in job.schedules]:
         logger.warning("Knobs were given for %s, which is no primary function here.", name)
+    if job.journals:
+        _tell_matches(job)
+
+
+def _tell_matches(job: Compilation) -> None:
+    """Say how many functions have their knobs from journals; none is hardly what was meant."""
+    matched = sum(choice.source == "journal" for choice in job.schedules.values())
+    functions = counted(len(job.schedules), "function")
+    names = ", ".join(path.name for path in job.journals)
+    if matched:
+        logger.info("%s had knobs for %d of %s.", names, matched, functions)
+    else:
+        logger.warning(
+            "%s had knobs for 0 of %s: what was tuned has other shapes, options or another kind "
+            "of device.",
+            names,
+            functions,
+        )
 
 
 def lower(job: Compilation) -> None:

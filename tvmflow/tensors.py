@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -41,6 +41,9 @@ class TensorInfo:
         `shape` ``[N, C', H, W, 4]`` is the blocked form.
     scope, image
         Of one that is also kept in an image: its memory scope, and its extent in texels.
+    open_dims
+        Numbers of the dimensions whose extents the ONNX model leaves to whoever compiles it;
+        they do not tell one tensor from another.
     """
 
     name: str
@@ -49,6 +52,7 @@ class TensorInfo:
     logical_shape: tuple[int, ...] | None = None
     scope: str | None = None
     image: str | None = None
+    open_dims: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def layout(self) -> str | None:

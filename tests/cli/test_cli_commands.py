@@ -105,7 +105,12 @@ def test_inspect(cli, compiled):
         assert word in result.stdout
     assert "Every byte is what was written" in result.stderr
     described = cli("inspect", compiled, "--json").json
-    assert described["inputs"][0] == {"name": "x/in", "shape": [1, 3, 8, 8], "dtype": "float32"}
+    assert described["inputs"][0] == {
+        "name": "x/in",
+        "shape": [1, 3, 8, 8],
+        "dtype": "float32",
+        "open_dims": [0],
+    }
     assert described["sizes"]["file"] == compiled.stat().st_size
     assert described["kernels"]
     assert described["checked"] is False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_network import OUTPUTS, X, expected, metadata, values, weight
+from tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, weight
 
 from tvmflow.deploy import boundary, link
 from tvmflow.deploy.artifact import read_artifact, write_artifact
@@ -164,6 +165,114 @@ def test_tensors_of_a_wrong_shape_or_dtype(module: Module):
         module(tvm.runtime.tensor(np.zeros((1, 3, 8, 9), np.float32)), v["shift"])
     with pytest.raises(InputError, match="dtype"):
         module(tvm.runtime.tensor(np.zeros(X.shape, np.float64)), v["shift"])
+
+
+NHWC = "The array is NHWC: transpose it to NCHW with array.transpose(0, 3, 1, 2)."
+HWC = "The array is HWC: transpose it to CHW with array.transpose(2, 0, 1)."
+RESIZE = "Resize it: the model fixes this shape, others need it exported again."
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((1, 8, 8, 3), NHWC),
+        ((3, 8, 8), "The batch dimension is missing: array[None] adds it."),
+        (
+            (8, 8, 3),
+            f"{HWC} The batch dimension is missing: array[None] adds it.",
+        ),
+        (
+            (1, 480, 640, 3),
+            f"{NHWC} {RESIZE}",
+        ),
+        ((1, 3, 9, 8), RESIZE),
+        ((2, 3, 8, 8), RESIZE),
+        ((8, 8), "Reshape it."),
+        ((), "Reshape it."),
+    ],
+)
+def test_a_shape_that_does_not_fit_a_static_model(module: Module, shape: Any, remedy: str):
+    with pytest.raises(InputError, match="the network takes") as caught:
+        module(np.zeros(shape, np.float32), values()["shift"])
+    assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("steps", "shape"),
+    [
+        (lambda array: array.transpose(0, 3, 1, 2), (1, 8, 8, 3)),
+        (lambda array: array[None], (3, 8, 8)),
+        (lambda array: array.transpose(2, 0, 1)[None], (8, 8, 3)),
+    ],
+)
+def test_what_is_advised_fits(module: Module, steps: Any, shape: Any):
+    module(steps(np.zeros(shape, np.float32)), values()["shift"])
+
+
+def test_a_shape_that_other_extents_of_the_model_fit(executable: Any, tmp_path: Path):
+    inputs = (replace(X, open_dims=(0, 2, 3)), SHIFT)
+    path = tmp_path / "open.so"
+    write_artifact(executable, path, metadata=metadata(inputs=inputs), weights={"w": weight()})
+    with load(path) as module:
+        assert module.inputs[0].open_dims == (0, 2, 3)
+        for shape, offered in (
+            ((2, 3, 9, 9), "--shape x/in=2,3,9,9"),
+            ((9, 9, 3), "--shape x/in=1,3,9,9"),
+            ((1, 4, 8, 8), None),
+        ):
+            with pytest.raises(InputError) as caught:
+                module(np.zeros(shape, np.float32), values()["shift"])
+            assert (offered or "exported again") in caught.value.remedy
+            assert (offered is None) == ("--shape" not in caught.value.remedy)
+
+
+class Foreign:
+    """A tensor of a library that knows of DLPack only."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def strided(array: np.ndarray) -> np.ndarray:
+    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    wide[..., ::2] = array
+    return wide[..., ::2]
+
+
+def test_strided_tensors_are_copied(module: Module):
+    given = values()
+    check(module(Foreign(strided(given["x/in"])), given["shift"]))
+    turned = np.ascontiguousarray(given["x/in"].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    assert not turned.flags.c_contiguous
+    check(module(Foreign(turned), Foreign(given["shift"])))
+
+
+def test_strided_tensors_are_copied_as_their_library_does(module: Module):
+    """Which can do it on any device, and for numbers that NumPy does not have."""
+
+    class WithContiguous(Foreign):
+        def contiguous(self) -> Foreign:
+            copies.append(self)
+            return Foreign(np.ascontiguousarray(self.array))
+
+    copies: list[Foreign] = []
+    given = values()
+    check(module(WithContiguous(strided(given["x/in"])), WithContiguous(given["shift"])))
+    assert len(copies) == 1
+
+
+def test_strided_tensors_of_torch_are_copied(module: Module):
+    torch = pytest.importorskip("torch")
+    given = values()
+    last = torch.from_numpy(given["x/in"]).to(memory_format=torch.channels_last)
+    assert not last.is_contiguous()
+    check(module(last, torch.from_numpy(strided(given["shift"]))))
 
 
 def test_unknown_kind_of_output(module: Module):

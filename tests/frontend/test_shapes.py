@@ -106,6 +106,18 @@ def test_wrong_rank():
     assert "--shape a=1,3" in error.remedy
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (1, 2, 3)])
+def test_a_shape_for_a_static_input_is_not_answered_with_another(shape):
+    error = refused(dynamic([2, 3], [3]), "[2, 3]", shapes={"a": shape})
+    assert "--shape" not in error.remedy
+    assert "exported again" in error.remedy
+
+
+def test_dimensions_that_the_model_leaves_open_are_known():
+    loaded = load_model(dynamic(["N", 3], [3]), {"a": (2, 3)})
+    assert [info.open_dims for info in loaded.inputs] == [(0,), ()]
+
+
 def test_contradiction():
     refused(dynamic(["N", 3], [3]), "[N, 3]", "contradicts", shapes={"a": (1, 4)})
 

@@ -177,13 +177,14 @@ def test_measured_knobs_that_do_not_fit_are_not_used(
     assert "a.journal: 1 ms on Adreno (TM) 750" in caplog.text
 
 
-def test_a_journal_for_another_device_changes_nothing(small: Path, tmp_path: Path, tuned):
+def test_a_journal_for_another_device_changes_nothing(small: Path, tmp_path: Path, tuned, caplog):
     job, name, workload = tuned
     other = dataclasses.replace(
         trial(workload, 1e-3, **job.schedules[name].knobs), target=Target("opencl", "mali")
     )
     path = write(tmp_path / "a.journal", [other])
     assert sources(scheduled(tmp_path, small, [path])) == ["heuristic"] * 3
+    assert "a.journal had knobs for 0 of 5 functions" in caplog.text
 
 
 def test_what_was_imported_is_knobs_of_our_families():

@@ -266,6 +266,7 @@ def tensor_infos(entries: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]
             logical_shape=tuple(e["logical_shape"]) if e.get("logical_shape") else None,
             scope=e.get("scope"),
             image=e.get("image"),
+            open_dims=tuple(e.get("open_dims", ())),
         )
         for e in entries
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, overload
 
@@ -120,14 +121,48 @@ def check_input(info: TensorInfo, shape: tuple[int, ...], dtype: str) -> None:
         raise InputError(
             f"The input {info.name!r} has shape {list(shape)}, but the network takes "
             f"{list(info.shape)}.",
-            remedy="Reshape or resize it, or compile the model with --shape "
-            f"{info.name}={','.join(map(str, shape)) or '...'}.",
+            remedy=_shape_remedy(info, tuple(shape)),
         )
     if dtype != info.dtype:
         raise InputError(
             f"The input {info.name!r} has dtype {dtype}, but the network takes {info.dtype}.",
             remedy=f"Convert it, for example with array.astype({info.dtype!r}).",
         )
+
+
+def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
+    """Say how an array of a shape becomes what the network takes, step by step."""
+    wanted = info.shape
+    if info.logical_shape is not None and len(shape) != len(wanted):
+        wanted = info.logical_shape
+    steps = []
+    without_batch = len(shape) + 1 == len(wanted) and wanted[0] == 1
+    # Images come so from files and cameras.
+    if len(shape) in (3, 4) and len(wanted) == 4:
+        channels_last = shape[-1] == wanted[1] != shape[-3]
+        if channels_last and without_batch:
+            steps.append("The array is HWC: transpose it to CHW with array.transpose(2, 0, 1).")
+            shape = (shape[2], *shape[:2])
+        elif channels_last and len(shape) == 4:
+            steps.append(
+                "The array is NHWC: transpose it to NCHW with array.transpose(0, 3, 1, 2)."
+            )
+            shape = (shape[0], shape[3], *shape[1:3])
+    if without_batch:
+        steps.append("The batch dimension is missing: array[None] adds it.")
+        shape = (1, *shape)
+    if shape == wanted:
+        return " ".join(steps)
+    if len(shape) != len(wanted):
+        steps.append("Reshape it.")
+        return " ".join(steps)
+    differing = {n for n, (a, b) in enumerate(zip(shape, wanted, strict=True)) if a != b}
+    if info.logical_shape is None and differing <= set(info.open_dims):
+        extents = ",".join(map(str, shape))
+        steps.append(f"Resize it, or compile the model with --shape {info.name}={extents}.")
+    else:
+        steps.append("Resize it: the model fixes this shape, others need it exported again.")
+    return " ".join(steps)
 
 
 def as_array(info: TensorInfo, value: Any) -> np.ndarray:
@@ -162,7 +197,9 @@ def any_array(name: str, value: Any) -> np.ndarray:
 
 
 def from_dlpack(name: str, value: Any) -> Any:
-    """TVM's view of the memory of another library's tensor, for the input ``name``.
+    """TVM's view of another library's tensor, for the input ``name``.
+
+    It has the tensor's memory, or a copy of what is strided.
 
     Raises
     ------
@@ -174,10 +211,19 @@ def from_dlpack(name: str, value: Any) -> Any:
     try:
         return tvm_ffi.from_dlpack(value, require_contiguous=True)
     except Exception as error:
+        # Where that fails, too, the first error says more.
+        with suppress(Exception):
+            return tvm_ffi.from_dlpack(_compact(value), require_contiguous=True)
         raise InputError(
             f"The input {name!r} cannot be shared through DLPack: {error}.",
-            remedy="Give a contiguous tensor that needs no gradient, or a NumPy array.",
+            remedy="Give a tensor that needs no gradient, or a NumPy array.",
         ) from error
+
+
+def _compact(value: Any) -> Any:
+    """Copy a strided tensor: as its library does, or else on the host."""
+    compact = getattr(value, "contiguous", None)
+    return compact() if callable(compact) else np.ascontiguousarray(np.from_dlpack(value))
 
 
 def is_shareable(array: np.ndarray) -> bool:

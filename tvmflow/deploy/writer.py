@@ -230,6 +230,8 @@ def _describe(tensor: TensorInfo | Mapping[str, Any]) -> dict[str, Any]:
     if tensor.logical_shape is not None:
         entry |= {"layout": tensor.layout, "logical_shape": list(tensor.logical_shape)}
         entry |= {"scope": tensor.scope, "image": tensor.image}
+    if tensor.open_dims:
+        entry["open_dims"] = list(tensor.open_dims)
     return entry
 
 

@@ -13,6 +13,8 @@ from .weights import DTYPES, dtype_name
 #: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.
 _Dim = int | str | None
 
+_FIXED = "Give no shape for it: the model fixes it. Another one needs the model exported again."
+
 
 def static_inputs(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]] | None
@@ -55,10 +57,17 @@ def static_inputs(
         if static is None:
             open_inputs.append(value.name)
         else:
-            result.append(TensorInfo(value.name, static, DTYPES[value.type.tensor_type.elem_type]))
+            dtype = DTYPES[value.type.tensor_type.elem_type]
+            result.append(TensorInfo(value.name, static, dtype, open_dims=_open(dims, static)))
     if open_inputs:
         raise _open_error(open_inputs, declared, symbols)
     return tuple(result)
+
+
+def _open(dims: list[_Dim] | None, static: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of the dimensions that the model leaves open; all, where it tells no rank."""
+    known = dims if dims is not None else [None] * len(static)
+    return tuple(number for number, dim in enumerate(known) if not isinstance(dim, int))
 
 
 def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
@@ -169,19 +178,24 @@ def _check(
     """Compare a given shape with the declared one, and note the symbols it sets."""
     if dims is None:
         return
+    is_fixed = all(isinstance(dim, int) for dim in dims)
     if len(dims) != len(shape):
         raise ShapeError(
             f"The input {name!r} has {len(dims)} dimensions {_text(dims)}, but the given shape "
             f"{_text(shape)} has {len(shape)}.",
-            remedy=f"--shape {name}={_suggestion(dims, symbols)}, for example",
+            remedy=_FIXED
+            if is_fixed
+            else f"--shape {name}={_suggestion(dims, symbols)}, for example",
         )
     for dim, extent in zip(dims, shape, strict=True):
         if isinstance(dim, int) and dim != extent:
             raise ShapeError(
                 f"The input {name!r} has the shape {_text(dims)} in the model, which contradicts "
                 f"the given {_text(shape)}.",
-                remedy=f"--shape {name}={_suggestion(dims, symbols)}, for example; extents that "
-                "the model fixes change only by exporting it again",
+                remedy=_FIXED
+                if is_fixed
+                else f"--shape {name}={_suggestion(dims, symbols)}, for "
+                "example; extents that the model fixes change only by exporting it again",
             )
         if isinstance(dim, str):
             known, origin = symbols.setdefault(dim, (extent, name))

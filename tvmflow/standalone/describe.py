@@ -136,6 +136,7 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> dict[str, 
 def interfaces(plan: EncodedPlan, section: Section) -> list[dict[str, Any]]:
     """Inputs or outputs, as a module's metadata has them."""
     logical = plan.metadata.get("logical_shapes", {})
+    open_dims = plan.metadata.get("open_dims", {})
     found = []
     for record in plan[section]:
         name = plan.text(int(record["name"]))
@@ -152,6 +153,8 @@ def interfaces(plan: EncodedPlan, section: Section) -> list[dict[str, Any]]:
                 "logical_shape": logical[name],
                 "image": image,
             }
+        if section == Section.INPUTS and name in open_dims:
+            entry["open_dims"] = open_dims[name]
         found.append(entry)
     return found
 

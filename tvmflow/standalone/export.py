@@ -113,6 +113,7 @@ def _metadata(job: Compilation, plan: Plan) -> dict[str, Any]:
         "logical_shapes": {
             info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },
+        "open_dims": {info.name: info.open_dims for info in job.model.inputs if info.open_dims},
         "storage_counts": counts(about),
         "storage_summary": storage_summary(about),
         # Besides the weights: intermediate tensors, inputs and outputs.
