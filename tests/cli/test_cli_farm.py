@@ -6,11 +6,14 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tvmflow.farm import tracker
+from tvmflow.farm.address import Address
+from tvmflow.farm.summary import Queue, Server, Summary
 
 
 @contextmanager
@@ -21,7 +24,7 @@ def closed_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-@pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board")])
+@pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board", "--wait", "0")])
 def test_an_unreachable_tracker_is_one_sentence(cli, monkeypatch, command):
     # A server sets it for its own process, which here is that of the tests.
     monkeypatch.setenv("TVMFLOW_CACHE", "0")
@@ -39,13 +42,59 @@ def test_a_key_that_the_protocol_cannot_carry_is_refused(cli, key):
 def test_a_tracker_needs_a_free_port(cli):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = cli("farm", "tracker", "--host", "127.0.0.1", "--port", str(port))
+        result = cli("farm", "tracker", "--port", str(port))
     result.refused(f"Listening at 127.0.0.1:{port} failed", "--port")
 
 
-def test_a_tracker_needs_an_address_of_this_machine(cli):
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "farm.secret"
+    file.write_text("0123456789abcdef")
+    file.chmod(0o600)
+    return file
+
+
+def test_a_tracker_needs_an_address_of_this_machine(cli, secret):
     # 192.0.2.0/24 is kept for examples: no machine has it.
-    cli("farm", "tracker", "--host", "192.0.2.1").refused("Listening at 192.0.2.1:9190", "--host")
+    result = cli("farm", "tracker", "--bind", "192.0.2.1", "--secret-file", secret)
+    result.refused("Listening at 192.0.2.1:9190", "--bind")
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "192.0.2.1", "::"])
+@pytest.mark.parametrize(
+    "command", [("tracker",), ("serve", "--key", "board", "--tracker", "127.0.0.1:9190")]
+)
+def test_strangers_are_not_listened_for_without_a_secret(cli, command, bind):
+    result = cli("farm", *command, "--bind", bind)
+    result.refused(f"Listening at {bind} was refused", "any program", "--secret-file", "tunnel")
+
+
+def test_a_secret_that_others_can_read_is_refused(cli, secret):
+    secret.chmod(0o644)
+    result = cli("farm", "tracker", "--secret-file", secret)
+    result.refused("other users of this machine have access (mode 644)", f"chmod 600 {secret}")
+
+
+@pytest.mark.parametrize("command", ["status", "tune", "bench"])
+def test_every_client_takes_the_secret(cli, secret, compiled, model, command):
+    """Shown by one that is refused, before anybody is asked."""
+    secret.chmod(0o644)
+    arguments = {
+        "status": ("farm", "status"),
+        "tune": ("tune", model, "--device", "mali", "--journal", "a.journal", "--key", "board"),
+        "bench": ("bench", compiled, "--scaling", "--key", "board"),
+    }
+    options = ("--tracker", "192.0.2.1:9190", "--secret-file", secret)
+    cli(*arguments[command], *options).refused("other users of this machine have access")
+
+
+def test_a_server_that_its_tracker_cannot_hand_out_is_refused(cli, secret):
+    options = ["--key", "board", "--tracker", "192.0.2.1:9190", "--secret-file", secret]
+    result = cli("farm", "serve", *options)
+    result.refused("would listen at 127.0.0.1, which no other machine reaches", "--bind")
+    # Behind a tunnel it is right; nobody answers at this address.
+    result = cli("farm", "serve", *options, "--advertise", "127.0.0.1", "--wait", "0")
+    assert "no other machine reaches" not in result.stderr
 
 
 def test_what_is_not_installed_is_named(cli, monkeypatch):
@@ -57,7 +106,7 @@ def test_what_is_not_installed_is_named(cli, monkeypatch):
 class Answers:
     """Stands for a connection to a tracker with two busy servers, one of TVM alone."""
 
-    def __init__(self, address: tracker.Address):
+    def __init__(self, address: Address):
         self.address = address
 
     def __enter__(self) -> Answers:
@@ -66,7 +115,7 @@ class Answers:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def summary(self) -> tracker.Summary:
+    def summary(self) -> Summary:
         about: dict[str, Any] = {
             "tvmflow": "0.1.0",
             "devices": [{"name": "Mali-[G610]"}],
@@ -76,11 +125,12 @@ class Answers:
             "throttled": True,
         }
         servers = (
-            tracker.Server(tracker.Address("10.0.0.5", 9090), "rk3588", about),
-            tracker.Server(tracker.Address("10.0.0.6", 9091), "phone", {}),
+            Server(Address("10.0.0.5", 9090), "rk3588", about),
+            Server(Address("10.0.0.6", 9091), "phone", {}),
         )
-        queues = {"rk3588": tracker.Queue(0, 2), "gone": tracker.Queue(0, 1)}
-        return tracker.Summary(servers, queues, {"10.0.0.6:9091": "conv2d"})
+        queues = {"rk3588": Queue(0, 2), "gone": Queue(0, 1)}
+        malformed = ('{"key": "server:x", "addr": 5}',)
+        return Summary(servers, queues, {"10.0.0.6:9091": "conv2d"}, malformed)
 
 
 def test_the_status_shows_servers_and_queues(cli, monkeypatch):
@@ -90,6 +140,7 @@ def test_the_status_shows_servers_and_queues(cli, monkeypatch):
     busy = "10.0.0.5:9090 rk3588 busy for 12 s 3 81 °C, throttled 0.1.0 Mali-[G610]"
     assert busy.split() in rows
     assert ["10.0.0.6:9091", "phone", "conv2d", "not", "of", "tvmflow"] in rows
+    assert ["malformed", '{"key":', '"server:x",', '"addr":', "5}"] in rows
     assert ["rk3588", "1", "0", "2"] in rows
     assert ["gone", "0", "0", "1"] in rows
 
@@ -100,4 +151,5 @@ def test_the_status_as_json(cli, monkeypatch):
     assert told["servers"][0]["address"] == "10.0.0.5:9090"
     assert told["servers"][0]["temperature_c"] == 81.0
     assert told["servers"][1] == {"address": "10.0.0.6:9091", "key": "phone", "measures": "conv2d"}
+    assert told["malformed"] == ['{"key": "server:x", "addr": 5}']
     assert told["keys"]["rk3588"] == {"servers": 1, "free": 0, "waiting": 2}

@@ -15,6 +15,7 @@ from tiny_model import tiny_model
 import tvmflow
 from tvmflow.errors import FarmError
 from tvmflow.farm import connect, tracker
+from tvmflow.farm.address import Address
 from tvmflow.scaling import measure, places
 from tvmflow.tuning.process import Worker, WorkerLostError
 
@@ -231,7 +232,7 @@ def test_a_server_that_has_gone_is_told():
         closed_port() as port,
         pytest.raises(FarmError, match=f"server at 127.0.0.1:{port} could not be opened"),
     ):
-        connect.connect(tracker.Offer(tracker.Address("127.0.0.1", port), "ticket"), 10.0)
+        connect.connect(tracker.Offer(Address("127.0.0.1", port), "ticket"), 10.0)
 
 
 def test_a_server_that_hangs_is_told():
@@ -239,7 +240,7 @@ def test_a_server_that_hangs_is_told():
         def call(self, *_, timeout_s):
             raise WorkerLostError(f"it took more than {timeout_s:g} s", timed_out=True)
 
-    place = places.Farm(tracker.Address("127.0.0.1", 9190), "pair", "llvm", 0, 2, ())
+    place = places.Farm(Address("127.0.0.1", 9190), "pair", "llvm", 0, 2, ())
     with pytest.raises(FarmError, match="with 2 servers of the key 'pair' failed: it took more"):
         place.prepare(Hanging(), 2, 10.0)
 

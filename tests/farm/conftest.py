@@ -8,7 +8,7 @@ import pytest
 from farms import FAULTY, PATIENCE_S, Farm, eventually
 
 from tvmflow.farm import tracker
-from tvmflow.farm.tracker import Address
+from tvmflow.farm.address import Address
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tvmflow.farm.address import Address
 from tvmflow.farm.ledger import LENT_WITHIN_S, REST_S, Ledger, Trial
-from tvmflow.farm.tracker import Address
 from tvmflow.tuning.building import Built
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
@@ -225,6 +225,29 @@ def test_a_trial_whose_second_device_never_comes_ends():
     assert accounts.ledger.take(A) is second
 
 
+def test_a_trial_that_was_given_back_is_the_next_of_another_device():
+    accounts = Accounts(A, B)
+    first, second = accounts.add(2)
+    assert accounts.ledger.take(A) is first
+    accounts.ledger.give_back(A, first)
+    assert accounts.ledger.has_work
+    assert accounts.ledger.counts() == Counter({A: 0, B: 0})
+    accounts.ledger.refuse(A, "no textures")
+    assert accounts.run(B, FINE) is first
+    assert accounts.run(B, FINE) is second
+    assert accounts.settled() == [(first, None), (second, None)]
+
+
+def test_a_trial_that_was_given_back_and_nobody_takes_is_not_forgotten():
+    accounts = Accounts(A)
+    (trial,) = accounts.add()
+    assert accounts.ledger.take(A) is trial
+    accounts.ledger.give_back(A, trial)
+    accounts.ledger.refuse(A, "no textures")
+    assert accounts.ledger.is_hopeless()
+    assert accounts.ledger.give_up() == [trial]
+
+
 def test_a_trial_that_was_cancelled_is_not_measured():
     accounts = Accounts(A)
     first, second = accounts.add(2)
@@ -278,6 +301,9 @@ def test_every_trial_ends_once_whatever_happens(seed: int):
         device = rng.choice([A, B, C, D])
         if device in busy:
             trial = busy.pop(device)
+            if rng.random() < 0.1:
+                accounts.ledger.give_back(device, trial)
+                continue
             kind = WRONG if trial.built.knobs["i"] in bad else fates[device](trial, rng)
             accounts.ledger.finish(device, trial, failed(kind) if kind else FINE)
         elif accounts.ledger.offer(device) and (trial := accounts.ledger.take(device)):

@@ -15,9 +15,10 @@ from farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import about, ledger
+from tvmflow.farm.address import Address
 from tvmflow.farm.lane import Places
 from tvmflow.farm.runner import FarmRunner
-from tvmflow.farm.tracker import Address, Tracker
+from tvmflow.farm.tracker import Tracker
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
 from tvmflow.tuning.records import Event
 from tvmflow.tuning.timing import Timing

@@ -19,7 +19,9 @@ from tvmflow import __version__
 from tvmflow.deploy.link import Host
 from tvmflow.errors import FarmError
 from tvmflow.farm.about import ABOUT_FUNCTION, About, is_throttled, temperature_c
-from tvmflow.farm.tracker import Address, Queue, Server, Tracker, check_host
+from tvmflow.farm.address import Address
+from tvmflow.farm.summary import Queue, Server
+from tvmflow.farm.tracker import Tracker, check_host
 
 
 @pytest.fixture(scope="module")

@@ -190,6 +190,15 @@ def test_every_free_server_of_a_key_gives_its_binaries(farm, three, library):
     assert origins(library) == (0, 1)
 
 
+def test_the_farm_s_secret_is_taken(farm, library, tmp_path):
+    """Shown by one that is refused, before anybody is asked."""
+    secret = tmp_path / "farm.secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o644)
+    done = precompile(library, *at(farm, "three"), "--secret-file", str(secret))
+    refused(done, "other users of this machine have access")
+
+
 def test_a_server_that_others_use_is_told(farm, three, library):
     eventually(lambda: free(farm, "three") == len(three))
     address, session = farm.session("three")

@@ -14,7 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tvmflow.farm.tracker import Address, Server, Tracker
+from tvmflow.farm.address import Address
+from tvmflow.farm.connect import open_session
+from tvmflow.farm.secret import Secret
+from tvmflow.farm.summary import Server
+from tvmflow.farm.tracker import Tracker
 
 T = TypeVar("T")
 LOCAL = "127.0.0.1"
@@ -48,13 +52,24 @@ def eventually(look: Callable[[], T], limit_s: float = PATIENCE_S) -> T:
 
 
 class Farm:
-    """A tracker, and servers that are added to it."""
+    """A tracker, and servers that are added to it.
 
-    def __init__(self, folder: Path):
+    Parameters
+    ----------
+    folder
+        For logs.
+    secret
+        What the tracker and its servers ask for.
+    """
+
+    def __init__(self, folder: Path, secret: Secret | None = None):
         self._folder = folder
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.address = Address(LOCAL, free_port())
-        self._start("-m", "tvmflow.cli", "farm", "tracker", "--host", LOCAL, port=self.address.port)
+        self.address = Address(LOCAL, free_port(), secret)
+        self._secret = [] if secret is None else ["--secret-file", str(secret.file)]
+        self._start(
+            *("-m", "tvmflow.cli", "farm", "tracker", *self._secret), port=self.address.port
+        )
         eventually(self._tracks)
 
     def serve(self, key: str, *program: str, **environment: str) -> Address:
@@ -66,22 +81,22 @@ class Farm:
     def start_server(self, key: str, *program: str, **environment: str) -> Address:
         """Start a server, and do not wait."""
         program = program or ("-m", "tvmflow.cli", "farm", "serve")
-        options = ("--host", LOCAL, "--tracker", str(self.address), "--key", key)
-        address = Address(LOCAL, free_port())
+        options = ["--tracker", str(self.address), "--key", key]
+        address = Address(LOCAL, free_port(), self.address.secret)
         if program[-1] == STOCK:
-            options = (*options, "--port-end", str(address.port + 1))
+            options += ["--host", LOCAL, "--port-end", str(address.port + 1)]
+        else:
+            options += self._secret
         self._start(*program, *options, port=address.port, environment=environment)
         return address
 
     def session(self, key: str) -> tuple[Address, Any]:
         """Open a session on a server of a key, which is busy until it is dropped."""
-        from tvm import rpc
-
         with Tracker(self.address) as tracker:
             tracker.request(key)
             offer = tracker.offer(PATIENCE_S)
             assert offer is not None
-        return offer.address, rpc.connect(offer.address.host, offer.address.port, offer.ticket)
+        return offer.address, open_session(offer, PATIENCE_S)
 
     def server(self, address: Address) -> Server | None:
         """What the tracker knows of a server."""
@@ -103,6 +118,16 @@ class Farm:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def end(self, address: Address) -> None:
+        """Kill a server, or the tracker."""
+        import psutil
+
+        process = self._processes[address.port]
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+        process.wait()
+
     def stop(self, address: Address) -> int:
         """Press Ctrl-C for a server; return its exit status."""
         process = self._processes[address.port]
@@ -114,14 +139,9 @@ class Farm:
 
     def close(self) -> None:
         """End everything."""
-        import psutil
-
-        for process in self._processes.values():
+        for port, process in self._processes.items():
             if process.poll() is None:
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
-                process.kill()
-                process.wait()
+                self.end(Address(LOCAL, port))
 
     def _start(self, *command: str, port: int, environment: dict[str, str] | None = None) -> None:
         with open(self._folder / f"{port}.log", "wb") as log:

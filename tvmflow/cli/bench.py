@@ -20,6 +20,7 @@ from .options import (
     Json,
     Quiet,
     RandomSeed,
+    SecretFile,
     TargetName,
     Verbose,
 )
@@ -126,6 +127,7 @@ def bench_module(
         ),
     ] = None,
     key: FarmKey = None,
+    secret_file: SecretFile = None,
     inputs: InputsFile = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
@@ -146,7 +148,10 @@ def bench_module(
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
-    asked = Asked(batches, threads, devices, target, device, host, shape or [], tracker, key)
+    asked = Asked(
+        *(batches, threads, devices, target, device, host, shape or [], tracker, key),
+        secret_file=secret_file,
+    )
     if scaling:
         if kernels or any(option is not None for option in (runs, warmup, inputs)):
             raise typer.BadParameter(

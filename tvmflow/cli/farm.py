@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .devices import note_missing_opencl
 from .formats import facts, print_section, table
-from .options import Debug, Json, Quiet, Verbose
+from .options import Debug, Json, Quiet, SecretFile, Verbose
 from .session import command, note, out_console, print_json
 
 if TYPE_CHECKING:
     from ..farm.about import About
-    from ..farm.tracker import Server, Summary
+    from ..farm.summary import Server, Summary
 
 EXAMPLES = """
 [bold]Examples[/bold]
-  tvmflow farm tracker
+  (umask 077; openssl rand -hex 32 > farm.secret)
+      a secret, to be copied to every machine of the farm
+  tvmflow farm tracker --bind 192.168.1.10 --secret-file farm.secret
       on one machine: it knows who serves what
   tvmflow farm serve --tracker 192.168.1.10:9190 --key rk3588
+      --bind 192.168.1.21 --secret-file farm.secret
       on each machine with a device
-  tvmflow farm status --tracker 192.168.1.10:9190
+  tvmflow farm status --tracker 192.168.1.10:9190 --secret-file farm.secret
       which devices there are, which are free
-  python -m tvm.exec.rpc_server --tracker 192.168.1.10:9190 --key rk3588
-      a server of TVM alone takes part, too, as does TVM's RPC app on a phone
+  tvmflow farm tracker
+      for this machine alone, or for others through a tunnel
 
 [bold]Safety[/bold]
-  Whoever reaches a server can run any program on it: use a network that you trust.
+  A server runs what it is sent, with all that its user may do. Who is to use it is asked for
+  the secret; what follows is not encrypted. docs/farm.md shows tunnels and more.
 """
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     name="farm",
@@ -44,28 +52,49 @@ app = typer.Typer(
 TrackerAddress = Annotated[
     str, typer.Option("--tracker", metavar="HOST:PORT", help="The tracker's address.")
 ]
+ServedSecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        envvar="TVMFLOW_SECRET_FILE",
+        help="Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
+    ),
+]
+Bind = Annotated[
+    str,
+    typer.Option(
+        "--bind",
+        metavar="ADDRESS",
+        help="The address of this machine to listen at (0.0.0.0: all of them). One that other "
+        "machines reach needs --secret-file.",
+    ),
+]
 _PERIOD_S = 1.0
 
 
 @app.command("tracker", epilog=EXAMPLES)
 @command
 def run_tracker(
-    host: Annotated[
-        str, typer.Option("--host", help="The address of this machine to listen at.")
-    ] = "0.0.0.0",
+    bind: Bind = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=1, max=65535, help="The port to listen at.")
     ] = 9190,
+    secret_file: ServedSecretFile = None,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
     _debug: Debug = False,
 ) -> None:
     """Run a tracker until Ctrl-C."""
+    from ..farm.secret import Secret
     from ..farm.server import running_tracker
 
-    with running_tracker(host, port):
-        note(("Tracking", "green"), f" at {host}:{port}; Ctrl-C ends it.")
-        _wait()
+    secret = None if secret_file is None else Secret.read(secret_file)
+    with running_tracker(bind, port, secret) as take_refused:
+        note(("Tracking", "green"), f" at {bind}:{port}; Ctrl-C ends it.")
+        while True:
+            time.sleep(_PERIOD_S)
+            _tell(take_refused())
 
 
 @app.command("serve", epilog=EXAMPLES)
@@ -75,9 +104,7 @@ def serve(
     key: Annotated[
         str, typer.Option("--key", help="What tuning runs ask for: a name for this kind of device.")
     ],
-    host: Annotated[
-        str, typer.Option("--host", help="The address of this machine to listen at.")
-    ] = "0.0.0.0",
+    bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,
         typer.Option(
@@ -89,9 +116,10 @@ def serve(
         typer.Option(
             "--advertise",
             metavar="HOST",
-            help="The host that tuning runs connect to, where it is not the one the tracker sees.",
+            help="The host that tuning runs connect to, where it is not that of --bind.",
         ),
     ] = None,
+    secret_file: ServedSecretFile = None,
     opencl_device: Annotated[
         str | None,
         typer.Option(
@@ -100,16 +128,25 @@ def serve(
             help="Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
         ),
     ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="S",
+            min=0,
+            help="Give up when the tracker is not there after so many seconds (default: never).",
+        ),
+    ] = None,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
     _debug: Debug = False,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
+    from ..farm.address import Address
     from ..farm.server import FarmServer, ServeOptions
-    from ..farm.tracker import Address
 
-    options = ServeOptions(Address.parse(tracker), key, host, port, advertise, opencl_device)
-    server = FarmServer(options)
+    address = Address.parse(tracker, secret_file)
+    server = FarmServer(ServeOptions(address, key, bind, port, advertise, opencl_device, wait))
     try:
         _print_served(server.about)
         note_missing_opencl(device.kind for device in server.about.devices)
@@ -117,8 +154,7 @@ def serve(
         note(("Serving", "green"), where)
         while True:
             time.sleep(_PERIOD_S)
-            for message in server.check():
-                note((message, "yellow"))
+            _tell(server.check())
     finally:
         server.close()
 
@@ -127,20 +163,23 @@ def serve(
 @command
 def show_status(
     tracker: TrackerAddress,
+    secret_file: SecretFile = None,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
     _debug: Debug = False,
 ) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
-    from ..farm.tracker import Address, Tracker
+    from ..farm.address import Address
+    from ..farm.tracker import Tracker
 
-    with Tracker(Address.parse(tracker)) as connection:
+    with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()
     if as_json:
         print_json(_as_json(summary))
         return
     rows = [_server_row(server, summary.runs) for server in summary.servers]
+    rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
     columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow", "device"]
     content = table(columns, rows) if rows else table(["none"], [])
     print_section(out_console(), f"Servers of the tracker at {connection.address}", content)
@@ -157,9 +196,10 @@ def show_status(
     )
 
 
-def _wait() -> None:
-    while True:
-        time.sleep(3600)
+def _tell(happened: Iterable[str]) -> None:
+    for message in happened:
+        # Even with --quiet: somebody should know.
+        logger.warning("%s", message)
 
 
 def _print_served(about: About) -> None:
@@ -210,6 +250,7 @@ def _as_json(summary: Summary) -> dict[str, Any]:
             }
             for server in summary.servers
         ],
+        "malformed": list(summary.malformed),
         "keys": {
             key: {"servers": len(summary.serving(key)), **asdict(queue)}
             for key, queue in summary.queues.items()

@@ -101,6 +101,15 @@ RandomSeed = Annotated[
 FarmKey = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
 ]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        envvar="TVMFLOW_SECRET_FILE",
+        help="Holds the secret that the tracker and its servers were started with.",
+    ),
+]
 
 DeviceIndex = Annotated[
     int,

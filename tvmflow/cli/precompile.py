@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .formats import bytes_text, ms_text, print_section, table
-from .options import Debug, DeviceIndex, FarmKey, Json, Quiet, Verbose, check_farm
+from .options import Debug, DeviceIndex, FarmKey, Json, Quiet, SecretFile, Verbose, check_farm
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ EXAMPLES = """
   tvmflow precompile libmobilenet.so
       on this machine's first OpenCL device
   tvmflow precompile libmobilenet.so --tracker 192.168.1.10:9190 --key rk3588
+      --secret-file farm.secret
       on every free server of a farm that has this key
   tvmflow inspect libmobilenet.so
       whose binaries there are
@@ -49,6 +50,7 @@ def precompile_library(
         ),
     ] = None,
     key: FarmKey = None,
+    secret_file: SecretFile = None,
     device_index: DeviceIndex = 0,
     as_json: Json = False,
     _verbose: Verbose = False,
@@ -60,8 +62,8 @@ def precompile_library(
     The library then starts on these devices without compiling its kernels.
     """
     from ..errors import FarmError
+    from ..farm.address import Address
     from ..farm.precompile import precompile_on_farm
-    from ..farm.tracker import Address
     from ..standalone.precompile import Source, precompile
     from ..standalone.programs import beside, update
 
@@ -74,7 +76,8 @@ def precompile_library(
     if tracker is None or key is None:
         answers = iter([("this machine", precompile(source, device_index))])
     else:
-        answers = precompile_on_farm(source, Address.parse(tracker), key, device_index)
+        address = Address.parse(tracker, secret_file)
+        answers = precompile_on_farm(source, address, key, device_index)
     for where, answer in answers:
         if isinstance(answer, str):
             note((f"{where} gave nothing.", "yellow"))

@@ -37,10 +37,12 @@ class Asked:
     shape: list[str]
     tracker: str | None
     key: str | None
+    #: Which an environment variable may name for other commands.
+    secret_file: Path | None
 
     def __bool__(self) -> bool:
         """Whether any is given."""
-        return any(vars(self).values())
+        return any(value for name, value in vars(self).items() if name != "secret_file")
 
 
 def measure_scaling(
@@ -93,12 +95,13 @@ def measure_scaling(
 
 
 def _place(asked: Asked, target: str, host: str | None, device_index: int) -> Place:
-    from ..farm.tracker import Address
+    from ..farm.address import Address
     from ..scaling.places import Farm, Local
 
     if asked.tracker is None or asked.key is None:
         return Local.find(target, device_index)
-    return Farm.find(Address.parse(asked.tracker), asked.key, target, device_index, host)
+    address = Address.parse(asked.tracker, asked.secret_file)
+    return Farm.find(address, asked.key, target, device_index, host)
 
 
 def _network(

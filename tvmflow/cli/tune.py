@@ -19,6 +19,7 @@ from .options import (
     ModelFile,
     OpsFiles,
     Quiet,
+    SecretFile,
     Storage,
     TargetName,
     Verbose,
@@ -38,7 +39,7 @@ TUNE_EXAMPLES = """
   tvmflow tune net.onnx --journal new.journal --relatives old.journal
       beginning with what was best on another device of the kind
   tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
-      --host android-arm64 --journal pixel8.journal
+      --secret-file farm.secret --host android-arm64 --journal pixel8.journal
       on all devices of a farm that have this key
 """
 
@@ -126,6 +127,7 @@ def tune_model(
         ),
     ] = None,
     key: FarmKey = None,
+    secret_file: SecretFile = None,
     host: Annotated[
         str | None,
         typer.Option(
@@ -167,7 +169,7 @@ def tune_model(
 
     check_farm(tracker, key)
     load_operators(ops)
-    farm = Farm(tracker, key) if tracker is not None and key is not None else None
+    farm = Farm(tracker, key, secret_file) if tracker is not None and key is not None else None
     network = Network(
         *(model, target, device, host, parse_shapes(shape or []) or None),
         *(storage, dtype, accumulate),

@@ -62,9 +62,23 @@ class About:
         """Read what another server told, ``None`` if it is of another form."""
         try:
             devices = tuple(ServedDevice(**device) for device in facts["devices"])
-            return cls(facts["tvmflow"], facts["tvm"], facts["host"], devices)
+            about = cls(facts["tvmflow"], facts["tvm"], facts["host"], devices)
         except (KeyError, TypeError):
             return None
+        texts = [about.tvmflow, about.tvm, about.host]
+        texts += [text for device in devices for text in (device.kind, device.name, device.driver)]
+        numbers = [device.index for device in devices]
+        is_fine = all(isinstance(text, str) for text in texts)
+        return about if is_fine and all(isinstance(number, int) for number in numbers) else None
+
+    @classmethod
+    def parse(cls, text: str) -> About | None:
+        """Read the JSON that another server told, ``None`` if it is of another form."""
+        try:
+            facts = json.loads(text)
+        except ValueError:
+            return None
+        return cls.read(facts) if isinstance(facts, dict) else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts as JSON has them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ..errors import FarmError
 from .about import ABOUT_FUNCTION, About, check_version
-from .tracker import Address, Offer, Tracker
+from .address import Address
+from .forward import lead_to
+from .secret import UnprovenError
+from .tracker import Offer, Tracker
 
 #: A server that is free is lent at once, and one that another session has just left soon.
 OFFER_S = 30.0
@@ -38,18 +40,16 @@ def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
     FarmError
         If it cannot be reached, is no server of tvmflow, or one of another version.
     """
-    from tvm import rpc
-
     address = offer.address
     try:
-        remote = rpc.connect(address.host, address.port, offer.ticket, session_timeout=session_s)
+        remote = open_session(offer, session_s)
     except (OSError, RuntimeError) as error:
         raise FarmError(
             f"A session with the server at {address} could not be opened: {last_line(error)}",
             remedy="`tvmflow farm status` shows which servers there are.",
         ) from error
     try:
-        about = About.read(json.loads(remote.get_function(ABOUT_FUNCTION)()))
+        about = About.parse(remote.get_function(ABOUT_FUNCTION)())
     except AttributeError:
         about = None
     if about is None:
@@ -60,6 +60,35 @@ def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
         )
     check_version(address, about)
     return remote, about
+
+
+def open_session(offer: Offer, session_s: float) -> Any:
+    """Open TVM's session with a server, after the secret has been proven if there is one.
+
+    Parameters
+    ----------
+    session_s
+        After so many seconds the server ends the session, whatever is running.
+
+    Raises
+    ------
+    FarmError
+        If the server asks for no secret, or for another.
+    OSError, RuntimeError
+        If it cannot be reached, or does not let the ticket in.
+    """
+    from tvm import rpc
+
+    host, port = offer.address.host, offer.address.port
+    if offer.address.secret is not None:
+        try:
+            host, port = lead_to(offer.address.connect(OFFER_S))
+        except UnprovenError as error:
+            raise FarmError(
+                f"The server at {offer.address} was not used: {error}.",
+                remedy="Start it with the secret file of its tracker (tvmflow farm serve).",
+            ) from error
+    return rpc.connect(host, port, offer.ticket, session_timeout=session_s)
 
 
 def last_line(error: Exception) -> str:

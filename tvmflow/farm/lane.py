@@ -13,9 +13,10 @@ from ..tuning.measure import CRASH, TIMEOUT, Config, Measured
 from ..tuning.process import Worker, WorkerLostError
 from . import session
 from .about import check_version
+from .address import Address
 from .ledger import Trial
 from .session import Opened
-from .tracker import Address, Offer, Tracker
+from .tracker import Offer, Tracker
 
 if TYPE_CHECKING:
     from .runner import FarmRunner

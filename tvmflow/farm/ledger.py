@@ -19,7 +19,7 @@ from typing import Any
 from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
-from .tracker import Address
+from .address import Address
 
 #: After its first failure a device may try again, later: phones restart, networks hiccup.
 REST_S = 60.0

@@ -16,8 +16,8 @@ from ..deploy.module import Module, load
 from ..deploy.values import Outputs, as_array
 from ..errors import FarmError, TvmflowError
 from ..tensors import TensorInfo
+from .address import Address
 from .connect import last_line
-from .tracker import Address
 
 if TYPE_CHECKING:
     from ..deploy.kernel_time import KernelTime

@@ -17,8 +17,9 @@ from ..standalone.precompile import START_LIMIT_S, Precompiled, Source, precompi
 from ..standalone.programs import SOURCE, beside, read, update
 from ..tuning import process
 from ..tuning.process import Worker, WorkerLostError
+from .address import Address
 from .connect import borrow, connect, last_line
-from .tracker import Address, Offer, Tracker, check_key, check_served
+from .tracker import Offer, Tracker, check_key, check_served
 
 #: The function of a server of tvmflow: a library's name, a device's index → JSON.
 PRECOMPILE_FUNCTION = "tvmflow.farm.precompile"

@@ -18,9 +18,11 @@ from ..tuning.progress import Standing
 from ..tuning.records import Device, Event
 from ..tuning.runner import MEASURE_LIMIT_S
 from .about import About
+from .address import Address
 from .lane import TICK_S, Lane, Places
 from .ledger import LENT_WITHIN_S, Ledger, Trial
-from .tracker import Address, Server, Tracker, check_key, check_served
+from .summary import Server
+from .tracker import Tracker, check_key, check_served
 
 T = TypeVar("T")
 

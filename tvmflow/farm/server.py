@@ -1,4 +1,4 @@
-"""A TVM RPC server, kept running.
+"""TVM's RPC tracker and server, kept running, behind a gate that asks for the secret.
 
 TVM's server runs each session in a process of its own, but ends itself when one crashes:
 one bad kernel would take the device out of the farm.  Here it is started again, on the
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,18 @@ from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
 from . import modules
 from .about import ABOUT_FUNCTION, About, is_throttled, temperature_c
+from .address import LOOPBACK, Address, check_bind, is_every_address, is_loopback
+from .gate import Gate, listen
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
-from .tracker import Address, Tracker, check_key, protocol
+from .secret import Secret, UnprovenError
+from .tracker import Tracker, TrackerAwayError, check_key, protocol
 
 #: Ports that are tried when none is given.
 PORTS = range(9090, 9190)
+#: How often a tracker that is away is tried.
+_RETRY_S = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class ServeOptions:
     Parameters
     ----------
     tracker
-        The tracker that hands it out.
+        The tracker that hands it out; its secret is the server's, too.
     key
         What clients ask for.
     host
@@ -45,17 +53,43 @@ class ServeOptions:
     port
         The port to listen at; ``None``: the first free one of :data:`PORTS`.
     advertise
-        The host that clients connect to, where it is not the one the tracker sees.
+        The host that clients connect to, where it is not the one that is listened at.
     opencl_device
         The device that becomes ``opencl:0``: ``PLATFORM:DEVICE``, indices or parts of names.
+    wait_s
+        So long is a tracker waited for that is not there yet; ``None``: without a limit.
     """
 
     tracker: Address
     key: str
-    host: str = "0.0.0.0"
+    host: str = LOOPBACK
     port: int | None = None
     advertise: str | None = None
     opencl_device: str | None = None
+    wait_s: float | None = None
+
+    @property
+    def advertised(self) -> str | None:
+        """The host that clients connect to; ``None`` for the one that the tracker sees."""
+        return self.advertise or (None if is_every_address(self.host) else self.host)
+
+    def check(self) -> None:
+        """Refuse what nobody could connect to, and what everybody could.
+
+        Raises
+        ------
+        FarmError
+            If the key or the address to listen at cannot be used.
+        """
+        check_key(self.key)
+        check_bind(self.host, self.tracker.secret)
+        if self.advertise is None and is_loopback(self.host) and not is_loopback(self.tracker.host):
+            raise FarmError(
+                f"Serving for the tracker at {self.tracker} was refused: the server would listen "
+                f"at {self.host}, which no other machine reaches.",
+                remedy="Give --bind ADDRESS and --secret-file FILE, or, behind a tunnel, "
+                "--advertise HOST.",
+            )
 
 
 class FarmServer:
@@ -64,11 +98,12 @@ class FarmServer:
     Raises
     ------
     FarmError
-        If the tracker cannot be reached, or no port is free.
+        If the tracker does not come in time or asks for another secret, strangers could reach
+        the server, or no port is free.
     """
 
     def __init__(self, options: ServeOptions):
-        check_key(options.key)
+        options.check()
         self.options = options
         self.crashes = 0
         # Before TVM is imported, here and in the server's process: the plug-in reads them once.
@@ -76,7 +111,7 @@ class FarmServer:
             os.environ["TVMFLOW_OPENCL_DEVICE"] = options.opencl_device
         # Candidates run once and never again: the cache of built programs is for others.
         os.environ.setdefault("TVMFLOW_CACHE", "0")
-        self._tracker: Tracker | None = Tracker(options.tracker)
+        protocol()
         self.about = About.here()
         if options.opencl_device and all(d.kind != "opencl" for d in self.about.devices):
             reason = (why_no_opencl() or "there is none").partition("\n")[0]
@@ -84,19 +119,21 @@ class FarmServer:
                 f"The OpenCL device {options.opencl_device!r} cannot be served: {reason}",
                 remedy="Choose one that `tvmflow devices` lists.",
             )
-        ports = PORTS if options.port is None else range(options.port, options.port + 1)
-        self._server = self._start(ports)
-        self.port: int = self._server.port
+        self._tracker: Tracker | None = _wait_for(options.tracker, options.wait_s)
+        self._start(PORTS if options.port is None else range(options.port, options.port + 1))
         self._publish()
 
     def check(self) -> list[str]:
         """Start the server again if it ended, publish the state; say what happened."""
         happened = []
-        if not self._is_listening():
-            self._server.terminate()
+        refused = self._ask_refused()
+        if refused is None:
+            self._worker.kill()
             self.crashes += 1
-            self._server = self._start(range(self.port, self.port + 1))
+            self._start(range(self.port, self.port + 1))
             happened.append("A session crashed the server; it was started again.")
+        else:
+            happened += refused
         try:
             if self._tracker is None:
                 self._tracker = Tracker(self.options.tracker)
@@ -112,38 +149,29 @@ class FarmServer:
 
     def close(self) -> None:
         """End the server and its sessions."""
-        self._server.terminate()
+        self._worker.kill()
         if self._tracker is not None:
             self._tracker.close()
 
-    def _start(self, ports: range) -> Any:
+    def _start(self, ports: range) -> None:
         import psutil
-        from tvm import rpc
+        from tvm.support.popen_pool import PopenWorker
 
-        options = self.options
-        try:
-            server = rpc.Server(
-                options.host,
-                ports.start,
-                ports.stop,
-                tracker_addr=(options.tracker.host, options.tracker.port),
-                key=options.key,
-                custom_addr=options.advertise,
-                server_init_callback=functools.partial(prepare, os.getpid()),
-            )
-        except (ValueError, OSError) as error:
-            where = f"{options.host}, ports {ports.start} to {ports.stop - 1}"
-            raise cannot_listen(where, error) from error
-        server.proc.send(os.getpid)
-        self._process = psutil.Process(server.proc.recv())
-        return server
+        self._worker = PopenWorker()
+        set_up = functools.partial(prepare, os.getpid())
+        start = functools.partial(_serve, self.options, ports, set_up)
+        self.port: int = _started(self._worker, start, self.options.host, ports)
+        self._worker.send(os.getpid)
+        self._process = psutil.Process(self._worker.recv())
 
-    def _is_listening(self) -> bool:
+    def _ask_refused(self) -> list[str] | None:
+        """Who was turned away; ``None`` when the server does not listen any more."""
         try:
-            self._server.proc.send(is_listening)
-            return bool(self._server.proc.recv())
+            self._worker.send(take_refused)
+            refused: list[str] | None = self._worker.recv()
         except ChildProcessError:
-            return False
+            return None
+        return refused
 
     def _publish(self) -> None:
         assert self._tracker is not None
@@ -153,7 +181,7 @@ class FarmServer:
             "temperature_c": temperature_c(),
             "throttled": is_throttled(),
         }
-        self._tracker.publish(self.options.key, self.options.advertise, self.port, facts)
+        self._tracker.publish(self.options.key, self.options.advertised, self.port, facts)
 
     def _busy_s(self) -> float | None:
         """How long the current session lasts already."""
@@ -166,63 +194,149 @@ class FarmServer:
         return None
 
 
+def _wait_for(address: Address, limit_s: float | None) -> Tracker:
+    """Connect to a tracker, as soon as it is there."""
+    began, told = time.monotonic(), ""
+    while True:
+        try:
+            return Tracker(address)
+        except TrackerAwayError as error:
+            if limit_s is not None and time.monotonic() - began >= limit_s:
+                raise
+            if error.message != told:
+                logger.warning("%s Waiting for it.", error.message)
+                told = error.message
+        time.sleep(_RETRY_S)
+
+
 @contextmanager
-def running_tracker(host: str, port: int) -> Iterator[None]:
-    """Run a tracker in a process of its own.
+def running_tracker(
+    host: str, port: int, secret: Secret | None
+) -> Iterator[Callable[[], list[str]]]:
+    """Run a tracker in a process of its own; gives what says who was turned away since.
 
     Raises
     ------
     FarmError
-        If the port is taken, or the address is not this machine's.
+        If strangers could reach it, the port is taken, or the address is not this machine's.
     """
-    family = protocol().get_addr_family
-    from tvm.rpc.tracker import Tracker as RpcTracker
+    check_bind(host, secret)
+    protocol()
+    from tvm.support.popen_pool import PopenWorker
 
-    # TVM's tracker leaves a half-made object behind where it cannot listen.
+    tracker = PopenWorker()
+
+    def refused() -> list[str]:
+        tracker.send(take_refused)
+        told = tracker.recv()
+        return told or []
+
     try:
-        socket.create_server((host, port), family=family((host, port))).close()
-    except OSError as error:
-        raise cannot_listen(Address(host, port), error) from error
-    tracker = RpcTracker(host, port, port + 1)
-    try:
-        yield
+        track = functools.partial(_track, host, port, secret, os.getpid())
+        _started(tracker, track, host, range(port, port + 1))
+        yield refused
     finally:
-        # `terminate` asks it to end through 127.0.0.1, where it may not listen.
-        tracker.proc.kill()
+        tracker.kill()
 
 
-def cannot_listen(where: object, error: Exception) -> FarmError:
-    """Return the error for an address or a port that cannot be had."""
-    # TVM's worker process hands a whole traceback over.
-    reason = str(error).strip().splitlines()[-1]
-    return FarmError(
-        f"Listening at {where} failed: {reason}.",
-        remedy="Give the address of this machine with --host and a free port with --port.",
+def _started(worker: Any, start: Callable[[], int | str], host: str, ports: range) -> int:
+    """Let a process listen; return the port."""
+    worker.send(start)
+    port: int | str = worker.recv()
+    if isinstance(port, int):
+        return port
+    last = ports.stop - 1
+    where = Address(host, last) if len(ports) == 1 else f"{host}, ports {ports.start} to {last}"
+    raise FarmError(
+        f"Listening at {where} failed: {port}.",
+        remedy="Give an address of this machine with --bind and a free port with --port.",
     )
 
 
-# -- in the server's process -----------------------------------------------------------------
+# -- in the process of the server or the tracker ---------------------------------------------
+
+#: What is listened at, and the thread that serves who comes there.
+_listening: socket.socket | Gate | None = None
+_thread: threading.Thread | None = None
+
+
+def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> int | str:
+    """Start TVM's server; return its port, or the reason why not."""
+    from tvm.rpc import base, server
+
+    set_up()
+    # Its own ends after a minute without the tracker, and knows of no secret.
+    base.connect_with_retry = _connect_to_tracker
+
+    def loop(listening: socket.socket | Gate, port: int) -> None:
+        server._listen_loop(
+            *(listening, port, options.key, options.tracker, None, options.advertised)
+        )
+
+    return _listen(options.host, ports, options.tracker.secret, loop)
+
+
+def _track(host: str, port: int, secret: Secret | None, parent: int) -> int | str:
+    """Start TVM's tracker; return its port, or the reason why not."""
+    from tvm.rpc import tracker
+
+    _belong_to(parent)
+
+    def loop(listening: socket.socket | Gate, _port: int) -> None:
+        tracker._tracker_server(listening, tracker.base.random_key("tracker"))
+
+    return _listen(host, range(port, port + 1), secret, loop)
+
+
+def _listen(
+    host: str,
+    ports: range,
+    secret: Secret | None,
+    loop: Callable[[socket.socket | Gate, int], None],
+) -> int | str:
+    global _listening, _thread
+    try:
+        _listening, port = listen(host, ports, secret)
+    except OSError as error:
+        return error.strerror or str(error)
+    _thread = threading.Thread(target=loop, args=(_listening, port), daemon=True)
+    _thread.start()
+    return port
+
+
+def take_refused() -> list[str] | None:
+    """Who was turned away since the last call; ``None`` when nobody is served any more."""
+    if _thread is None or not _thread.is_alive():
+        return None
+    return _listening.take_refused() if isinstance(_listening, Gate) else []
 
 
 def prepare(parent: int) -> None:
     """Set the server's process up; sessions are forked from it."""
     import tvm_ffi
 
-    # Ctrl-C reaches all processes of a terminal: the one that started this one ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _belong_to(parent)
     # In a session, which is a process of its own: no driver is opened before TVM forks.
     tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(About.here().as_dict()))
     tvm_ffi.register_global_func(PRECOMPILE_FUNCTION, precompile_for_client)
     modules.register()
 
 
-def is_listening() -> bool:
-    """Whether the server waits for sessions or has one."""
-    from tvm.rpc.server import PopenRPCServerState
+def _connect_to_tracker(address: Address) -> socket.socket:
+    """Stand for TVM's function: connect as soon as the tracker is there."""
+    while True:
+        with suppress(OSError, UnprovenError):
+            connection = address.connect(_RETRY_S)
+            connection.settimeout(None)
+            return connection
+        time.sleep(_RETRY_S)
 
-    state = PopenRPCServerState.current
-    return state is not None and state.thread.is_alive()
+
+def _belong_to(parent: int) -> None:
+    """End with the process that started this one."""
+    # Ctrl-C reaches all processes of a terminal: the one that started this one ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import Any
 
 from tvm import rpc
 
+from ..errors import FarmError
 from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
 from ..tuning.runner import DEVICES
 from .about import ABOUT_FUNCTION, About
+from .connect import open_session
 from .tracker import Offer
 
 #: One of those that tvmflow's plug-in registers.
@@ -61,8 +62,7 @@ class RemoteSession(Session):
     def __init__(
         self, offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
     ):
-        host, port = offer.address.host, offer.address.port
-        self._remote = rpc.connect(host, port, offer.ticket, session_timeout=limit_s)
+        self._remote = open_session(offer, limit_s)
         # Not a method: the server stays busy until the last reference has gone.
         load = functools.partial(_bring, self._remote)
         super().__init__(self._remote.device(DEVICES[kind]), load, config)
@@ -73,7 +73,7 @@ class RemoteSession(Session):
     def about(self) -> About | None:
         """Return what the server tells; a stock server tells nothing."""
         tell = self._function(ABOUT_FUNCTION)
-        return None if tell is None else About.read(json.loads(tell()))
+        return None if tell is None else About.parse(tell())
 
     def has_plugin(self) -> bool:
         """Whether the server has tvmflow's OpenCL runtime, which stock servers may load, too."""
@@ -116,7 +116,11 @@ def connect(offer: Offer, kind: str, config: Config, limit_s: float, first: floa
     """Open the session of this process."""
     global _session
     disconnect()
-    _session = RemoteSession(offer, kind, config, limit_s, first)
+    try:
+        _session = RemoteSession(offer, kind, config, limit_s, first)
+    except FarmError as error:
+        # The lane shows the last line, which is the reason in TVM's errors.
+        raise RuntimeError(error.message) from error
     about = _session.about()
     if about is not None:
         # Of a CPU, TVM does not tell the name.

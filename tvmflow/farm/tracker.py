@@ -10,85 +10,30 @@ know about themselves that way.
 from __future__ import annotations
 
 import select
-import socket
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..deploy.link import Host
 from ..errors import FarmError
 from .about import About, check_version
+from .address import Address
+from .secret import GREETING, UnprovenError
+from .summary import ABOUT, TUNING, MalformedError, Server, Summary, read_address, read_summary
+
+T = TypeVar("T")
 
 #: A tracker answers at once; one that does not within this time is not reachable.
 _ANSWER_S = 5.0
-_SERVER = "server:"
-#: Not `server:`, so that TVM's own tools do not count it as one more server of its key.
-_ABOUT = "server-about:(about) "
-_TUNING = "server-about:(tuning) "
+_START = "Start one (tvmflow farm tracker), or correct the address and the firewall."
 
 
-@dataclass(frozen=True, order=True)
-class Address:
-    """Where a tracker or a server listens."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read ``HOST:PORT``; an IPv6 host may stand in brackets.
-
-        Raises
-        ------
-        FarmError
-            If it is not of that form.
-        """
-        host, _, port = text.strip().rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-            raise FarmError(
-                f"The tracker's address {text!r} was not understood: HOST:PORT was expected.",
-                remedy="Give an address such as 192.168.1.10:9190.",
-            )
-        return cls(host, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server that a tracker lists; ``about`` is empty unless it is one of tvmflow's."""
-
-    address: Address
-    key: str
-    about: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Queue:
-    """How many servers of a key wait for work, and how many requests wait for a server."""
-
-    free: int
-    waiting: int
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a tracker knows."""
-
-    servers: tuple[Server, ...]
-    queues: Mapping[str, Queue]
-    #: What servers measure, by their addresses, as far as tuning runs tell.
-    runs: Mapping[str, str]
-
-    def serving(self, key: str) -> list[Server]:
-        """Return the servers of a key."""
-        return [server for server in self.servers if server.key == key]
+class TrackerAwayError(FarmError):
+    """Nobody answers at a tracker's address, which may change."""
 
 
 @dataclass(frozen=True)
@@ -104,26 +49,37 @@ class Tracker:
 
     Raises
     ------
+    TrackerAwayError
+        If nobody answers at the address.
     FarmError
-        If there is no tracker at the address.
+        If that is no tracker, or one that asks for another secret.
     """
 
     def __init__(self, address: Address):
         self.address = address
         self._base = protocol()
         try:
-            self._socket = socket.create_connection((address.host, address.port), _ANSWER_S)
+            self._socket = address.connect(_ANSWER_S)
+        except UnprovenError as error:
+            raise self._unproven(str(error)) from error
         except OSError as error:
             raise self._unreachable(error) from error
+        expected = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
         try:
-            self._socket.sendall(struct.pack("<i", self._base.RPC_TRACKER_MAGIC))
-            (magic,) = struct.unpack("<i", self._base.recvall(self._socket, 4))
+            self._socket.sendall(expected)
+            answer = self._base.recvall(self._socket, len(expected))
         except OSError as error:
             self.close()
             raise self._unreachable(error) from error
-        if magic != self._base.RPC_TRACKER_MAGIC:
+        if answer != expected:
             self.close()
-            raise self._unreachable("something else than a tracker answered")
+            if GREETING.startswith(answer):
+                raise self._unproven("it asks for a secret")
+            raise FarmError(
+                f"The tracker at {address} cannot be reached: something else than a tracker "
+                "answered.",
+                remedy=_START,
+            )
 
     def close(self) -> None:
         """End the connection; what it published and requested is forgotten."""
@@ -137,24 +93,8 @@ class Tracker:
 
     def summary(self) -> Summary:
         """Return the servers and queues."""
-        code, value = self._ask([self._base.TrackerCode.SUMMARY])
-        if code != self._base.TrackerCode.SUCCESS:
-            raise self._unreachable(f"it answered {code}")
-        servers: dict[Address, str] = {}
-        about: dict[Address, Mapping[str, Any]] = {}
-        runs: dict[str, str] = {}
-        for item in value["server_info"]:
-            address = Address(*item["addr"])
-            if item["key"].startswith(_SERVER):
-                servers[address] = item["key"].removeprefix(_SERVER)
-            elif item["key"].startswith(_ABOUT) and isinstance(item.get("tvmflow"), dict):
-                about[address] = item["tvmflow"]
-            elif item["key"].startswith(_TUNING):
-                runs.update(item["tvmflow"])
-        return Summary(
-            tuple(Server(a, key, about.get(a, {})) for a, key in sorted(servers.items())),
-            {k: Queue(q["free"], q["pending"]) for k, q in value["queue_info"].items()},
-            runs,
+        return self._understood(
+            lambda: read_summary(self._granted(self._ask([self._base.TrackerCode.SUMMARY])))
         )
 
     def publish(self, key: str, host: str | None, port: int, facts: Mapping[str, Any]) -> None:
@@ -163,11 +103,11 @@ class Tracker:
         They replace those published before and go when the connection ends.  Without a
         `host`, the tracker takes the address that the connection comes from.
         """
-        self._publish(_ABOUT + key, host, port, facts)
+        self._publish(ABOUT + key, host, port, facts)
 
     def publish_runs(self, key: str, runs: Mapping[str, str]) -> None:
         """Show what servers of a key measure for this client."""
-        self._publish(_TUNING + key, None, 0, runs)
+        self._publish(TUNING + key, None, 0, runs)
 
     def _publish(self, key: str, host: str | None, port: int, facts: Mapping[str, Any]) -> None:
         info = {"key": key, "addr": [host, port], "tvmflow": facts}
@@ -182,11 +122,27 @@ class Tracker:
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
         if not ready:
             return None
-        code, value = self._exchange(self._receive)
-        if code != self._base.TrackerCode.SUCCESS:
-            raise self._unreachable(f"it answered {code}")
-        host, port, ticket = value
-        return Offer(Address(host, port), ticket)
+        return self._understood(self._receive_offer)
+
+    def _receive_offer(self) -> Offer:
+        value = self._granted(self._exchange(self._receive))
+        if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], str):
+            raise MalformedError(f"{value!r} is no offer")
+        # Its servers have the same secret.
+        place = replace(read_address(value[:2]), secret=self.address.secret)
+        return Offer(place, value[2])
+
+    def _granted(self, answer: Any) -> Any:
+        success = self._base.TrackerCode.SUCCESS
+        if not isinstance(answer, list) or len(answer) != 2 or answer[0] != success:
+            raise MalformedError("it answered something else than what was asked for")
+        return answer[1]
+
+    def _understood(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except MalformedError as error:
+            raise self._unreachable(error) from error
 
     def _ask(self, message: list[Any]) -> Any:
         def ask() -> Any:
@@ -210,9 +166,14 @@ class Tracker:
     def _unreachable(self, reason: object) -> FarmError:
         # Without its number.
         reason = getattr(reason, "strerror", None) or reason
+        return TrackerAwayError(
+            f"The tracker at {self.address} cannot be reached: {reason}.", remedy=_START
+        )
+
+    def _unproven(self, reason: str) -> FarmError:
         return FarmError(
-            f"The tracker at {self.address} cannot be reached: {reason}.",
-            remedy="Start one (tvmflow farm tracker), or correct the address and the firewall.",
+            f"The tracker at {self.address} was not used: {reason}.",
+            remedy="Give the file that the tracker was started with (--secret-file), if any.",
         )
 
 

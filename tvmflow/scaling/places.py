@@ -13,7 +13,8 @@ from ..deploy.module import Module, load
 from ..errors import DeviceError, FarmError, TargetError, TvmflowError
 from ..farm import connect
 from ..farm.about import About
-from ..farm.tracker import Address, Tracker, check_host, check_key, check_served
+from ..farm.address import Address
+from ..farm.tracker import Tracker, check_host, check_key, check_served
 from ..runtime.devices import DeviceInfo, list_devices
 from ..tuning.process import WorkerLostError
 from ..units import counted

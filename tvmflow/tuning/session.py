@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..compilation import Compilation
 from ..deploy.artifact import EMBED_LIMIT_BYTES
@@ -31,6 +31,9 @@ from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check
 from .tasks import Task, extract_tasks, run_part
 from .tuner import Tuner
 from .variants import Settled, tune_variants, variants_of
+
+if TYPE_CHECKING:
+    from ..farm.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +146,20 @@ class Farm:
 
     tracker: str
     key: str
+    #: Holds the secret that the tracker and its servers ask for.
+    secret_file: Path | None = None
+
+    def address(self) -> Address:
+        """Return the tracker's address, with the secret.
+
+        Raises
+        ------
+        FarmError
+            If it is not of the form, or the secret cannot be used.
+        """
+        from ..farm.address import Address
+
+        return Address.parse(self.tracker, self.secret_file)
 
 
 def tune(
@@ -238,7 +255,7 @@ def _refuse_silence(progress: Sequence[Progress]) -> None:
 
 def _check_farm(farm: Farm, network: Network) -> None:
     """Refuse what would fail only after the network's tasks are found."""
-    from ..farm.tracker import Address, Tracker, check_host, check_served
+    from ..farm.tracker import Tracker, check_host, check_served
 
     if network.device == "auto":
         raise TargetError(
@@ -246,7 +263,7 @@ def _check_farm(farm: Farm, network: Network) -> None:
             "stands for the OpenCL device of this machine.",
             remedy="Name it, for example with --device adreno.",
         )
-    with Tracker(Address.parse(farm.tracker)) as tracker:
+    with Tracker(farm.address()) as tracker:
         servers = check_served(tracker, farm.key)
     check_host(servers, Host.parse(network.host) if network.host else Host.native())
 
@@ -257,10 +274,10 @@ def _runner(
     """What measures."""
     if farm is not None:
         from ..farm.runner import FarmRunner
-        from ..farm.tracker import Address
 
-        tracker = Address.parse(farm.tracker)
-        return FarmRunner(tracker, farm.key, spec.kind, options.measuring, listener=journal.append)
+        return FarmRunner(
+            *(farm.address(), farm.key, spec.kind, options.measuring), listener=journal.append
+        )
     # On a CPU, builds would run on the cores that are to be measured.
     quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
     return LocalRunner(

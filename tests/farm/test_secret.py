@@ -1,0 +1,243 @@
+"""The secret: which files are one, who passes the gate, and that nothing gets past it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from farms import LOCAL, PATIENCE_S, eventually
+
+from tvmflow.errors import FarmError
+from tvmflow.farm import gate
+from tvmflow.farm.address import Address, check_bind, is_loopback
+from tvmflow.farm.forward import lead_to
+from tvmflow.farm.gate import Gate, listen
+from tvmflow.farm.secret import GREETING, SHORTEST_BYTES, Secret, UnprovenError
+from tvmflow.farm.tracker import Tracker, TrackerAwayError
+
+MakeSecret = Callable[..., Secret]
+
+
+@pytest.fixture
+def make_secret(tmp_path: Path) -> MakeSecret:
+    def make(content: bytes = b"0123456789abcdef", name: str = "secret") -> Secret:
+        file = tmp_path / name
+        file.write_bytes(content)
+        file.chmod(0o600)
+        return Secret.read(file)
+
+    return make
+
+
+@pytest.fixture
+def guarded(make_secret: MakeSecret) -> Iterator[tuple[Gate, Address]]:
+    secret = make_secret()
+    opened, port = listen(LOCAL, [0], secret)
+    assert isinstance(opened, Gate)
+    yield opened, Address(LOCAL, port, secret)
+    opened.close()
+
+
+def refused(opened: Gate) -> str:
+    found: list[str] = []
+    eventually(lambda: found.extend(opened.take_refused()) or found)
+    return "\n".join(found)
+
+
+def test_a_secret_is_what_a_file_holds_without_the_space_around_it(make_secret: MakeSecret):
+    secret = make_secret(b"  0123456789abcdef\n")
+    assert secret.value == b"0123456789abcdef"
+    assert "0123456789" not in repr(secret)
+    assert "0123456789" not in repr(Address("host", 1, secret))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"x" * (SHORTEST_BYTES - 1) + b"\n"])
+def test_what_can_be_guessed_is_no_secret(make_secret: MakeSecret, content: bytes):
+    with pytest.raises(FarmError, match="at least 16 were expected") as caught:
+        make_secret(content)
+    assert "openssl rand" in caught.value.remedy
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_secret_that_others_can_reach_is_refused(make_secret: MakeSecret, mode: int):
+    file = make_secret().file
+    file.chmod(mode)
+    with pytest.raises(FarmError, match=rf"other users .*mode {mode:o}") as caught:
+        Secret.read(file)
+    assert caught.value.remedy == f"chmod 600 {file}"
+
+
+def test_a_secret_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(FarmError, match="No such file") as caught:
+        Secret.read(tmp_path / "none")
+    assert "umask 077" in caught.value.remedy
+
+
+def test_strangers_are_only_listened_for_with_a_secret(make_secret: MakeSecret):
+    for host in ("0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid"):
+        with pytest.raises(FarmError, match="can run any program") as caught:
+            check_bind(host, None)
+        assert "--secret-file" in caught.value.remedy
+        check_bind(host, make_secret())
+    for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
+        assert is_loopback(host)
+        check_bind(host, None)
+
+
+def test_who_knows_the_secret_passes(guarded: tuple[Gate, Address]):
+    opened, address = guarded
+    with address.connect(PATIENCE_S) as client:
+        connection, (host, _) = opened.accept()
+        with connection:
+            assert host == LOCAL
+            client.sendall(b"question")
+            assert connection.recv(100) == b"question"
+            connection.sendall(b"answer")
+            assert client.recv(100) == b"answer"
+    assert opened.take_refused() == []
+
+
+def test_nothing_is_accepted_where_nobody_passed(guarded: tuple[Gate, Address]):
+    opened, address = guarded
+    opened.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        opened.accept()
+    with address.connect(PATIENCE_S):
+        eventually(lambda: opened._passed)
+        opened.accept()[0].close()
+
+
+def test_a_wrong_secret_is_refused_on_both_sides(
+    guarded: tuple[Gate, Address], make_secret: MakeSecret
+):
+    opened, address = guarded
+    other = Address(address.host, address.port, make_secret(b"another secret..", "other"))
+    with pytest.raises(UnprovenError, match=r"it refused the secret of .*other"):
+        other.connect(PATIENCE_S)
+    assert "127.0.0.1 (it gave a wrong secret) was refused" in refused(opened)
+    assert not opened._passed
+
+
+@pytest.mark.parametrize("said", [b"", b"\x71\xf2\x0f\x00", b"x" * 63, b"x" * 64, b"x" * 100_000])
+def test_no_secret_is_refused(guarded: tuple[Gate, Address], said: bytes):
+    """What TVM's clients say is among it."""
+    opened, address = guarded
+    with socket.create_connection((address.host, address.port)) as client:
+        client.sendall(said)
+        client.shutdown(socket.SHUT_WR)
+        assert "secret) was refused" in refused(opened)
+    assert not opened._passed
+
+
+def test_who_waits_keeps_nobody_else_out(guarded: tuple[Gate, Address]):
+    opened, address = guarded
+    with socket.create_connection((address.host, address.port)) as silent:
+        assert silent.recv(len(GREETING)) == GREETING
+        with address.connect(PATIENCE_S):
+            opened.accept()[0].close()
+
+
+def test_who_does_not_answer_is_refused_in_time(
+    guarded: tuple[Gate, Address], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(gate, "ASK_S", 0.2)
+    opened, address = guarded
+    with socket.create_connection((address.host, address.port)) as silent:
+        assert "did not answer for the secret in time" in refused(opened)
+        silent.settimeout(PATIENCE_S)
+        silent.recv(1000)
+        assert silent.recv(1) == b""
+
+
+def test_refusals_are_counted_and_bounded(guarded: tuple[Gate, Address]):
+    opened, _ = guarded
+    for number in range(3 * gate._REMEMBERED):
+        ours, _theirs = socket.socketpair()
+        opened._refuse(ours, f"10.0.0.{number}", "it gave no secret")
+    ours, _theirs = socket.socketpair()
+    opened._refuse(ours, "10.0.0.0", "it gave no secret")
+    told = opened.take_refused()
+    assert len(told) == gate._REMEMBERED + 1
+    assert told[0] == "2 connections from 10.0.0.0 (it gave no secret) were refused."
+    assert told[-1] == f"{2 * gate._REMEMBERED} connections from other addresses were refused."
+
+
+def test_a_gate_that_does_not_know_the_secret_is_refused(make_secret: MakeSecret):
+    """Who has taken the place of a server gets no kernels."""
+    secret, other = make_secret(), make_secret(b"another secret..", "other")
+    assert secret.value != other.value
+    with socket.create_server((LOCAL, 0)) as listening:
+
+        def pretend() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(GREETING + bytes(32))
+                connection.recv(64)
+                connection.sendall(bytes(32))
+
+        threading.Thread(target=pretend, daemon=True).start()
+        address = Address(LOCAL, listening.getsockname()[1], secret)
+        with pytest.raises(UnprovenError, match="does not know the secret"):
+            address.connect(PATIENCE_S)
+
+
+def test_an_answer_cannot_be_sent_back(make_secret: MakeSecret):
+    """Who only repeats what it is sent proves nothing."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def repeat() -> None:
+            hello = theirs.recv(1000)
+            theirs.sendall(hello[len(GREETING) :] * 2)
+
+        threading.Thread(target=repeat, daemon=True).start()
+        with pytest.raises(UnprovenError, match="wrong secret"):
+            make_secret().demand(ours, PATIENCE_S)
+
+
+def test_what_asks_for_no_secret_is_not_told_anything(make_secret: MakeSecret):
+    with socket.create_server((LOCAL, 0)) as listening:
+        address = Address(LOCAL, listening.getsockname()[1], make_secret())
+        with pytest.raises(UnprovenError, match="asks for no secret"):
+            address.connect(0.2)
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.recv(1000) == b""
+
+
+def test_a_tracker_says_that_it_asks_for_a_secret(guarded: tuple[Gate, Address]):
+    _, address = guarded
+    with pytest.raises(FarmError, match="it asks for a secret") as caught:
+        Tracker(Address(address.host, address.port))
+    assert "--secret-file" in caught.value.remedy
+    assert not isinstance(caught.value, TrackerAwayError)
+
+
+def test_a_way_to_a_server_takes_one_connection_and_carries_it(make_secret: MakeSecret):
+    sent = bytes(range(256)) * 40_000
+    with socket.create_server((LOCAL, 0)) as listening:
+        server = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+        where = lead_to(server)
+        with far, socket.create_connection(where, PATIENCE_S) as client:
+            with pytest.raises(ConnectionRefusedError):
+                eventually(lambda: socket.create_connection(where, PATIENCE_S).close())
+
+            def echo() -> None:
+                while piece := far.recv(1 << 16):
+                    far.sendall(piece)
+
+            echoing = threading.Thread(target=echo, daemon=True)
+            echoing.start()
+            threading.Thread(target=client.sendall, args=(sent,), daemon=True).start()
+            received = b""
+            while len(received) < len(sent):
+                received += client.recv(1 << 20)
+            assert received == sent
+            client.close()
+            # The end of one side is that of the other.
+            echoing.join(PATIENCE_S)
+            assert not echoing.is_alive()
