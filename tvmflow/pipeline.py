@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .compilation import TVM, Compilation, check_format
 from .deploy.artifact import EMBED_LIMIT_BYTES
+from .deploy.link import Host, check_linker
 from .deploy.module import Module
 from .dump import dump, dumping
 from .precision import check_accumulate, check_dtype
@@ -143,6 +144,7 @@ def compile(
         check_cuda_graph(spec)
     check_format(spec, format)
     spec = with_dtype(spec, dtype)
+    check_linker(Host.parse(host) if host else Host.native())
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
         job = Compilation(

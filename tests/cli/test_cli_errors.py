@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import tvmflow
 import tvmflow.verify
 from tvmflow.deploy import artifact as artifact_module
 from tvmflow.errors import EnvironmentMismatchError
@@ -149,7 +150,9 @@ def test_run_with_files_that_are_no_inputs(cli, compiled, inputs, tmp_path):
     cli("run", compiled, "--inputs", "zip.npz").refused("Remedy")
 
 
-def test_run_where_the_outputs_cannot_be_written(cli, compiled, tmp_path):
+def test_run_where_the_outputs_cannot_be_written(cli, compiled, tmp_path, monkeypatch):
+    """That is learnt before the network runs, which may take long."""
+    monkeypatch.setattr(tvmflow, "load", lambda *_, **__: pytest.fail("the module was loaded"))
     arguments = ("run", compiled, "--random-seed", "0", "--outputs")
     cli(*arguments, "no/out.npz").refused("does not exist", "Remedy")
     cli(*arguments, tmp_path).refused("it is a folder", "Remedy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from io import StringIO
 
 import onnx
@@ -12,6 +13,7 @@ from rich.console import Console
 from tunables import model, tasks
 
 from tvmflow.cli import tuning_view
+from tvmflow.deploy import link
 from tvmflow.tuning import contest, session
 from tvmflow.tuning.progress import Point, Progress, Standing
 
@@ -30,6 +32,37 @@ def network(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save(model(), path)
     return path
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """Nothing that takes long may begin."""
+    monkeypatch.setattr(session.Network, "spec", lambda self: pytest.fail("the work has begun"))
+
+
+def test_a_package_that_is_missing_is_named_before_the_work(cli, tmp_path, monkeypatch, idle):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    result = cli("tune", "net.onnx", "--journal", tmp_path / "a.journal")
+    result.refused("needs the package xgboost", "pip install", "--search random")
+    assert not (tmp_path / "a.journal").exists()
+
+
+@pytest.mark.parametrize("report", ["no/such/folder/report.html", "."])
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(cli, tmp_path, idle, report):
+    options = ("--journal", tmp_path / "a.journal", "--report", report)
+    cli("tune", "net.onnx", *options).refused("Writing", "folder", "Remedy")
+    assert not (tmp_path / "a.journal").exists()
+
+
+def test_a_host_that_nothing_links_for_is_refused_before_the_work(
+    cli, network, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(link, "tools", lambda host: iter(()))
+    monkeypatch.setattr(session, "variants_of", lambda job: pytest.fail("the work has begun"))
+    options = ("--host", "linux-arm64", "--device", "cpu", "--target", "llvm")
+    result = cli("tune", network, "--journal", tmp_path / "a.journal", *options)
+    result.refused("aarch64-linux-gnu failed: no linker for it was found", "tvmflow[cross]")
+    assert not (tmp_path / "a.journal").exists()
 
 
 def test_tasks_are_listed(cli, network):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tiny_network import build, metadata, weight
 
+import tvmflow
 from tvmflow.deploy import link, tool
 from tvmflow.deploy.artifact import write_artifact
 from tvmflow.errors import TargetError
@@ -164,3 +166,43 @@ def test_modules_for_other_machines(host: str, machine: str, needed: set[str], t
         assert all(segment["p_align"] % 0x4000 == 0 for segment in loads)
         symbols = elf.get_section_by_name(".dynsym")
         assert symbols.get_symbol_by_name("__tvm_ffi__library_bin")
+
+
+def compiler(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_host_without_a_linker_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(link, "tools", lambda host: iter(()))
+    for host in (link.Host.native(), link.Host.parse("aarch64-linux-gnu")):
+        with pytest.raises(TargetError, match=f"{host.triple} failed: no linker for it was found"):
+            link.check_linker(host)
+
+
+def test_a_linker_that_fails_for_another_host_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as clang without the other machine's C library."""
+    host = link.Host("riscv64", "linux", "gnu")
+    monkeypatch.setattr(tool, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(link, "_that_link", set())
+    compiler(tmp_path, "clang", "exit 1")
+    compiler(tmp_path, "riscv64-linux-gnu-gcc", "echo 'no crti.o' >&2; exit 1")
+    with pytest.raises(TargetError, match="every linker found failed") as caught:
+        link.check_linker(host)
+    assert "riscv64-linux-gnu-gcc: no crti.o" in str(caught.value.details)
+    # One that works is asked once, until there is another.
+    counts = tmp_path / "calls"
+    compiler(tmp_path, "riscv64-linux-gnu-gcc", f"echo >> {counts}")
+    for _ in range(3):
+        link.check_linker(host)
+    assert counts.read_text() == "\n\n"
+
+
+def test_compiling_asks_for_a_linker_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(link, "tools", lambda host: iter(()))
+    with pytest.raises(TargetError, match="no linker for it was found"):
+        tvmflow.compile("there-is-no-such.onnx", target="llvm")

@@ -47,9 +47,12 @@ def run_module(
     if inputs is None and random_seed is None:
         raise typer.BadParameter("give --inputs IN.npz, or --random-seed N for random inputs.")
     from .. import load
+    from ..deploy.files import check_writable
     from ..deploy.kept import all_to_logical
     from .arrays import choose_inputs, write_outputs
 
+    if outputs is not None:
+        check_writable(outputs)
     with load(module, device=device_index) as network:
         given = network(choose_inputs(inputs, random_seed, network))
         results = all_to_logical(network.outputs, dict(given.items()))

@@ -162,12 +162,15 @@ def tune_model(
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
+    from ..deploy.files import check_writable
     from ..tuning.budget import Budget
     from ..tuning.measure import Config
     from ..tuning.report import write_report
     from ..tuning.session import Farm, Network, Options, tune
 
     check_farm(tracker, key)
+    if report is not None:
+        check_writable(report)
     load_operators(ops)
     farm = Farm(tracker, key, secret_file) if tracker is not None and key is not None else None
     network = Network(

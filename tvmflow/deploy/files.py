@@ -63,6 +63,18 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse an output that could not be written, before the work for it.
+
+    Raises
+    ------
+    ArtifactError
+        If `path` is a folder, or its folder does not exist or is not writable.
+    """
+    with staging(path):
+        pass
+
+
 def require_space(folder: Path, size: int) -> None:
     """Fail now if so many bytes cannot be written: LLVM ends the process when it finds out.
 

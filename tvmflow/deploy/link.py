@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,39 @@ def first_success(
         details="\n".join(failures) or None,
     )
 
+
+def check_linker(host: Host) -> None:
+    """Refuse a host that nothing here links for, before anything is compiled for it.
+
+    For another machine than this one an empty library is linked: compilers for it are often
+    installed without its C library.
+
+    Raises
+    ------
+    TargetError
+        If no tool for `host` is installed, or all fail.
+    """
+    attempt = f"Linking a module for the host {host.triple}"
+    if host.is_native:
+        first_success(lambda tool: None, tools(host), attempt, host)
+        return
+    found = tuple((tool.name, tool.compiler) for tool in tools(host))
+    if (host, found) in _that_link:
+        return
+
+    def link(tool: Tool) -> None:
+        with tempfile.TemporaryDirectory(prefix="tvmflow-link-") as folder:
+            work = Path(folder)
+            (work / "empty.s").touch()
+            tool.compile(work / "empty.s", work / "empty.o", work)
+            tool.link([work / "empty.o"], work / "empty.so", work)
+
+    first_success(link, tools(host), attempt, host)
+    _that_link.add((host, found))
+
+
+#: Hosts with the tools for them that have linked an empty library in this process.
+_that_link: set[tuple[Host, tuple[tuple[str, tuple[str, ...]], ...]]] = set()
 
 _COMPILER_PACKAGES = {
     "x86_64-linux-gnu": "gcc",

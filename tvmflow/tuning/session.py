@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compilation import Compilation
 from ..deploy.artifact import EMBED_LIMIT_BYTES
-from ..deploy.link import Host
+from ..deploy.link import Host, check_linker
 from ..deploy.module import Module
 from ..errors import TargetError, TvmflowError
 from ..pipeline import compile as compile_network
@@ -195,10 +195,12 @@ def tune(
     """
     options = options or Options()
     check_search(options.search)
+    _check_packages(options.search)
     began = time.monotonic()
     if farm is not None:
         _check_farm(farm, network)
     spec = network.spec()
+    check_linker(Host.parse(network.host) if network.host else Host.native())
     with ExitStack() as stack:
         book = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
@@ -253,6 +255,19 @@ def _refuse_silence(progress: Sequence[Progress]) -> None:
         )
 
 
+def _check_packages(search: str) -> None:
+    """Refuse a search that lacks a package, before minutes of work that need none."""
+    if search != "evolutionary":
+        return
+    try:
+        import xgboost  # noqa: F401
+    except ImportError as error:
+        raise TvmflowError(
+            "The evolutionary search needs the package xgboost, which is not installed.",
+            remedy="python -m pip install 'tvmflow[tuning]', or choose --search random.",
+        ) from error
+
+
 def _check_farm(farm: Farm, network: Network) -> None:
     """Refuse what would fail only after the network's tasks are found."""
     from ..farm.tracker import Tracker, check_host, check_served
@@ -288,13 +303,7 @@ def _runner(
 
 
 def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
-    """What makes the search of each task.
-
-    Raises
-    ------
-    TvmflowError
-        If the search needs a package that is not installed.
-    """
+    """What makes the search of each task."""
     models: dict[str, Any] = {}
 
     def make(task: Task) -> Search:
@@ -304,13 +313,6 @@ def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
             return NeighbourhoodSearch(task, seed)
         if kind == "random" or not task.is_tunable:
             return RandomSearch(task, seed)
-        try:
-            import xgboost  # noqa: F401
-        except ImportError as error:
-            raise TvmflowError(
-                "The evolutionary search needs the package xgboost, which is not installed.",
-                remedy="python -m pip install 'tvmflow[tuning]', or choose --search random.",
-            ) from error
         from .evolution import EvolutionarySearch, cost_model
 
         # Tasks of a family share what is learnt.
