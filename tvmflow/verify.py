@@ -27,6 +27,8 @@ from .tolerance import (
 )
 
 if TYPE_CHECKING:
+    import onnx
+
     from .deploy.module import Module
 
 
@@ -148,17 +150,20 @@ def run_reference(
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "there is no such file"
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
-    if has_custom_operators(path):
+    from .frontend.source import open_model
+    from .frontend.weights import check_external_files
+
+    source = open_model(path)
+    check_external_files(source)
+    if has_custom_operators(source.model):
         return _run_evaluator(path, inputs, outputs)
     return _run_onnxruntime(path, inputs, outputs)
 
 
-def has_custom_operators(path: Path) -> bool:
+def has_custom_operators(model: onnx.ModelProto) -> bool:
     """Whether a model, or a function in it, has nodes of our domain."""
-    from .frontend.source import open_model
     from .ops.operator import DOMAIN
 
-    model = open_model(path).model
     nodes = [*model.graph.node, *(node for f in model.functions for node in f.node)]
     return any(node.domain == DOMAIN for node in nodes)
 

@@ -11,6 +11,7 @@ from reference import graph_model, run
 from tvmflow import models
 from tvmflow.errors import ModelError
 from tvmflow.frontend import load_model
+from tvmflow.verify import run_reference
 
 LIMIT = 50_000
 
@@ -188,6 +189,80 @@ def test_wrong_length(broken):
 @pytest.mark.parametrize("location", ["../out.onnx.data", "/etc/passwd", "", "a/../../b", "a\0b"])
 def test_data_outside_the_models_folder(broken, location):
     assert "not a file in the model's folder" in broken(location=location)
+
+
+@pytest.fixture
+def linked(facebox, tmp_path):
+    """A folder with the model, and a folder outside of it with the model's data."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "net.onnx").write_bytes(facebox[0].read_bytes())
+    (outside / "out.onnx.data").write_bytes(facebox[0].with_name("out.onnx.data").read_bytes())
+    return inside, outside
+
+
+def assert_same_weights(path, expected):
+    loaded, wanted = (load_model(p, large_weight_bytes=LIMIT).weights for p in (path, expected))
+    assert list(loaded) == list(wanted)
+    for name, weight in loaded.items():
+        np.testing.assert_array_equal(weight, wanted[name])
+
+
+def test_a_link_out_of_the_models_folder(linked):
+    inside, outside = linked
+    (inside / "out.onnx.data").symlink_to(outside / "out.onnx.data")
+    with pytest.raises(
+        ModelError, match=r"a link out of the model's folder, to .*outside"
+    ) as caught:
+        load_model(inside / "net.onnx")
+    assert "Copy the file itself" in caught.value.remedy
+
+
+def test_a_reference_does_not_follow_such_a_link_either(linked):
+    inside, outside = linked
+    (inside / "out.onnx.data").symlink_to(outside / "out.onnx.data")
+    with pytest.raises(ModelError, match="a link out of the model's folder"):
+        run_reference(inside / "net.onnx", {}, [])
+
+
+def test_a_linked_folder_leads_out(linked):
+    inside, outside = linked
+    model = onnx.load(inside / "net.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "data/out.onnx.data"
+    (inside / "net.onnx").write_bytes(model.SerializeToString())
+    (inside / "data").symlink_to(outside)
+    with pytest.raises(ModelError, match="a link out of the model's folder"):
+        load_model(inside / "net.onnx")
+
+
+def test_links_in_a_circle(linked):
+    inside, _ = linked
+    (inside / "out.onnx.data").symlink_to(inside / "other")
+    (inside / "other").symlink_to(inside / "out.onnx.data")
+    with pytest.raises(ModelError, match=r"out\.onnx\.data"):
+        load_model(inside / "net.onnx")
+
+
+@pytest.mark.parametrize("data_is_linked", [True, False])
+def test_a_model_that_is_a_link_itself(linked, facebox, data_is_linked):
+    """Caches of downloads look like that: links to one folder with all files."""
+    inside, outside = linked
+    (inside / "net.onnx").rename(outside / "net.onnx")
+    (inside / "net.onnx").symlink_to(outside / "net.onnx")
+    if data_is_linked:
+        (inside / "out.onnx.data").symlink_to(outside / "out.onnx.data")
+    assert_same_weights(inside / "net.onnx", facebox[0])
+
+
+def test_a_link_within_the_models_folder(linked, facebox):
+    inside, outside = linked
+    (outside / "out.onnx.data").rename(inside / "weights.bin")
+    (inside / "out.onnx.data").symlink_to("weights.bin")
+    assert_same_weights(inside / "net.onnx", facebox[0])
 
 
 def test_external_data_without_a_path(facebox):

@@ -93,7 +93,7 @@ def _known_inputs(node: onnx.NodeProto, graph: Graph) -> dict[str, np.ndarray] |
     """Return the values of all inputs, ``None`` if one is computed at run time."""
     if node.op_type == "EyeLike" and node.input[0] in graph.types:
         kind = graph.types[node.input[0]]  # only the shape and type of its input count
-        return {node.input[0]: np.zeros(kind.shape, kind.dtype)}
+        return {node.input[0]: np.broadcast_to(np.zeros((), kind.dtype), kind.shape)}
     if not all(name in graph.constants for name in node.input if name):
         return None
     return {name: graph.constants[name] for name in node.input if name}

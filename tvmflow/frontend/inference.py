@@ -15,6 +15,7 @@ from ..ops.onnx_form import attributes_of
 from ..ops.operator import DOMAIN
 from ..tensors import TensorType
 from .graph import Graph, node_name
+from .limits import MOST_ELEMENTS, check_size
 from .slices import slice_ranges
 from .weights import DTYPES, dtype_name
 from .windows import POOLS, WindowError, node_attributes, pool_extents, transposed_extents
@@ -48,9 +49,22 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
     ------
     ModelError
         If the shapes of the inputs do not fit together.
+    ShapeError
+        If a result is too large for any device, or for this machine.
     """
-    if node.domain:
-        return _custom(node, graph), None
+    types, reason = (_custom(node, graph), None) if node.domain else _default(node, graph)
+    for kind in types.values():
+        check_size(
+            f"The result of node {node_name(node)!r} ({node.op_type})", kind,
+            "Check the given input shapes and the node's attributes, or cut the model before it "
+            "(onnx.utils.extract_model).",
+        )  # fmt: skip
+    return types, reason
+
+
+def _default(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], str | None]:
+    """Return the same for an operator of ONNX's own."""
+    _check_counts(node, graph)
     input_types: dict[str, onnx.TypeProto] = {}
     input_data: dict[str, onnx.TensorProto] = {}
     for name in filter(None, node.input):
@@ -75,7 +89,7 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
             f"Node {node_name(node)!r} is not a valid {node.op_type}: {_first_line(error)}",
             remedy="Export the model again.",
         ) from error
-    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (shape_inference.InferenceError, ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(
             f"The shapes at node {node_name(node)!r} ({node.op_type}) do not fit together: "
             f"{_first_line(error)}",
@@ -94,6 +108,30 @@ def infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], st
             return types, kind_or_reason
         types[name] = kind_or_reason
     return types, None
+
+
+def _check_counts(node: onnx.NodeProto, graph: Graph) -> None:
+    """Refuse numbers of which ONNX's inference makes a wrong shape, or too long a list."""
+    numbers = [graph.constants.get(name) for name in node.input]
+    if node.op_type == "Split":
+        parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
+        if parts != len(node.output):
+            raise ModelError(
+                f"Node {node_name(node)!r} (Split) has {len(node.output)} results, but its "
+                f"attribute num_outputs is {parts}.",
+                remedy="Export the model again.",
+            )
+    if node.op_type == "Range" and all(n is not None and n.size == 1 for n in numbers):
+        start, limit, delta = (float(np.asarray(n).item()) for n in numbers)
+        with np.errstate(all="ignore"):
+            count = np.float64(limit - start) / np.float64(delta)
+        if not count <= MOST_ELEMENTS:  # NaN, too
+            raise ShapeError(
+                f"The result of node {node_name(node)!r} (Range) has no shape: from {start:g} to "
+                f"{limit:g} in steps of {delta:g} are not at most {MOST_ELEMENTS} numbers, which "
+                "is what kernels count.",
+                remedy="Check the node's inputs.",
+            )
 
 
 def _custom(node: onnx.NodeProto, graph: Graph) -> dict[str, TensorType]:

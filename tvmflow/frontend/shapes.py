@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from ..errors import ModelError, ShapeError, UnsupportedModelError
-from ..tensors import TensorInfo
+from ..tensors import TensorInfo, TensorType
+from .limits import check_size
 from .weights import DTYPES, dtype_name
 
 #: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.
@@ -33,7 +34,7 @@ def static_inputs(
     Raises
     ------
     ShapeError
-        If a shape is missing, names no input, or contradicts the model.
+        If a shape is missing, names no input, contradicts the model, or is too large.
     UnsupportedModelError
         If an input is not a tensor of a supported element type.
     """
@@ -57,8 +58,11 @@ def static_inputs(
         if static is None:
             open_inputs.append(value.name)
         else:
-            dtype = DTYPES[value.type.tensor_type.elem_type]
-            result.append(TensorInfo(value.name, static, dtype, open_dims=_open(dims, static)))
+            kind = TensorType(static, DTYPES[value.type.tensor_type.elem_type])
+            remedy = "Give it a smaller shape with --shape." if given else "Export a smaller input."
+            check_size(f"The input {value.name!r}", kind, remedy)
+            opened = _open(dims, static)
+            result.append(TensorInfo(value.name, kind.shape, kind.dtype, open_dims=opened))
     if open_inputs:
         raise _open_error(open_inputs, declared, symbols)
     return tuple(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from math import prod
 from pathlib import Path, PurePath
 
@@ -9,6 +10,8 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from ..errors import ModelError, UnsupportedModelError
+from ..tensors import TensorType
+from .limits import check_size
 from .source import Source
 from .wire import SAME_FILE
 
@@ -52,7 +55,8 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
     Raises
     ------
     ModelError
-        If external data is missing, cut short or outside the model's folder.
+        If external data is missing, cut short or outside the model's folder, or the tensor
+        is too large.
     UnsupportedModelError
         If the element type cannot be compiled.
     """
@@ -74,6 +78,10 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
             f"{what} has the negative shape {list(tensor.dims)}.",
             remedy="Copy or export the model again.",
         )
+    check_size(
+        what, TensorType(tuple(tensor.dims), dtype), "Split it into smaller tensors, or copy or "
+        "export the model again if it should not be that large.", in_memory=False,
+    )  # fmt: skip
     if tensor.data_location == TensorProto.EXTERNAL:
         return _map_external(tensor, dtype, source)
     shape = tuple(tensor.dims)
@@ -98,6 +106,22 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
         ) from error
 
 
+def check_external_files(source: Source) -> None:
+    """Look where external data lies, for whoever lets another program read the model's file.
+
+    Raises
+    ------
+    ModelError
+        If a file of it is outside the model's folder.
+    """
+    graphs = (source.model.graph, *source.model.functions)
+    attributes = (a for graph in graphs for node in graph.node for a in node.attribute)
+    for tensor in (*source.model.graph.initializer, *(a.t for a in attributes)):
+        location = next((e.value for e in tensor.external_data if e.key == "location"), None)
+        if location is not None and location != SAME_FILE:
+            _external_file(f"Tensor {tensor.name!r}", location, source)
+
+
 def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.ndarray:
     """Memory-map a tensor's external data."""
     what = f"Tensor {tensor.name!r}"
@@ -115,11 +139,12 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
             f"to have length {entries.get('length')} at offset {entries.get('offset', 0)}.",
             remedy="Export the model again.",
         )
-    folder = source.folder if source else None
     in_model = source.file if source and location == SAME_FILE else None
-    file = in_model or _external_file(what, location, folder)
+    file = in_model or _external_file(what, location, source)
     try:
         available = file.stat().st_size
+        if not file.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file")
     except OSError as error:
         raise ModelError(
             f"{what} keeps its values in {str(file)!r}, which cannot be read: {error.strerror}.",
@@ -142,18 +167,33 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
         ) from error
 
 
-def _external_file(what: str, location: str, folder: Path | None) -> Path:
-    """Return the file of external data, which must lie in the model's folder."""
-    if folder is None:
+def _external_file(what: str, location: str, source: Source | None) -> Path:
+    """Return the file of external data, which must really lie in the model's folder."""
+    if source is None or source.folder is None or source.file is None:
         raise ModelError(
             f"{what} keeps its values in the file {location!r}, but the model was not given "
             "as a path.",
             remedy="Pass the model's path instead of its content.",
         )
     relative = PurePath(location)
+    outside = ModelError(
+        f"{what} keeps its values in {location!r}, which is not a file in the model's folder.",
+        remedy="Export the model with external data beside it.",
+    )
     if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
+        raise outside
+    # A model that is a link may lie elsewhere with all of its data: caches are made like that.
+    folders = list(dict.fromkeys([source.folder, source.file.resolve().parent]))
+    places = [folder / relative for folder in folders]
+    try:
+        file = next((place for place in places if place.exists()), places[0])
+        real, homes = file.resolve(), [folder.resolve() for folder in folders]
+    except (OSError, RuntimeError) as error:  # a name that is too long; links in a circle
+        raise outside from error
+    if not any(real.is_relative_to(home) for home in homes):
         raise ModelError(
-            f"{what} keeps its values in {location!r}, which is not a file in the model's folder.",
-            remedy="Export the model with external data beside it.",
+            f"{what} keeps its values in {location!r}, which is a link out of the model's folder, "
+            f"to {str(real)!r}.",
+            remedy="Copy the file itself into the model's folder.",
         )
-    return folder / relative
+    return file

@@ -14,6 +14,7 @@ from tvm import relax
 from ...graph.rewriter import identifier
 from ...tensors import TensorType
 from ..graph import node_name
+from ..limits import excess
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer
@@ -197,6 +198,10 @@ def bind(
 ) -> relax.Var:
     """Emit an expression under exactly this name, which may be any text."""
     normalized = builder.normalize(expression)
+    if isinstance(normalized.ty, relax.TensorType):
+        too_large = excess(TensorType(shape_of(normalized), dtype_of(normalized)))
+        if too_large is not None:
+            raise Refusal(f"a tensor in between is too large: {too_large}")
     variable = kind(name, normalized.ty)
     builder.emit_normalized(relax.VarBinding(variable, normalized))
     return variable

@@ -14,6 +14,9 @@ import numpy as np
 
 from .context import Refusal
 
+#: Up to here fp32, in which positions are worked out, has all whole numbers.
+_MOST_POSITIONS = 2**24
+
 
 @dataclass(frozen=True)
 class AxisMap:
@@ -44,7 +47,9 @@ class AxisMap:
         """Whether the axis stays as it is."""
         if len(self.places) != self.size or self.outside.any():
             return False
-        return bool((self.matrix() == np.eye(self.size, dtype=np.float32)).all())
+        own = self.places == np.arange(self.size)[:, None]
+        there = np.where(own, self.weights, 0.0).sum(axis=1).astype(np.float32)
+        return bool((there == 1).all() and not self.weights[~own].astype(np.float32).any())
 
     def matrix(self) -> np.ndarray:
         """Return the weights as a matrix (result, size) in float32."""
@@ -83,8 +88,13 @@ def axis_map(
     Raises
     ------
     Refusal
-        If a mode is unknown.
+        If a mode is unknown, or positions are not exact.
     """
+    if max(size, result) > _MOST_POSITIONS:
+        raise Refusal(
+            f"resizing an axis of {size} elements to {result}: beyond {_MOST_POSITIONS} their "
+            "positions are not exact in fp32"
+        )
     x = coordinates(size, result, scale, roi, modes.coordinate)
     outside = np.zeros(result, bool)
     if modes.coordinate == "tf_crop_and_resize" and scale == 1 and roi != (0.0, 1.0):

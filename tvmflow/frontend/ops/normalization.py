@@ -188,10 +188,11 @@ def local_response_normalization(c: NodeContext) -> relax.Expr:
     x, size, channels = c.input(), c.required("size"), c.shape()[1]
     rank = len(c.shape())
     squares = c.emit(R.multiply(x, x))
-    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    # Beyond the first and last channel there is nothing to sum.
+    before, after = min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
     padded = c.emit(R.nn.pad(squares, [0, 0, before, after] + [0, 0] * (rank - 2)))
     total = c.emit(R.strided_slice(padded, [1], [0], [channels]))
-    for shift in range(1, size):
+    for shift in range(1, before + after + 1):
         near = c.emit(R.strided_slice(padded, [1], [shift], [shift + channels]))
         total = c.emit(R.add(total, near))
     scaled = c.emit(R.multiply(total, c.constant(c.attribute("alpha", 1e-4) / size)))

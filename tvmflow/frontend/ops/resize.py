@@ -93,6 +93,8 @@ def _resize(
             raise Refusal(
                 f"align_corners with an extent of {size * scale:.3f} that is not whole is ambiguous"
             )
+        if size == extent and scale == 1 and regions[axis] == (0.0, 1.0):
+            continue  # its elements stay where they are, in all modes
         mapped = axis_map(size, extent, scale, regions[axis], modes)
         if not mapped.is_identity:
             maps[axis] = mapped

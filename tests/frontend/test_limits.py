@@ -1,0 +1,182 @@
+"""What is too large is refused before work or memory is spent."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from reference import graph_model
+
+from tvmflow.errors import ModelError, ShapeError
+from tvmflow.frontend import limits, load_model
+from tvmflow.tensors import TensorType
+
+#: CPU seconds that a refusal may take: nothing was computed.
+QUICK_S = 1.0
+
+
+def refused(model, match, **options):
+    began = time.process_time()
+    with pytest.raises(ModelError, match=match) as caught:
+        load_model(model, **options)
+    assert time.process_time() - began < QUICK_S
+    assert caught.value.remedy
+    return caught.value
+
+
+def one_node(op_type, inputs, constants=(), shape=(1, 17, 16, 9), opset=18, **attributes):
+    node = helper.make_node(op_type, inputs, ["y"], **attributes)
+    arrays = {name: np.asarray(value) for name, value in dict(constants).items()}
+    return graph_model([node], {"x": (list(shape), "float32")}, ["y"], arrays, opset=opset)
+
+
+CASES = {
+    "resize": one_node("Resize", ["x", "", "", "z"], {"z": [2**31, 17, 16, 9]}, mode="linear"),
+    "resize to less than that": one_node(
+        "Resize", ["x", "", "", "z"], {"z": [1, 17, 16, 2**30]}, mode="nearest"
+    ),
+    "upsample": one_node("Upsample", ["x", "s"], {"s": np.array([1, 1, 1e6, 1e6], "f4")}, opset=9),
+    "pad": one_node("Pad", ["x", "p"], {"p": [10**6] * 8}),
+    "pad at the end of the integers": one_node("Pad", ["x", "p"], {"p": [2**63 - 1] * 8}),
+    "expand": one_node("Expand", ["x", "z"], {"z": [10**6, 17, 16, 9]}),
+    "tile": one_node("Tile", ["x", "r"], {"r": [1, 1, 10**5, 10**4]}),
+    "tile that wraps": one_node("Tile", ["x", "r"], {"r": [1, 1, 2**60, 1]}),
+    "convolution": one_node(
+        "Conv", ["x", "w"], {"w": np.ones((4, 17, 3, 3), "f4")}, pads=[2**40] * 4
+    ),
+    "transposed convolution": one_node(
+        "ConvTranspose", ["x", "w"], {"w": np.ones((17, 4, 3, 3), "f4")}, strides=[2**20, 2**20]
+    ),
+    "pooling": one_node("MaxPool", ["x"], kernel_shape=[2**40] * 2, pads=[2**40 - 1] * 4),
+    "product": one_node("MatMul", ["w", "x"], {"w": np.ones((10**6, 1), "f4")}, shape=(1, 10**6)),
+    "identity matrix": one_node("EyeLike", ["x"], shape=(10**5, 10**5)),
+    "crop": one_node("CenterCropPad", ["x", "z"], {"z": [1, 17, 2**40, 2**40]}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_kernels_cannot_count(name):
+    error = refused(CASES[name], "too large|overflow")
+    assert "'y'" in error.message or "'x'" in error.message
+
+
+def test_the_sentence_has_the_node_the_shape_the_bytes_and_the_limit():
+    error = refused(CASES["resize"], "too large")
+    assert error.message == (
+        "The result of node 'y' (Resize) is too large: float32[2147483648, 17, 16, 9] has "
+        "5257039970304 elements (21.0 TB), but kernels count up to 2147483647."
+    )
+    assert "attributes" in error.remedy
+
+
+def constant_source(op_type, inputs, constants, **attributes):
+    """A node of constants alone, which is computed at import."""
+    nodes = [
+        helper.make_node(op_type, inputs, ["c"], **attributes),
+        helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    return graph_model(nodes, {"x": ([1], "float32")}, ["y"], arrays)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        constant_source("ConstantOfShape", ["z"], {"z": [2**62]}),
+        constant_source("ConstantOfShape", ["z"], {"z": [2**33]}),
+        constant_source("ConstantOfShape", ["z"], {"z": [2**20, 2**20]}),
+        constant_source(
+            "OneHot", ["i", "d", "v"], {"i": [1], "d": 2**40, "v": np.array([0, 1], "f4")}
+        ),
+        constant_source("Range", ["b", "e", "s"], {"b": 0, "e": 2**40, "s": 1}),
+        constant_source("Expand", ["o", "z"], {"o": np.ones(1, "f4"), "z": [2**20, 2**20]}),
+    ],
+    ids=["shape", "shape33", "shape2d", "onehot", "range", "expand"],
+)
+def test_constants_are_not_computed(model):
+    assert "'c'" in refused(model, "too large|has no shape").message
+
+
+@pytest.mark.parametrize(
+    ("limit", "step"), [(1e30, 1), (1e30, 0), (1, 0), (np.inf, 1), (np.nan, 1)]
+)
+def test_a_range_without_an_end_is_not_empty(limit, step):
+    """ONNX's shape inference says that it has no elements: a sum of it would be 0."""
+    numbers = {"b": np.float32(0), "e": np.float32(limit), "s": np.float32(step)}
+    refused(constant_source("Range", ["b", "e", "s"], numbers), "has no shape")
+
+
+def test_more_parts_than_results():
+    """ONNX's shape inference would make a list of them."""
+    refused(one_node("Split", ["x"], axis=1, num_outputs=2**40), "num_outputs is 1099511627776")
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40), (2**63 - 1,), (2**31, 1)])
+def test_inputs(shape):
+    refused(one_node("Relu", ["x"], shape=shape), "The input 'x' is too large")
+
+
+def test_a_given_shape():
+    model = one_node("Relu", ["x"], shape=("batch", 3))
+    error = refused(model, "The input 'x' is too large", shapes={"x": [10**9, 3]})
+    assert "--shape" in error.remedy
+
+
+def test_an_extent_beside_an_empty_one():
+    constants = {"z": np.array([2**62, 0])}
+    refused(constant_source("ConstantOfShape", ["z"], constants), "an extent above 2147483647")
+
+
+@pytest.mark.parametrize("dims", [[2**40], [2**63 - 1, 2**63 - 1], [2**40, 0]])
+def test_weights_of_which_there_is_little(dims):
+    model = one_node("Add", ["x", "w"])
+    model.graph.initializer.append(TensorProto(name="w", data_type=1, dims=dims, raw_data=b"1234"))
+    refused(model, "Tensor 'w' is too large")
+
+
+def test_intermediate_results_of_a_node():
+    """An average over its surroundings pads channels, and not more than there are."""
+    loaded = load_model(one_node("LRN", ["x"], size=2**40))
+    assert loaded.outputs[0].shape == (1, 17, 16, 9)
+
+
+def test_what_does_not_fit_this_machine(monkeypatch):
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 1 << 20)
+    model = one_node("Pad", ["x", "p"], {"p": [0, 0, 100, 100, 0, 0, 100, 100]})
+    error = refused(model, r"needs 3\.1 MB, but this machine has 1\.0 MB of memory")
+    assert isinstance(error, ShapeError)
+    # Weights in files need not fit.
+    kind = TensorType((1 << 20,), "float32")
+    assert limits.excess(kind)
+    assert limits.excess(kind, in_memory=False) is None
+
+
+def test_the_memory_of_this_machine():
+    limits.memory_bytes.cache_clear()
+    assert 1 << 28 < limits.memory_bytes() < 1 << 50
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_an_axis_that_stays_costs_nothing(mode):
+    """A matrix of its extent squared was made to see that it stays."""
+    model = one_node(
+        "Resize", ["x", "", "s"], {"s": np.array([1, 1, 1, 2], "f4")}, shape=(1, 1, 1 << 20, 3),
+        mode=mode,
+    )  # fmt: skip
+    began = time.process_time()
+    assert load_model(model).outputs[0].shape == (1, 1, 1 << 20, 6)
+    assert time.process_time() - began < QUICK_S
+
+
+def test_a_valid_model_at_the_limit():
+    loaded = load_model(one_node("Relu", ["x"], shape=(2**28, 7)))
+    assert loaded.outputs[0].elements == 7 * 2**28
+
+
+def test_from_a_file(tmp_path):
+    onnx.save(CASES["resize"], tmp_path / "net.onnx")
+    refused(tmp_path / "net.onnx", "The result of node 'y'")
