@@ -60,6 +60,8 @@ typedef enum tvmflow_dtype {
 enum {
   TVMFLOW_PROFILE = 1,            // measure kernels; needed by `tvmflow_profile`
   TVMFLOW_NO_COMMAND_BUFFER = 2,  // enqueue each kernel even where the driver can record them
+  // Do not compare the weights with their checksum: of several gigabytes that takes a second.
+  TVMFLOW_UNCHECKED_WEIGHTS = 4,
 };
 
 // All zero is the default; set `struct_size` to sizeof(tvmflow_options).
@@ -125,8 +127,10 @@ TVMFLOW_API tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t ind
                                               tvmflow_dtype dtype, void* data, size_t bytes);
 
 // No copy: the network reads or writes the application's cl_mem, a buffer of at least `bytes`
-// or an image array of `image_size`, of the context given to `tvmflow_create`.  NULL gives the
-// network's own memory back.
+// or an image array of `image_size`, of the context given to `tvmflow_create`.  The model retains
+// it (clRetainMemObject) until other memory takes its place or the model is destroyed: the
+// application may release its own reference at once.  It may read and write the memory itself while
+// no run is under way.  NULL gives the network's own memory back, with what it held before.
 TVMFLOW_API tvmflow_status tvmflow_use_input(tvmflow_model* model, uint32_t index, void* cl_memory);
 TVMFLOW_API tvmflow_status tvmflow_use_output(tvmflow_model* model, uint32_t index,
                                               void* cl_memory);

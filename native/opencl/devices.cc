@@ -9,6 +9,7 @@
 
 #include "pocl_quirks.h"
 #include "settings.h"
+#include "version.h"
 
 namespace tvmflow::opencl {
 namespace {
@@ -67,7 +68,7 @@ std::string Unusable(const Device& device) {
                                &compiler, nullptr);
   if (!available) return "is not available";
   if (!compiler) return "has no compiler";
-  if (std::strtod(device.info().opencl_version.c_str(), nullptr) < 1.2)
+  if (!IsAtLeast(device.info().version.c_str(), 1, 2))
     return "has " + device.info().version + ", older than 1.2";
   return "";
 }

@@ -15,6 +15,11 @@ namespace {
 
 void Profiler::Record(cl_event event, const std::string& kernel, const WorkSize& size) {
   std::lock_guard<std::mutex> lock(mutex_);
+  // The last session may have ended since the launch was made, by another thread.
+  if (sessions_.load(std::memory_order_relaxed) == 0) {
+    device_.api().clReleaseEvent(event);
+    return;
+  }
   launches_.push_back({event, kernel, size});
 }
 
@@ -66,11 +71,16 @@ class Profiler::Closing {
 
 std::vector<KernelTime> Profiler::End(size_t begin) {
   const Closing closing(*this);
+  // Other threads may go on: what they launch from here on need not be done, and has no times.
+  const size_t end = [this] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return launches_.size();
+  }();
   device_.Synchronise();
   std::vector<KernelTime> times;
   cl_ulong origin = 0;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = begin; i < launches_.size(); ++i) times.push_back(TimeOf(launches_[i], &origin));
+  for (size_t i = begin; i < end; ++i) times.push_back(TimeOf(launches_[i], &origin));
   return times;
 }
 

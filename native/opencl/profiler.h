@@ -30,7 +30,8 @@ class Profiler {
   Profiler(const Profiler&) = delete;
 
   bool active() const { return sessions_.load(std::memory_order_relaxed) != 0; }
-  // Takes over `event`, the launch's.
+  // Takes over `event`, the launch's.  Launches of threads that run beside the end of a session
+  // are or are not part of it.
   void Record(cl_event event, const std::string& kernel, const WorkSize& size);
 
   // Opens a session; the value identifies its beginning.  Throws a DriverError with

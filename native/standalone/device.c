@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../opencl/version.h"
+
 // More are not looked at.
 enum { MAX_PLATFORMS = 16, MAX_DEVICES = 32 };
 // In the table of cl_khr_icd.
@@ -48,9 +50,7 @@ static const char* unusable(const tf_device* d) {
   if (!compiler) return "has no compiler";
   char version[128] = "";
   query(d, CL_DEVICE_VERSION, version, sizeof(version) - 1);
-  // The specification fixes the form "OpenCL <major>.<minor> <anything>".
-  const bool recent = strncmp(version, "OpenCL ", 7) == 0 && strcmp(version + 7, "1.2") >= 0;
-  return recent ? NULL : "is older than OpenCL 1.2";
+  return IsAtLeast(version, 1, 2) ? NULL : "is older than OpenCL 1.2";
 }
 
 static int rank(const tf_device* d) {

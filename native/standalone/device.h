@@ -9,6 +9,7 @@
 // What the applications' own memory and contexts need, besides what networks need.
 #define TF_MORE_ENTRY_POINTS(ROW)                                                                  \
   ROW(clRetainContext, 6, cl_int, (cl_context))                                                    \
+  ROW(clRetainMemObject, 17, cl_int, (cl_mem))                                                     \
   ROW(clGetMemObjectInfo, 20, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))                   \
   ROW(clGetImageInfo, 21, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))
 

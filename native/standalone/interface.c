@@ -209,13 +209,20 @@ static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*
   if (cl_memory) status = check_memory(m, t, cl_memory);
   if (status) return status;
   const cl_mem before = m->bound[t->allocation];
-  m->bound[t->allocation] = cl_memory ? cl_memory : m->own[t->allocation];
+  const cl_mem wanted = cl_memory ? cl_memory : m->own[t->allocation];
+  status = tf_memory_hold(m, t->allocation, wanted);
+  if (status) return status;
+  m->bound[t->allocation] = wanted;
   status = tf_programs_bind(m, t->allocation);
-  if (!status) return TVMFLOW_OK;
+  if (!status) {
+    tf_memory_let_go(m, t->allocation, before);
+    return TVMFLOW_OK;
+  }
   // What the message says is why it was not done: all kernels keep what they had.
   const tf_message message = m->message;
   m->bound[t->allocation] = before;
   (void)tf_programs_bind(m, t->allocation);
+  tf_memory_let_go(m, t->allocation, wanted);
   m->message = message;
   return status;
 }

@@ -1,6 +1,4 @@
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "model.h"
 
@@ -70,12 +68,7 @@ static tvmflow_status upload(tvmflow_model* m, const tf_weight* w) {
   if (code != CL_SUCCESS)
     return tf_fail_opencl(&m->message, code, "Uploading weight '%s' to device '%s'",
                           m->plan.strings + w->name, m->device.name);
-  // The pages that were read need not stay in memory: nothing reads them again, and they could
-  // be read from the file.
-  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-  const uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1);
-  const uintptr_t end = ((uintptr_t)data + w->bytes) & ~(page - 1);
-  if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
+  tf_forget(data, w->bytes);
   return TVMFLOW_OK;
 }
 
@@ -100,10 +93,24 @@ tvmflow_status tf_memory_create(tvmflow_model* m) {
   return TVMFLOW_OK;
 }
 
+tvmflow_status tf_memory_hold(tvmflow_model* m, uint32_t allocation, cl_mem memory) {
+  if (memory == m->own[allocation]) return TVMFLOW_OK;
+  const cl_int code = m->device.api.clRetainMemObject(memory);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  return tf_fail_opencl(&m->message, code, "Retaining the application's memory on device '%s'",
+                        m->device.name);
+}
+
+void tf_memory_let_go(tvmflow_model* m, uint32_t allocation, cl_mem memory) {
+  if (memory && memory != m->own[allocation]) (void)m->device.api.clReleaseMemObject(memory);
+}
+
 void tf_memory_destroy(tvmflow_model* m) {
-  const uint32_t count = m->own ? tf_count(&m->plan, TF_ALLOCATIONS) : 0;
-  for (uint32_t i = 0; i < count; ++i)
+  const uint32_t count = m->own && m->bound ? tf_count(&m->plan, TF_ALLOCATIONS) : 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    tf_memory_let_go(m, i, m->bound[i]);
     if (m->own[i]) (void)m->device.api.clReleaseMemObject(m->own[i]);
+  }
   free(m->own);
   free(m->bound);
 }

@@ -22,7 +22,8 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* give
   const size_t known =
       given->struct_size < sizeof(*options) ? given->struct_size : sizeof(*options);
   memcpy(options, given, known);
-  if (options->flags & ~(uint32_t)(TVMFLOW_PROFILE | TVMFLOW_NO_COMMAND_BUFFER))
+  if (options->flags &
+      ~(uint32_t)(TVMFLOW_PROFILE | TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_UNCHECKED_WEIGHTS))
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The options' flags 0x%x hold one that this library does not know.",
                    options->flags);
@@ -87,7 +88,9 @@ static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
   if (!status) status = tf_library_check(&m->message);
   const void* const plan = tf_library_plan(&bytes);
   if (!status) status = tf_plan_open(&m->plan, plan, bytes, &m->message);
-  if (!status) status = tf_weights_open(&m->weights, &m->plan, options.weights_path, &m->message);
+  const bool check = !(options.flags & TVMFLOW_UNCHECKED_WEIGHTS);
+  if (!status)
+    status = tf_weights_open(&m->weights, &m->plan, options.weights_path, check, &m->message);
   if (!status) status = tf_device_find(&m->device, &options, &m->message);
   if (!status) status = tf_device_check(&m->device, &m->plan, &m->message);
   if (!status && !tf_cache_open(&m->cache, options.cache_folder, tf_device_code(&m->device)))

@@ -65,7 +65,7 @@ struct tvmflow_model {
   cl_context context;
   cl_command_queue queue;
   cl_mem* own;       // one for each allocation
-  cl_mem* bound;     // what the kernels use: `own`, or the application's
+  cl_mem* bound;     // what the kernels use: `own`, or the application's, which is retained
   tf_build* builds;  // one for each program
   tf_step* steps;
   uint16_t* halves;  // room for the largest input or output that is converted
@@ -80,11 +80,14 @@ struct tvmflow_model {
 // the end of a file that was cut short must not be touched.
 tvmflow_status tf_library_check(tf_message* message);
 
-// The weights of the plan, checked for length and identity.  `path`: of the file, when they are
-// not in the library; NULL: beside it.
+// The weights of the plan, checked for length and identity, and with `check` against their
+// checksum.  `path`: of the file, when they are not in the library; NULL: beside it.
 tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const char* path,
-                               tf_message* message);
+                               bool check, tf_message* message);
 void tf_weights_close(tf_weights* weights);
+
+// Pages that were read need not stay in memory: they can be read from the file again.
+void tf_forget(const uint8_t* data, size_t bytes);
 
 // Maps a file of at least `least` bytes; `wrong` is why it cannot be.
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
@@ -115,6 +118,11 @@ const uint8_t* tf_shipped_find(const tf_cache* cache, const uint8_t key[32], siz
 // memory.c: allocates and uploads the weights.
 tvmflow_status tf_memory_create(tvmflow_model* model);
 void tf_memory_destroy(tvmflow_model* model);
+
+// Takes and gives back a reference to memory of the application that is used for an allocation;
+// nothing happens for the network's own.
+tvmflow_status tf_memory_hold(tvmflow_model* model, uint32_t allocation, cl_mem memory);
+void tf_memory_let_go(tvmflow_model* model, uint32_t allocation, cl_mem memory);
 
 // Copies between the host and a buffer, or with `part` a part of an image; waits.
 cl_int tf_transfer(const tvmflow_model* model, cl_mem memory, const tf_region* part, void* host,

@@ -65,9 +65,10 @@ typedef struct tf_weights_header {
   char magic[8];
   uint32_t version;
   uint32_t reserved;
-  uint64_t bytes;  // with this header
-  uint8_t id[32];  // SHA-256 of what follows the header
-  uint8_t padding[72];
+  uint64_t bytes;     // with this header
+  uint8_t id[32];     // SHA-256 of what follows the header
+  uint64_t checksum;  // XXH64 of the same: quick enough for each time that it is opened
+  uint8_t padding[64];
 } tf_weights_header;
 
 typedef enum tf_kind { TF_BUFFER = 0, TF_IMAGE = 1 } tf_kind;
@@ -182,6 +183,16 @@ uint32_t tf_texel_bytes(uint32_t channel_type);
 // Elements of an input's or output's host data, and bytes that the device keeps for it.
 uint64_t tf_elements(const tf_interface* tensor);
 uint64_t tf_device_bytes(const tf_interface* tensor);
+
+// XXH64: of any number of whole stripes, and then of the rest.
+#define TF_STRIPE_BYTES 32u
+typedef struct tf_checksum {
+  uint64_t lanes[4];
+  uint64_t bytes;
+} tf_checksum;
+tf_checksum tf_checksum_begin(void);
+void tf_checksum_stripes(tf_checksum* sum, const uint8_t* data, size_t bytes);
+uint64_t tf_checksum_end(const tf_checksum* sum, const uint8_t* rest, size_t bytes);
 
 // What a byte of a DEFLATE stream (RFC 1951) can become at most: 258 bytes for two codes of one
 // bit each.

@@ -18,7 +18,8 @@ extern const uint8_t tvmflow_plan_end[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_end[] TF_HIDDEN;
 
-enum { MAX_PATH = 4096 };
+// Pieces in which weights are compared with their checksum.
+enum { MAX_PATH = 4096, PIECE_BYTES = 16 << 20 };
 
 const void* tf_library_plan(size_t* bytes) {
   *bytes = (size_t)(tvmflow_plan_end - tvmflow_plan_begin);
@@ -78,6 +79,32 @@ static tvmflow_status check_header(const tf_weights* weights, const tf_plan* pla
                  name);
 }
 
+void tf_forget(const uint8_t* data, size_t bytes) {
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1);
+  const uintptr_t end = ((uintptr_t)data + bytes) & ~(page - 1);
+  if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
+}
+
+static tvmflow_status check_content(const tf_weights* weights, const char* name,
+                                    tf_message* message) {
+  const tf_weights_header* const header = (const void*)weights->data;
+  const uint8_t* at = weights->data + sizeof(*header);
+  size_t left = weights->bytes - sizeof(*header);
+  tf_checksum sum = tf_checksum_begin();
+  for (; left >= PIECE_BYTES; at += PIECE_BYTES, left -= PIECE_BYTES) {
+    tf_checksum_stripes(&sum, at, PIECE_BYTES);
+    tf_forget(at, PIECE_BYTES);
+  }
+  const size_t rest = left % TF_STRIPE_BYTES;
+  tf_checksum_stripes(&sum, at, left - rest);
+  if (tf_checksum_end(&sum, at + left - rest, rest) == header->checksum) return TVMFLOW_OK;
+  return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
+                 "Reading the weights in '%s': they are damaged, their checksum is not what was "
+                 "written. Remedy: copy them again.",
+                 name);
+}
+
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
                            const char** wrong) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -97,13 +124,14 @@ tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data,
 }
 
 tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const char* path,
-                               tf_message* message) {
+                               bool check, tf_message* message) {
   if (plan->header->weight_bytes == 0) return TVMFLOW_OK;
   const size_t embedded = (size_t)(tvmflow_weights_end - tvmflow_weights_begin);
   if (embedded >= sizeof(tf_weights_header)) {
     weights->data = tvmflow_weights_begin;
     weights->bytes = embedded;
-    return check_header(weights, plan, "the library", message);
+    const tvmflow_status wrong = check_header(weights, plan, "the library", message);
+    return wrong || !check ? wrong : check_content(weights, "the library", message);
   }
   char beside[MAX_PATH];
   if (!path) {
@@ -122,7 +150,8 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
                    "with the library beside it, or name it in the options' weights_path.",
                    path, wrong);
   weights->mapped = true;
-  return check_header(weights, plan, path, message);
+  const tvmflow_status damaged = check_header(weights, plan, path, message);
+  return damaged || !check ? damaged : check_content(weights, path, message);
 }
 
 void tf_weights_close(tf_weights* weights) {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_network import metadata, values, weight
+from tiny_network import expected, metadata, values, weight
 
 from tvmflow.deploy import files, writer
 from tvmflow.deploy.artifact import LazyWeight, read_artifact, write_artifact
@@ -167,6 +167,42 @@ def test_changed_code_is_not_run(module_file: Path):
     module_file.write_bytes(content)
     with pytest.raises(ArtifactError, match="the code is not what was written"):
         load(module_file)(values())
+
+
+@pytest.mark.parametrize("position", [0, 5, 100, -1])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_changed_weight_is_not_run(
+    module_file: Path, with_sidecar: Path, beside: bool, position: int
+):
+    module = with_sidecar if beside else module_file
+    artifact = read_artifact(module)
+    holder = artifact.weights_path
+    assert holder is not None
+    data = artifact.weights["w"].tobytes()
+    content = bytearray(holder.read_bytes())
+    content[content.index(data) + position % len(data)] ^= 0x10
+    holder.write_bytes(content)
+    with pytest.raises(ArtifactError, match="the weights are not what was written") as caught:
+        load(module)(values())
+    assert holder.name in caught.value.message
+    # By choice they are taken as they are.
+    got = load(module, check_weights=False)(values())["sum"]
+    assert not np.array_equal(got, expected(values()))
+
+
+def test_modules_without_a_checksum_are_loaded(executable: Any, tmp_path: Path):
+    """Those of before there was one."""
+    path = tmp_path / "m.so"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writer, "_note_digests", _note_only_sha256)
+        write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
+    assert read_artifact(path).metadata["weights_xxh64"] is None
+    got = load(path)(values())["sum"]
+    np.testing.assert_allclose(got, expected(values()), rtol=1e-4, atol=1e-4)
+
+
+def _note_only_sha256(meta: dict[str, Any], digests: Any) -> None:
+    meta["weights_digest"] = digests.sha256
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,30 @@ def test_json_texts_come_back(ask, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "recent"),
+    [
+        ("OpenCL 1.2", True),
+        ("OpenCL 1.2 LINUX", True),
+        ("OpenCL 3.0 PoCL 4", True),
+        ("OpenCL 10.0 of some day", True),
+        ("OpenCL 10.1", True),
+        ("OpenCL 1.10", True),
+        ("OpenCL 2", True),
+        ("OpenCL 1.1 fake", False),
+        ("OpenCL 1.0", False),
+        ("OpenCL 0.9", False),
+        ("OpenCL 1", False),
+        ("OpenCL C 1.2", False),
+        ("OpenCL ", False),
+        ("3.0", False),
+        ("", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(ask, text, recent):
+    assert ask([f"version\t{text}\t2"]) == ["yes" if recent else "no"]
+
+
+@pytest.mark.parametrize(
     ("log", "named"),
     [
         ("<source>:3:9: error: no", 3),

@@ -3,6 +3,7 @@
 //   sha256 PIECE TEXT   the digest of TEXT given in pieces of that many bytes
 //   half VALUE          the bits of VALUE in half precision
 //   json TEXT           TEXT as JSON
+//   version TEXT MINOR  whether TEXT is OpenCL 1.MINOR or newer
 //   lines LOG SOURCE    the message for a build log; "|" stands for a line's end
 //
 // Arguments are separated by tabs.
@@ -16,6 +17,7 @@
 #include "../../native/opencl/half.h"
 #include "../../native/opencl/json_writer.h"
 #include "../../native/opencl/sha256.h"
+#include "../../native/opencl/version.h"
 
 using namespace tvmflow::opencl;
 
@@ -40,6 +42,8 @@ std::string Answer(const std::vector<std::string>& words) {
   if (what == "sha256") return Digest(words.at(2), std::stoul(words.at(1)));
   if (what == "half") return std::to_string(ToHalf(std::strtof(words.at(1).c_str(), nullptr)));
   if (what == "json") return JsonWriter().Text(words.at(1)).str();
+  if (what == "version")
+    return IsAtLeast(words.at(1).c_str(), 1, std::stoul(words.at(2))) ? "yes" : "no";
   std::string text =
       DescribeBuildFailure("k", "d", "CODE", "", Lines(words.at(1)), Lines(words.at(2)));
   for (char& c : text) {

@@ -113,6 +113,7 @@ def test_a_plan_is_found_again_in_its_bytes():
 
 
 def test_weights_begin_aligned_behind_their_header():
-    header = weights_header(b"i" * 32, 1000)
+    header = weights_header(b"i" * 32, 1000, 7)
     assert len(header) == 128
-    assert np.frombuffer(header, WEIGHTS_HEADER)[0]["bytes"] == 1128
+    found = np.frombuffer(header, WEIGHTS_HEADER)[0]
+    assert (found["bytes"], found["checksum"]) == (1128, 7)

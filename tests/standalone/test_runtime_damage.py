@@ -17,6 +17,7 @@ import standalone_api as api
 from fake_opencl import build_fake
 from small_plans import ADD, Plan, add_plan
 
+from tvmflow.standalone import binding
 from tvmflow.standalone.format import RECORDS, Section
 
 SOURCE = Path(__file__).parent / "damage.c"
@@ -42,6 +43,12 @@ def fake(tmp_path_factory):
     return build_fake(tmp_path_factory.mktemp("driver"), *runtime_build.SANITIZERS)
 
 
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """The same without sanitizers, for this process."""
+    return build_fake(tmp_path_factory.mktemp("plain"))
+
+
 def run(program: Path, *arguments: object, driver: Path | str = "") -> str:
     done = subprocess.run(
         [program, *map(str, arguments)],
@@ -61,7 +68,7 @@ def test_each_byte_of_a_plan_and_of_the_weights_header_matters_or_does_not(tmp_p
     # Nothing looks at what is reserved in the weights' header.
     assert run(program, "create", SIZE, driver=fake).splitlines() == [
         f"plan {len(encoded)} refused 0 taken",
-        f"weights {128 - 76} refused 76 taken",
+        f"weights {128 - 68} refused 68 taken",
     ]
     run(program, "many", SIZE, 1000, driver=fake)
 
@@ -261,6 +268,47 @@ def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
         with pytest.raises(api.CallError, match="weights") as caught:
             api.Model(library, weights_path=wrong)
         assert caught.value.status == api.DAMAGED
+
+
+@pytest.mark.parametrize("position", [128, 129, 200, -1])
+def test_a_flipped_byte_of_the_weights_is_noticed(beside, driver, tmp_path, position):
+    """Of a file beside the library, and in it; unless the application does not want that."""
+    plan, w = add_plan(SIZE)
+    content = bytearray(plan.weights())
+    content[position] ^= 0x10
+    path = tmp_path / "w"
+    path.write_bytes(content)
+    inside = runtime_build.link(tmp_path / "libadd.so", plan.encode(), bytes(content))
+    for library, options in ((beside[0], {"weights_path": path}), (inside, {})):
+        options["opencl_library"] = driver
+        with pytest.raises(api.CallError, match="they are damaged, their checksum") as caught:
+            api.Model(library, **options)
+        assert caught.value.status == api.DAMAGED
+        assert "Remedy: " in caught.value.message
+        x = np.zeros(SIZE, np.float32)
+        with api.Model(library, flags=binding.UNCHECKED_WEIGHTS, **options) as model:
+            assert (model(x)[0] != w).sum() == 1
+
+
+def test_large_weights_are_compared_in_pieces(driver, tmp_path):
+    """Of 16 MiB: a byte in each, and behind the last."""
+    count = (33 << 20) // 4
+    plan, w = add_plan(count)
+    content = plan.weights()
+    library = runtime_build.link(tmp_path / "libadd.so", plan.encode())
+    path = tmp_path / "libadd.so.weights"
+    path.write_bytes(content)
+    with api.Model(library, opencl_library=driver) as model:
+        np.testing.assert_array_equal(model(np.zeros(count, np.float32))[0], w)
+    for position in (1 << 20, 17 << 20, len(content) - 1):
+        with open(path, "r+b") as file:
+            file.seek(position)
+            file.write(bytes([content[position] ^ 1]))
+            file.flush()
+            with pytest.raises(api.CallError, match="checksum"):
+                api.Model(library, opencl_library=driver)
+            file.seek(position)
+            file.write(content[position : position + 1])
 
 
 def end_of_segments(path: Path) -> int:

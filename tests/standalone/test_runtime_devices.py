@@ -107,6 +107,13 @@ def test_weights_are_copied_to_gpus_and_stay_where_they_are_on_cpus(
                 np.testing.assert_allclose(model(X)[0], 2 * X + w, rtol=1e-6)
 
 
+@pytest.mark.parametrize("version", ["OpenCL 1.2", "OpenCL 10.0 fake", "OpenCL 1.10"])
+def test_versions_are_numbers(library, driver, fake, version):
+    fake(VERSION=version)
+    with Model(library[0], opencl_library=driver) as model:
+        np.testing.assert_allclose(model(X)[0], 2 * X + library[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from tvmflow.deploy.link import Host
 from tvmflow.standalone.format import (
@@ -176,7 +177,8 @@ class Plan:
     def weights(self) -> bytes:
         """The weights with their header."""
         content = bytes(self.content)
-        return weights_header(hashlib.sha256(content).digest(), len(content)) + content
+        digest, checksum = hashlib.sha256(content).digest(), xxhash.xxh64_intdigest(content)
+        return weights_header(digest, len(content), checksum) + content
 
     def encode(self) -> bytes:
         """The bytes of the plan."""

@@ -11,6 +11,7 @@ import typer
 
 from .formats import counted, facts, ms_text, print_section, table
 from .options import (
+    CheckWeights,
     Debug,
     DeviceIndex,
     DeviceName,
@@ -131,6 +132,7 @@ def bench_module(
     inputs: InputsFile = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
+    check_weights: CheckWeights = True,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -171,7 +173,7 @@ def bench_module(
     from .arrays import choose_inputs
 
     (module,) = files
-    network = load(module, device=device_index)
+    network = load(module, device=device_index, check_weights=check_weights)
     try:
         values = choose_inputs(inputs, random_seed, network)
         with err_console().status("measuring") if _watched() else _nothing():

@@ -111,6 +111,14 @@ SecretFile = Annotated[
     ),
 ]
 
+CheckWeights = Annotated[
+    bool,
+    typer.Option(
+        "--check-weights/--no-check-weights",
+        help="Compare the weights with their checksum when the module is loaded; of several "
+        "gigabytes that takes as long as a run.",
+    ),
+]
 DeviceIndex = Annotated[
     int,
     typer.Option(

@@ -11,6 +11,7 @@ import typer
 
 from .formats import bytes_text, counted, facts, ms_text, print_section, table
 from .options import (
+    CheckWeights,
     Debug,
     DeviceIndex,
     FreshCeilings,
@@ -86,6 +87,7 @@ def profile_module(
     inputs: InputsFile = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
+    check_weights: CheckWeights = True,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -110,6 +112,7 @@ def profile_module(
         "--inputs": inputs is not None,
         "--random-seed": random_seed != 0,
         "--device-index": device_index != 0,
+        "--no-check-weights": not check_weights,
     }
     if is_profile and (given := [option for option, is_given in measuring.items() if is_given]):
         raise typer.BadParameter(
@@ -132,7 +135,7 @@ def profile_module(
             from ..profiling.measure import DEFAULT_RUNS, profile
             from .arrays import choose_inputs
 
-            network = load(module, device=device_index)
+            network = load(module, device=device_index, check_weights=check_weights)
             stack.callback(network.close)
             values = choose_inputs(inputs, random_seed, network)
             found = profile(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .formats import shape_text, table
-from .options import Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
+from .options import CheckWeights, Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
 from .session import command, note_file, out_console, print_json
 
 EXAMPLES = """
@@ -38,6 +38,7 @@ def run_module(
         ),
     ] = None,
     device_index: DeviceIndex = 0,
+    check_weights: CheckWeights = True,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -53,7 +54,7 @@ def run_module(
 
     if outputs is not None:
         check_writable(outputs)
-    with load(module, device=device_index) as network:
+    with load(module, device=device_index, check_weights=check_weights) as network:
         given = network(choose_inputs(inputs, random_seed, network))
         results = all_to_logical(network.outputs, dict(given.items()))
     if outputs is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .formats import print_section, table
 from .options import (
+    CheckWeights,
     Debug,
     DeviceIndex,
     InputsFile,
@@ -46,6 +47,7 @@ def verify_module(
     ops: OpsFiles = None,
     random_seed: RandomSeed = 0,
     device_index: DeviceIndex = 0,
+    check_weights: CheckWeights = True,
     as_json: Json = False,
     _verbose: Verbose = False,
     _quiet: Quiet = False,
@@ -62,7 +64,7 @@ def verify_module(
     from .arrays import choose_inputs
 
     load_operators(ops)
-    network = load(module, device=device_index)
+    network = load(module, device=device_index, check_weights=check_weights)
     try:
         values = choose_inputs(inputs, random_seed, network)
         report = verify(model, network, values)

@@ -147,7 +147,7 @@ class Module(ABC):
         Raises
         ------
         ArtifactError
-            If the module is for another machine, or its code is damaged.
+            If the module is for another machine, or its code or weights are damaged.
         DeviceError
             If there is no device for its target.
         """
@@ -310,7 +310,7 @@ class Module(ABC):
         return self._running
 
 
-def load(path: str | os.PathLike[str], *, device: int = 0) -> Module:
+def load(path: str | os.PathLike[str], *, device: int = 0, check_weights: bool = True) -> Module:
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
 
     A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
@@ -321,6 +321,9 @@ def load(path: str | os.PathLike[str], *, device: int = 0) -> Module:
         The module file; large weights lie beside it as ``PATH.weights``.
     device
         Index of the device among those of the module's target.
+    check_weights
+        Whether opening the module compares its weights with their checksum; code is always
+        compared.  That reads all of them: several gigabytes take about as long as a first run.
 
     Raises
     ------
@@ -332,7 +335,7 @@ def load(path: str | os.PathLike[str], *, device: int = 0) -> Module:
     if is_standalone(path):
         from ..standalone.loaded import StandaloneModule
 
-        return StandaloneModule(path, device_index=device)
+        return StandaloneModule(path, device_index=device, check_weights=check_weights)
     from .relax import RelaxModule
 
-    return RelaxModule(read_artifact(path), device_index=device)
+    return RelaxModule(read_artifact(path), device_index=device, check_weights=check_weights)

@@ -27,6 +27,8 @@ class RelaxModule(Module):
         The module file.
     device_index
         Which of the target's devices runs it.
+    check_weights
+        Whether opening it compares the weights with their checksum.
 
     Raises
     ------
@@ -34,10 +36,11 @@ class RelaxModule(Module):
         If it was compiled with another version of TVM.
     """
 
-    def __init__(self, artifact: Artifact, *, device_index: int = 0):
+    def __init__(self, artifact: Artifact, *, device_index: int = 0, check_weights: bool = True):
         _check_versions(artifact)
         super().__init__(device_index)
         self._artifact = artifact
+        self._check_weights = check_weights
 
     @property
     def path(self) -> Path:
@@ -95,6 +98,8 @@ class RelaxModule(Module):
         self._require_host(self._artifact.architecture)
         _check_cpu(self._artifact)
         self._artifact.check_library()
+        if self._check_weights:
+            self._artifact.check_weights()
         return Session(self._artifact, self.device_index)
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
+import xxhash
 
 #: Bytes that are converted and written at once.
 PIECE_BYTES = 16 << 20
@@ -90,6 +91,22 @@ class WeightsLayout:
         return len(self.header) + self.data_bytes
 
 
+@dataclass(frozen=True)
+class Digests:
+    """What is known of the bytes that were written.
+
+    Parameters
+    ----------
+    sha256
+        Against any change; slow to compute.
+    xxh64
+        Against damage; quick to compute, for each time that a module is loaded.
+    """
+
+    sha256: str
+    xxh64: str
+
+
 def dtype_from_name(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype of that name; ``bfloat16`` comes from ``ml_dtypes``."""
     if name == "bfloat16":
@@ -143,13 +160,15 @@ def plan_weights(weights: Mapping[str, WeightLike]) -> WeightsLayout:
     return WeightsLayout(struct.pack("<Q", len(text)) + text, tuple(order), offset)
 
 
-def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: WeightsLayout) -> str:
+def write_weights(
+    file: BinaryIO, weights: Mapping[str, WeightLike], layout: WeightsLayout
+) -> Digests:
     """Write a weights file at the file's position, piece by piece.
 
     Returns
     -------
-    str
-        SHA-256 of the tensors' bytes, which is stored in the header too.
+    Digests
+        Of the tensors' bytes; the SHA-256 is stored in the header too.
 
     Raises
     ------
@@ -158,7 +177,7 @@ def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: Wei
     """
     start = file.tell()
     file.write(layout.header)
-    digest = hashlib.sha256()
+    digest, checksum = hashlib.sha256(), xxhash.xxh64()
     for name in layout.order:
         weight = weights[name]
         expected = weight_bytes(weight)
@@ -169,6 +188,7 @@ def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: Wei
             data = as_bytes(piece)
             file.write(data)
             digest.update(data)
+            checksum.update(data)
             written += data.nbytes
         if written != expected:
             raise WeightsError(f"weight {name} has {written} bytes where {expected} were promised")
@@ -176,7 +196,7 @@ def write_weights(file: BinaryIO, weights: Mapping[str, WeightLike], layout: Wei
     file.seek(start + layout.header.index(b"0" * 64))
     file.write(digest.hexdigest().encode())
     file.seek(end)
-    return digest.hexdigest()
+    return Digests(digest.hexdigest(), checksum.hexdigest())
 
 
 def map_weights(

@@ -30,6 +30,7 @@ from .reader import (
     sha256_of,
 )
 from .weights import (
+    Digests,
     WeightLike,
     WeightsError,
     WeightsLayout,
@@ -130,12 +131,13 @@ def write_artifact(
             ],
             "weights_file": sidecar.name if beside else None,
             "weights_digest": None,
+            "weights_xxh64": None,
             "functions_digest": hashlib.sha256(functions).hexdigest(),
         }
         try:
             if beside:
                 with open(sidecar, "wb") as file:
-                    meta["weights_digest"] = write_weights(file, weights, layout)
+                    _note_digests(meta, write_weights(file, weights, layout))
             _append(library, meta, {} if beside else weights, layout, functions)
         except WeightsError as error:
             raise CompileError(f"Writing {final} failed: {error}.") from error
@@ -192,7 +194,7 @@ def _append(
     """Add the sections behind the library, and their digests."""
 
     def put_weights(file: BinaryIO) -> None:
-        meta["weights_digest"] = write_weights(file, weights, layout)
+        _note_digests(meta, write_weights(file, weights, layout))
 
     text = b""
 
@@ -217,6 +219,10 @@ def _append(
         body = sha256_of(file, min(section.offset for section in added.values()))
         file.seek(added[DIGEST].offset)
         file.write(hashlib.sha256(text).digest() + body)
+
+
+def _note_digests(meta: dict[str, Any], digests: Digests) -> None:
+    meta |= {"weights_digest": digests.sha256, "weights_xxh64": digests.xxh64}
 
 
 def _describe(tensor: TensorInfo | Mapping[str, Any]) -> dict[str, Any]:

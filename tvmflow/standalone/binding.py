@@ -22,6 +22,7 @@ from ..runtime.plugin import split_message
 API_VERSION = 1
 NO_OPENCL = 2
 PROFILE = 1
+UNCHECKED_WEIGHTS = 4
 
 #: What each status of `tvmflow_status` is here; every other one is a `DeviceError`.
 _ERRORS: dict[int, type[TvmflowError]] = {

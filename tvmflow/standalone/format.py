@@ -156,7 +156,8 @@ WEIGHTS_HEADER = _record(
     ("reserved", "<u4"),
     ("bytes", "<u8"),
     ("id", "u1", 32),
-    ("padding", "u1", 72),
+    ("checksum", "<u8"),
+    ("padding", "u1", 64),
 )
 
 
@@ -225,10 +226,11 @@ def encode_plan(
     return header.tobytes() + bytes(body)
 
 
-def weights_header(content_id: bytes, content_bytes: int) -> bytes:
-    """What stands before the weights: ``content_id`` is the SHA-256 of what follows."""
+def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> bytes:
+    """What stands before the weights: SHA-256, size and XXH64 of what follows."""
     header = np.zeros((), WEIGHTS_HEADER)
     header["magic"], header["version"] = WEIGHTS_MAGIC, VERSION
     header["bytes"] = WEIGHTS_HEADER.itemsize + content_bytes
     header["id"] = np.frombuffer(content_id, np.uint8)
+    header["checksum"] = checksum
     return header.tobytes()

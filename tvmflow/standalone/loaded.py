@@ -29,7 +29,7 @@ from ..deploy.weights import dtype_from_name
 from ..errors import ArtifactError, DeviceError, InputError, TvmflowError
 from ..tensors import TensorInfo
 from . import programs
-from .binding import NO_OPENCL, PROFILE, Kernel, Library, Options, Test
+from .binding import NO_OPENCL, PROFILE, UNCHECKED_WEIGHTS, Kernel, Library, Options, Test
 from .describe import interfaces
 from .drivers import cache_folder, opencl_libraries
 from .format import DTYPES, Section
@@ -85,6 +85,8 @@ class StandaloneModule(Module):
         The library.
     device_index
         Which OpenCL device runs it, GPUs first.
+    check_weights
+        Whether opening it compares the weights with their checksum.
 
     Raises
     ------
@@ -92,9 +94,12 @@ class StandaloneModule(Module):
         If its plan is damaged or of another format.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, device_index: int = 0):
+    def __init__(
+        self, path: str | os.PathLike[str], *, device_index: int = 0, check_weights: bool = True
+    ):
         super().__init__(device_index)
         self._network = _Network.read(Path(path))
+        self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
 
     @property
     def path(self) -> Path:
@@ -159,7 +164,7 @@ class StandaloneModule(Module):
                 f"Running {self.path} failed: there is no opencl device {index} on this machine.",
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
-        return _Instance(self._network, index)
+        return _Instance(self._network, index, self._flags)
 
 
 class _Instance:
@@ -195,7 +200,9 @@ class _Instance:
     def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
         """Measure every kernel launch, with a second instance: measuring slows runs down."""
         runs = max(1, runs)
-        instance = _Instance(self._network, self._device_index, PROFILE)
+        # The first one has checked the weights, if they are to be checked.
+        flags = PROFILE | UNCHECKED_WEIGHTS
+        instance = _Instance(self._network, self._device_index, flags)
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
         launches = self._network.plan[Section.LAUNCHES]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
 from ..deploy.weights import WeightLike, as_bytes, weight_bytes, weight_pieces
 from .format import WEIGHT_ALIGNMENT, WEIGHTS_HEADER, weights_header
 
@@ -34,19 +36,22 @@ def write_weights(path: Path, weights: Mapping[str, WeightLike]) -> WrittenWeigh
     if not weights:
         return WrittenWeights({}, {}, bytes(32), 0)
     offsets, sizes = {}, {}
-    digest = hashlib.sha256()
+    digest, checksum = hashlib.sha256(), xxhash.xxh64()
     with open(path, "wb") as file:
         file.write(bytes(WEIGHTS_HEADER.itemsize))
         for name, weight in weights.items():
             padding = bytes(-file.tell() % WEIGHT_ALIGNMENT)
             file.write(padding)
             digest.update(padding)
+            checksum.update(padding)
             offsets[name], sizes[name] = file.tell(), weight_bytes(weight)
             for piece in weight_pieces(weight):
                 data = as_bytes(piece)
                 file.write(data)
                 digest.update(data)
+                checksum.update(data)
         end = file.tell()
         file.seek(0)
-        file.write(weights_header(digest.digest(), end - WEIGHTS_HEADER.itemsize))
+        size = end - WEIGHTS_HEADER.itemsize
+        file.write(weights_header(digest.digest(), size, checksum.intdigest()))
     return WrittenWeights(offsets, sizes, digest.digest(), end)

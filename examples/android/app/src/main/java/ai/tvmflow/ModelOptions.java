@@ -6,6 +6,7 @@ import java.io.File;
 public final class ModelOptions {
     private static final int PROFILE = 1;
     private static final int NO_COMMAND_BUFFER = 2;
+    private static final int UNCHECKED_WEIGHTS = 4;
 
     private File cacheFolder;
     private File weights;
@@ -51,6 +52,11 @@ public final class ModelOptions {
     /** Whether kernels may be recorded once and replayed, where the driver can; they may. */
     public ModelOptions commandBuffers(boolean wanted) {
         return flag(NO_COMMAND_BUFFER, !wanted);
+    }
+
+    /** Whether weights are compared with their checksum; they are. Gigabytes take a second. */
+    public ModelOptions checkWeights(boolean wanted) {
+        return flag(UNCHECKED_WEIGHTS, !wanted);
     }
 
     private ModelOptions flag(int flag, boolean set) {

@@ -1,0 +1,25 @@
+// Versions as OpenCL writes them, for C++ (native/opencl) and C (native/standalone).
+#pragma once
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __cplusplus
+namespace tvmflow::opencl {
+#endif
+
+// Whether `text`, which the specification gives the form "OpenCL <major>.<minor> <anything>", is of
+// this version or a newer one.  Both are numbers: 10.0 is newer than 1.2, and so is 1.10.
+static inline bool IsAtLeast(const char* text, unsigned long major, unsigned long minor) {
+  static const char prefix[] = "OpenCL ";
+  if (strncmp(text, prefix, sizeof(prefix) - 1) != 0) return false;
+  char* end;
+  const unsigned long found = strtoul(text + sizeof(prefix) - 1, &end, 10);
+  if (found != major || *end != '.') return found > major;
+  return strtoul(end + 1, NULL, 10) >= minor;
+}
+
+#ifdef __cplusplus
+}  // namespace tvmflow::opencl
+#endif

@@ -1,0 +1,140 @@
+"""Memory of the application is retained for as long as a model uses it."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_size_t, c_uint64, c_void_p
+
+import numpy as np
+import pytest
+import runtime_build
+from fake_opencl import Fake, build_fake
+from small_plans import add_plan
+from standalone_api import DEVICE, CallError, Model
+
+SIZE = 64
+X = np.random.default_rng(8).normal(size=SIZE).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The library, its weight, and the driver."""
+    plan, w = add_plan()
+    folder = tmp_path_factory.mktemp("retained")
+    library = runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights())
+    return library, w, build_fake(folder)
+
+
+class Application:
+    """A context and a queue of its own, and buffers in it."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.platform, self.device = c_void_p(), c_void_p()
+        driver.clGetPlatformIDs(1, byref(self.platform), None)
+        driver.clGetDeviceIDs(self.platform, c_uint64(0xFFFFFFFF), 1, byref(self.device), None)
+        made = driver.clCreateContext(None, 1, byref(self.device), None, None, None)
+        self.context = c_void_p(made)
+        made = driver.clCreateCommandQueue(self.context, self.device, c_uint64(0), None)
+        self.queue = c_void_p(made)
+
+    def buffer(self, array=None):
+        """A buffer, with a copy of an array."""
+        flags = 1 if array is None else 1 | 1 << 5
+        data = None if array is None else array.ctypes.data_as(c_void_p)
+        made = self.driver.clCreateBuffer(
+            self.context, c_uint64(flags), c_size_t(4 * SIZE), data, None
+        )
+        return c_void_p(made)
+
+    def close(self):
+        """Release the context and the queue."""
+        self.driver.clReleaseCommandQueue(self.queue)
+        self.driver.clReleaseContext(self.context)
+
+
+@pytest.fixture
+def driver(built):
+    driver = Fake(built[2])
+    driver.fake_reset()
+    yield driver
+    assert (driver.violations, driver.live) == ("", "")
+    driver.fake_reset()
+
+
+@pytest.fixture
+def application(driver):
+    found = Application(driver)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def model(built, application):
+    context = {"cl_context": application.context, "cl_device": application.device}
+    with Model(built[0], opencl_library=built[2], **context) as model:
+        yield model
+
+
+def references(driver):
+    """Retained and released memory objects."""
+    return tuple(driver.fake_count(name) for name in (b"clRetainMemObject", b"clReleaseMemObject"))
+
+
+def test_the_application_may_release_at_once(built, driver, application, model):
+    mine = application.buffer(X)
+    model.call("use_input", 0, mine)
+    driver.clReleaseMemObject(mine)
+    for _ in range(2):
+        model.call("run")
+        np.testing.assert_allclose(model.get_output(0), 2 * X + built[1], rtol=1e-6)
+
+
+def test_other_memory_takes_its_place(built, driver, application, model):
+    for index in range(3):
+        mine = application.buffer(X + index)
+        model.call("use_input", 0, mine)
+        driver.clReleaseMemObject(mine)
+        model.call("run")
+        np.testing.assert_allclose(model.get_output(0), 2 * (X + index) + built[1], rtol=1e-6)
+    # Each but the last one is gone: its references of the application and of the model.
+    assert references(driver) == (3, 5)
+
+
+def test_the_networks_own_memory_is_given_back(driver, application, model):
+    mine = application.buffer(X)
+    model.call("use_output", 0, mine)
+    assert references(driver) == (1, 0)
+    model.call("use_output", 0, mine)  # again: one reference stays
+    assert references(driver) == (2, 1)
+    model.call("use_output", 0, None)
+    assert references(driver) == (2, 2)
+    model.call("use_output", 0, None)
+    assert references(driver) == (2, 2)
+    driver.clReleaseMemObject(mine)
+
+
+def test_a_driver_that_does_not_retain(driver, application, model):
+    mine = application.buffer(X)
+    driver.fake_fail(b"clRetainMemObject", c_uint64(1), -6, False)
+    with pytest.raises(CallError, match="Retaining the application's memory") as caught:
+        model.call("use_input", 0, mine)
+    assert caught.value.status != 0
+    assert references(driver)[1] == 0
+    driver.clReleaseMemObject(mine)
+
+
+def test_memory_that_a_kernel_does_not_take(built, driver, application, model):
+    """Nothing is held then, and the model has what it had."""
+    mine, other = application.buffer(X), application.buffer(X)
+    model.call("use_input", 0, mine)
+    driver.fake_fail(
+        b"clSetKernelArg", c_uint64(driver.fake_count(b"clSetKernelArg") + 1), -38, False
+    )
+    with pytest.raises(CallError) as caught:
+        model.call("use_input", 0, other)
+    assert caught.value.status == DEVICE
+    assert references(driver) == (2, 1)
+    driver.clReleaseMemObject(other)
+    driver.clReleaseMemObject(mine)
+    model.call("run")
+    np.testing.assert_allclose(model.get_output(0), 2 * X + built[1], rtol=1e-6)
