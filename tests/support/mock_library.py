@@ -42,6 +42,11 @@ def mock_plan() -> bytes:
         "device": "cpu",
         "options": {},
         "host": Host.native().triple,
+        "tvmflow": "0",
+        "tvm": "0",
+        "stage_ms": {},
+        "storage_summary": "by hand",
+        "memory_bytes": 0,
     }
     tensors = [
         {"name": strings(name), "allocation": index, **tensor}

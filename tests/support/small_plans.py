@@ -190,7 +190,11 @@ class Plan:
         extensions = [self.strings(name) for name in self.rows[Section.EXTENSIONS]]
         sections[Section.EXTENSIONS] = np.array(extensions, "<u4")
         sections[Section.STRINGS] = self.strings.content
-        metadata = {"model": "small", "host": Host.native().triple}
+        metadata = {
+            "name": "small", "target": "opencl", "device": "any", "host": Host.native().triple,
+            "tvmflow": "0", "tvm": "0", "options": {}, "stage_ms": {}, "memory_bytes": 0,
+            "storage_summary": "by hand", "model": "small",
+        }  # fmt: skip
         sections[Section.METADATA] = json.dumps(metadata).encode() + b"\0"
         sections[Section.TEST_VALUES] = np.array(self.values, "<f8")
         has_weights = bool(self.rows[Section.WEIGHTS])

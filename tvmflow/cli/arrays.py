@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError
 
 if TYPE_CHECKING:
     from ..deploy.module import Module
     from ..tensors import TensorInfo
+
+
+#: Of files in the form of zip.
+_ZIP_BEGIN = b"PK"
+_ARRAY_BEGIN = b"\x93NUMPY"
+_MOST_DIMENSIONS = 32
+
+
+class _DamagedError(ValueError):
+    """The content of an array's file is not what it has to be; the text says why."""
 
 
 def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, Any]:
@@ -30,32 +42,85 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, Any]:
     InputError
         If the file is missing or damaged, or does not suit the network.
     """
-    import numpy as np
-
+    # A blocked layout has up to four times the elements.
+    most = 4 * max((info.elements for info in infos), default=1)
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
+        with open(path, "rb") as file:
+            begin = file.read(len(_ARRAY_BEGIN))
+            if begin.startswith(_ZIP_BEGIN):
+                return _read_archive(file, most)
+            if begin != _ARRAY_BEGIN:
+                raise _DamagedError("it is no .npz or .npy file")
             if len(infos) != 1:
                 raise InputError(
                     f"{path} holds one array, but the network has {len(infos)} inputs: "
                     f"{', '.join(info.name for info in infos)}.",
                     remedy="Save them by name with numpy.savez.",
                 )
-            return {infos[0].name: content}
-        with content:
-            return {name: content[name] for name in content.files}
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            return {infos[0].name: _read_array(file, size, most)}
     except FileNotFoundError:
         raise InputError(
             f"Reading the inputs {path} failed: there is no such file.",
             remedy="Write it with numpy.savez, or use --random-seed 0 for random inputs.",
         ) from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        # NumPy's own message would speak of pickles, which are not read here.
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # damage raises what NumPy, zipfile, zlib and Python's parser have
         reason = error.strerror if isinstance(error, OSError) and error.strerror else None
+        if isinstance(error, _DamagedError):
+            reason = str(error)
         raise InputError(
             f"Reading the inputs {path} failed: {reason or 'it is no .npz or .npy file'}.",
             remedy="Write it with numpy.savez(file, name=array), without Python objects.",
         ) from error
+
+
+def _read_archive(file: IO[bytes], most: int) -> dict[str, Any]:
+    """Read all arrays of an ``.npz`` file."""
+    arrays = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            with archive.open(member) as content:
+                arrays[name] = _read_array(content, member.file_size, most, f"{name!r} ")
+    return arrays
+
+
+def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> Any:
+    """Read an array of at most so many elements: what its header says is not believed.
+
+    NumPy's own function reserves memory for whatever shape a header has.
+    """
+    import numpy as np
+
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if read_header is None:
+        raise _DamagedError(f"its array {name}is of the format {version}, expected 1.0 or 2.0")
+    shape, is_fortran, dtype = read_header(file)
+    if dtype.kind not in "biufV" or dtype.hasobject or dtype.names:
+        raise _DamagedError(f"its array {name}has the dtype {dtype}, expected numbers")
+    needed = prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or len(shape) > _MOST_DIMENSIONS or needed > size:
+        raise _DamagedError(
+            f"its array {name}needs {needed} bytes for {dtype}{list(shape)}, but there are {size}"
+        )
+    if prod(shape) > most:
+        raise _DamagedError(
+            f"its array {name}has the shape {list(shape)}, which is more than any of the "
+            "network's inputs takes"
+        )
+    content = file.read(needed)
+    if len(content) != needed:
+        raise _DamagedError(f"its array {name}is cut short")
+    # Of bytes, NumPy makes an array that cannot be written to.
+    array = np.frombuffer(bytearray(content), dtype)
+    return array.reshape(shape, order="F" if is_fortran else "C")
 
 
 def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from .. import _versions
 from ..errors import ArtifactError
 from ..tensors import TensorInfo
 from . import elf
+from .metadata import check_module
+from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .weights import WeightsError, as_bytes, map_weights, pieces
 
 #: Version of the layout of sections and metadata; another version is refused.
@@ -193,12 +194,18 @@ def _read(path: Path) -> Artifact:
         raise _not_a_module(path, "it is a shared library without a description by tvmflow")
     with open(path, "rb") as file:
         file.seek(section.offset)
+        if section.bytes > MOST_BYTES:
+            raise _damaged(path, f"its description is said to have {section.bytes} bytes")
         text_bytes = file.read(section.bytes)
         file.seek(digest.offset if digest else 0)
         digests = file.read(64) if digest and digest.bytes == 64 else b""
     meta = _parse_metadata(path, text_bytes)
     if hashlib.sha256(text_bytes).digest() != digests[:32]:
         raise _damaged(path, "its description is not what was written")
+    try:
+        check_module(meta)
+    except SchemaError as error:
+        raise _damaged(path, f"in its description {error}") from error
     embedded = library.sections.get(WEIGHTS)
     end = min(section.offset, embedded.offset if embedded else section.offset)
     weights_path, weights = _find_weights(path, meta, embedded)
@@ -210,15 +217,16 @@ def _read(path: Path) -> Artifact:
 
 def _parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        meta = json.loads(text)
-        found = meta["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, "its description is not readable") from error
-    if found != FORMAT:
+        meta: dict[str, Any] = parse(text)
+        record({"format": anything})(meta, "")
+    except SchemaError as error:
+        raise _damaged(path, f"its description is not readable: {error}") from error
+    found = meta["format"]
+    if found is True or found != FORMAT:
         raise ArtifactError(
-            f"Reading the module {path} failed: it has format {found!r}, written by tvmflow "
-            f"{meta.get('tvmflow', 'of an unknown version')}, but this tvmflow "
-            f"{_versions.__version__} reads format {FORMAT}.",
+            f"Reading the module {path} failed: it has format {str(found)[:60]}, written by "
+            f"tvmflow {str(meta.get('tvmflow', 'of an unknown version'))[:60]}, but this "
+            f"tvmflow {_versions.__version__} reads format {FORMAT}.",
             remedy="Compile the model again, or use the version of tvmflow that wrote it.",
         )
     return meta

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from ..tensors import TensorInfo
+from ..limits import excess
+from ..tensors import TensorInfo, TensorType
 from .weights import dtype_from_name
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ def random_inputs(
     custom operator would refuse are smaller, and in ascending order where they have to be.
     """
     wanted = [info for info in module.inputs if info.name not in without]
+    for info in wanted:
+        if (reason := excess(TensorType(info.shape, info.dtype))) is not None:
+            raise InputError(
+                f"The input {info.name!r} is too large for random values: {reason}.",
+                remedy="Run the module where there is more memory.",
+            )
     arrays = {info.name: _random_array(info, seed) for info in wanted}
     if notes := module.metadata.get("call_checks"):
         from ..ops.call_checks import call_checks

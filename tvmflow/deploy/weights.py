@@ -23,6 +23,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import xxhash
 
+from .schema import MOST_BYTES, SchemaError, list_of, named, one_of, parse, record, text, whole
+
 #: Bytes that are converted and written at once.
 PIECE_BYTES = 16 << 20
 #: TVM's kernels may assume this alignment of a tensor's first byte.
@@ -34,7 +36,23 @@ _DTYPES = {
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
     "float16": "F16", "float32": "F32", "float64": "F64", "bfloat16": "BF16",
 }  # fmt: skip
+#: NumPy's names of the element types that there are.
+DTYPE_NAMES = tuple(_DTYPES)
+#: More dimensions are no tensor: NumPy has 32 in some versions.
+MOST_DIMENSIONS = 32
 _NUMPY_NAMES = {code: name for name, code in _DTYPES.items()}
+
+
+#: NumPy multiplies extents also where one of them is 0.
+_MOST_ELEMENTS = 2**58
+_ENTRY = record(
+    {
+        "dtype": one_of(_NUMPY_NAMES),
+        "shape": list_of(whole(0), most=MOST_DIMENSIONS),
+        "data_offsets": list_of(whole(), most=2),
+    }
+)
+_HEADER = record({}, {"__metadata__": named(text)})
 
 
 class WeightsError(ValueError):
@@ -221,12 +239,12 @@ def map_weights(
             raise WeightsError("it is cut short")
         file.seek(offset)
         (length,) = struct.unpack("<Q", file.read(8))
-        if length > available - 8:
+        if length > min(available - 8, MOST_BYTES):
             raise WeightsError("its header is cut short or damaged")
-        text = file.read(length)
+        header = file.read(length)
         data = offset + 8 + length
         room = available - 8 - length
-        entries, digest = _parse_header(text, room)
+        entries, digest = _parse_header(header, room)
         if not entries:
             return {}, digest
         # One map for all tensors: a map for each would exhaust the limit on maps of a process.
@@ -286,27 +304,35 @@ def _parse_header(
 ) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...], int]], str | None]:
     """Return dtype, shape and first byte of every tensor, and the promised digest."""
     try:
-        header = json.loads(text)
-        digest = header.pop("__metadata__", {}).get(_DIGEST_KEY)
-        entries = {}
-        covered = 0
+        header = parse(text)
+        _HEADER(header, "")
+        about = header.pop("__metadata__", {})
         for name, entry in header.items():
-            dtype = dtype_from_name(_NUMPY_NAMES[entry["dtype"]])
-            shape = tuple(int(extent) for extent in entry["shape"])
-            begin, end = entry["data_offsets"]
-            if min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
-                raise WeightsError(f"the size of weight {name} does not fit its shape")
-            if begin < 0 or end > room:
-                raise WeightsError(f"weight {name} lies behind the end of the file")
-            entries[name] = (dtype, shape, begin)
-            covered += end - begin
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, WeightsError):
-            raise
-        raise WeightsError("its header is damaged") from error
+            _ENTRY(entry, f"weight {name[:60]}")
+    except SchemaError as error:
+        raise WeightsError(f"its header is damaged: {error}") from error
+    entries = {}
+    ranges = []
+    for name, entry in header.items():
+        dtype = dtype_from_name(_NUMPY_NAMES[entry["dtype"]])
+        shape = tuple(entry["shape"])
+        if len(entry["data_offsets"]) != 2 or math.prod(e or 1 for e in shape) > _MOST_ELEMENTS:
+            raise WeightsError(f"the bytes of weight {name} are nowhere")
+        begin, end = entry["data_offsets"]
+        if end - begin != math.prod(shape) * dtype.itemsize:
+            raise WeightsError(f"the size of weight {name} does not fit its shape")
+        if end > room:
+            raise WeightsError(f"weight {name} lies behind the end of the file")
+        entries[name] = (dtype, shape, begin)
+        ranges.append((begin, end))
+    covered = 0
+    for begin, end in sorted(ranges):
+        if begin != covered:
+            raise WeightsError(f"weights overlap or leave a gap at byte {covered}")
+        covered = end
     if covered != room:
         raise WeightsError(f"it holds {room} bytes of weights where its header lists {covered}")
-    return entries, digest
+    return entries, about.get(_DIGEST_KEY)
 
 
 def weight_pieces(weight: WeightLike) -> Iterator[np.ndarray]:

@@ -9,13 +9,13 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from ..errors import InputError, ModelError, OperatorError, ShapeError
+from ..limits import MOST_ELEMENTS, check_size
 from ..ops import OPERATORS
 from ..ops.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
 from ..ops.operator import DOMAIN
 from ..tensors import TensorType
 from .graph import Graph, node_name
-from .limits import MOST_ELEMENTS, check_size
 from .slices import slice_ranges
 from .weights import DTYPES, dtype_name
 from .windows import POOLS, WindowError, node_attributes, pool_extents, transposed_extents

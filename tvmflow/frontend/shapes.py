@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from ..errors import ModelError, ShapeError, UnsupportedModelError
+from ..limits import check_size
 from ..tensors import TensorInfo, TensorType
-from .limits import check_size
 from .weights import DTYPES, dtype_name
 
 #: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from .record import Finding, Kernel
@@ -82,7 +82,8 @@ def fusion_in(
     from .stored import tir_text
 
     found = []
-    for pair in (Fusion(**entry) for entry in left):
+    names = [field.name for field in fields(Fusion)]
+    for pair in (Fusion(**{name: entry[name] for name in names}) for entry in left):
         calls = [kernel for kernel in kernels if kernel.function == pair.consumer]
         if not calls:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import zlib
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..deploy.schema import SchemaError, parse
 from ..errors import ArtifactError
 from .format import HEADER, PLAN_MAGIC, RECORDS, VERSION, Section
 
@@ -39,8 +39,26 @@ class EncodedPlan:
 
     @cached_property
     def source(self) -> str:
-        """OpenCL C of all programs, one after the other."""
-        return zlib.decompress(self[Section.SOURCES], -15).decode()
+        """OpenCL C of all programs, one after the other.
+
+        Raises
+        ------
+        ArtifactError
+            If it is not what the header says.
+        """
+        size = int(self.header["source_bytes"])
+        stream = zlib.decompressobj(-15)
+        try:
+            # No more than the header says: a few bytes can become gigabytes.
+            content = stream.decompress(self[Section.SOURCES], size + 1)
+            if len(content) != size or not stream.eof:
+                raise ValueError("another size")
+            return content.decode()
+        except (zlib.error, ValueError) as error:
+            raise ArtifactError(
+                "Reading the kernels of the library failed: they are cut short or damaged.",
+                remedy="Copy it again from where it was made, or compile the model again.",
+            ) from error
 
     @property
     def source_digest(self) -> str:
@@ -50,7 +68,7 @@ class EncodedPlan:
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """What the library says of itself."""
-        found: dict[str, Any] = json.loads(self[Section.METADATA].rstrip(b"\0"))
+        found: dict[str, Any] = parse(self[Section.METADATA].rstrip(b"\0"))
         return found
 
 
@@ -90,6 +108,20 @@ def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
         ) from error
 
 
+def _check(path: Path, plan: EncodedPlan) -> None:
+    # Not at the top: what is checked is described with the readers of this plan.
+    from .validity import check_interfaces, check_plan
+
+    try:
+        check_plan(plan)
+        check_interfaces(plan)
+    except SchemaError as error:
+        raise ArtifactError(
+            f"Reading the module {path} failed: its plan is damaged ({error}).",
+            remedy="Copy it again from where it was made, or compile the model again.",
+        ) from error
+
+
 def _search(path: Path, content: mmap.mmap) -> EncodedPlan | None:
     begins = False
     position = content.find(PLAN_MAGIC)
@@ -102,6 +134,7 @@ def _search(path: Path, content: mmap.mmap) -> EncodedPlan | None:
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
             if found is not None:
+                _check(path, found)
                 return found
         position = content.find(PLAN_MAGIC, position + 1)
     if begins:

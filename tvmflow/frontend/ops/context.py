@@ -12,9 +12,9 @@ from onnx import helper
 from tvm import relax
 
 from ...graph.rewriter import identifier
+from ...limits import excess
 from ...tensors import TensorType
 from ..graph import node_name
-from ..limits import excess
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer

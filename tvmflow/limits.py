@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import ShapeError
-from ..tensors import TensorType
-from ..units import bytes_text
+from .errors import ShapeError
+from .tensors import TensorType
+from .units import bytes_text
 
 #: Kernels count a tensor's elements in 32 bits, as OpenCL counts work-items along an axis.
 MOST_ELEMENTS = 2**31 - 1
@@ -37,14 +38,16 @@ def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
     in_memory
         Whether it has to fit this machine's memory: a weight in a file need not.
     """
-    needed = kind.elements * np.dtype(kind.dtype).itemsize
+    # NumPy knows bfloat16 only with another package.
+    itemsize = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize
+    needed = kind.elements * itemsize
     if kind.elements > MOST_ELEMENTS:
         return (
             f"{kind} has {kind.elements} elements ({bytes_text(needed)}), but kernels count up to "
             f"{MOST_ELEMENTS}"
         )
-    if max(kind.shape, default=0) > MOST_ELEMENTS:  # and another extent is 0
-        return f"{kind} has an extent above {MOST_ELEMENTS}, the largest that kernels count"
+    if prod(extent or 1 for extent in kind.shape) > MOST_ELEMENTS:
+        return f"{kind} has extents beside 0 that kernels do not count, up to {MOST_ELEMENTS}"
     if in_memory and needed > memory_bytes():
         return (
             f"{kind} needs {bytes_text(needed)}, but this machine has {bytes_text(memory_bytes())} "
