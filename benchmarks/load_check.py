@@ -1,0 +1,175 @@
+"""What comparing weights with their checksum costs when a module is opened.
+
+*Checksums*: ways to look at the weights' bytes, in turn, in CPU time.
+
+*Opening*: the module for ``llvm`` opened and closed with and without the comparison, and a model of
+a standalone library created as far as its weights go (it then finds no OpenCL library, because
+another one's name is given), in turn, in CPU time.
+
+    python benchmarks/load_check.py [--network mobilenet_v2] [--rounds 41]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import statistics
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from common import report, write_json
+
+import tvmflow
+from tvmflow.deploy.reader import Artifact, read_artifact
+from tvmflow.models import build
+from tvmflow.standalone.binding import NO_OPENCL, UNCHECKED_WEIGHTS, Library, Options
+
+#: What the requirements allow for MobileNetV2.
+LIMIT_MS = 5.0
+
+
+def main() -> None:
+    """Measure, print and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--network", default="mobilenet_v2")
+    parser.add_argument("--rounds", type=int, default=41)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = build(options.network, Path(folder) / "net.onnx")
+        path = Path(folder) / "net.so"
+        tvmflow.compile(model, target="llvm").save(path)
+        artifact = read_artifact(path)
+        results: dict[str, Any] = {
+            "network": options.network,
+            "weights_bytes": artifact.weights_bytes,
+            "limit_ms": LIMIT_MS,
+            "checksums": checksums(artifact, options.rounds),
+        }
+        library = Path(folder) / "libnet.so"
+        tvmflow.compile(model, target="opencl", format="standalone").save(library)
+        results["opening"] = {
+            "llvm": opening(path, options.rounds),
+            "standalone": creating(library, options.rounds),
+        }
+    print_results(results)
+    write_json("load_check", results)
+
+
+def checksums(artifact: Artifact, rounds: int) -> dict[str, Any]:
+    """Digests of the weights as they are mapped."""
+    data = [memoryview(array.reshape(-1).view("u1")) for array in artifact.weights.values()]
+
+    def streamed(make: Callable[[], Any]) -> None:
+        digest = make()
+        for part in data:
+            digest.update(part)
+
+    def running(function: Callable[[Any, int], int]) -> None:
+        value = 0
+        for part in data:
+            value = function(part, value)
+
+    return spread(
+        cpu_times(
+            {
+                "check_weights (XXH64)": artifact.check_weights,
+                "XXH64": lambda: streamed(xxhash.xxh64),
+                "XXH3, 64 bits": lambda: streamed(xxhash.xxh3_64),
+                "CRC-32 (zlib)": lambda: running(zlib.crc32),
+                "BLAKE2b": lambda: streamed(hashlib.blake2b),
+                "SHA-256": lambda: streamed(hashlib.sha256),
+            },
+            rounds,
+        )
+    )
+
+
+def opening(path: Path, rounds: int) -> dict[str, Any]:
+    """The module opened and closed again."""
+
+    def opened(check: bool) -> None:
+        tvmflow.load(path, check_weights=check).open().close()
+
+    return cost(opened, rounds)
+
+
+def creating(path: Path, rounds: int) -> dict[str, Any]:
+    """A model of a library, until it looks for OpenCL."""
+    library = Library(path)
+
+    def created(check: bool) -> None:
+        options = Options(
+            struct_size=ctypes.sizeof(Options), opencl_library=b"/none",
+            flags=0 if check else UNCHECKED_WEIGHTS,
+        )  # fmt: skip
+        model = ctypes.c_void_p()
+        status = library["create"](ctypes.byref(options), ctypes.byref(model))
+        library["destroy"](model)
+        if status != NO_OPENCL:
+            raise RuntimeError(f"creating a model gave status {status}")
+
+    return cost(created, rounds)
+
+
+def cost(run: Callable[[bool], None], rounds: int) -> dict[str, Any]:
+    """What the comparison costs: the median of the differences within a round."""
+    found = cpu_times({"checked": lambda: run(True), "unchecked": lambda: run(False)}, rounds)
+    pairs = zip(found["checked"], found["unchecked"], strict=True)
+    differences = [checked - unchecked for checked, unchecked in pairs]
+    return {**spread(found), "cost_ms": round(statistics.median(differences), 3)}
+
+
+def cpu_times(candidates: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """CPU time of each candidate once a round, in turn; milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        run()
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            started = time.process_time()
+            run()
+            times[name].append((time.process_time() - started) * 1e3)
+    return times
+
+
+def spread(times: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Median and deciles."""
+    found = {}
+    for name, values in times.items():
+        deciles = statistics.quantiles(values, n=10)
+        found[name] = {
+            "median_ms": round(statistics.median(values), 3),
+            "p10_ms": round(deciles[0], 3),
+            "p90_ms": round(deciles[-1], 3),
+        }
+    return found
+
+
+def print_results(results: Mapping[str, Any]) -> None:
+    """Print the tables."""
+    columns = ["CPU time, ms", "p10", "median", "p90"]
+    rows = [
+        (name, t["p10_ms"], t["median_ms"], t["p90_ms"]) for name, t in results["checksums"].items()
+    ]
+    report(f"{results['weights_bytes'] / 1e6:.1f} MB of weights", columns, rows)
+    for form, found in results["opening"].items():
+        rows = [
+            (name, t["p10_ms"], t["median_ms"], t["p90_ms"])
+            for name, t in found.items()
+            if isinstance(t, dict)
+        ]
+        report(f"Opening, {form}: the comparison costs {found['cost_ms']} ms", columns, rows)
+    print(json.dumps({"within_the_limit": {
+        form: found["cost_ms"] <= results["limit_ms"] for form, found in results["opening"].items()
+    }}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
