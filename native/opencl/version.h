@@ -17,7 +17,8 @@ static inline bool IsAtLeast(const char* text, unsigned long major, unsigned lon
   char* end;
   const unsigned long found = strtoul(text + sizeof(prefix) - 1, &end, 10);
   if (found != major || *end != '.') return found > major;
-  return strtoul(end + 1, NULL, 10) >= minor;
+  const char* const rest = end + 1;
+  return strtoul(rest, &end, 10) >= minor;
 }
 
 #ifdef __cplusplus
