@@ -36,8 +36,11 @@ FILE_NAME = maybe(matching(r"(?!\.\.?$)[^/\0]{1,255}", "the name of a file besid
 
 TENSOR = record(
     {"name": text, "shape": SHAPE, "dtype": DTYPE},
-    {"layout": maybe(text), "logical_shape": maybe(SHAPE), "scope": maybe(text), "image": IMAGE},
-)
+    {
+        "layout": maybe(text), "logical_shape": maybe(SHAPE), "scope": maybe(text),
+        "image": IMAGE, "open_dims": maybe(SHAPE),
+    },
+)  # fmt: skip
 WEIGHT = record({"name": text, "shape": SHAPE, "dtype": DTYPE, "bytes": whole()})
 KERNEL = record({"name": text, "function": text})
 SCHEDULE = record(
@@ -129,6 +132,7 @@ STANDALONE = record(
     {
         "half_sums": list_of(whole()),
         "logical_shapes": named(SHAPE),
+        "open_dims": named(SHAPE),
         "storage_counts": named(whole()),
         "reference": text,
     },
