@@ -25,6 +25,14 @@ NAME = "pooling"
 # -- what it computes ---------------------------------------------------------------------
 
 
+#: Maximum of a window; te.max starts from the largest finite number below zero.
+_MAX = te.comm_reducer(
+    lambda a, b: te.max(a, b),  # noqa: PLW0108 (its parameters are counted)
+    lambda dtype: tirx.const(float("-inf"), dtype),
+    name="max",
+)
+
+
 def output_extent(
     extent: int, window: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool
 ) -> int:
@@ -70,11 +78,11 @@ def compute(
         for a in range(2)
     ]
     overhang = (before[0], before[1], max(0, reach[0]), max(0, reach[1]))
-    lowest = tirx.min_value(x.dtype).value if kind == "max" else 0.0
+    lowest = float("-inf") if kind == "max" else 0.0
     padded = pad_spatial(x, overhang, lowest)
     p = te.reduce_axis((0, window[0]), name="p")
     q = te.reduce_axis((0, window[1]), name="q")
-    reduce = te.max if kind == "max" else te.sum
+    reduce = _MAX if kind == "max" else te.sum
     shape = (x.shape[0], x.shape[1], outs[0], outs[1], x.shape[4])
 
     def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]

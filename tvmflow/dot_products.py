@@ -23,6 +23,8 @@ from tvm.target import codegen
 from tvm.tirx.op import register_intrin_lowering
 from tvm.tirx.transform import prim_func_pass
 
+from .extremes import with_cuda_functions
+
 NAME = "tirx.tvmflow_dot4"
 #: Prefix of the functions in kernels' source; the number of lanes follows.
 FUNCTION = "tvmflow_dot4_"
@@ -180,4 +182,4 @@ def with_functions(source: str, functions: str) -> str:
 @tvm_ffi.register_global_func("tvm_callback_cuda_postproc", override=True)
 def postprocess_cuda(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of all kernels."""
-    return with_functions(source, CUDA)
+    return with_cuda_functions(with_functions(source, CUDA))

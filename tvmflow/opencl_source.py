@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .dot_products import OPENCL, with_functions
+from .extremes import with_opencl_functions
 from .schedules.sharing import CONSTANT_SUFFIX
 from .shuffles import with_shuffles
 from .texture.half import PREFIX as HALF_PREFIX
@@ -122,4 +123,5 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
     source = with_shuffles(with_functions(store_bytes(source), OPENCL))
+    source = with_opencl_functions(source)
     return macros() + source if HALF_PREFIX in source else source

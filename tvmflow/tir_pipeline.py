@@ -18,6 +18,7 @@ from .brain_floats import WidenBrainFloats
 from .carries import HideCarries, ShowCarries
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
+from .extremes import PropagateNaN
 from .masks import MaskLanes, VerifyMasks
 from .promotion import WrapNarrow
 from .rounding import RoundByAddition
@@ -134,6 +135,7 @@ def host_and_device() -> Pass:
             VerifyMasks,
             LowerHalfBuffers,
             *_split(),
+            PropagateNaN,
         ]
     )
 

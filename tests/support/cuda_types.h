@@ -69,6 +69,7 @@ CUDA_HOST_HALF(*)
 CUDA_HOST_HALF(/)
 inline bool __hgt(half a, half b) { return float(a) > float(b); }
 inline bool __hlt(half a, half b) { return float(a) < float(b); }
+inline bool __hisnan(half a) { return std::isnan(float(a)); }
 inline half __hmax(half a, half b) { return std::fmax(float(a), float(b)); }
 inline half __hmin(half a, half b) { return std::fmin(float(a), float(b)); }
 inline half __hfma(half a, half b, half c) { return std::fma(float(a), float(b), float(c)); }

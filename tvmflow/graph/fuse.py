@@ -20,6 +20,7 @@ from tvm.relax import backend, transform
 from ..errors import CompileError
 from ..ops.operator import FUNCTION_ATTRIBUTE
 from ..target import TargetSpec
+from .legalize import LEGALIZE
 from .names import restore_names
 from .rewriter import op_name
 from .scans import replace_scans
@@ -42,7 +43,7 @@ def legalize_and_fuse(
     legalize = [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
-        transform.LegalizeOps(),
+        transform.LegalizeOps(LEGALIZE),
         transform.AnnotateTIROpPattern(),
         _annotate_custom_operators,
     ]

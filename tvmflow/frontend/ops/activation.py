@@ -24,14 +24,11 @@ def relu(c: NodeContext) -> relax.Expr:
 def clip(c: NodeContext) -> relax.Expr:
     """Limit to a range; attributes before opset 11, then optional inputs.
 
-    Constant limits of floating-point values become one ``clip``, or ``relu`` for
-    [0, ∞), so that they fuse with the operator before them.
+    Constant limits of floating-point values become one ``clip``, so that they fuse with the
+    operator before them.
     """
     if c.opset < 11:
-        low, high = c.attribute("min", -np.inf), c.attribute("max", np.inf)
-        limits: list[float | None] = [low, high]
-        # Exporters write the type's largest magnitude for a limit that is not there.
-        limits = [None if abs(v) >= np.finfo(np.float32).max else v for v in (low, high)]
+        limits = [c.attribute("min"), c.attribute("max")]
     else:
         limits = []
         for index in (1, 2):
@@ -39,6 +36,10 @@ def clip(c: NodeContext) -> relax.Expr:
             if c.has(index) and value is None:
                 return _clip_at_run_time(c)
             limits.append(None if value is None else value.reshape(()).item())
+    if np.dtype(c.dtype()).kind == "f":
+        # A limit that is not there is the type's largest finite number.
+        largest = float(np.finfo(c.dtype()).max)
+        limits = [v if v is not None else s * largest for v, s in zip(limits, (-1, 1), strict=True)]
     return clip_between(c, c.input(), limits[0], limits[1])
 
 
@@ -47,8 +48,6 @@ def clip_between(
 ) -> relax.Expr:
     """Limit to a constant range, either end of which may be open."""
     kind = np.dtype(c.dtype()).kind
-    if low == 0 and high is None and kind == "f":
-        return R.nn.relu(x)
     if low is not None and high is not None and low <= high and kind == "f":
         return R.clip(x, tvm.tirx.const(low, "float32"), tvm.tirx.const(high, "float32"))
     # When the limits cross, every value becomes the upper one.
@@ -69,13 +68,16 @@ def _clip_at_run_time(c: NodeContext) -> relax.Expr:
 @converts("LeakyRelu")
 def leaky_relu(c: NodeContext) -> relax.Expr:
     """x where x >= 0, else alpha · x."""
-    return R.nn.leakyrelu(c.input(), c.attribute("alpha", 0.01))
+    x, alpha = c.input(), c.attribute("alpha", 0.01)
+    if alpha != 0:
+        return R.nn.leakyrelu(x, alpha)
+    return R.where(c.emit(R.greater(x, c.constant(0))), x, c.emit(R.multiply(x, c.factor(0))))
 
 
 @converts("PRelu")
 def prelu(c: NodeContext) -> relax.Expr:
     """x where x >= 0, else slope · x; the slope broadcasts to x from the right."""
-    x, slope = c.input(), c.input(1)
+    x, slope = c.input(), c.factor_input(1)
     scaled = c.emit(R.multiply(x, slope))
     return R.where(c.emit(R.less(x, c.constant(0))), scaled, x)
 

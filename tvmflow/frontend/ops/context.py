@@ -183,6 +183,22 @@ class NodeContext:
             value = step(self.emit(value))
         return value
 
+    def factor(self, value: Any) -> relax.Expr:
+        """Return a constant of the first input's dtype to multiply with or divide by.
+
+        TVM takes a product with the number zero for zero, whatever the other factor, and refuses
+        to divide by it; it does not look into a tensor that has an axis.
+        """
+        array = np.asarray(value).astype(self.dtype())
+        return constant(array.reshape(1) if not array.any() and self.shape() else array)
+
+    def factor_input(self, index: int) -> relax.Expr:
+        """Return an input to multiply with or divide by, as :meth:`factor` does a constant."""
+        value, rank = self.known(index), len(self.result.shape)
+        if value is None or value.ndim or value.any() or not rank or value.dtype.kind != "f":
+            return self.input(index)
+        return constant(value.reshape(1))
+
     def constant(self, value: Any, dtype: str | None = None) -> relax.Expr:
         """Return a constant of the given dtype, or of the first input's."""
         return constant(np.asarray(value).astype(dtype or self.dtype()))

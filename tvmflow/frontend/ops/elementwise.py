@@ -43,7 +43,28 @@ def unary(c: NodeContext) -> relax.Expr:
 @converts(*_BINARY)
 def binary(c: NodeContext) -> relax.Expr:
     """Operators of two inputs, which broadcast like NumPy's."""
-    return _BINARY[c.op_type](c.input(0), c.input(1))
+    operator, floating = _BINARY[c.op_type], np.dtype(c.dtype()).kind == "f"
+    if c.op_type in ("Mul", "Div"):
+        return operator(c.factor_input(0), c.factor_input(1))
+    if floating and c.node.input[0] == c.node.input[1] and c.op_type in _OF_ITSELF:
+        # TVM takes a number for equal to itself; NaN is not, and what is less than infinity is.
+        return _OF_ITSELF[c.op_type](c)
+    return operator(c.input(0), c.input(1))
+
+
+def _equal_itself(c: NodeContext) -> relax.Expr:
+    return R.greater_equal(c.input(), c.constant(-np.inf))
+
+
+def _less_itself(c: NodeContext) -> relax.Expr:
+    """Zero, but NaN for NaN and infinities, as the product with zero is."""
+    return R.multiply(c.input(), c.factor(0))
+
+
+_OF_ITSELF: dict[str, Callable[[NodeContext], relax.Expr]] = {
+    "Equal": _equal_itself, "GreaterOrEqual": _equal_itself, "LessOrEqual": _equal_itself,
+    "Sub": _less_itself,
+}  # fmt: skip
 
 
 @converts("Max", "Min", "Sum", "Mean")
@@ -84,7 +105,9 @@ def power(c: NodeContext) -> relax.Expr:
 def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
     """Write a power with a small constant exponent without ``pow``, which is slow on GPUs."""
     if exponent == 0.5:
-        return R.sqrt(base)
+        # The root of minus infinity is NaN, its power is not.
+        infinite = c.emit(R.equal(base, c.constant(-np.inf)))
+        return R.where(infinite, c.constant(np.inf), c.emit(R.sqrt(base)))
     if exponent.is_integer() and 1 <= exponent <= _LARGEST_PRODUCT:
         return whole_power(c, base, int(exponent))
     return None

@@ -109,6 +109,8 @@ def axis_map(
             raise Refusal("a position between two elements, where rounding errors decide")
         places = _nearest(x, modes.nearest, scale)[:, None]
         weights = np.ones_like(places, np.float64)
+    elif modes.mode == "linear" and not modes.antialias and not modes.exclude_outside:
+        places, weights = linear_taps(x, size)
     elif modes.mode in ("linear", "cubic"):
         shrink = min(scale, 1.0) if modes.antialias else 1.0
         places, weights = _taps(x, shrink, modes)
@@ -190,6 +192,39 @@ def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray,
     if modes.mode == "linear":
         return places, np.clip(1.0 - distance, 0.0, 1.0)
     return places, _cubic(distance, modes.cubic_alpha)
+
+
+def linear_taps(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return places and weights of the two elements around each position, within an axis.
+
+    As in ONNX Runtime they are the element at or below the position and the next one, though its
+    weight be zero, in which NaN is NaN.  The last element has no next one and is its own half.
+    """
+    x = np.clip(x.astype(np.float64), 0, size - 1)
+    low = np.floor(x).astype(np.int64)
+    high = np.minimum(low + 1, size - 1)
+    above = np.where(low == high, 0.5, x - low)
+    return np.stack([low, high], axis=1), np.stack([1 - above, above], axis=1)
+
+
+def without_zeros(places: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return places and weights by which elements of the weight zero are not read.
+
+    Zero times infinity is NaN. The first element of another weight is read instead, and its
+    weight halved as often, exactly: its parts are the same multiple of it, an infinite one too.
+
+    Parameters
+    ----------
+    places, weights
+        Shape (result, taps); each row has a weight that is not zero.
+    """
+    places, weights = places.copy(), weights.copy()
+    for row_places, row in zip(places, weights, strict=True):
+        first = int(np.flatnonzero(row)[0])
+        for tap in np.flatnonzero(row == 0):
+            row[first] /= 2
+            row_places[tap], row[tap] = row_places[first], row[first]
+    return places, weights
 
 
 def _cubic(t: np.ndarray, a: float) -> np.ndarray:

@@ -219,10 +219,16 @@ def softmax(c: NodeContext) -> relax.Expr:
 
 
 def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
-    """1 at the first maximum along an axis, else 0."""
+    """1 at the first maximum along an axis, else 0; nothing but 0 where the first element is NaN."""
     extent, rank = shape_of(x)[axis], len(shape_of(x))
     first = c.emit(first_extreme(c, x, axis, keepdims=True, largest=True))
     positions = np.arange(extent, dtype=np.int64).reshape(
         [extent if a == axis else 1 for a in range(rank)]
     )
-    return R.astype(c.emit(R.equal(constant(positions), first)), c.dtype())
+    found = c.emit(R.equal(constant(positions), first))
+    kind = dtype_of(x)
+    one = c.constant(1)
+    if np.dtype(kind).kind == "f":
+        number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
+        one = c.emit(R.where(number, one, c.constant(0)))
+    return R.where(found, one, c.constant(0))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import tvm
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant, dtype_of
+from .context import NodeContext, Refusal, constant, dtype_of, shape_of
 from .registry import converts
 from .shaping import normalized_axes, normalized_axis
 
@@ -49,8 +48,6 @@ def reduction(c: NodeContext) -> relax.Expr:
     boolean = dtype_of(x) == "bool"
     if boolean:  # maximum and minimum of truth values
         x = c.emit(R.astype(x, "int8"))
-    if axes and c.op_type in ("ReduceMax", "ReduceMin") and np.dtype(c.dtype()).kind == "f":
-        return _extreme(c, x, axes, keepdims)
     if axes:
         x = wide_reduction(c, reduce, x, axes, keepdims)
         if after or boolean:
@@ -74,35 +71,6 @@ def wide_reduction(
     return R.astype(c.emit(reduce(wide, axes, keepdims)), "float16")
 
 
-def _extreme(c: NodeContext, x: relax.Expr, axes: list[int], keepdims: bool) -> relax.Expr:
-    """Maximum or minimum that starts from an infinity.
-
-    Relax's reductions start from the type's largest finite number, which would be the
-    result for nothing but infinities (a fully masked row, for example).
-    """
-    largest = c.op_type == "ReduceMax"
-    extreme = tvm.te.max if largest else tvm.te.min
-    start = float("-inf") if largest else float("inf")
-    reducer = tvm.te.comm_reducer(
-        lambda a, b: extreme(a, b),  # noqa: PLW0108 (its parameters are counted)
-        lambda kind: tvm.tirx.const(start, kind),
-    )
-    kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(c.shape()))
-
-    def compute(tensor: tvm.te.Tensor) -> tvm.te.Tensor:
-        over = {axis: tvm.te.reduce_axis((0, tensor.shape[axis])) for axis in axes}
-
-        def element(*places: tvm.tirx.Var) -> tvm.tirx.PrimExpr:
-            source = [over.get(axis, place) for axis, place in enumerate(places)]
-            return reducer(tensor(*source), axis=list(over.values()))
-
-        return tvm.te.compute(kept, element, name="extreme")
-
-    hint = "max" if largest else "min"
-    result = c.builder.call_te(compute, x, primfunc_name_hint=hint)
-    return result if keepdims else R.reshape(c.emit(result), c.result.shape)
-
-
 @converts("ReduceLogSumExp")
 def reduce_log_sum_exp(c: NodeContext) -> relax.Expr:
     """Logarithm of the sum of exponentials, without overflow."""
@@ -111,6 +79,9 @@ def reduce_log_sum_exp(c: NodeContext) -> relax.Expr:
     if not axes:
         return x
     largest = c.emit(R.max(x, axes, keepdims=True))
+    # Infinity less itself would be NaN; its exponential, or that of what is less, is the result.
+    infinite = c.emit(R.equal(c.emit(R.abs(largest)), c.constant(np.inf)))
+    largest = c.emit(R.where(infinite, c.constant(0), largest))
     exponentials = c.emit(R.exp(c.emit(R.subtract(x, largest))))
     logarithm = c.emit(R.log(c.emit(R.sum(exponentials, axes, keepdims=True))))
     result = R.add(logarithm, largest)
@@ -133,22 +104,49 @@ def arg_extreme(c: NodeContext) -> relax.Expr:
     axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
     keepdims = bool(c.attribute("keepdims", 1))
     x, last = c.input(), bool(c.attribute("select_last_index", 0))
-    ordered = c.emit(R.flip(x, axis)) if last else x
-    position = first_extreme(c, ordered, axis, keepdims, largest=c.op_type == "ArgMax")
-    if last:
-        end = constant(np.array(c.shape()[axis] - 1, np.int64))
-        position = R.subtract(end, c.emit(position))
-    return position
+    largest = c.op_type == "ArgMax"
+    if not last:
+        return first_extreme(c, x, axis, keepdims, largest)
+    floating = np.dtype(c.dtype()).kind == "f"
+    if floating:
+        x = _without_nan(c, x, axis, largest)
+    position = c.emit(first_extreme(c, c.emit(R.flip(x, axis)), axis, keepdims, largest))
+    end = constant(np.array(c.shape()[axis] - 1, np.int64))
+    position = R.subtract(end, position)
+    if not floating:
+        return position
+    # The first element stays the extreme if it is NaN, though another one be infinite.
+    first = c.emit(R.strided_slice(c.input(), [axis], [0], [1]))
+    if not keepdims:
+        first = c.emit(R.squeeze(first, [axis]))
+    number = c.emit(R.greater_equal(first, c.constant(-np.inf)))
+    return R.where(number, c.emit(position), constant(np.array(0, np.int64)))
 
 
 def first_extreme(
     c: NodeContext, x: relax.Expr, axis: int, keepdims: bool, largest: bool
 ) -> relax.Expr:
     """Return the position of the first largest or smallest element along an axis."""
+    if np.dtype(dtype_of(x)).kind == "f":
+        x = _without_nan(c, x, axis, largest)
     position = c.emit((R.argmax if largest else R.argmin)(x, axis, keepdims))
     # Relax searches for what exceeds the type's smallest number (or is below its largest):
     # where all elements are that number it answers -1.
     return R.maximum(position, constant(np.array(0, np.int64)))
+
+
+def _without_nan(c: NodeContext, x: relax.Expr, axis: int, largest: bool) -> relax.Expr:
+    """Stand numbers in for NaN, by which the position is that of ONNX Runtime.
+
+    It takes the first element for the extreme until another one exceeds it, which nothing does
+    that is compared with NaN, nor NaN itself: the first element wins if it is NaN, others lose.
+    """
+    win = np.inf if largest else -np.inf
+    shape = shape_of(x)
+    places = np.full([e if a == axis else 1 for a, e in enumerate(shape)], -win, dtype_of(x))
+    places[(slice(None),) * axis + (0,)] = win
+    number = c.emit(R.greater_equal(x, c.constant(-np.inf, dtype_of(x))))
+    return c.emit(R.where(number, x, constant(places)))
 
 
 @converts("CumSum")
@@ -171,5 +169,13 @@ def top_k(c: NodeContext) -> list[relax.Expr]:
     largest = bool(c.attribute("largest", 1))
     if c.dtype() not in _SORTABLE:
         raise Refusal(f"TVM does not sort {c.dtype()}")
-    pair = c.emit(R.topk(c.input(), k, axis, "both", largest, "int64"))
-    return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]
+    x = c.input()
+    if np.dtype(c.dtype()).kind != "f":
+        pair = c.emit(R.topk(x, k, axis, "both", largest, "int64"))
+        return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]
+    # As in ONNX Runtime NaN is the largest; infinity makes room for it.
+    number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
+    finite = c.emit(R.minimum(x, c.constant(np.finfo(c.dtype()).max)))
+    ordered = c.emit(R.where(number, finite, c.constant(np.inf)))
+    places = c.emit(R.topk(ordered, k, axis, "indices", largest, "int64"))
+    return [R.gather_elements(x, places, axis), places]

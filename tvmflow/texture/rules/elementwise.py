@@ -94,7 +94,8 @@ def broadcast_operands(
 def _operand(layout: LayoutPass, arg: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
     array = constant_array(arg)
     if array is not None:
-        if array.size == 1:
+        # A zero with an axis keeps it: TVM takes a product with the number for zero.
+        if array.size == 1 and (array.ndim == 0 or array.any()):
             return layout.constant(array.reshape(()))
         return layout.blocked(layout.constant(array.reshape(_rank_4(array.shape))))
     own = shape_of(arg)

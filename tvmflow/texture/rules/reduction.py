@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax, te, tirx, topi
 
+from ...graph.legalize import extreme
 from ...graph.rewriter import op_name, shape_of
 from .. import blocked
 from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints
@@ -27,8 +29,8 @@ def _mean(x: te.Tensor, axes: tuple[int, ...], keepdims: bool) -> te.Tensor:
 _REDUCE: dict[str, Reduce] = {
     "relax.mean": _mean,
     "relax.sum": topi.sum,
-    "relax.max": topi.max,
-    "relax.min": topi.min,
+    "relax.max": partial(extreme, largest=True),
+    "relax.min": partial(extreme, largest=False),
     "relax.prod": topi.prod,
 }
 _IN_LANES: dict[str, Callable[..., relax.Expr]] = {

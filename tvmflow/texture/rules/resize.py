@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import relax
 
-from ...frontend.ops.interpolation import relax_nearest, relax_positions
+from ...frontend.ops.interpolation import (
+    linear_taps,
+    relax_nearest,
+    relax_positions,
+    without_zeros,
+)
 from ...graph.rewriter import constant_array, shape_of
 from ...schedules import resize
 from .result import OUT_ELEMWISE_FUSABLE, Result, Rule
@@ -32,7 +37,7 @@ def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         size, result = shape_of(x)[axis], shape_of(call)[axis]
         positions = relax_positions(size, result, attrs.coordinate_transformation_mode)
         if attrs.method == "linear":
-            table = _linear(positions, size)
+            table = linear_taps(positions, size)
         elif attrs.method == "nearest_neighbor":
             places = relax_nearest(positions, attrs.rounding_method)[:, None]
             table = places.clip(0, size - 1), np.ones(places.shape)
@@ -43,32 +48,30 @@ def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return _emit(layout, x, tables)
 
 
-def _linear(positions: np.ndarray, size: int) -> Table:
-    low = np.floor(positions)
-    high = positions - low
-    places = np.stack([low, low + 1], axis=1).clip(0, size - 1)
-    weights = np.stack([1 - high, high], axis=1)
-    # A weight of zero reads what the other one reads: nothing else may reach the sum.
-    return np.where(weights == 0, places[:, ::-1], places), weights
-
-
 def mix_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """A product with a sparse matrix along rows or columns: what cubic resizes are."""
+    """A product with a sparse matrix along rows or columns: what cubic resizes are.
+
+    Elements that a resize does not mix are not read, as zero times NaN is NaN.  In other products
+    with zeros it has to be.
+    """
     left, right = (constant_array(arg) for arg in call.args)
-    if left is not None and left.ndim == 2 and layout.is_blocked(call.args[1]):
+    if len(shape_of(call)) != 4 or str(call.ty.dtype) != "float32":
+        return None
+    if left is not None and left.ndim == 2:
         x, matrix, axis = call.args[1], left, 2
-    elif right is not None and right.ndim == 2 and layout.is_blocked(call.args[0]):
+    elif right is not None and right.ndim == 2:
         x, matrix, axis = call.args[0], right.T, 3
     else:
         return None
     taps = int(np.count_nonzero(matrix, axis=1).max())
-    if not 1 <= taps <= MOST_TAPS:
+    is_resize = taps < matrix.shape[1] and np.allclose(matrix.sum(axis=1), 1)
+    is_dense = layout.is_blocked(x) and (matrix != 0).all()
+    if not (is_resize or is_dense) or not 1 <= taps <= MOST_TAPS:
         return None
     # The places of the weights that are not zero, in order; stable, so that sums keep theirs.
     order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :taps]
     weights = np.take_along_axis(matrix, order, axis=1)
-    # A weight of zero reads what the first one reads: nothing else may reach the sum.
-    return _emit(layout, x, {axis: (np.where(weights == 0, order[:, :1], order), weights)})
+    return _emit(layout, x, {axis: without_zeros(order, weights)})
 
 
 def _emit(layout: LayoutPass, x: relax.Expr, tables: dict[int, Table]) -> Result | None:

@@ -1,0 +1,121 @@
+"""Operators whose TIR by TVM is wrong for NaN or infinities, in ours.
+
+- ``sign`` of NaN is 0 there, and NaN here.
+- ``not (a < b)`` becomes ``b <= a``, which is false for NaN as ``a < b`` is; here it is a choice
+  between false and true, which TVM leaves alone.
+- ``max``, ``min`` and maxima of windows start from the largest finite number, which would be the
+  result for nothing but infinities (a fully masked row, for example); here from infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+from .rewriter import shape_of
+
+#: Emits the TIR of a call.
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+
+def reducer(largest: bool, dtype: str) -> Callable[..., Any]:
+    """Maximum or minimum over axes; of floats from an infinity on."""
+    extreme = te.max if largest else te.min
+    if not dtype.startswith(("float", "bfloat")):
+        return extreme
+    start = float("-inf") if largest else float("inf")
+    return te.comm_reducer(
+        lambda a, b: extreme(a, b),  # noqa: PLW0108 (its parameters are counted)
+        lambda kind: tirx.const(start, kind),
+    )
+
+
+def extreme(
+    x: te.Tensor, axes: Collection[int] | None, keepdims: bool, *, largest: bool
+) -> te.Tensor:
+    """Maximum or minimum over some axes, or all."""
+    rank = len(x.shape)
+    reduced = {int(axis) % rank for axis in (range(rank) if axes is None else axes)}
+    kept = [axis for axis in range(rank) if axis not in reduced]
+    shape = [1 if a in reduced else x.shape[a] for a in (range(rank) if keepdims else kept)]
+    reduce = reducer(largest, str(x.dtype))
+
+    def element(*places: tirx.Var) -> tirx.PrimExpr:
+        at = dict(zip(kept, [places[a] for a in kept] if keepdims else places, strict=True))
+        over = {axis: te.reduce_axis((0, x.shape[axis])) for axis in sorted(reduced)}
+        return reduce(x(*[(at | over)[axis] for axis in range(rank)]), axis=list(over.values()))
+
+    return te.compute(shape, element, name="extreme")
+
+
+def _reduction(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
+    axes, keepdims = call.attrs.axis, bool(call.attrs.keepdims)
+    reduced = None if axes is None else [int(axis) for axis in axes]
+    hint = "max" if largest else "min"
+    return builder.call_te(
+        partial(extreme, largest=largest), call.args[0], reduced, keepdims, primfunc_name_hint=hint
+    )
+
+
+def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    def compute(x: te.Tensor) -> te.Tensor:
+        zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
+
+        def element(*i: tirx.Var) -> tirx.PrimExpr:
+            # What is neither above nor below zero is zero or NaN, and stays.
+            return tirx.Select(
+                x(*i) > zero, one, tirx.Select(x(*i) < zero, tirx.const(-1, x.dtype), x(*i))
+            )
+
+        return te.compute(x.shape, element, name="sign")
+
+    if not str(call.ty.dtype).startswith("float"):
+        return builder.call_te(topi.sign, call.args[0], primfunc_name_hint="sign")
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="sign")
+
+
+def _not(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    def compute(x: te.Tensor) -> te.Tensor:
+        false, true = tirx.const(False, "bool"), tirx.const(True, "bool")
+        return te.compute(x.shape, lambda *i: tirx.Select(x(*i), false, true), name="logical_not")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="logical_not")
+
+
+def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Maxima of windows in one or three dimensions; those in two have a schedule of their own."""
+    attrs, rank = call.attrs, len(shape_of(call)) - 2
+    padding = [int(p) for p in attrs.padding]
+    strides, dilation = ([int(v) for v in values] for values in (attrs.strides, attrs.dilation))
+    window, before, after = [int(v) for v in attrs.pool_size], padding[:rank], padding[rank:]
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        lowest = tirx.const(float("-inf"), x.dtype)
+        if any(padding):
+            x = topi.nn.pad(x, [0, 0, *before], [0, 0, *after], lowest, name="pad")
+        over = [te.reduce_axis((0, extent)) for extent in window]
+
+        def element(*index: tirx.Var) -> tirx.PrimExpr:
+            at = [
+                place * stride + step * tap
+                for place, stride, step, tap in zip(index[2:], strides, dilation, over, strict=True)
+            ]
+            return reducer(True, str(x.dtype))(x(*index[:2], *at), axis=over)
+
+        return te.compute(shape_of(call), element, name="max_pool")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="max_pool")
+
+
+#: By operator, what TVM's legalisation takes instead of its own.
+LEGALIZE: dict[str, Legalize] = {
+    "relax.sign": _sign,
+    "relax.logical_not": _not,
+    "relax.max": partial(_reduction, largest=True),
+    "relax.min": partial(_reduction, largest=False),
+    "relax.nn.max_pool1d": _max_pool,
+    "relax.nn.max_pool3d": _max_pool,
+}
