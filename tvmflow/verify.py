@@ -16,6 +16,7 @@ import numpy as np
 from .deploy.kept import all_to_logical
 from .deploy.samples import random_inputs
 from .errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
+from .not_finite import disagreement, origin
 from .tolerance import (
     NETWORK,
     STORED_AS_HALF,
@@ -42,10 +43,13 @@ class Report:
         One comparison an output, in the module's order.
     reference
         What the results were compared with: name and version.
+    not_finite
+        Sentences on NaN and infinities that only one of both has, and where they come from.
     """
 
     outputs: tuple[Comparison, ...]
     reference: str
+    not_finite: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -60,7 +64,7 @@ class Report:
             raise VerificationError(
                 f"{len(failed)} of {len(self.outputs)} outputs differ from {self.reference} by "
                 f"more than the tolerance, most of all {worst.name!r}, whose relative error is "
-                f"{worst.max_rel_error:.3g}.",
+                + " ".join((f"{worst.max_rel_error:.3g}.", *self.not_finite)),
                 remedy="Compile with --dump-ir and compare the stages, or report the model.",
             )
 
@@ -111,7 +115,23 @@ def verify(
         )
         for key, result in results.items()
     )
-    return Report(outputs, name)
+    return Report(outputs, name, _not_finite(model, module, logical, results, reference))
+
+
+def _not_finite(
+    model: str | os.PathLike[str],
+    module: Module,
+    inputs: Mapping[str, np.ndarray],
+    results: Mapping[str, Any],
+    reference: Mapping[str, np.ndarray],
+) -> tuple[str, ...]:
+    found = [disagreement(key, np.asarray(value), reference[key]) for key, value in results.items()]
+    sentences = [sentence for sentence in found if sentence is not None]
+    if not sentences:
+        return ()
+    half = module.metadata.get("options", {}).get("dtype", "fp32") == "fp16"
+    source = origin(model, inputs, half=half)
+    return (*sentences, *([source] if source is not None else []))
 
 
 def table_for(metadata: Mapping[str, Any]) -> dict[str, Tolerance]:

@@ -80,8 +80,8 @@ def test_resizes_are_right(case, mode):
     with tvmflow.compile(model, **options) as module:
         check(model, module, dtype)
         found = resizes(module)
-    # Cubic modes have a function for each axis; those of plain tensors are products of matrices.
-    assert len(found) == {"cubic": 2, "rows": 1}.get(case, 2)
+    # Cubic modes have a function for each axis.
+    assert len(found) == {"cubic": 4}.get(case, 2)
     assert {choice["shape"]["lanes"] for choice in found.values()} >= {16 if device == "cpu" else 4}
 
 

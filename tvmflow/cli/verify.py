@@ -79,7 +79,12 @@ def verify_module(
 
 def _describe(report: Report) -> dict[str, Any]:
     outputs = [{**asdict(output), "passed": output.passed} for output in report.outputs]
-    return {"passed": report.passed, "reference": report.reference, "outputs": outputs}
+    return {
+        "passed": report.passed,
+        "reference": report.reference,
+        "outputs": outputs,
+        "not_finite": list(report.not_finite),
+    }
 
 
 def _print(report: Report) -> None:

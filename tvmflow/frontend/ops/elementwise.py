@@ -194,4 +194,8 @@ def cast(c: NodeContext) -> relax.Expr:
     source, target = c.dtype(), c.result.dtype
     if target == "bool" and source != "bool":
         return R.not_equal(c.input(), c.constant(0))
+    if np.dtype(source).kind == "f" and target in ("int8", "uint8", "int16", "uint16"):
+        # By way of 32 bits, as in ONNX Runtime: OpenCL C limits vectors to the type, and leaves
+        # open what numbers beyond it become.
+        return R.astype(c.emit(R.astype(c.input(), "int32")), target)
     return c.input() if source == target else R.astype(c.input(), target)

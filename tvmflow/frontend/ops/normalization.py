@@ -219,7 +219,7 @@ def softmax(c: NodeContext) -> relax.Expr:
 
 
 def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
-    """1 at the first maximum along an axis, else 0; nothing but 0 where the first element is NaN."""
+    """1 at the first maximum along an axis, else 0; all are 0 where the first element is NaN."""
     extent, rank = shape_of(x)[axis], len(shape_of(x))
     first = c.emit(first_extreme(c, x, axis, keepdims=True, largest=True))
     positions = np.arange(extent, dtype=np.int64).reshape(

@@ -89,8 +89,7 @@ def narrowed(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
 def limit(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
     """The value within the limits of an integer type."""
     limits = np.iinfo(target)
-    low, high = (constant(np.array(v, np.float32)) for v in (limits.min, limits.max))
-    return c.emit(R.minimum(c.emit(R.maximum(value, low)), high))
+    return c.emit(R.clip(value, limits.min, limits.max))
 
 
 @converts("DequantizeLinear")
