@@ -80,7 +80,7 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
         low, high = lane % 2, lane % 2 + 2
         size = anchor(box[-1], high) - anchor(box[-1], low)
         centre = (anchor(box[-1], low) + anchor(box[-1], high)) * 0.5 + delta(*box, low) * size
-        # Not te.min, which drops NaN on some targets.
+        # NaN is not greater, and stays.
         ratio = tirx.Select(delta(*box, high) > limit, limit, delta(*box, high))
         side = tirx.Select(lane < 2, tirx.const(-0.5, "float32"), tirx.const(0.5, "float32"))
         return (centre + size * te.exp(ratio) * side).astype(deltas.dtype)
