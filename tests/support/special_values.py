@@ -211,12 +211,12 @@ _add(
     output_width=2,
     sampling_ratio=2,
 )
-_add("QuantizeLinear", X, _f(0.1), (np.array(128, np.uint8),))
-_add("QuantizeLinear", X, _f(0.1), (np.array(3, np.int8),), name="QuantizeLinear int8")
+_add("QuantizeLinear", X, _f(0.125), (np.array(128, np.uint8),))
+_add("QuantizeLinear", X, _f(0.125), (np.array(3, np.int8),), name="QuantizeLinear int8")
 _add(
     "QuantizeLinear",
     X,
-    _f(np.linspace(0.1, 0.3, 9)),
+    _f(np.arange(1, 10) / 16),
     (np.arange(9, dtype=np.int8),),
     name="QuantizeLinear axis",
 )

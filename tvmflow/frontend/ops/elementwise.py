@@ -106,7 +106,7 @@ def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Exp
     """Write a power with a small constant exponent without ``pow``, which is slow on GPUs."""
     if exponent == 0.5:
         # The root of minus infinity is NaN, its power is not.
-        infinite = c.emit(R.equal(base, c.constant(-np.inf)))
+        infinite = c.emit(R.less_equal(base, c.constant(-np.inf)))
         return R.where(infinite, c.constant(np.inf), c.emit(R.sqrt(base)))
     if exponent.is_integer() and 1 <= exponent <= _LARGEST_PRODUCT:
         return whole_power(c, base, int(exponent))

@@ -80,7 +80,7 @@ def reduce_log_sum_exp(c: NodeContext) -> relax.Expr:
         return x
     largest = c.emit(R.max(x, axes, keepdims=True))
     # Infinity less itself would be NaN; its exponential, or that of what is less, is the result.
-    infinite = c.emit(R.equal(c.emit(R.abs(largest)), c.constant(np.inf)))
+    infinite = c.emit(R.greater_equal(c.emit(R.abs(largest)), c.constant(np.inf)))
     largest = c.emit(R.where(infinite, c.constant(0), largest))
     exponentials = c.emit(R.exp(c.emit(R.subtract(x, largest))))
     logarithm = c.emit(R.log(c.emit(R.sum(exponentials, axes, keepdims=True))))
