@@ -3,6 +3,7 @@
 - ``sign`` of NaN is 0 there, and NaN here.
 - ``not (a < b)`` becomes ``b <= a``, which is false for NaN as ``a < b`` is; here it is a choice
   between false and true, which TVM leaves alone.
+- ``argmax`` and ``argmin`` have NaN compared, which no order has in it.
 - ``max``, ``min`` and maxima of windows start from the largest finite number, which would be the
   result for nothing but infinities (a fully masked row, for example); here from infinity.
 """
@@ -49,6 +50,37 @@ def extreme(
         return reduce(x(*[(at | over)[axis] for axis in range(rank)]), axis=list(over.values()))
 
     return te.compute(shape, element, name="extreme")
+
+
+def position(x: te.Tensor, axis: int | None, keepdims: bool, *, largest: bool) -> te.Tensor:
+    """Position of the first largest or smallest element along an axis, as in ONNX Runtime.
+
+    It takes the first element for the extreme until another one exceeds it, which nothing does
+    that is compared with NaN, nor NaN itself: the first element wins if it is NaN, others lose.
+    """
+    find = topi.argmax if largest else topi.argmin
+    if axis is None or not str(x.dtype).startswith("float"):
+        return find(x, axis, keepdims)
+    along = int(axis) % len(x.shape)
+    infinity = float("inf") if largest else float("-inf")
+    win, lose = tirx.const(infinity, x.dtype), tirx.const(-infinity, x.dtype)
+    least = tirx.const(float("-inf"), x.dtype)
+
+    def number(*i: tirx.Var) -> tirx.PrimExpr:
+        stands_in = tirx.Select(i[along] == 0, win, lose)
+        return tirx.Select(x(*i) >= least, x(*i), stands_in)
+
+    return find(te.compute(x.shape, number, name="numbers"), along, keepdims)
+
+
+def _position(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    hint = "argmax" if largest else "argmin"
+    return builder.call_te(
+        partial(position, largest=largest),
+        *(call.args[0], axis, bool(call.attrs.keepdims)),
+        primfunc_name_hint=hint,
+    )
 
 
 def _reduction(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
@@ -114,6 +146,8 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 LEGALIZE: dict[str, Legalize] = {
     "relax.sign": _sign,
     "relax.logical_not": _not,
+    "relax.argmax": partial(_position, largest=True),
+    "relax.argmin": partial(_position, largest=False),
     "relax.max": partial(_reduction, largest=True),
     "relax.min": partial(_reduction, largest=False),
     "relax.nn.max_pool1d": _max_pool,

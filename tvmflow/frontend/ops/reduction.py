@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant, dtype_of, shape_of
+from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
 from .shaping import normalized_axes, normalized_axis
 
@@ -108,8 +108,9 @@ def arg_extreme(c: NodeContext) -> relax.Expr:
     if not last:
         return first_extreme(c, x, axis, keepdims, largest)
     floating = np.dtype(c.dtype()).kind == "f"
-    if floating:
-        x = _without_nan(c, x, axis, largest)
+    if floating:  # NaN loses, wherever it is
+        number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
+        x = c.emit(R.where(number, x, c.constant(-np.inf if largest else np.inf)))
     position = c.emit(first_extreme(c, c.emit(R.flip(x, axis)), axis, keepdims, largest))
     end = constant(np.array(c.shape()[axis] - 1, np.int64))
     position = R.subtract(end, position)
@@ -127,26 +128,10 @@ def first_extreme(
     c: NodeContext, x: relax.Expr, axis: int, keepdims: bool, largest: bool
 ) -> relax.Expr:
     """Return the position of the first largest or smallest element along an axis."""
-    if np.dtype(dtype_of(x)).kind == "f":
-        x = _without_nan(c, x, axis, largest)
     position = c.emit((R.argmax if largest else R.argmin)(x, axis, keepdims))
     # Relax searches for what exceeds the type's smallest number (or is below its largest):
     # where all elements are that number it answers -1.
     return R.maximum(position, constant(np.array(0, np.int64)))
-
-
-def _without_nan(c: NodeContext, x: relax.Expr, axis: int, largest: bool) -> relax.Expr:
-    """Stand numbers in for NaN, by which the position is that of ONNX Runtime.
-
-    It takes the first element for the extreme until another one exceeds it, which nothing does
-    that is compared with NaN, nor NaN itself: the first element wins if it is NaN, others lose.
-    """
-    win = np.inf if largest else -np.inf
-    shape = shape_of(x)
-    places = np.full([e if a == axis else 1 for a, e in enumerate(shape)], -win, dtype_of(x))
-    places[(slice(None),) * axis + (0,)] = win
-    number = c.emit(R.greater_equal(x, c.constant(-np.inf, dtype_of(x))))
-    return c.emit(R.where(number, x, constant(places)))
 
 
 @converts("CumSum")

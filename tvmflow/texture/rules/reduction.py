@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax, te, tirx, topi
 
-from ...graph.legalize import extreme
+from ...graph.legalize import extreme, position
 from ...graph.rewriter import op_name, shape_of
 from .. import blocked
 from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints
@@ -40,7 +40,10 @@ _IN_LANES: dict[str, Callable[..., relax.Expr]] = {
     "relax.min": relax.op.min,
     "relax.prod": relax.op.prod,
 }
-_POSITION: dict[str, Reduce] = {"relax.argmax": topi.argmax, "relax.argmin": topi.argmin}
+_POSITION: dict[str, Reduce] = {
+    "relax.argmax": partial(position, largest=True),
+    "relax.argmin": partial(position, largest=False),
+}
 
 
 def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
