@@ -99,7 +99,7 @@ def test_drivers(device, storage, dtype, tmp_path):
 
 
 @pytest.mark.cuda_host
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_cuda(dtype):
     names = [name for name in CRITICAL if name != "TopK"]
     model, feeds = network(names, blocked=True)
