@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from . import exact, gathers
 from .dot_products import OPENCL, with_functions
 from .extremes import with_opencl_functions
 from .schedules.sharing import CONSTANT_SUFFIX
@@ -124,4 +125,5 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
     source = with_shuffles(with_functions(store_bytes(source), OPENCL))
     source = with_opencl_functions(source)
+    source = gathers.with_macros(exact.with_functions(source))
     return macros() + source if HALF_PREFIX in source else source

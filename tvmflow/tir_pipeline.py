@@ -19,6 +19,8 @@ from .carries import HideCarries, ShowCarries
 from .cuda_passes import RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .extremes import PropagateNaN
+from .gathers import NameGathers
+from .literals import WriteLiterals
 from .masks import MaskLanes, VerifyMasks
 from .promotion import WrapNarrow
 from .rounding import RoundByAddition
@@ -114,6 +116,7 @@ def finish_device() -> Pass:
             tirx.transform.LowerWarpMemory(),
             tirx.transform.StmtSimplify(),
             tirx.transform.LowerIntrin(),
+            WriteLiterals,
         ]
     )
 
@@ -131,6 +134,7 @@ def host_and_device() -> Pass:
             NameTexels,
             NameShuffles,
             WrapNarrow,
+            NameGathers,
             VerifyTextures,
             VerifyMasks,
             LowerHalfBuffers,

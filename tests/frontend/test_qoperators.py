@@ -79,6 +79,10 @@ CASES = {
     "average": lambda: contributed(
         "QLinearAveragePool", [MAP], kernel_shape=[2, 3], strides=[2, 2]
     ),
+    # Its blocks of channels are gathered from bytes that are not beside each other.
+    "average_blocks": lambda: contributed(
+        "QLinearAveragePool", [(1, 64, 7, 9)], kernel_shape=[3, 2], strides=[1, 1]
+    ),
     "concat": lambda: contributed("QLinearConcat", [MAP, (1, 3, 5, 7)], order="last first", axis=1),
     "gemm": qgemm,
     "gemm_transposed": lambda: qgemm(transposed=True),
@@ -98,19 +102,65 @@ def feeds_of(model):
     }
 
 
+TARGETS = [
+    pytest.param("llvm", "cpu", id="llvm"),
+    pytest.param("opencl", "cpu", id="opencl", marks=pytest.mark.opencl),
+    pytest.param("opencl", "adreno", id="adreno", marks=pytest.mark.opencl),
+]
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
 @pytest.mark.parametrize("case", CASES)
-def test_contributed_operator(case):
+def test_contributed_operator(case, target, device):
     model = CASES[case]()
     feeds = feeds_of(model)
     (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     assert len(np.unique(reference)) > 4
-    with tvmflow.compile(model, target="llvm") as module:
+    with tvmflow.compile(model, target=target, device=device) as module:
         output = module(**feeds)["y"]
-    assert output.dtype == reference.dtype
-    errors = np.abs(output.astype(np.float64) - reference.astype(np.float64))
-    # A number between two steps may be rounded to the other one.
-    assert errors.max() <= (1e-4 if reference.dtype == np.float32 else 1)
-    assert (errors > 0.5).mean() < 0.05
+    if reference.dtype == np.float32:
+        np.testing.assert_allclose(output, reference, rtol=1e-5)
+    else:
+        np.testing.assert_array_equal(output, reference)
+
+
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_every_pair_of_numbers(op_type, dtype, target, device):
+    """Some of the sums and products of all pairs are nearly between two steps.
+
+    With the scales of these seeds a sum or product of the dequantized numbers goes to another one.
+    """
+    lowest = np.iinfo(dtype).min
+    numbers = np.arange(lowest, lowest + 256, dtype=dtype)
+    a, b = np.meshgrid(numbers, numbers)
+    rng = np.random.default_rng(7)
+    outputs, nodes, constants = [], [], {}
+    for number in range(8):
+        scales = rng.uniform(0.01, 0.05, 3).astype(np.float32)
+        if op_type == "QLinearMul":
+            scales[2] = scales[0] * scales[1] * rng.uniform(60, 120)
+        points = rng.integers(lowest, lowest + 256, 3)
+        names = []
+        for index, tensor in enumerate(("x0", "x1", "")):
+            constants[f"s{number}{index}"] = scales[index]
+            constants[f"z{number}{index}"] = np.array(points[index], dtype)
+            names += [*([tensor] if tensor else []), f"s{number}{index}", f"z{number}{index}"]
+        outputs.append(f"y{number}")
+        nodes.append(helper.make_node(op_type, names, outputs[-1:], domain="com.microsoft"))
+    inputs = {"x0": (a.shape, dtype), "x1": (a.shape, dtype)}
+    model = model_of(nodes, inputs, constants, dtype)
+    del model.graph.output[:]
+    model.graph.output.extend(
+        helper.make_tensor_value_info(name, TYPES[dtype], a.shape) for name in outputs
+    )
+    feeds = {"x0": a, "x1": b}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with tvmflow.compile(model, target=target, device=device) as module:
+        found = module(feeds)
+    for name, reference in zip(outputs, wanted, strict=True):
+        np.testing.assert_array_equal(found[name], reference)
 
 
 @pytest.mark.parametrize("attributes", [{"channels_last": 1}, {}], ids=["channels last", "no zero"])

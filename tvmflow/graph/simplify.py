@@ -38,6 +38,8 @@ _ARITHMETIC = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
     "relax.multiply": np.multiply,
+    "relax.tvmflow.product": np.multiply,
+    "relax.tvmflow.quotient": np.divide,
 }
 
 

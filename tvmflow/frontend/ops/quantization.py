@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant, dtype_of, shape_of
+from ... import exact
+from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
+from .requantized import requantized
 from .shaping import normalized_axis
 
 R = relax.op
@@ -23,53 +25,29 @@ def quantize(c: NodeContext) -> relax.Expr:
         raise Refusal("only division in float32 is supported")
     scale, zero = _parameters(c, "float32")
     x = c.input() if c.dtype() == "float32" else c.emit(R.astype(c.input(), "float32"))
-    value = c.emit(_divided(c, x, scale))
     points = c.known(2) if c.has(2) else np.zeros(1, np.int32)
     if points is not None and points.size == 1:
-        return rounded(c, value, int(points.reshape(())), target)
-    value = c.emit(R.round(value))
+        point, values = int(points.reshape(())), c.known(1)
+        if values is not None and values.size == 1:
+            found = requantized(c, x, np.float32(values.reshape(())), point, target)
+            if found is not None:
+                return rounded(c, found.value, point, target, found.zero)
+        return rounded(c, c.emit(exact.quotient(x, scale)), point, target)
+    value = c.emit(R.round(c.emit(exact.quotient(x, scale))))
     if zero is not None:
         value = c.emit(R.add(value, zero))
     return narrowed(c, limit(c, value, target), target)
 
 
-def _divided(c: NodeContext, x: relax.Expr, scale: relax.Expr) -> relax.Expr:
-    """x / scale; times the inverse of a constant where ``x`` comes of a sum of integer products.
-
-    Divisions take longer than small convolutions.  ONNX Runtime multiplies there, too; what else
-    is quantized may lie between two steps as often as not, and is divided.
-    """
-    values = c.known(1)
-    if values is None or not _of_products(c, x):
-        return R.divide(x, scale)
-    inverse = (1 / values.astype(np.float64)).astype(np.float32)
-    return R.multiply(x, constant(inverse.reshape(shape_of(scale))))
-
-
-def _of_products(c: NodeContext, x: relax.Expr) -> bool:
-    """Whether a tensor is a sum in int32, with scale, bias and activation."""
-    while isinstance(x, relax.Var):
-        value = c.builder.lookup_binding(x)
-        name = getattr(getattr(value, "op", None), "name", None)
-        if name == "relax.astype":
-            return dtype_of(value.args[0]) == "int32"
-        if name not in _AFTER_PRODUCTS:
-            return False
-        x = value.args[0]
-    return False
-
-
-_AFTER_PRODUCTS = tuple(
-    f"relax.{name}" for name in ("multiply", "add", "nn.relu", "clip", "maximum", "minimum")
-)
-
-
-def rounded(c: NodeContext, value: relax.Expr, zero: int, target: str) -> relax.Expr:
+def rounded(
+    c: NodeContext, value: relax.Expr, zero: int, target: str, added: int = 0
+) -> relax.Expr:
     """round(value) + zero point, to even, limited to an integer type's range.
 
     Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.rounding`).
+    ``added`` is what the value has of the zero point already.
     """
-    limits = np.iinfo(target)
+    limits, zero = np.iinfo(target), zero - added
     value = c.emit(R.clip(value, limits.min - zero, limits.max - zero))
     value = c.emit(R.astype(c.emit(R.round(value)), "int32"))
     if zero:
@@ -107,7 +85,7 @@ def dequantize(c: NodeContext) -> relax.Expr:
         scale, zero = _parameters(c, "float32")
         value = c.emit(R.astype(c.input(), "float32"))
         value = value if zero is None else c.emit(R.subtract(value, zero))
-    result = R.multiply(value, scale)
+    result = exact.product(value, scale)
     if c.result.dtype != "float32":
         result = R.astype(c.emit(result), c.result.dtype)
     return result
@@ -149,8 +127,8 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     zero = c.constant(0)
     highest = c.emit(R.maximum(c.emit(R.max(x)), zero))
     lowest = c.emit(R.minimum(c.emit(R.min(x)), zero))
-    scale = c.emit(R.divide(c.emit(R.subtract(highest, lowest)), c.constant(255)))
-    point = c.emit(R.round(c.emit(R.divide(c.emit(R.negative(lowest)), scale))))
+    scale = c.emit(exact.quotient(c.emit(R.subtract(highest, lowest)), c.constant(255)))
+    point = c.emit(R.round(c.emit(exact.quotient(c.emit(R.negative(lowest)), scale))))
     point = limit(c, point, "uint8")
-    value = c.emit(R.add(c.emit(R.round(c.emit(R.divide(x, scale)))), point))
+    value = c.emit(R.add(c.emit(R.round(c.emit(exact.quotient(x, scale)))), point))
     return [R.astype(limit(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]

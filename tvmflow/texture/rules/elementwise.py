@@ -37,7 +37,7 @@ def _has_vectors(expr: relax.Expr) -> bool:
 
 
 def binary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Operators of two tensors."""
+    """Operators of two tensors or more."""
     operands = broadcast_operands(layout, list(call.args), shape_of(call))
     return None if operands is None else Result(relax.Call(call.op, operands, call.attrs), True)
 
@@ -136,5 +136,6 @@ RULES: dict[str, Rule] = {
     "relax.where": where_rule,
     **{f"relax.{name}": unary_rule for name in _UNARY.split()},
     **{f"relax.{name}": binary_rule for name in _BINARY.split()},
+    **{f"relax.tvmflow.{name}": binary_rule for name in ("quotient", "product", "multiply_add")},
     **dict.fromkeys(_COMPARISONS, comparison_rule),
 }

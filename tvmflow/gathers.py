@@ -1,0 +1,54 @@
+"""Vectors of bytes from places that are not one after another, in OpenCL C.
+
+TVM packs them into one integer, as in CUDA, which OpenCL C does not take for a vector.  Here they
+are read by a macro that names each one, where the target is OpenCL::
+
+    x[T.Ramp(0, 9, 4)]        tvmflow_gather_char4(T.Ramp(0, 9, 4), x)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.tirx.transform import prim_func_pass
+
+PREFIX = "tvmflow_gather_"
+_ONE = tirx.const(1, "int32")
+_TYPES = {"int8": "char", "uint8": "uchar"}
+
+
+@prim_func_pass(opt_level=0, name="tvmflow.NameGathers")
+def NameGathers(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
+    """Call macros for gathers of bytes; runs on vectors, over flat buffers."""
+    target = (function.attrs or {}).get("target")
+    if target is None or target.kind.name != "opencl":
+        return function
+    return function.with_body(tvm_ffi.structural_map(function.body, (TensorLoad, _called)))
+
+
+def _called(load: TensorLoad) -> Any:
+    dtype = tvm_ffi.dtype(load.ty.dtype)
+    kind = _TYPES.get(str(dtype).removesuffix(f"x{dtype.lanes}"))
+    if kind is None or dtype.lanes == 1:
+        return load
+    (index,) = load.indices
+    if isinstance(index, tirx.Ramp) and tvm_ffi.structural_equal(index.stride, _ONE):
+        return load
+    return tirx.call_pure_extern(load.ty, f"{PREFIX}{kind}{dtype.lanes}", index, load.source.data)
+
+
+def _macros() -> str:
+    lines = []
+    for kind in _TYPES.values():
+        for lanes in (2, 4, 8, 16):
+            each = ", ".join(f"(p)[(i).s{lane:x}]" for lane in range(lanes))
+            lines.append(f"#define {PREFIX}{kind}{lanes}(i, p) (({kind}{lanes})({each}))\n")
+    return "".join(lines)
+
+
+def with_macros(source: str) -> str:
+    """A kernel's source behind the macros that it calls."""
+    return _macros() + source if PREFIX in source else source
