@@ -1,8 +1,9 @@
 """Arithmetic of fp32 that is rounded once an operation, on every target.
 
-What becomes an integer must not depend on the device: a quotient of 24.500004 that is a few units in
-the last place less becomes 24 and not 25.  OpenCL C's division may be off by 2.5 units, and
-compilers take ``a * b + c`` together.  Three operators of Relax, with one of TIR behind each, do neither:
+What becomes an integer must not depend on the device: a quotient of 24.500004 that is a few units
+in the last place less becomes 24 and not 25.  OpenCL C's division may be off by 2.5 units, and
+compilers take ``a * b + c`` together.  Three operators of Relax, with one of TIR behind each, do
+neither:
 
 - ``quotient(x, y)``, correctly rounded;
 - ``product(x, y)``, rounded also where it is added to something;
