@@ -99,6 +99,7 @@ def storage(job: Compilation) -> None:
         job.overrides,
         aliases={name: identifier(b) for name, b in job.model.bindings.items()},
         half=job.dtype == "fp16",
+        half_weights=job.target.kind == "opencl" and job.model.half,
         inputs=[info.name for info in job.model.inputs],
         textures=job.kept.textures if job.kept is not None else ((), ()),
     )

@@ -15,6 +15,7 @@ from ..graph.names import unique
 from ..graph.rewriter import identifier
 from ..tensors import TensorType
 from .graph import Graph, node_name
+from .half import HALF, WIDE, converted
 from .ops import NodeContext, Refusal, bind, constant, converter_of, dtype_of, shape_of
 
 _LOG = logging.getLogger(__name__)
@@ -89,6 +90,10 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     attributes = {"num_input": len(graph.inputs)}
     with builder.function("main", parameters, attrs=attributes):
         with builder.dataflow():
+            for parameter, name in zip(parameters, types, strict=True):
+                if types[name].dtype == HALF and graph.is_widened:
+                    wide = converted(builder, parameter, WIDE)
+                    expressions[name] = bind(builder, wide, f"{name}:wide", relax.DataflowVar)
             for node in graph.nodes:
                 _convert(builder, node, graph, expressions, used, bindings, taken)
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
@@ -209,6 +214,9 @@ def _output(
     builder: relax.BlockBuilder, name: str, graph: Graph, expressions: Expressions
 ) -> relax.Expr:
     """Return an output's expression; problems before it leave a variable in its place."""
+    if name in graph.half_outputs and name in expressions:
+        half = converted(builder, expressions[name], HALF)
+        return bind(builder, half, f"{name}:half", relax.Var)
     if name in expressions:
         return expressions[name]
     return _variable(name, graph.types.get(name, TensorType((1,), "float32")))

@@ -36,6 +36,10 @@ class Graph:
         Types of inputs and of node results, where they are known.
     dequantized
         The DequantizeLinear nodes by the names of their results, also of those that are constants.
+    is_widened
+        Whether what was float16 in the model is computed in fp32.
+    half_outputs
+        Outputs that are float16 to the application, though computed in fp32.
     problems
         Why nodes cannot be compiled, as :meth:`refuse` noted them.
     """
@@ -49,6 +53,8 @@ class Graph:
     large_weight_bytes: int
     types: dict[str, TensorType] = field(default_factory=dict)
     dequantized: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    half_outputs: set[str] = field(default_factory=set)
+    is_widened: bool = False
     problems: list[Problem] = field(default_factory=list)
     _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from ..tensors import TensorInfo
 from .batchnorm import fold_batch_norms
 from .convert import binding_names, to_relax
 from .graph import Graph
+from .half import HALF, widen
 from .inference import call_checks
 from .prepare import prepare
 from .propagate import propagate
@@ -54,6 +55,8 @@ class ImportedModel:
     weights: dict[str, np.ndarray]
     bindings: dict[str, str] = field(default_factory=dict)
     call_checks: tuple[CallCheck, ...] = ()
+    #: Whether it was in float16, before it was widened to fp32.
+    half: bool = False
 
 
 def load_model(
@@ -87,6 +90,7 @@ def load_model(
     graph = prepare(source, shapes)
     output_names = list(graph.outputs)
     propagate(graph)
+    widen(graph)
     fold_batch_norms(graph)
     mod, weights = to_relax(graph)
     if mod is None:
@@ -94,7 +98,7 @@ def load_model(
     outputs = _outputs(output_names, graph)
     names = binding_names(graph)
     checks = call_checks(graph)
-    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights, names, checks)
+    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights, names, checks, graph.is_widened)
 
 
 def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:
@@ -106,6 +110,8 @@ def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:
             info = TensorInfo(name, array.shape, str(array.dtype))
         else:
             info = TensorInfo(name, graph.types[value].shape, graph.types[value].dtype)
+        if value in graph.half_outputs:
+            info = replace(info, dtype=HALF)
         if info.elements == 0:
             raise UnsupportedModelError(
                 f"The output {name!r} has the shape {list(info.shape)}, without any elements.",

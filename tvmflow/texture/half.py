@@ -43,6 +43,9 @@ def is_half_buffer(buffer: Any) -> bool:
 @prim_func_pass(opt_level=0, name="tvmflow.LowerHalfBuffers")
 def LowerHalfBuffers(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Replace accesses to 16-bit buffers by conversions; runs on vectors, as the last pass."""
+    target = (function.attrs or {}).get("target")
+    if target is None or target.kind.name != "opencl":
+        return function
     callbacks = [(TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store)]
     return function.with_body(tvm_ffi.structural_map(function.body, callbacks))
 
@@ -82,8 +85,17 @@ def _load(load: TensorLoad) -> Any:
 
 
 def _read(cast: tirx.Cast) -> Any:
-    """A load whose result is converted back to half: no conversion at all."""
+    """A load whose result is converted back to half: no conversion at all.
+
+    And one of halves whose result is converted to fp32: no arithmetic of halves.
+    """
     value, lanes = cast.value, tvm_ffi.dtype(cast.ty.dtype).lanes
+    if _is_of_halves(value) and str(cast.ty.dtype).startswith("float32"):
+        (index,) = value.indices
+        kind, place, lanes = _place(index)
+        return tirx.call_pure_extern(
+            cast.ty, f"{PREFIX}{kind}{lanes}", *place, value.source.data
+        )
     if not (_is_half(cast.ty) and isinstance(value, Call) and value.op.same_as(_EXTERN)):
         return cast
     name, *arguments = value.args
@@ -92,13 +104,31 @@ def _read(cast: tirx.Cast) -> Any:
     return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
 
 
+def _is_of_halves(value: Any) -> bool:
+    """Whether a value is read from a tensor whose type is float16, as the application has it."""
+    return isinstance(value, TensorLoad) and _is_typed(value.source)
+
+
+def _is_typed(buffer: Any) -> bool:
+    return (
+        tirx.is_buffer_var(buffer)
+        and str(buffer.dtype) == "float16"
+        and buffer.scope() in ("", "global")
+    )
+
+
 def _store(store: tirx.BufferStore) -> Any:
-    if not is_half_buffer(store.buffer):
+    value = store.value
+    if _is_typed(store.buffer) and isinstance(value, tirx.Cast):
+        value = value.value
+        if not str(value.ty.dtype).startswith("float32"):
+            return store
+    elif not is_half_buffer(store.buffer):
         return store
     (index,) = store.indices
     kind, place, lanes = _place(index)
     name = f"{PREFIX}{'store' if kind == 'load' else 'scatter'}{lanes}"
-    call = tirx.call_extern("int32", name, store.value, *place, store.buffer.data)
+    call = tirx.call_extern("int32", name, value, *place, store.buffer.data)
     return tirx.Evaluate(call)
 
 

@@ -57,6 +57,8 @@ class StoragePass:
         Storage of single tensors by name, before everything else.
     half
         Whether fp32 tensors are stored in 16 bits.
+    half_weights
+        Whether constants are that have no more bits.
     aliases
         Further names that overrides may use, with the tensors' own.
     inputs
@@ -76,12 +78,14 @@ class StoragePass:
         aliases: Mapping[str, str] | None = None,
         inputs: Sequence[str] = (),
         textures: tuple[Collection[int], Collection[int]] = ((), ()),
+        half_weights: bool = False,
     ):
         self.mod = mod
         self.device = device
         self.storage = storage
         self.overrides = dict(overrides or {})
         self.half = half
+        self.half_weights = half_weights
         self.aliases = dict(aliases or {})
         self.uses = Uses(mod, inputs, textures)
         self.textures = textures
@@ -117,7 +121,7 @@ class StoragePass:
         if decision.scope is not None and tensor.obstacle:
             return self._with_copy(tensor, decision)
         scope = decision.scope
-        narrow = self.half and tensor.can_be_half and not tensor.obstacle
+        narrow = self._is_half(tensor) and not tensor.obstacle
         if scope is None and narrow:
             scope = HALF_BUFFER
         elif tensor.constant and decision.cause in (LAYOUT, NO_IMAGES):
@@ -173,8 +177,11 @@ class StoragePass:
             return _Decision(None, OBSTACLE, tensor.obstacle)
         return _Decision(None, cause, reason)
 
+    def _is_half(self, tensor: Tensor) -> bool:
+        return (self.half and tensor.can_be_half) or (self.half_weights and tensor.is_exact_in_half)
+
     def _scope_for(self, tensor: Tensor) -> str | None:
-        half = self.half and tensor.can_be_half
+        half = self._is_half(tensor)
         if tensor.pinned:
             return interface_scope(tensor.shape, self.device, half)
         if tensor.constant:

@@ -32,6 +32,8 @@ class Tensor:
     constant: bool
     #: Whether it may be stored in 16 bits: it is fp32, and no known value is beyond 65504.
     can_be_half: bool = False
+    #: Whether it is a constant that 16 bits hold as it is.
+    is_exact_in_half: bool = False
     #: Why it is made as a buffer; empty if what makes it can make a texture.
     written_as_buffer: str = ""
     #: Why a reader needs a buffer; empty if all can read a texture.
@@ -155,6 +157,8 @@ class Uses:
         tensor = Tensor(name, shape_of(expr), str(expr.ty.dtype), constant)
         array = constant_array(expr)
         tensor.can_be_half = tensor.dtype == "float32" and (array is None or _fits_half(array))
+        if array is not None and tensor.can_be_half:
+            tensor.is_exact_in_half = bool((array.astype("float16") == array).all())
         self.tensors[key(expr)] = tensor
         return tensor
 
