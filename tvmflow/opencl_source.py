@@ -102,6 +102,23 @@ def store_bytes(source: str) -> str:
     return "".join((_STORES, *parts, source[position:])) if parts else source
 
 
+#: What TVM puts before kernels that have halves, and types and conversions of halves themselves.
+_ASKS_FOR_HALF = re.compile(r"#ifdef cl_khr_fp16\n.*?#endif\n", re.DOTALL)
+_HALF = re.compile(r"\bhalf(?:2|3|4|8|16)?\b|\bconvert_half")
+
+
+def without_need_of_half(source: str) -> str:
+    """A kernel that has halves in memory only, without the extension for arithmetic of them.
+
+    OpenCL C has pointers to them, and conversions, on every device.
+    """
+    asked = _ASKS_FOR_HALF.search(source)
+    if asked is None:
+        return source
+    rest = source[: asked.start()] + source[asked.end() :]
+    return source if _HALF.search(rest.replace("__global half*", "")) else rest
+
+
 _PUNCTUATION = re.compile(r"[()\[\],]")
 
 
@@ -122,6 +139,7 @@ def _ends(source: str, start: int) -> Iterator[int]:
 @tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
+    source = without_need_of_half(source)
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
     source = with_shuffles(with_functions(store_bytes(source), OPENCL))
     source = with_opencl_functions(source)

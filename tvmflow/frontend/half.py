@@ -1,9 +1,10 @@
 """Models in float16, computed in fp32.
 
 Sums of numbers of 11 bits need more bits than these have.  So all float16 becomes fp32 here, before
-anything is converted, as in ONNX Runtime on CPUs: nothing is rounded between operators, unless tensors
-are to be stored in 16 bits (``--dtype fp16``).  The application's inputs and outputs stay what they
-are, and a function of its own converts each.  Weights are stored in 16 bits where that is all they have.
+anything is converted, as in ONNX Runtime on CPUs: nothing is rounded between operators, unless
+tensors are to be stored in 16 bits (``--dtype fp16``).  The application's inputs and outputs stay
+what they are, and a function of its own converts each.  Weights are stored in 16 bits where that is
+all they have.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ def widen(graph: Graph) -> None:
     """
     if any(node.domain for node in graph.nodes):
         return
-    results = {name for node in graph.nodes for name in node.output if name in graph.types}
-    kinds = {graph.types[name].dtype for name in results}
-    if HALF not in kinds or graph.problems:
+    if graph.problems or all(kind.dtype != HALF for kind in graph.types.values()):
         return
     graph.is_widened = True
     graph.half_outputs = {n for n in graph.outputs if graph.type_of(n).dtype == HALF}
+    inputs = {info.name for info in graph.inputs}
     for name, kind in graph.types.items():
-        if kind.dtype == HALF and name in results:
+        if kind.dtype == HALF and name not in inputs:
             graph.types[name] = TensorType(kind.shape, WIDE)
     for name, array in graph.constants.items():
         if array.dtype == np.float16 and array.nbytes < graph.large_weight_bytes:

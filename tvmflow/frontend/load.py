@@ -98,7 +98,9 @@ def load_model(
     outputs = _outputs(output_names, graph)
     names = binding_names(graph)
     checks = call_checks(graph)
-    return ImportedModel(graph.name, mod, graph.inputs, outputs, weights, names, checks, graph.is_widened)
+    return ImportedModel(
+        graph.name, mod, graph.inputs, outputs, weights, names, checks, graph.is_widened
+    )
 
 
 def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:

@@ -93,9 +93,7 @@ def _read(cast: tirx.Cast) -> Any:
     if _is_of_halves(value) and str(cast.ty.dtype).startswith("float32"):
         (index,) = value.indices
         kind, place, lanes = _place(index)
-        return tirx.call_pure_extern(
-            cast.ty, f"{PREFIX}{kind}{lanes}", *place, value.source.data
-        )
+        return tirx.call_pure_extern(cast.ty, f"{PREFIX}{kind}{lanes}", *place, value.source.data)
     if not (_is_half(cast.ty) and isinstance(value, Call) and value.op.same_as(_EXTERN)):
         return cast
     name, *arguments = value.args

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
+import onnx
 from tvm import relax
 
 from .context import NodeContext, Refusal, constant, dtype_of
@@ -194,8 +195,18 @@ def cast(c: NodeContext) -> relax.Expr:
     source, target = c.dtype(), c.result.dtype
     if target == "bool" and source != "bool":
         return R.not_equal(c.input(), c.constant(0))
+    if c.attribute("to") == onnx.TensorProto.FLOAT16 and target == "float32":
+        return _as_half(c, source)
     if np.dtype(source).kind == "f" and target in ("int8", "uint8", "int16", "uint16"):
         # By way of 32 bits, as in ONNX Runtime: OpenCL C limits vectors to the type, and leaves
         # open what numbers beyond it become.
         return R.astype(c.emit(R.astype(c.input(), "int32")), target)
     return c.input() if source == target else R.astype(c.input(), target)
+
+
+def _as_half(c: NodeContext, source: str) -> relax.Expr:
+    """What float16 would be, computed in fp32: infinite where that is too large, else as it is."""
+    x = c.input() if source == "float32" else c.emit(R.astype(c.input(), "float32"))
+    # What is nearer to 2^16 than to the largest half, or between.
+    over = c.emit(R.greater_equal(c.emit(R.abs(x)), constant(np.float32(65520))))
+    return R.where(over, c.emit(R.multiply(x, constant(np.float32(np.inf)))), x)
