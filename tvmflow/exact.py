@@ -57,8 +57,10 @@ def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     operands: list[Any] = []
     for argument in call.args:
         array = constant_array(argument)
-        scalar = array is not None and array.ndim == 0
-        operands.append(tirx.const(float(array), "float32") if scalar else argument)
+        if array is not None and array.ndim == 0:
+            operands.append(tirx.const(float(array), "float32"))
+        else:
+            operands.append(argument)
 
     def compute(*tensors: Any) -> te.Tensor:
         def element(*at: Any) -> tirx.PrimExpr:
