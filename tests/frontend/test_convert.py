@@ -48,7 +48,7 @@ FORMS = {
     "Relu": (one("Relu", [1, 3, 8, 8]), ["nn.relu"]),
     "ReLU6 before opset 11": (one("Clip", [1, 3], opset=9, min=0.0, max=6.0), ["clip"]),
     "Sigmoid": (one("Sigmoid", [1, 3]), ["sigmoid"]),
-    "HardSwish": (one("HardSwish", [1, 3]), ["multiply", "add", "clip", "multiply"]),
+    "HardSwish": (one("HardSwish", [1, 3]), ["tvmflow.product", "add", "clip", "multiply"]),
     "LeakyRelu": (one("LeakyRelu", [1, 3]), ["nn.leakyrelu"]),
     "MaxPool": (one("MaxPool", [1, 3, 8, 8], kernel_shape=[2, 2]), ["nn.max_pool2d"]),
     "AveragePool": (
