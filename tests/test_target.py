@@ -33,6 +33,17 @@ def test_refused(arguments, words):
         assert word in str(error.value)
 
 
+def test_llvm_optimises_as_far_as_it_is_told(monkeypatch):
+    monkeypatch.setenv("TVMFLOW_LLVM_OPT_LEVEL", "")
+    assert "opt-level" not in str(resolve("llvm").tvm_target)
+    monkeypatch.setenv("TVMFLOW_LLVM_OPT_LEVEL", "1")
+    for target in ("llvm", "cuda"):
+        assert int(resolve(target).tvm_target.host.attrs["opt-level"]) == 1
+    monkeypatch.setenv("TVMFLOW_LLVM_OPT_LEVEL", "-O2")
+    with pytest.raises(TargetError, match="TVMFLOW_LLVM_OPT_LEVEL is '-O2'; expected 0"):
+        _ = resolve("llvm").tvm_target
+
+
 def test_auto_without_a_question():
     assert resolve("llvm").device.name == "cpu"
     assert resolve("cuda").device.name == "nvidia"

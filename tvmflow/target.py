@@ -7,6 +7,7 @@ the triple that host code is compiled for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -90,6 +91,8 @@ class TargetSpec:
                 host["mattr"] = ["+reserve-x18"]
         if self.cpu is not None:
             host["mcpu"] = self.cpu
+        if (level := _llvm_opt_level()) is not None:
+            host["opt-level"] = level
         if self.kind == "llvm":
             return Target(host, host=host)
         spec: dict[str, Any] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
@@ -226,6 +229,17 @@ def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
     block, accumulators = 2 * device.channel_block, device.accumulators // 2
     narrow = replace(device, channel_block=block, accumulators=accumulators)
     return replace(spec, device=narrow)
+
+
+def _llvm_opt_level() -> int | None:
+    """The user's choice of how far LLVM optimises; ``None`` leaves it to TVM."""
+    given = os.environ.get("TVMFLOW_LLVM_OPT_LEVEL", "")
+    if given in ("", "0", "1", "2", "3"):
+        return int(given) if given else None
+    raise TargetError(
+        f"The environment variable TVMFLOW_LLVM_OPT_LEVEL is {given!r}; expected 0, 1, 2 or 3.",
+        remedy="Unset it, or give it one of them.",
+    )
 
 
 def _is_elsewhere(host: Host) -> bool:

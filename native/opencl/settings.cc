@@ -25,6 +25,7 @@ Settings FromEnvironment() {
   Settings settings;
   settings.library = Environment("TVMFLOW_OPENCL_LIBRARY");
   settings.device = Environment("TVMFLOW_OPENCL_DEVICE");
+  settings.build_options = Environment("TVMFLOW_OPENCL_OPTIONS");
   settings.cache_enabled = Environment("TVMFLOW_CACHE") != "0";
   if (const std::string kept = Environment("TVMFLOW_KEPT_PROGRAMS"); !kept.empty())
     settings.kept_programs = std::strtoul(kept.c_str(), nullptr, 10);

@@ -15,7 +15,7 @@ struct Settings {
   // Folders where package managers put drivers: site-packages folders and the
   // environment's lib folder.
   std::vector<std::string> search_folders;
-  // Options for the driver's compiler, appended to the runtime's own.
+  // Options for the driver's compiler, appended to the runtime's own (TVMFLOW_OPENCL_OPTIONS).
   std::string build_options;
   // Whether built programs are kept on disk (TVMFLOW_CACHE=0 says no).
   bool cache_enabled = true;

@@ -12,6 +12,8 @@ static void add_text(Sha256State* hash, const char* text) {
 }
 
 static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
+  const char* const given = getenv("TVMFLOW_OPENCL_OPTIONS");
+  const char* const more = given ? given : "";
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     const tf_program* const p = &m->plan.programs[i];
     tf_build* const b = &m->builds[i];
@@ -19,12 +21,14 @@ static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
     b->source = sources + p->offset;
     b->source_bytes = p->bytes;
     const bool dots = tf_is_cpu(&m->device) && HostHasAvx512Vnni();
-    const int length = snprintf(b->options, sizeof(b->options), "%s%s",
-                                m->plan.strings + p->options, dots ? " -DTVMFLOW_AVX512_VNNI" : "");
+    const int length =
+        snprintf(b->options, sizeof(b->options), "%s%s%s%s", m->plan.strings + p->options,
+                 dots ? " -DTVMFLOW_AVX512_VNNI" : "", *more ? " " : "", more);
     if (length < 0 || (size_t)length >= sizeof(b->options))
       return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
-                     "The options of program %u are too long. Remedy: compile the network again.",
-                     i);
+                     "The options of program %u have %d bytes, expected less than %zu. Remedy: "
+                     "shorten TVMFLOW_OPENCL_OPTIONS if it is set, or compile the network again.",
+                     i, length, sizeof(b->options));
     uint32_t features[6] = {0};
     if (tf_is_cpu(&m->device)) HostFeatures(features);
     Sha256State hash;

@@ -137,6 +137,9 @@ def test_other_build_options_have_entries_of_their_own(fake, script):
     script("cached.py", env=fake)
     result = script("cached.py", json.dumps({"build_options": "-DX=1"}), env=fake)
     assert counts(result) == FRESH
+    # From the environment too, where they are the same.
+    assert counts(script("cached.py", env={**fake, "TVMFLOW_OPENCL_OPTIONS": "-DX=1"})) == HIT
+    assert counts(script("cached.py", env={**fake, "TVMFLOW_OPENCL_OPTIONS": "-DX=2"})) == FRESH
 
 
 def test_the_cache_can_be_switched_off(fake, script):

@@ -148,6 +148,21 @@ def test_arguments_of_each_size_and_several_programs(link, driver):
     np.testing.assert_array_equal(found, [-5, -300, 1 << 30, 1 << 40, 0.25, 42])
 
 
+def test_the_environment_has_more_options_for_the_compiler(link, driver, monkeypatch):
+    plan = Plan("__kernel void fill(__global int* y) { y[get_global_id(0)] = NUMBER; }")
+    y = plan.buffer(8)
+    plan.launch("fill", [y], (2,))
+    plan.output("y", (2,), y, dtype="int32")
+    library = link(plan)
+    for number in (3, 4):
+        monkeypatch.setenv("TVMFLOW_OPENCL_OPTIONS", f"-cl-opt-disable -DNUMBER={number}")
+        with api.Model(library, **driver) as model:
+            np.testing.assert_array_equal(model()[0], [number] * 2)
+    monkeypatch.setenv("TVMFLOW_OPENCL_OPTIONS", "-D" + "N" * 2000)
+    with pytest.raises(api.CallError, match="shorten TVMFLOW_OPENCL_OPTIONS"):
+        api.Model(library, **driver)
+
+
 def test_the_result_of_what_was_started_is_waited_for(link):
     plan, w = add_plan()
     x = values(64)
