@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 from contextlib import closing
-from ctypes.util import find_library
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from drivers import DRIVERS
+from drivers import DRIVERS, system_loader
 from farms import Farm
 from tiny_model import tiny_model
 
@@ -130,13 +129,13 @@ def test_two_opencl_devices_of_a_driver(run_python):
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.skipif(
-    not (_SYSTEM_POCL.path and _INTEL_RUNTIME.path and find_library("OpenCL")),
+    not (_SYSTEM_POCL.path and _INTEL_RUNTIME.path and system_loader()),
     reason="the loader of drivers, PoCL and Intel's runtime are not all installed",
 )
 def test_two_opencl_devices_of_two_drivers(run_python, tmp_path):
     for driver in (_SYSTEM_POCL, _INTEL_RUNTIME):
         (tmp_path / f"{driver.name}.icd").write_text(f"{driver.path}\n")
-    env = {"TVMFLOW_OPENCL_LIBRARY": find_library("OpenCL"), "OCL_ICD_VENDORS": f"{tmp_path}/"}
+    env = {"TVMFLOW_OPENCL_LIBRARY": system_loader(), "OCL_ICD_VENDORS": f"{tmp_path}/"}
     assert two_opencl_devices(run_python, **env) == [_INTEL, _POCL]
 
 

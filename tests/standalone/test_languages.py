@@ -12,6 +12,7 @@ from shutil import which
 import numpy as np
 import onnx
 import pytest
+from drivers import for_programs
 from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, java_classes
 from onnx import helper, numpy_helper
 
@@ -72,7 +73,7 @@ def scores(library, image):
 def run(*command, **env):
     process = subprocess.run(
         list(map(str, command)),
-        env={**os.environ, **env},
+        env={**os.environ, **for_programs(), **env},
         capture_output=True,
         text=True,
         check=False,

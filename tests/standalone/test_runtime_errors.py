@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import runtime_build
 import standalone_api as api
+from drivers import for_programs
 from small_plans import Plan, add_plan
 
 from tvmflow.standalone.format import Section
@@ -71,7 +72,7 @@ def test_arguments(model, name, arguments, texts):
     model(X)
 
 
-def test_options(library):
+def test_options(library, monkeypatch):
     def create(**options):
         return lambda: api.Model(library, **options)
 
@@ -82,7 +83,9 @@ def test_options(library):
         api.ARGUMENT, "device_index is 77, expected less than", call=create(device_index=77)
     )
     assert "is usable" in message
-    # Those of an older and a newer header.
+    # Those of an older header, which has no library, and of a newer one.
+    for name, value in for_programs().items():
+        monkeypatch.setenv(name, value)
     with api.Model(library, struct_size=16, opencl_library="/none") as model:
         assert model(X)
     with api.Model(library, struct_size=4096) as model:
@@ -150,7 +153,8 @@ def test_environment_variables_choose_where_no_option_does(library):
     support = Path(api.__file__).parent
 
     def chosen(**variables):
-        environment = {"PATH": "", "PYTHONPATH": str(support.parents[1]), **variables}
+        environment = {"PATH": "", "PYTHONPATH": str(support.parents[1])}
+        environment |= {**for_programs(), **variables}
         command = [sys.executable, "-c", code, library, support]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True

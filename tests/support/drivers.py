@@ -13,11 +13,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
 import numpy as np
+
+#: Whether what `make test` did not install counts as missing: what a newcomer's machine has.
+ONLY_PIP = os.environ.get("TVMFLOW_TEST_ONLY_PIP", "0") not in ("", "0")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Driver:
     @property
     def path(self) -> str | None:
         """The library, ``None`` when it is not installed."""
+        if ONLY_PIP and not self.library.startswith((_SITE, sys.prefix)):
+            return None
         if "/" in self.library:
             return next(iter(sorted(glob(self.library))), None)
         try:
@@ -73,6 +79,24 @@ def processor_drivers(*, quick: bool) -> list[Driver]:
     pocl = [d for d in (DRIVERS[1], DRIVERS[0]) if d.path][:1]
     intel = INTEL_QUICK if quick else _INTEL
     return [*pocl, *([intel] if intel.path else [])]
+
+
+def system_loader() -> str | None:
+    """Return the system's OpenCL library, which opens drivers, if there is one."""
+    return None if ONLY_PIP else find_library("OpenCL")
+
+
+def for_programs() -> dict[str, str]:
+    """Return variables with which a program that is not Python's finds an OpenCL driver.
+
+    Intel's runtime from pip where it is installed, with the folder of the libraries that it
+    opens by bare name; otherwise what the system has.
+    """
+    path = _INTEL.path
+    if os.environ.get("TVMFLOW_OPENCL_LIBRARY") or path is None:
+        return {}
+    folders = [str(Path(path).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {"TVMFLOW_OPENCL_LIBRARY": path, "LD_LIBRARY_PATH": ":".join(folders)}
 
 
 class Runner:

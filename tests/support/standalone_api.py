@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from tvmflow.standalone import binding
 from tvmflow.standalone.binding import Kernel, Options, Test
+from tvmflow.standalone.drivers import opencl_libraries
 from tvmflow.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
@@ -41,6 +43,13 @@ class CallError(Exception):
         self.status, self.message = status, message
 
 
+def _libraries(options: dict[str, Any]) -> Iterable[str | None]:
+    """OpenCL libraries to try: as `tvmflow.load` does, unless the options or the user choose."""
+    if "opencl_library" in options or os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
+        return [options.get("opencl_library")]
+    return opencl_libraries()
+
+
 class Model:
     """An instance; calls that fail raise `CallError`."""
 
@@ -48,13 +57,29 @@ class Model:
         self.library = ctypes.CDLL(str(path))
         for name in ("message", "describe"):
             getattr(self.library, f"tvmflow_{name}").restype = ctypes.c_char_p
-        for key, value in options.items():
-            if isinstance(value, str | Path):
-                options[key] = str(value).encode()
-        given = Options(**{"struct_size": ctypes.sizeof(Options), **options})
+        refused = None
+        for library in _libraries(options):
+            try:
+                self._create({**options, "opencl_library": library})
+            except CallError as error:
+                refused = refused or error
+                if error.status == NO_OPENCL:
+                    continue
+                raise
+            return
+        assert refused
+        raise refused
+
+    def _create(self, options: dict[str, Any]) -> None:
+        given = {
+            key: str(value).encode() if isinstance(value, str | Path) else value
+            for key, value in options.items()
+        }
         self.handle = ctypes.c_void_p()
+        create = self.library.tvmflow_create
+        settings = Options(**{"struct_size": ctypes.sizeof(Options), **given})
         try:
-            self.check(self.library.tvmflow_create(ctypes.byref(given), ctypes.byref(self.handle)))
+            self.check(create(ctypes.byref(settings), ctypes.byref(self.handle)))
         except CallError:
             self.close()
             raise
