@@ -10,7 +10,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 # Which Python makes VENV; empty: the first on the path that is supported.
 PYTHON ?=
-# More arguments for pytest: make test ARGS="-k pooling --slow".
+# More arguments for pytest: make test ARGS="-k pooling".
 ARGS ?=
 # Test processes, and C++ files checked at a time.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
@@ -42,15 +42,21 @@ wheel: $(STAMPS)/python ## Build a wheel into dist/
 ## ---- Tests and checks -----------------------------------------------------------------------
 
 # Tests run as many processes as there are cores: more threads in each do not help.
-test coverage: export OMP_NUM_THREADS ?= 1
+test test-all coverage: export OMP_NUM_THREADS ?= 1
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: test
-test: $(STAMPS)/test ## Run the tests (ARGS for pytest)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+test: $(STAMPS)/test ## Run the quick tests, five minutes on two cores (ARGS for pytest)
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-all
+test-all: $(STAMPS)/test ## Run all tests: optimising compilers, Oclgrind, long matrices
+	$(PYTEST) --optimised $(ARGS)
+	$(PYTEST) --slow $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(STAMPS)/test ## Build a wheel and use it in an empty environment
-	$(BIN)/python -m pytest --slow tests/packaging/test_wheel.py $(ARGS)
+	$(BIN)/python -m pytest -m wheel --wheel $(ARGS)
 
 .PHONY: coverage
 coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from browser import no_browser
 from cuda_host import missing as no_cuda_host
+from drivers import ONLY_PIP
 from oclgrind import Oclgrind
 
 if TYPE_CHECKING:
@@ -28,18 +29,35 @@ if TYPE_CHECKING:
 Reason = Callable[[], "str | None"]
 
 
+#: Compilers' optimisers take most of the time of tests of numbers: kernels are small, and run once.
+UNOPTIMISED = {"TVMFLOW_OPENCL_OPTIONS": "-cl-opt-disable", "TVMFLOW_LLVM_OPT_LEVEL": "0"}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that includes slow tests."""
+    """Add the options for what `make test` leaves out."""
     parser.addoption("--slow", action="store_true", help="run slow tests, too")
+    parser.addoption("--wheel", action="store_true", help="run the tests that build a wheel, too")
+    parser.addoption(
+        "--optimised",
+        action="store_true",
+        help="run the tests that are marked so, and let drivers and LLVM optimise as for users",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all test processes, and those that they start, share compiled programs.
+    """Choose how compilers optimise, and let all test processes share compiled programs.
 
     The folders lie in pytest's cache, so that the next run finds what this one compiled
     and `--cache-clear` forgets it; without that cache, in a folder for this run alone.
+    Processes that tests start get the same from the environment.
     """
+    if not config.getoption("--optimised"):
+        for variable, value in UNOPTIMISED.items():
+            os.environ.setdefault(variable, value)
     variables = {"TVMFLOW_CACHE_DIR": "programs", "POCL_CACHE_DIR": "pocl"}
+    if ONLY_PIP:
+        # An empty folder: the system's loader has no driver.
+        variables["OCL_ICD_VENDORS"] = "no-drivers"
     missing = {variable: name for variable, name in variables.items() if variable not in os.environ}
     if not missing:
         # A test process has those of the one that started it.
@@ -54,14 +72,28 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[variable] = str(folder)
 
 
+def is_long(config: pytest.Config) -> bool:
+    """Whether the long tier was asked for."""
+    return config.getoption("--slow") or os.environ.get("RUN_SLOW", "0") not in ("", "0")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out unless they are asked for."""
-    if config.getoption("--slow") or os.environ.get("RUN_SLOW", "0") not in ("", "0"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    """Leave out what is not asked for, and the other tests where optimisers are."""
+    slow = is_long(config)
+    optimised, wheel = config.getoption("--optimised"), config.getoption("--wheel")
+
+    def chosen(item: pytest.Item) -> bool:
+        marked = {mark.name for mark in item.iter_markers()}
+        if optimised and "optimised" not in marked:
+            return False
+        return (slow or not marked & {"slow", "oclgrind"}) and (wheel or "wheel" not in marked)
+
+    parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        parts[chosen(item)].append(item)
+    if parts[False]:
+        config.hook.pytest_deselected(items=parts[False])
+        items[:] = parts[True]
 
 
 @cache
@@ -111,6 +143,7 @@ NEEDS: dict[str, Reason] = {
     "java": _no_command("javac"),
     "kotlin": _no_command("kotlinc"),
     "browser": no_browser,
+    "arm64": _no_arm64,
 }
 
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.
@@ -123,7 +156,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name, missing in NEEDS.items():
         if item.get_closest_marker(name) is None:
             continue
-        reason = missing()
+        hidden = ONLY_PIP and name not in INSTALLED
+        reason = f"what {name} needs counts as missing" if hidden else missing()
         if reason is None:
             continue
         if name in INSTALLED and os.environ.get("CI"):
@@ -135,6 +169,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that are the same in every run, and others in every test."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def optimising(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM, and drivers in processes that the test starts, optimise as they do for users."""
+    for variable in UNOPTIMISED:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(scope="session")
+def long_tier(request: pytest.FixtureRequest) -> bool:
+    """Whether the long tier was asked for."""
+    return is_long(request.config)
+
+
+@pytest.fixture
+def every_driver(request: pytest.FixtureRequest, long_tier: bool) -> bool:
+    """Whether a module runs on each driver, and under Oclgrind: otherwise drivers take turns.
+
+    In the long tier quick tests do; the slow ones, of which there are many, take turns.
+    """
+    return long_tier and request.node.get_closest_marker("slow") is None
 
 
 @pytest.fixture(scope="session")

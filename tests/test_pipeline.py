@@ -52,6 +52,7 @@ def test_names_of_tensors_that_are_numbers():
     assert "conv2d" in check(model, "opencl", "adreno")
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name, tmp_path):
     path = tmp_path / f"{name}.onnx"
@@ -59,6 +60,7 @@ def test_network(name, tmp_path):
     check_network(path, "llvm")
 
 
+@pytest.mark.optimised
 @pytest.mark.opencl
 @pytest.mark.parametrize(
     ("name", "device"),

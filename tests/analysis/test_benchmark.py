@@ -21,7 +21,12 @@ def costs_of(target, name):
 
 @pytest.mark.parametrize(
     ("kind", "device"),
-    [("opencl", "adreno"), ("opencl", "mali"), ("opencl", "nvidia"), ("cuda", "nvidia")],
+    [
+        ("opencl", "adreno"),
+        pytest.param("opencl", "mali", marks=pytest.mark.slow),
+        pytest.param("opencl", "nvidia", marks=pytest.mark.slow),
+        ("cuda", "nvidia"),
+    ],
 )
 def test_kernels_are_built_from_good_to_bad(kind, device):
     target = resolve(kind, device)
@@ -74,6 +79,7 @@ def test_order_is_judged_round_by_round():
     assert benchmark.Result("p", "lines", {}, pairs=(faster,)).verdict.endswith("faster than rows")
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_results_of_a_device(tmp_path, monkeypatch, capsys):
     """Every part of the JSON; times and orders are the device's own matter."""

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import onnx
+import pytest
 from farms import PATIENCE_S, Farm
 from forks import run_command
 from networks import Graph
@@ -22,6 +23,7 @@ def tune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return run_command(command, os.environ, PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_a_network_is_tuned_on_the_devices_of_a_key(farm: Farm, pair, tmp_path: Path):
     done = tune(
         *("--tracker", str(farm.address), "--key", "pair", "--trials", "3", "--workers", "1"),

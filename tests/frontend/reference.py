@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,9 @@ ACCIDENT = "TVM does not take it"
 
 def run(imported: ImportedModel, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Build an imported model for the CPU with TVM's own pipeline, and run it."""
-    executable = relax.build(imported.mod, tvm.target.Target({"kind": "llvm"}))
+    level = int(os.environ.get("TVMFLOW_LLVM_OPT_LEVEL") or 3)
+    target = tvm.target.Target({"kind": "llvm", "opt-level": level})
+    executable = relax.build(imported.mod, target)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     arrays = [np.array(feeds[info.name], order="C") for info in imported.inputs]
     arrays += [np.array(weight) for weight in imported.weights.values()]

@@ -170,6 +170,7 @@ def check(seed: int) -> None:
     assert_right(load_and_run(model, feeds), expected)
 
 
+@pytest.mark.optimised
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("seed", range(2))
 def test_some(seed):

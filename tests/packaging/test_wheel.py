@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.wheel
+
 #: Runs in the empty environment: the command line's own modules do not matter here.
 USE = """
 import json, sys
@@ -76,7 +78,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     names = ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
@@ -94,7 +95,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert not any(name.endswith((".cc", ".o")) or "tests/" in name for name in names)
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
     packed = {name for name in ZipFile(wheel).namelist() if name.endswith((".c", ".h", ".hpp"))}
     native = ROOT / "native"
@@ -112,12 +112,10 @@ def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
     assert packed == {f"tvmflow/native_sources/{path.relative_to(native)}" for path in there}
 
 
-@pytest.mark.slow
 def test_the_wheel_fits_any_python_3_of_this_platform(wheel: Path):
     assert "-py3-none-linux_" in wheel.name
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_an_empty_environment_compiles_and_runs_mobilenet_v2(wheel: Path, tmp_path: Path):
     run([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path, 900)

@@ -110,6 +110,7 @@ def test_each_step_on_a_cpu_adds_what_it_says():
     assert "(6, 384, 64)" not in parallel
 
 
+@pytest.mark.usefixtures("optimising")
 def test_products_stay_in_registers():
     """In the loop over the depth, nothing but what is multiplied is read."""
     target = resolve("llvm")
@@ -325,6 +326,7 @@ def test_source_code_has_the_reference_s_scales(name, kind, device):
     assert np.float32(scale) in written
 
 
+@pytest.mark.usefixtures("optimising")
 def test_products_of_8_bits_are_one_instruction():
     target = resolve("llvm")
     packed = LABS["matmul_int8"].steps(target.device)[-1]

@@ -8,8 +8,10 @@ from onnx import TensorProto, helper
 from operators import build, check, conv, random, single
 from turns import in_turn
 
+pytestmark = pytest.mark.optimised
+
 #: Each preset makes other schedules; all of them must be right wherever they run.  Those of
-#: GPUs, which differ in tiles and work-groups, take turns.
+#: GPUs, which differ in tiles and work-groups, take turns, and so do the two for CPUs.
 TARGETS = [
     pytest.param("llvm", "cpu", id="llvm"),
     *(
@@ -17,6 +19,7 @@ TARGETS = [
         for device in ("cpu", "adreno", "mali", "nvidia")
     ),
 ]
+CPUS = ("llvm", "opencl-cpu")
 GPUS = ("opencl-adreno", "opencl-mali", "opencl-nvidia")
 
 CONVOLUTIONS = {
@@ -40,7 +43,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(CONVOLUTIONS, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(CONVOLUTIONS, TARGETS, CPUS, GPUS))
 def test_convolution(case, target, device):
     families = {"conv2d", "conv2d_1x1", "winograd_product"}
     assert families.intersection(check(CONVOLUTIONS[case](), target, device))
@@ -54,7 +57,7 @@ DEPTHWISE = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(DEPTHWISE, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(DEPTHWISE, TARGETS, CPUS, GPUS))
 def test_depthwise(case, target, device):
     assert "depthwise" in check(DEPTHWISE[case](), target, device)
 
@@ -107,7 +110,7 @@ POOLING = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(POOLING, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(POOLING, TARGETS, CPUS, GPUS))
 def test_pooling(case, target, device):
     assert "pooling" in check(POOLING[case](), target, device)
 
@@ -123,7 +126,7 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(DENSE, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(DENSE, TARGETS, CPUS, GPUS))
 def test_dense(case, target, device):
     computed = case == "product_of_two_inputs" and device != "cpu"
     assert ("matmul" if computed else "dense") in check(DENSE[case](), target, device)
@@ -138,7 +141,7 @@ SOFTMAX = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(SOFTMAX, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(SOFTMAX, TARGETS, CPUS, GPUS))
 def test_softmax(case, target, device):
     assert "softmax" in check(SOFTMAX[case](), target, device)
 
@@ -168,7 +171,7 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(REDUCTIONS, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(REDUCTIONS, TARGETS, CPUS, GPUS))
 def test_reduction(case, target, device):
     assert "reduction" in check(REDUCTIONS[case](), target, device)
 
@@ -183,7 +186,7 @@ BESIDE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(BESIDE, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(BESIDE, TARGETS, CPUS, GPUS))
 def test_elementwise_blocks_before_the_anchor(case, target, device):
     """What is added to the anchor's result is computed in the same function, before the anchor."""
     operator, shape, result, constants, attributes = BESIDE[case]
@@ -250,6 +253,6 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("case", "target", "device"), in_turn(OTHERS, TARGETS, GPUS))
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(OTHERS, TARGETS, CPUS, GPUS))
 def test_operators_of_the_fallback(case, target, device):
     check(OTHERS[case](), target, device)

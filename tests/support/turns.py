@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 
-def in_turn(cases: Iterable[Any], ways: Sequence[Any], turns: Sequence[str]) -> list[Any]:
-    """Every case in every way; of the ways that ``turns`` names one, and the others are slow.
+def in_turn(cases: Iterable[Any], ways: Sequence[Any], *turns: Sequence[str]) -> list[Any]:
+    """Every case in every way; of the ways that are alike one, and the others are slow.
 
     Parameters
     ----------
@@ -18,13 +18,13 @@ def in_turn(cases: Iterable[Any], ways: Sequence[Any], turns: Sequence[str]) -> 
     ways
         What ``pytest.param`` makes, with names.
     turns
-        Names of the ways that take turns from case to case.
+        Names of ways that take turns from case to case: one list for each kind.
     """
     listed = []
     for index, case in enumerate(cases):
         values = case if isinstance(case, tuple) else (case,)
         for way in ways:
-            spared = way.id in turns and way.id != turns[index % len(turns)]
+            spared = any(way.id in alike and way.id != alike[index % len(alike)] for alike in turns)
             marks = [*way.marks, *([pytest.mark.slow] if spared else [])]
             name = "-".join(map(str, (*values, way.id)))
             listed.append(pytest.param(*values, *way.values, marks=marks, id=name))

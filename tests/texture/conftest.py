@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -30,17 +31,21 @@ def runners() -> Iterator[Callable[[Driver], Runner]]:
 
 @pytest.fixture
 def compare(
-    request: pytest.FixtureRequest, runners: Callable[[Driver], Runner]
+    request: pytest.FixtureRequest, runners: Callable[[Driver], Runner], every_driver: bool
 ) -> Callable[..., None]:
-    """Return a function that runs a module on every driver, and names those where it is wrong.
+    """Return a function that runs a module on drivers, and names those where it is wrong.
 
-    Its arguments are the module, the inputs, the outputs expected and the table of tolerances.
+    These are all or, where not every driver is wanted, one for each test in turn.  Its arguments
+    are the module, the inputs, the outputs expected and the table of tolerances.
     Slow tests use Intel's runtime as it is, others without its vectoriser.
     """
     slow = request.node.get_closest_marker("slow") is not None
     drivers = processor_drivers(quick=not slow)
     if not drivers:
         pytest.skip("neither PoCL nor Intel's OpenCL runtime is installed")
+    if not every_driver:
+        turn = zlib.crc32(request.node.nodeid.encode()) % len(drivers)
+        drivers = drivers[turn : turn + 1]
 
     def compare(
         module: tvmflow.Module,

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from first_stages import compiled_until
 from networks import NETWORKS, fire
 
 import tvmflow
@@ -35,31 +36,29 @@ KINDS = (
     "channels_Flatten",
 )
 
+#: What differs in kind, shared among the networks: two ways for each, four for one of each kind.
 TURNS = (
-    (("adreno", "buffer", "fp32"), ("adreno", "texture", "fp16")),
-    (("adreno", "auto", "fp32"), ("adreno", "buffer", "fp16")),
+    (("adreno", "texture", "fp32"), ("cpu", "auto", "fp32")),
+    (("adreno", "texture", "fp16"), ("adreno", "buffer", "fp32")),
+    (("adreno", "auto", "fp32"), ("cpu", "texture", "fp16")),
+    (("mali", "texture", "fp32"), ("adreno", "buffer", "fp16")),
 )
+#: Networks of the package take longer.
+OF_MODELS = {
+    "mobilenet_v1": (("adreno", "buffer", "fp32"), ("cpu", "auto", "fp32")),
+    "mobilenet_v2_0.35": (("adreno", "texture", "fp32"), ("adreno", "auto", "fp16")),
+    "mobilenet_v2_1.4": (("adreno", "texture", "fp32"),),
+    "facebox_net": (("cpu", "auto", "fp32"),),
+}
 
 
 def is_usual(name: str, device: str, storage: str, dtype: str) -> bool:
-    """Whether a case runs without being asked for: their kernels take drivers half an hour."""
+    """Whether a case runs without being asked for: all of them take half an hour."""
     if name in MODELS:
-        if device == "adreno":
-            # Others of MobileNetV2 are in test_oclgrind.py.
-            few = (("texture", "fp32"), ("buffer", "fp32"), ("auto", "fp16"))
-            return (storage, dtype) in few[: 1 if "1.4" in name else 3]
-        return (device, storage, dtype) == ("cpu", "auto", "fp32")
-    if name not in KINDS:
-        # Beside textures and what is usual on a CPU, two others of a GPU in turn.
-        turns = TURNS[list(NETWORKS).index(name) % 2]
-        usual = [("adreno", "texture", "fp32"), ("cpu", "auto", "fp32"), *turns]
-        return (device, storage, dtype) in usual
-    if device == "adreno":
-        return True
-    if device == "cpu":
-        return storage != "buffer" if dtype == "fp32" else storage != "auto"
-    # The presets of GPUs differ in tiles and work-groups.
-    return (device, storage, dtype) == ("mali", "texture", "fp32")
+        return (device, storage, dtype) in OF_MODELS[name]
+    turn = list(NETWORKS).index(name)
+    turns = range(turn, turn + (2 if name in KINDS else 1))
+    return any((device, storage, dtype) in TURNS[t % len(TURNS)] for t in turns)
 
 
 def cases():
@@ -70,6 +69,8 @@ def cases():
                 for dtype in PRECISIONS:
                     usual = is_usual(name, device, storage, dtype)
                     marks = [] if usual else [pytest.mark.slow]
+                    if name in KINDS:
+                        marks.append(pytest.mark.optimised)
                     case = (name, device, storage, dtype)
                     listed.append(pytest.param(*case, marks=marks, id="-".join(case)))
     return listed
@@ -85,8 +86,8 @@ def model_of(name: str, folder: Path) -> onnx.ModelProto:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize(("name", "device", "storage", "dtype"), cases())
-def test_network(name, device, storage, dtype, tmp_path, compare, under_oclgrind):
-    """Right on every driver; traps are small enough for Oclgrind to check their kernels, too."""
+def test_network(name, device, storage, dtype, tmp_path, compare, every_driver, under_oclgrind):
+    """Right on drivers; traps are small enough for Oclgrind to check their kernels, too."""
     model = model_of(name, tmp_path)
     rng = np.random.default_rng(1)
     with tvmflow.compile(
@@ -95,7 +96,7 @@ def test_network(name, device, storage, dtype, tmp_path, compare, under_oclgrind
         feeds = {i.name: rng.standard_normal(i.shape).astype(i.dtype) for i in module.inputs}
         references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
         compare(module, feeds, references, STORED_AS_HALF if dtype == "fp16" else NETWORK)
-        if name in NETWORKS and which("oclgrind"):
+        if name in NETWORKS and every_driver and which("oclgrind"):
             under_oclgrind()(module, feeds)
         tensors = module.metadata["memory"]["tensors"]
     # What was asked for is what was tested.
@@ -113,10 +114,10 @@ def test_no_conversion_between_the_first_and_the_last_convolution(name, storage,
     else:
         source = tmp_path / "model.onnx"
         build(name, source, size=32, width=0.5)
-    with tvmflow.compile(source, target="opencl", device="adreno", storage=storage) as module:
-        tensors = module.metadata["memory"]["tensors"]
-        # Tensors between functions, in the order in which they are written.
-        called = [tensor["producer"] for tensor in tensors]
+    job = compiled_until("lower", source, target="opencl", device="adreno", storage=storage)
+    tensors = job.memory.report()["tensors"]
+    # Tensors between functions, in the order in which they are written.
+    called = [tensor["producer"] for tensor in tensors]
     convolutions = [i for i, f in enumerate(called) if "conv2d" in f or "depthwise" in f]
     assert len(convolutions) >= 8
     between = called[convolutions[0] : convolutions[-1] + 1]
