@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from onnx_cases import node_cases
 from reference import judge, load_or_refusal
 
 from tvmflow.frontend.ops import CONVERTERS
@@ -41,13 +40,8 @@ SEVERAL = "several operators"
 @pytest.fixture(scope="session")
 def cases():
     """All cases by operator."""
-    from onnx.backend.test import loader
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loaded = loader.load_model_tests(kind="node")
     table: dict[str, list] = {}
-    for case in loaded:
+    for case in node_cases():
         op_types = {node.op_type for node in case.model.graph.node}
         table.setdefault(op_types.pop() if len(op_types) == 1 else SEVERAL, []).append(case)
     return table

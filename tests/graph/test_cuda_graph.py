@@ -103,7 +103,10 @@ def test_kernels_are_given_what_they_would_allocate():
 
 @pytest.mark.cuda_host
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in ("gate", "branches") else ()) for n in MODELS],
+)
 def test_a_replayed_graph_computes_what_it_is_given(name):
     model = MODELS[name]()
     feeds = feeds_for(model)

@@ -41,9 +41,9 @@ def reference(model, feeds):
     ("target", "device", "storage"),
     [
         ("llvm", "auto", "auto"),
-        pytest.param("opencl", "cpu", "buffer", marks=pytest.mark.opencl),
+        pytest.param("opencl", "cpu", "buffer", marks=[pytest.mark.opencl, pytest.mark.slow]),
         pytest.param("opencl", "adreno", "texture", marks=pytest.mark.opencl),
-        pytest.param("opencl", "mali", "buffer", marks=pytest.mark.opencl),
+        pytest.param("opencl", "mali", "buffer", marks=[pytest.mark.opencl, pytest.mark.slow]),
     ],
 )
 def test_network_loss_and_gradient(model, feeds, reference, target, device, storage):

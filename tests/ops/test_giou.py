@@ -9,6 +9,7 @@ from functools import cache
 import boxes
 import numpy as np
 import pytest
+from turns import in_turn
 
 from tvmflow.errors import InputError, OperatorError, ShapeError
 from tvmflow.ops import OPERATORS
@@ -28,6 +29,7 @@ TARGETS = [
         for device in ("cpu", "nvidia")
     ),
 ]
+CPUS = ("llvm", "opencl-cpu")
 DTYPES = ("float32", "float16", "bfloat16")
 #: Samples and boxes: fewer than a vector has lanes, multiples of 16 and others; none.
 SHAPES = [(1, 1), (3, 5), (2, 16), (7, 33), (4, 257), (65, 8), (2, 0), (1, 2100)]
@@ -110,16 +112,14 @@ def test_large_and_small_boxes(target, device, rng):
 # -- the loss -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("target", "device"), TARGETS)
-@pytest.mark.parametrize("form", boxes.FORMS)
+@pytest.mark.parametrize(("form", "target", "device"), in_turn(boxes.FORMS, TARGETS, CPUS))
 def test_loss(target, device, form, rng):
     for number, shape in enumerate(SHAPES):
         given = boxes.batch(rng, shape, form, "float32", ("int32", "int64")[number % 2])
         check("GIoULoss", target, device, given.arrays())
 
 
-@pytest.mark.parametrize(("target", "device"), TARGETS)
-@pytest.mark.parametrize("form", boxes.FORMS)
+@pytest.mark.parametrize(("form", "target", "device"), in_turn(boxes.FORMS, TARGETS, CPUS))
 def test_gradients_of_the_loss(target, device, form, rng):
     """Of what does not count they are 0, whatever it holds."""
     for number, shape in enumerate(SHAPES):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
+from first_stages import chosen_schedules
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
@@ -44,8 +45,7 @@ def run(name, storage, change, folder, run_module=None):
     """Compile a layer with changed knobs, compare it, and return the source of its kernels."""
     model = layer(*LAYERS[name])
     options = {"target": "opencl", "device": "adreno", "storage": storage}
-    with tvmflow.compile(model, **options) as module:
-        chosen = module.metadata["schedules"]
+    chosen = chosen_schedules(model, **options)
     function = next(n for n, c in chosen.items() if c["family"].startswith("conv2d"))
     knobs = chosen[function]["knobs"]
     if "split_i" in knobs:

@@ -176,13 +176,10 @@ def mobilenet(folder, builder="mobilenet_v2", **parameters):
         pytest.param("mobilenet_v2", marks=pytest.mark.slow),
         "bottlenecks",
         "channel_shuffle",
-        "inception",
-        "squeeze_and_excite",
-        "u_net",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in NETWORKS
-            if name.startswith("channels_")
+            if name.startswith(("inception", "squeeze_and_excite", "u_net", "channels_"))
         ),
     ],
 )

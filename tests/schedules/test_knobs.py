@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from family_shapes import SHAPES
+from first_stages import chosen_schedules
 from onnx import TensorProto, helper, numpy_helper
 from quick_knobs import is_quick
 from turns import in_turn
@@ -116,8 +117,7 @@ ALGORITHMS = {"z": "winograd4", "b": "direct"}
 def schedules(device):
     """The network compiled with the heuristics' knobs: what each function was given."""
     options = {"target": "opencl", "device": device, "algorithms": ALGORITHMS}
-    with tvmflow.compile(network(), **options) as module:
-        return module.metadata["schedules"]
+    return chosen_schedules(network(), **options)
 
 
 @pytest.fixture

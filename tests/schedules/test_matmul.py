@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 from operators import build
 from operators import random as normal
+from turns import in_turn
 
 import tvmflow
 from tvmflow.schedules import gemv, matmul
@@ -31,6 +32,12 @@ TARGETS = [
         )
     ),
 ]
+
+#: In 32 bits on a CPU, and the others.
+TURNS = (
+    ("llvm", "cpu-buffer-fp32"),
+    ("cpu-texture-fp16", "adreno-texture-fp32", "mali-buffer-fp16"),
+)
 
 #: Shapes of both operands; their products have no extents in common with tiles.
 COMPUTED = {
@@ -72,8 +79,9 @@ def check(model, feeds, reference, target, device, storage, dtype):
         return [kernel["family"] for kernel in m.metadata["kernels"]]
 
 
-@pytest.mark.parametrize(("target", "device", "storage", "dtype"), TARGETS)
-@pytest.mark.parametrize("case", COMPUTED)
+@pytest.mark.parametrize(
+    ("case", "target", "device", "storage", "dtype"), in_turn(COMPUTED, TARGETS, *TURNS)
+)
 def test_product_of_computed_matrices(case, target, device, storage, dtype):
     shapes = COMPUTED[case]
     feeds = {"a": normal(shapes[0], seed=1), "w": normal(shapes[1], seed=2)}
@@ -84,8 +92,9 @@ def test_product_of_computed_matrices(case, target, device, storage, dtype):
     assert ("dense" if device == "cpu" else "matmul") in families
 
 
-@pytest.mark.parametrize(("target", "device", "storage", "dtype"), TARGETS)
-@pytest.mark.parametrize("case", CONSTANT)
+@pytest.mark.parametrize(
+    ("case", "target", "device", "storage", "dtype"), in_turn(CONSTANT, TARGETS, *TURNS)
+)
 def test_product_with_weights(case, target, device, storage, dtype):
     shapes = CONSTANT[case]
     weights = normal(shapes[1], shapes[1][0] ** -0.5, seed=2)

@@ -12,6 +12,7 @@ import pytest
 import tvm
 from moves import blocked, ints, plain
 from rows import schedules
+from turns import in_turn
 from tvm import te, tirx
 
 import tvmflow
@@ -36,13 +37,9 @@ VARIANTS = {
 }  # fmt: skip
 
 
-#: The rest of them takes minutes.
-QUICK = ("llvm", "cpu", "adreno_texture_half")
-
-
-def marks_of(variant):
-    marks = [] if variant == "llvm" else [pytest.mark.opencl]
-    return marks if variant in QUICK else [*marks, pytest.mark.slow]
+WAYS = [pytest.param(v, id=v, marks=[] if v == "llvm" else [pytest.mark.opencl]) for v in VARIANTS]
+#: The first of them for the first case, and so on: the rest takes minutes.
+TURNS = ("llvm", "cpu", "adreno_texture_half", *VARIANTS)
 
 
 @cache
@@ -58,8 +55,7 @@ def expected(case):
     return feeds, session.run(None, feeds)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("variant", [pytest.param(v, marks=marks_of(v)) for v in VARIANTS])
+@pytest.mark.parametrize(("case", "variant"), in_turn(CASES, WAYS, TURNS))
 def test_every_move_is_right(variant, case):
     feeds, references = expected(case)
     half = VARIANTS[variant].get("dtype") == "fp16"

@@ -88,7 +88,7 @@ MEANS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "axes", "mode"), in_turn(MEANS, MODES, TURNS))
+@pytest.mark.parametrize(("shape", "axes", "mode"), in_turn(MEANS, MODES, *TURNS))
 def test_mean(shape, axes, mode):
     target, device, storage, dtype = mode
     model, x = reduce("ReduceMean", shape, axes), random(shape) + 3
@@ -230,7 +230,7 @@ OVER_CHANNELS = {
 }
 
 
-@pytest.mark.parametrize(("case", "mode"), in_turn(OVER_CHANNELS, MODES[1:], TURNS))
+@pytest.mark.parametrize(("case", "mode"), in_turn(OVER_CHANNELS, MODES[1:], *TURNS))
 def test_channels_are_read_from_their_lanes(case, mode):
     """Behind a convolution, without a copy in the plain layout; 22 channels are no whole blocks."""
     operator, attributes, reference = OVER_CHANNELS[case]

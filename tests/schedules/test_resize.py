@@ -7,6 +7,7 @@ import re
 import numpy as np
 import onnxruntime
 import pytest
+from first_stages import chosen_schedules
 from onnx import helper
 from operators import build, feeds_for, random
 from rows import MODES, TURNS
@@ -57,10 +58,9 @@ def network(case, channels=10):
     return build(nodes, inputs, ["y", "z"], constants, opset=18)
 
 
-def resizes(module):
+def resizes(schedules):
     """What the family was given, function by function."""
-    found = module.metadata["schedules"].items()
-    return {name: choice for name, choice in found if choice["family"] == "resize"}
+    return {name: choice for name, choice in schedules.items() if choice["family"] == "resize"}
 
 
 def check(model, module, dtype="fp32"):
@@ -72,14 +72,14 @@ def check(model, module, dtype="fp32"):
         assert_close(outputs[info.name], reference, table, info.name)
 
 
-@pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES, TURNS))
+@pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES, *TURNS))
 def test_resizes_are_right(case, mode):
     target, device, storage, dtype = mode
     model = network(case)
     options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
     with tvmflow.compile(model, **options) as module:
         check(model, module, dtype)
-        found = resizes(module)
+        found = resizes(module.metadata["schedules"])
     # Cubic modes have a function for each axis.
     assert len(found) == {"cubic": 4}.get(case, 2)
     assert {choice["shape"]["lanes"] for choice in found.values()} >= {16 if device == "cpu" else 4}
@@ -88,8 +88,7 @@ def test_resizes_are_right(case, mode):
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 def test_any_knobs_are_right(device):
     model = network("linear", channels=6)
-    with tvmflow.compile(model, device=device) as module:
-        found = resizes(module)
+    found = resizes(chosen_schedules(model, device=device))
     spaces = {
         name: list(candidates(resize, resize.Shape(**choice["shape"]), PRESETS[device]))
         for name, choice in found.items()
@@ -97,7 +96,8 @@ def test_any_knobs_are_right(device):
     for step in (2, 5):
         knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
         with tvmflow.compile(model, device=device, knobs=knobs) as module:
-            assert {choice["source"] for choice in resizes(module).values()} == {"given"}
+            taken = resizes(module.metadata["schedules"])
+            assert {choice["source"] for choice in taken.values()} == {"given"}
             check(model, module)
 
 
@@ -121,7 +121,8 @@ def test_texels_are_read_and_written_whole(storage, tmp_path):
 
 def test_a_cpu_computes_a_row_in_vectors(tmp_path):
     with tvmflow.compile(network("linear"), device="cpu", dump_ir=tmp_path) as module:
-        blocked = [c for c in resizes(module).values() if c["shape"]["lanes"] == 16]
+        found = resizes(module.metadata["schedules"])
+        blocked = [c for c in found.values() if c["shape"]["lanes"] == 16]
         assert blocked[0]["knobs"]["tile_w"] > 4
     (source,) = tmp_path.glob("*export.0.opencl")
     assert re.search(r"vstore16\(.*compute_intermediate_ptr", source.read_text())

@@ -46,7 +46,7 @@ def check(model, reference, x, families, mode, table=OPERATOR):
 SOFTMAX = [((1, 1000), 1), ((5, 1003), 1), ((2, 21, 9, 8), 1), ((1, 7, 3, 40), -1), ((3, 1), 1)]
 
 
-@pytest.mark.parametrize(("shape", "axis", "mode"), in_turn(SOFTMAX, MODES, TURNS))
+@pytest.mark.parametrize(("shape", "axis", "mode"), in_turn(SOFTMAX, MODES, *TURNS))
 def test_softmax(shape, axis, mode):
     x = random(shape, 5)
     model = single("Softmax", [shape], axis=axis)
@@ -94,7 +94,7 @@ NORMALS = {
 }
 
 
-@pytest.mark.parametrize(("case", "mode"), in_turn(NORMALS, MODES, TURNS))
+@pytest.mark.parametrize(("case", "mode"), in_turn(NORMALS, MODES, *TURNS))
 def test_normalization_with_its_scale_and_bias(case, mode):
     """The mean is large beside the deviation: a variance of squares would lose its digits."""
     operator, shape, parameters, axes, attributes = NORMALS[case]
@@ -142,8 +142,7 @@ def normalized_convolution(channels=22, operator="LeakyRelu"):
     return build(nodes, {"x0": (1, 5, 13, 31)}, ["y"], constants)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("operator", ["LeakyRelu", "Relu"])
+@pytest.mark.parametrize(("operator", "mode"), in_turn(["LeakyRelu", "Relu"], MODES, *TURNS))
 def test_the_blocked_layout_is_kept(operator, mode):
     model = normalized_convolution(operator=operator)
     feeds = feeds_for(model)
@@ -195,8 +194,7 @@ def test_a_cpu_computes_a_row_in_vectors():
         assert text.count("T.vectorized") >= 5
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(("log", "mode"), in_turn([False, True], MODES, *TURNS))
 def test_few_long_rows_are_shared_by_groups(log, mode):
     """Two kernels for the maximum, two for the sum, one for what is made of them."""
     x = random((2, 70003), 3)

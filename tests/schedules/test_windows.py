@@ -7,6 +7,7 @@ import re
 import numpy as np
 import onnxruntime
 import pytest
+from first_stages import chosen_schedules
 from onnx import helper
 from operators import build, feeds_for, random
 
@@ -51,13 +52,11 @@ def body(source, kernel):
     return text[: text.index("\n}")]
 
 
-def run(model, mode, changes, folder, run_module=None):
-    """Compile with changed knobs, compare with ONNX Runtime, and return the source."""
+def run(model, mode, changes, folder=None, run_module=None):
+    """Compile with changed knobs and compare with ONNX Runtime; the source is in the folder."""
     device, storage, dtype = mode
     options = {"target": "opencl", "device": device, "storage": storage, "dtype": dtype}
-    with tvmflow.compile(model, **options) as module:
-        chosen = module.metadata["schedules"]
-    knobs = knobs_for(chosen, **changes)
+    knobs = knobs_for(chosen_schedules(model, **options), **changes)
     feeds = feeds_for(model)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     with tvmflow.compile(model, **options, knobs=knobs, dump_ir=folder) as module:
@@ -65,8 +64,6 @@ def run(model, mode, changes, folder, run_module=None):
         assert all(taken[name]["source"] == "given" for name in knobs)
         outputs = run_module(module, feeds) if run_module else module(**feeds)
         assert_close(outputs["y"], expected, STORED_AS_HALF if dtype == "fp16" else NETWORK)
-    (source,) = folder.glob("*export.0.opencl")
-    return source.read_text()
 
 
 MODES = [
@@ -78,11 +75,11 @@ MODES = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", WINDOWS)
-def test_shared_rows_are_right(case, mode, tmp_path):
+def test_shared_rows_are_right(case, mode):
     """The tile divides neither height nor width."""
     tile = (3, 3) if case == "3x3" else (2, 2)
     changes = {"tile_h": tile[0], "tile_w": tile[1], "reuse_rows": True, "split_borders": False}
-    run(network(*WINDOWS[case]), mode, changes, tmp_path)
+    run(network(*WINDOWS[case]), mode, changes)
 
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
@@ -92,8 +89,9 @@ def test_every_input_of_a_tile_is_read_once(storage, tmp_path):
     for reuse in (True, False):
         changes = {"tile_h": 3, "tile_w": 4, "reuse_rows": reuse, "split_borders": False}
         folder = tmp_path / str(reuse)
-        source = run(network(3, 1, 1), ("adreno", storage, "fp32"), changes, folder)
-        text = body(source, "pool")
+        run(network(3, 1, 1), ("adreno", storage, "fp32"), changes, folder)
+        (source,) = folder.glob("*export.0.opencl")
+        text = body(source.read_text(), "pool")
         read = "read_imagef" if storage == "texture" else r"vload4\([^;]*t_ptr"
         reads[reuse] = len(re.findall(read, text, re.IGNORECASE))
         # A loop over rows would index registers.
@@ -107,18 +105,18 @@ def test_heuristics_share_rows_where_work_items_abound():
     for size, shared in ((16, False), (128, True)):
         node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)
         model = build([node], {"x": (1, 32, size, size)}, ["y"])
-        with tvmflow.compile(model, **options) as module:
-            (pool,) = (s for s in module.metadata["schedules"].values() if s["family"] == "pooling")
+        chosen = chosen_schedules(model, **options)
+        (pool,) = (s for s in chosen.values() if s["family"] == "pooling")
         assert pool["knobs"]["reuse_rows"] == shared
         assert pool["knobs"]["tile_h"] == (2 if shared else 1)
 
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("storage", ["texture", pytest.param("buffer", marks=pytest.mark.slow)])
-def test_shared_rows_under_oclgrind(storage, tmp_path, under_oclgrind):
+def test_shared_rows_under_oclgrind(storage, under_oclgrind):
     changes = {"tile_h": 3, "tile_w": 4, "reuse_rows": True, "split_borders": True}
     mode = ("adreno", storage, "fp32")
-    run(network(3, 1, 1, channels=6), mode, changes, tmp_path, under_oclgrind())
+    run(network(3, 1, 1, channels=6), mode, changes, run_module=under_oclgrind())
 
 
 def test_rows_are_not_shared_on_a_cpu():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from fractions import Fraction
@@ -11,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from turns import in_turn
 
 import tvmflow
 from tvmflow.errors import CompileError
@@ -109,8 +111,11 @@ CASES = {
     "uneven padding": (6, 7, 10, 11, (2, 1, 0, 2), 2),
 }
 
-#: Device and storage: lanes of 16 and of 4, buffers and textures.
-KINDS = [("cpu", "buffer"), ("adreno", "texture"), ("adreno", "buffer"), ("nvidia", "auto")]
+#: Device and storage: lanes of 16 and of 4, buffers and textures; they take turns.
+KINDS = [
+    pytest.param(*kind, id="-".join(kind))
+    for kind in (("cpu", "buffer"), ("adreno", "texture"), ("adreno", "buffer"), ("nvidia", "auto"))
+]
 
 
 def run(model, dtype="fp32", **options):
@@ -125,22 +130,12 @@ def run(model, dtype="fp32", **options):
         return module.metadata
 
 
-def kinds_of_cases():
-    """Every case for both numbers of lanes; two, which hold what others hold, for all kinds."""
-    listed = []
-    for case in CASES:
-        for kind in KINDS:
-            usual = kind in KINDS[:2] or case in ("18 channels of 13x9", "uneven padding")
-            marks = [] if usual else [pytest.mark.slow]
-            listed.append(pytest.param(case, kind, marks=marks, id=f"{case}-{'-'.join(kind)}"))
-    return listed
-
-
 @pytest.mark.opencl
-@pytest.mark.parametrize(("case", "kind"), kinds_of_cases())
-@pytest.mark.parametrize("algorithm", WINOGRAD)
-def test_right_numbers(algorithm, case, kind):
-    device, storage = kind
+@pytest.mark.parametrize(
+    ("algorithm", "case", "device", "storage"),
+    in_turn(itertools.product(WINOGRAD, CASES), KINDS, [kind.id for kind in KINDS]),
+)
+def test_right_numbers(algorithm, case, device, storage):
     meta = run(
         network(*CASES[case]),
         target="opencl",

@@ -5,6 +5,7 @@ Memory that no one has written is full of NaN, so that reading it does not go un
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,8 @@ class Interpreter:
     def _program(self, program: np.void):
         begin, size = int(program["offset"]), int(program["bytes"])
         source = self.plan.source.encode()[begin : begin + size].decode()
-        return self.device.program(source, self.plan.text(program["options"]))
+        options = (self.plan.text(program["options"]), os.environ.get("TVMFLOW_OPENCL_OPTIONS", ""))
+        return self.device.program(source, " ".join(options))
 
     def _kernel(self, programs: list, launch: np.void):
         kernel = self.device.kernel(programs[launch["program"]], self.plan.text(launch["kernel"]))

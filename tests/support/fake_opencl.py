@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
+
+from kept_builds import kept
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "tests" / "standalone" / "fake_opencl"
@@ -26,16 +29,17 @@ def compile_c(output: Path, *arguments: object) -> Path:
 
 
 def build_fake(folder: Path, *flags: str) -> Path:
-    """Compile ``libOpenCL.so`` into the folder."""
-    return compile_c(
-        folder / "libOpenCL.so",
-        *flags,
-        "-shared",
-        "-fvisibility=hidden",
-        f"-I{ROOT / 'native' / 'opencl'}",
-        *sorted(SOURCES.glob("*.c")),
-        "-pthread",
+    """Put a compiled ``libOpenCL.so`` into the folder."""
+    headers = ROOT / "native" / "opencl"
+    arguments = [*flags, "-shared", "-fvisibility=hidden", f"-I{headers}"]
+    arguments += [*sorted(map(str, SOURCES.glob("*.c"))), "-pthread"]
+    built = kept(
+        "fake_opencl",
+        [os.environ.get("CC", "cc"), *FLAGS, *arguments],
+        [*SOURCES.glob("*"), *headers.glob("*.h")],
+        lambda fresh: compile_c(fresh / "libOpenCL.so", *arguments),
     )
+    return Path(shutil.copy(built / "libOpenCL.so", folder))
 
 
 class Fake(ctypes.CDLL):

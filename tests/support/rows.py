@@ -10,8 +10,8 @@ from tvmflow.schedules import Scheduled
 from tvmflow.stages import STAGES
 from tvmflow.target import resolve, with_storage
 
-#: A target, a device, a storage and a dtype.  Those of GPUs take turns.
-TURNS = ("texture", "half-buffer")
+#: A target, a device, a storage and a dtype.  Those of CPUs take turns, and those of GPUs.
+TURNS = (("llvm", "cpu"), ("texture", "half-buffer"))
 MODES = [
     pytest.param(("llvm", "cpu", "buffer", "fp32"), id="llvm"),
     pytest.param(("opencl", "cpu", "buffer", "fp32"), id="cpu"),

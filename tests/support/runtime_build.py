@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from kept_builds import kept
 
 NATIVE = Path(__file__).parents[2] / "native" / "standalone"
 BINDINGS = NATIVE.with_name("bindings")
@@ -17,7 +18,6 @@ WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS)
 SYSTEM = ("-ldl", "-lm", "-pthread")
-_folder = tempfile.TemporaryDirectory(prefix="tvmflow-runtime-")
 
 
 def _run(command: list[str]) -> None:
@@ -28,12 +28,15 @@ def _run(command: list[str]) -> None:
 @cache
 def objects(*flags: str) -> list[str]:
     """Object files of the runtime, compiled with more flags."""
-    folder = Path(tempfile.mkdtemp(dir=_folder.name))
-    found = []
-    for source in sorted([*NATIVE.glob("*.c"), *BINDINGS.glob("*.c")]):
-        found.append(str(folder / f"{source.stem}.o"))
-        _run([*COMPILER, *_FLAGS, *flags, "-c", str(source), "-o", found[-1]])
-    return found
+    command = [*COMPILER, *_FLAGS, *flags, "-c"]
+
+    def build(folder: Path) -> None:
+        for source in [*NATIVE.glob("*.c"), *BINDINGS.glob("*.c")]:
+            _run([*command, str(source), "-o", str(folder / f"{source.stem}.o")])
+
+    headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*")]
+    folder = kept("runtime", command, [*NATIVE.glob("*"), *headers], build)
+    return sorted(map(str, folder.glob("*.o")))
 
 
 def data_object(

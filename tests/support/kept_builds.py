@@ -1,0 +1,47 @@
+"""What compilers wrote, kept in pytest's cache while neither command nor sources change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+#: Beside the built programs; tests that change the variable leave this folder as it is.
+_FOLDER = Path(os.environ.get("TVMFLOW_CACHE_DIR") or tempfile.mkdtemp()).with_name("builds")
+
+
+def kept(name: str, command: Sequence[str], sources: Iterable[Path], build: Callable) -> Path:
+    """Return a folder of results, which ``build`` writes if they are not there.
+
+    Parameters
+    ----------
+    name
+        What the results are, for who looks at the cache.
+    command
+        Compiler and options.
+    sources
+        Files whose content decides, headers among them.
+    build
+        Gets an empty folder, and writes the results there.
+    """
+    digest = hashlib.sha256(repr(list(command)).encode())
+    for source in sorted(sources):
+        digest.update(f"{source}\0".encode() + source.read_bytes())
+    folder = _FOLDER / f"{name}_{digest.hexdigest()[:32]}"
+    if folder.exists():
+        return folder
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=_FOLDER))
+    try:
+        build(fresh)
+        fresh.rename(folder)
+    except OSError:
+        # Another process was there first.
+        if not folder.exists():
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder

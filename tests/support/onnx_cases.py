@@ -1,0 +1,26 @@
+"""ONNX's own test cases of single operators, which take ONNX a quarter of a minute to make."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+from kept_builds import kept
+
+
+def _make(folder: Path) -> None:
+    from onnx.backend.test import loader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = loader.load_model_tests(kind="node")
+    (folder / "cases").write_bytes(pickle.dumps(cases))
+
+
+def node_cases() -> list[Any]:
+    """Return all cases of kind ``node``, from the cache where they are there."""
+    folder = kept("onnx_node_cases", [onnx.__version__], [], _make)
+    return pickle.loads((folder / "cases").read_bytes())
