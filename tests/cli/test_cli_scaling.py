@@ -173,6 +173,7 @@ def farm(tmp_path_factory):
     farm.close()
 
 
+@pytest.mark.slow
 def test_two_servers_are_measured_and_more_are_predicted(cli, compiled, four, farm):
     at = ("--tracker", str(farm.address), "--key", "pair")
     result = cli("bench", compiled, four, *SCALING, "--devices", "1,2,4", *at, "--json")

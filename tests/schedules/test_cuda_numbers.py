@@ -143,7 +143,16 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+#: More of what others in the list have; compiling them takes minutes.
+ALIKE = {
+    *("conv_dilated", "pointwise_split", "pointwise_strided", "depthwise_strided"),
+    *("average_pool", "gemv_3_rows", "softmax_channels", "mean_of_maps", "turned", "running_sum"),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow if c in ALIKE else ()) for c in CASES]
+)
 def test_operator(case):
     model, families = CASES[case]
     assert families <= set(check(model(), "cuda", "nvidia"))
@@ -174,7 +183,7 @@ def mobilenet(folder, builder="mobilenet_v2", **parameters):
     "name",
     [
         pytest.param("mobilenet_v2", marks=pytest.mark.slow),
-        "bottlenecks",
+        pytest.param("bottlenecks", marks=pytest.mark.slow),
         "channel_shuffle",
         *(
             pytest.param(name, marks=pytest.mark.slow)

@@ -281,7 +281,7 @@ def test_cuda_has_the_instruction(tmp_path):
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("device", ["adreno", "cpu"])
+@pytest.mark.parametrize("device", ["adreno", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_any_knobs_are_right(device):
     """Also those that put weights into local or constant memory, or split sums; small tiles."""
     model, preset, rng = residual_network(np.uint8(117)), PRESETS[device], random.Random(3)

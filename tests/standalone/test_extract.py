@@ -37,8 +37,7 @@ def is_usual(name: str, device: str, dtype: str) -> bool:
         # They differ in a reduction, not in what a plan holds.
         return False
     turn = list(NETWORKS).index(name) % 2
-    usual = [("adreno", ("fp32", "fp16")[turn]), ("cpu", "fp16")]
-    return (device, dtype) in usual[: 2 if name in KINDS else 1]
+    return (device, dtype) == (("adreno", "fp32"), ("cpu", "fp16"))[turn]
 
 
 CASES = [
