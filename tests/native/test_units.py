@@ -13,22 +13,26 @@ from shutil import which
 
 import numpy as np
 import pytest
+from kept_builds import kept
 
 NATIVE = Path(__file__).parents[2] / "native" / "opencl"
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], list[str]]:
+def ask() -> Callable[[list[str]], list[str]]:
     """Compile the program; return a function that answers lines with lines."""
     compiler = os.environ.get("CXX") or which("g++") or which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    program = tmp_path_factory.mktemp("units") / "units"
     sources = [Path(__file__).with_name("units.cc"), NATIVE / "sha256.cc", NATIVE / "build_log.cc"]
     warnings = ["-Wall", "-Wextra", "-Werror"]
     check = ["-fsanitize=undefined", "-fno-sanitize-recover"]
     command = [compiler, "-std=c++20", "-O1", *warnings, *check, *map(str, sources)]
-    subprocess.run([*command, "-o", str(program)], check=True)
+
+    def build(folder: Path) -> None:
+        subprocess.run([*command, "-o", str(folder / "units")], check=True)
+
+    program = kept("units", command, [*sources, *NATIVE.glob("*.h")], build) / "units"
 
     def answer(lines: list[str]) -> list[str]:
         text = "".join(f"{line}\n" for line in lines)

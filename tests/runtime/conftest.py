@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from drivers import DRIVERS, Driver
 from forks import run_forked
+from kept_builds import kept
 
 SCRIPTS = Path(__file__).with_name("scripts")
 NATIVE_TESTS = Path(__file__).parents[1] / "native"
@@ -101,16 +102,20 @@ def pocl(request: pytest.FixtureRequest) -> Usable:
 
 
 @pytest.fixture(scope="session")
-def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fake_library() -> Path:
     """Compile the driver without a device."""
     compiler = os.environ.get("CXX") or which("g++") or which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    library = tmp_path_factory.mktemp("fake") / "libfake_opencl.so"
-    source = NATIVE_TESTS / "fake_driver.cc"
+    name, source = "libfake_opencl.so", NATIVE_TESTS / "fake_driver.cc"
     options = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *options, str(source), "-o", str(library)], check=True)
-    return library
+    command = [compiler, *options, str(source), "-o"]
+
+    def build(folder: Path) -> None:
+        subprocess.run([*command, str(folder / name)], check=True)
+
+    headers = (NATIVE_TESTS.parents[1] / "native" / "opencl").glob("*.h")
+    return kept("fake_driver", command, [source, *headers], build) / name
 
 
 @pytest.fixture

@@ -27,13 +27,16 @@ def kept(name: str, command: Sequence[str], sources: Iterable[Path], build: Call
     build
         Gets an empty folder, and writes the results there.
     """
-    digest = hashlib.sha256(repr(list(command)).encode())
+    of_command = f"{name}_{hashlib.sha256(repr(list(command)).encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256()
     for source in sorted(sources):
         digest.update(f"{source}\0".encode() + source.read_bytes())
-    folder = _FOLDER / f"{name}_{digest.hexdigest()[:32]}"
+    folder = _FOLDER / f"{of_command}_{digest.hexdigest()[:16]}"
     if folder.exists():
         return folder
     _FOLDER.mkdir(parents=True, exist_ok=True)
+    for older in _FOLDER.glob(f"{of_command}_*"):
+        shutil.rmtree(older, ignore_errors=True)
     fresh = Path(tempfile.mkdtemp(dir=_FOLDER))
     try:
         build(fresh)

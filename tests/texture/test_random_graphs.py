@@ -30,7 +30,7 @@ WAYS = (
     ("llvm", "cpu", "auto", "fp32"),
     ("opencl", "mali", "buffer", "fp32"),
 )
-USUAL, MANY = 48, 336
+USUAL, MANY = 32, 336
 
 
 def cases():
