@@ -36,7 +36,8 @@ def kept(name: str, command: Sequence[str], sources: Iterable[Path], build: Call
         return folder
     _FOLDER.mkdir(parents=True, exist_ok=True)
     for older in _FOLDER.glob(f"{of_command}_*"):
-        shutil.rmtree(older, ignore_errors=True)
+        if older != folder:
+            shutil.rmtree(older, ignore_errors=True)
     fresh = Path(tempfile.mkdtemp(dir=_FOLDER))
     try:
         build(fresh)
