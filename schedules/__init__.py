@@ -137,8 +137,14 @@ def schedule_function(
     families
         Those that are asked, in their order.
     """
+    workload = Workload.of(function, target)
+    begun = workload.function
     for family in families:
-        scheduled = _try(family, function, target, given, name, lookup)
+        if not workload.function.same_as(begun):
+            # One that declined has inlined something.
+            workload = Workload.of(function, target)
+            begun = workload.function
+        scheduled = _try(family, workload, function, given, name, lookup)
         if scheduled is not None:
             return scheduled
     raise AssertionError("the fallback family schedules every primary function")
@@ -146,13 +152,14 @@ def schedule_function(
 
 def _try(
     family: Family,
+    workload: Workload,
     function: tirx.PrimFunc,
-    target: TargetSpec,
     given: Mapping[str, Any] | None,
     name: str,
     lookup: Lookup | None,
 ) -> Scheduled | None:
-    shape = _match(family, Workload.of(function, target), name)
+    target = workload.target
+    shape = _match(family, workload, name)
     if shape is None:
         return None
     known = facts_of(shape)

@@ -50,6 +50,8 @@ class Workload:
     sch: s_tir.Schedule
     target: TargetSpec
     blocks: list[Block]
+    #: The function when `_marks` were read, and the family that each block is marked by.
+    _marks: tuple[tirx.PrimFunc, list[tuple[Block, str | None]]] | None = None
 
     @classmethod
     def of(cls, function: tirx.PrimFunc, target: TargetSpec) -> Workload:
@@ -57,6 +59,11 @@ class Workload:
         sch = s_tir.Schedule(function)
         root = sch.get_sblock("root", func_name="main")
         return cls(sch, target, list(sch.get_child_blocks(root)))
+
+    @property
+    def function(self) -> tirx.PrimFunc:
+        """The function as scheduled so far."""
+        return self.sch.mod["main"]
 
     @property
     def is_cpu(self) -> bool:
@@ -70,7 +77,11 @@ class Workload:
 
     def anchor(self, family: str) -> Block | None:
         """The one block that ``family`` marked, or ``None``."""
-        found = [b for b in self.blocks if self.annotation(b, FAMILY) == family]
+        function = self.function
+        # Most families that are asked have none; what all of them read is read once.
+        if self._marks is None or not self._marks[0].same_as(function):
+            self._marks = (function, [(b, self.annotation(b, FAMILY)) for b in self.blocks])
+        found = [block for block, mark in self._marks[1] if mark == family]
         if len(found) > 1:
             logger.debug("%s declines: %d blocks are its anchor", family, len(found))
         return found[0] if len(found) == 1 else None
