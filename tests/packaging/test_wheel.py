@@ -47,6 +47,7 @@ print(json.dumps({
 def run(command: Sequence[object], cwd: Path, timeout: float) -> str:
     """Run a command as a user with a clean environment would; return its output."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    hidden += ("TVMFLOW_OPENCL_OPTIONS", "TVMFLOW_LLVM_OPT_LEVEL")
     process = subprocess.run(
         [str(word) for word in command],
         env={name: value for name, value in os.environ.items() if name not in hidden},
