@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from functools import cache
 
@@ -30,6 +31,7 @@ TARGETS = [
     ),
 ]
 CPUS = ("llvm", "opencl-cpu")
+WAYS = (*CPUS, "opencl-nvidia")
 DTYPES = ("float32", "float16", "bfloat16")
 #: Samples and boxes: fewer than a vector has lanes, multiples of 16 and others; none.
 SHAPES = [(1, 1), (3, 5), (2, 16), (7, 33), (4, 257), (65, 8), (2, 0), (1, 2100)]
@@ -131,9 +133,10 @@ def test_gradients_of_the_loss(target, device, form, rng):
             assert (got[~np.isfinite(array).all(-1)] == 0).all()
 
 
-@pytest.mark.parametrize(("target", "device"), TARGETS)
-@pytest.mark.parametrize("dtype", DTYPES[1:])
-@pytest.mark.parametrize("form", ["none", "offsets"])
+@pytest.mark.parametrize(
+    ("form", "dtype", "target", "device"),
+    in_turn(itertools.product(["none", "offsets"], DTYPES[1:]), TARGETS, WAYS),
+)
 def test_16_bits(target, device, dtype, form, rng):
     for shape in ((3, 5), (7, 33)):
         given = boxes.batch(rng, shape, form, dtype, boxes=boxes.sized)

@@ -147,6 +147,7 @@ CASES = {
 ALIKE = {
     *("conv_dilated", "pointwise_split", "pointwise_strided", "depthwise_strided"),
     *("average_pool", "gemv_3_rows", "softmax_channels", "mean_of_maps", "turned", "running_sum"),
+    *("conv_first", "conv_residual", "quantized", "softmax_long"),
 }
 
 
@@ -158,7 +159,9 @@ def test_operator(case):
     assert families <= set(check(model(), "cuda", "nvidia"))
 
 
-@pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param("winograd2", marks=pytest.mark.slow), "winograd4"]
+)
 def test_winograd(algorithm):
     model = conv((1, 18, 13, 9), 30)
     assert set(check(model, "cuda", "nvidia", algorithms={"y0": algorithm})) >= WINOGRAD

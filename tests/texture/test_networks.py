@@ -36,7 +36,7 @@ KINDS = (
     "channels_Flatten",
 )
 
-#: What differs in kind, shared among the networks: one way for each, three for one of each kind.
+#: What differs in kind, shared among the networks: one way for each, two for one of each kind.
 TURNS = (
     ("adreno", "texture", "fp32"),
     ("cpu", "auto", "fp32"),
@@ -61,7 +61,7 @@ def is_usual(name: str, device: str, storage: str, dtype: str) -> bool:
     if name in MODELS:
         return (device, storage, dtype) in OF_MODELS[name]
     turn = list(NETWORKS).index(name)
-    turns = (turn, turn + 2, turn + 5) if name in KINDS else (turn,)
+    turns = (turn, turn + 5) if name in KINDS else (turn,)
     return (device, storage, dtype) in {TURNS[t % len(TURNS)] for t in turns}
 
 
