@@ -1,0 +1,272 @@
+"""Compiles and runs networks: the work of a process of its own, which may crash or hang."""
+
+from __future__ import annotations
+
+import os
+import random
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from configurations import Configuration
+from networks import Network, merged
+
+RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG = (
+    "right", "wrong", "refused", "internal", "crash", "hang",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a network.
+
+    Parameters
+    ----------
+    kind
+        ``ran`` with results, ``refused`` or ``internal`` with a message.
+    results
+        Arrays by the names of the outputs.
+    knobs
+        Knobs that were drawn, by primary function.
+    """
+
+    kind: str
+    message: str = ""
+    results: Mapping[str, np.ndarray] | None = None
+    knobs: Mapping[str, Mapping[str, Any]] | None = None
+
+
+#: Messages of errors that are no decision of the compiler but an accident within it.
+ACCIDENTS = ("could not be scheduled", "could not be generated", "TVM does not take it")
+
+
+def compile_and_run(
+    networks: Sequence[Network], configuration: Configuration, *, alone: bool = False
+) -> list[Outcome]:
+    """Compile networks as one, and run it; one by one where that fails."""
+    if len(networks) > 1 or not alone:
+        outcomes = [_refusal(network) for network in networks]
+        left = [n for n, outcome in zip(networks, outcomes, strict=True) if outcome is None]
+        if left:
+            found = _attempt(left, configuration)
+            if found.kind != "ran" and len(left) > 1:
+                each = [_attempt([network], configuration) for network in left]
+            else:
+                each = [found] * len(left)
+            iterator = iter(each)
+            outcomes = [outcome or next(iterator) for outcome in outcomes]
+        return [outcome for outcome in outcomes if outcome]
+    return [_attempt(networks, configuration)]
+
+
+def _refusal(network: Network) -> Outcome | None:
+    """What the front end says against a network, which costs little to ask."""
+    from tvmflow.errors import TvmflowError
+    from tvmflow.frontend import load_model
+
+    try:
+        load_model(network.model)
+    except TvmflowError as error:
+        return _failed(error)
+    except Exception as error:  # noqa: BLE001 (that it is another one is what is to be found)
+        return _failed(error)
+    return None
+
+
+def _failed(error: Exception) -> Outcome:
+    from tvmflow.errors import TvmflowError
+
+    message = str(error).strip() or type(error).__name__
+    if isinstance(error, TvmflowError) and not any(text in message for text in ACCIDENTS):
+        return Outcome("refused", message)
+    where = "".join(traceback.format_exception(error)[-3:])
+    return Outcome("internal", f"{type(error).__name__}: {message}\n{where}")
+
+
+def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outcome:
+    feeds = {name: array for n in networks for name, array in n.feeds.items()}
+    model = merged(networks)
+    knobs: dict[str, dict[str, Any]] = {}
+    from tvmflow.errors import CompileError
+
+    try:
+        try:
+            with quick.knobs(configuration.options.get("knobs"), knobs):
+                module = _compiled(model, networks, configuration)
+        except CompileError:
+            if not knobs:
+                raise
+            # Knobs that a user gives may lead to no code, and are then left out.
+            module = _compiled(model, networks, configuration, knobs)
+        with module:
+            from tvmflow.deploy.kept import all_to_kept, all_to_logical
+
+            results = module(all_to_kept(module.inputs, feeds))
+            found = all_to_logical(module.outputs, dict(results.items()))
+            return Outcome("ran", results={k: np.array(v) for k, v in found.items()}, knobs=knobs)
+    except Exception as error:  # noqa: BLE001 (which it is decides what it means)
+        outcome = _failed(error)
+        return Outcome(outcome.kind, outcome.message, knobs=knobs)
+
+
+def _compiled(
+    model: Any,
+    networks: Sequence[Network],
+    configuration: Configuration,
+    knobs: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    import tvmflow
+
+    return tvmflow.compile(model, knobs=knobs, **arguments(networks, configuration))
+
+
+def arguments(networks: Sequence[Network], configuration: Configuration) -> dict[str, Any]:
+    """The arguments of `tvmflow.compile`."""
+    options = configuration.options
+    more: dict[str, Any] = {}
+    if "accumulate" in options:
+        more["accumulate"] = options["accumulate"]
+    if "format" in options:
+        more["format"] = options["format"]
+    if "algorithms" in options:
+        names = [name for n in networks for name in suitable_convolutions(n)]
+        more["algorithms"] = dict.fromkeys(names, options["algorithms"])
+    if "keep_layout" in options:
+        kept = [
+            name
+            for n in networks
+            for name, array in n.feeds.items()
+            if array.ndim == 4 and array.dtype == np.float32
+        ]
+        more["keep_layout"] = dict.fromkeys(kept, options["keep_layout"])
+    return {**configuration.arguments, **more}
+
+
+def suitable_convolutions(network: Network) -> list[str]:
+    """Nodes that can be computed by Winograd's algorithm: 3×3, without strides and groups."""
+    found = []
+    for node in network.nodes:
+        if node.op_type != "Conv" or node.input[1] not in network.constants:
+            continue
+        shape = network.constants[node.input[1]].shape
+        attributes = {a.name: a for a in node.attribute}
+        ones = all(
+            set(attributes[name].ints) <= {1}
+            for name in ("strides", "dilations")
+            if name in attributes
+        )
+        groups = attributes["group"].i if "group" in attributes else 1
+        if len(shape) == 4 and shape[2:] == (3, 3) and ones and groups == 1:
+            found.append(node.name)
+    return found
+
+
+class Quick:
+    """What makes many small networks cheap: compilers of machine code that do not optimise."""
+
+    #: Of LLVM.
+    OPTIMISATION = 1
+
+    def install(self) -> None:
+        """Change this process."""
+        from tvm.target import Target
+
+        from tvmflow.runtime.plugin import configure
+        from tvmflow.target import TargetSpec
+
+        configure(build_options="-cl-opt-disable")
+        whole = TargetSpec.tvm_target.func  # type: ignore[attr-defined]
+
+        def changed(description: Mapping[str, Any]) -> dict[str, Any]:
+            result = dict(description)
+            if result["kind"] == "llvm":
+                result["opt-level"] = self.OPTIMISATION
+            if result.get("host"):
+                result["host"] = changed(result["host"])
+            return result
+
+        def tvm_target(spec: TargetSpec) -> Target:
+            return Target(changed(whole(spec).export()))
+
+        attribute = cached_property(tvm_target)
+        attribute.__set_name__(TargetSpec, "tvm_target")
+        TargetSpec.tvm_target = attribute  # type: ignore[assignment]
+
+    def knobs(self, seed: int | None, drawn: dict[str, dict[str, Any]]) -> RandomKnobs:
+        """A context in which primary functions get random knobs."""
+        return RandomKnobs(seed, drawn)
+
+
+class RandomKnobs:
+    """While entered, every primary function gets knobs from its family's space at random.
+
+    Parameters
+    ----------
+    seed
+        ``None``: nothing is changed.
+    drawn
+        Gets the knobs by function.
+    """
+
+    def __init__(self, seed: int | None, drawn: dict[str, dict[str, Any]]):
+        self._random = None if seed is None else random.Random(seed)
+        self._drawn = drawn
+
+    def __enter__(self) -> None:
+        from tvmflow import build
+
+        self._original = build.schedule_function
+        if self._random is not None:
+            build.schedule_function = self._schedule  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        from tvmflow import build
+
+        build.schedule_function = self._original
+
+    def _schedule(self, function: Any, target: Any, given: Any, name: str, lookup: Any) -> Any:
+        from tvmflow.schedules import FAMILIES
+        from tvmflow.schedules.common import Workload
+        from tvmflow.schedules.family import refusal
+
+        chosen = self._original(function, target, given, name, lookup)
+        family = next(f for f in FAMILIES if chosen.family == f.NAME)
+        shape = family.match(Workload.of(function, target))
+        space = family.space(shape, target.device) if shape is not None else {}
+        if not space:
+            return chosen
+        for _ in range(20):
+            values = {knob: self._random.choice(options) for knob, options in space.items()}
+            knobs = family.Knobs(**values)
+            if refusal(family, knobs, shape, target.device) is None:
+                self._drawn[name] = values
+                return self._original(function, target, values, name, lookup)
+        return chosen
+
+
+quick = Quick()
+
+
+def serve(connection: Connection, environment: Mapping[str, str], log: str) -> None:
+    """Answer with outcomes until nothing is asked any more."""
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    import logging
+
+    import tvmflow  # noqa: F401 (before what is timed)
+
+    logging.getLogger("tvmflow").setLevel(logging.ERROR)
+    quick.install()
+    connection.send("ready")
+    while True:
+        try:
+            networks, configuration, alone = connection.recv()
+        except EOFError:
+            return
+        connection.send(compile_and_run(networks, configuration, alone=alone))

@@ -1,0 +1,75 @@
+"""What a network is compiled for: columns of the table, and options drawn beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Arguments of `tvmflow.compile`.
+
+    Parameters
+    ----------
+    column
+        The column of the table of cells: what decides which code is generated.
+    options
+        What is drawn beside it, a name and a value each:
+
+        - ``knobs``: seeds random knobs from each family's space;
+        - ``algorithms``: one for all convolutions that can have it;
+        - ``keep_layout``: the form of all inputs and outputs that can have it;
+        - ``format``: ``standalone``;
+        - ``accumulate``: ``fp16``.
+    """
+
+    column: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Of the column alone."""
+        return dict(COLUMNS[self.column])
+
+    @property
+    def half(self) -> bool:
+        return self.arguments.get("dtype") == "fp16"
+
+    def __str__(self) -> str:
+        return ", ".join([self.column, *(f"{k}={v}" for k, v in self.options.items())])
+
+
+COLUMNS: dict[str, dict[str, str]] = {
+    "llvm": {"target": "llvm"},
+    "auto": {"target": "opencl"},
+    "auto fp16": {"target": "opencl", "dtype": "fp16"},
+    "adreno texture": {"target": "opencl", "device": "adreno", "storage": "texture"},
+    "adreno texture fp16": {
+        "target": "opencl", "device": "adreno", "storage": "texture", "dtype": "fp16",
+    },
+    "adreno buffer": {"target": "opencl", "device": "adreno", "storage": "buffer"},
+    "mali": {"target": "opencl", "device": "mali"},
+    "mali fp16": {"target": "opencl", "device": "mali", "dtype": "fp16"},
+    "nvidia": {"target": "opencl", "device": "nvidia"},
+}  # fmt: skip
+
+#: Options by name: values, and the columns in which they are possible (empty: all).
+OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
+    "knobs": (tuple(range(1000)), ()),
+    "algorithms": (("winograd2", "winograd4", "direct"), ()),
+    "keep_layout": (
+        ("nchw4c", "texture"),
+        ("adreno texture", "adreno texture fp16", "mali", "mali fp16", "adreno buffer"),
+    ),
+    "format": (("standalone",), tuple(c for c in COLUMNS if c != "llvm")),
+    "accumulate": (("fp16",), ("auto fp16", "adreno texture fp16", "mali fp16")),
+}
+PLAIN = "plain"
+
+
+def option_values(option: str, column: str) -> tuple[Any, ...]:
+    """The values of an option in a column, none where it is not possible."""
+    values, columns = OPTIONS[option]
+    return values if not columns or column in columns else ()

@@ -1,0 +1,190 @@
+"""Draws networks for a time, in several processes: ``make fuzz SECONDS=600``.
+
+Every failure that is new is made small by Hypothesis and written as an ONNX file, its inputs and
+the commands that show it.  At the end the counts are printed, and written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import resource
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+
+from configurations import COLUMNS  # noqa: E402
+from drivers import processor_drivers  # noqa: E402
+from judging import Worker  # noqa: E402
+from net import OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
+from saving import save, signature  # noqa: E402
+
+#: Batches that Hypothesis draws before it is steered anew.
+EXAMPLES = 10
+
+
+class Known:
+    """Signatures of failures, as files that all processes see."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, text: str) -> bool:
+        return (self.folder / f"{text[:150]}.txt").exists()
+
+
+def work(index: int, options: argparse.Namespace, queue: Any) -> None:
+    """One process: draws, judges, and tells its counts."""
+    warnings.simplefilter("ignore")
+    drivers = processor_drivers(quick=True)
+    workers = [Worker(driver) for driver in drivers] or [Worker(None)]
+    rng = random.Random(f"{options.seed}-{index}")
+    end = time.monotonic() + options.seconds
+    columns = [c for c in COLUMNS if not options.columns or c in options.columns]
+    # Each process has columns of its own, so that no two look for the same cells.
+    columns = columns[index % len(columns) :: options.jobs] or columns
+    hits: Counter[Any] = Counter()
+    turn = 0
+    net = Net(workers[0], Known(options.output), options.shrink_seconds)
+    while time.monotonic() < end:
+        column = columns[turn % len(columns)]
+        round_ = turn // len(columns)
+        turn += 1
+        net.worker = workers[round_ % len(workers)]
+        opset = rng.choices(OPSETS, [6, 3, 2, 2, 2, 1])[0]
+        aims = aims_for(column, opset, hits, options.operators)
+        if not aims:
+            continue
+        rng.shuffle(aims)
+        strategy = batches(aims[:200], column, opset, next_option(column, round_))
+        database = options.output / "examples"
+        verdict = net.run(strategy, EXAMPLES, rng.getrandbits(32), database)
+        if verdict is not None:
+            stem = signature(verdict)[:150]
+            command = save(verdict, options.output, stem)
+            print(f"\n{verdict}\n{command}", flush=True)
+        hits.update(net.counts.cells)
+        queue.put((index, net.counts, _cpu_seconds(workers)))
+        net.counts = Counts()
+    queue.put((index, None, _cpu_seconds(workers)))
+    for worker in workers:
+        worker.close()
+
+
+def _cpu_seconds(workers: list[Worker]) -> float:
+    """Of this process and of those that compile for it."""
+    uses = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own = sum(use.ru_utime + use.ru_stime for use in uses)
+    return own + sum(worker.cpu_seconds() for worker in workers)
+
+
+def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict[str, Any]:
+    """What is written as JSON."""
+    every = [cell for cell in cells() if cell[2] in columns]
+    hit = {c: sum(counts.cells[cell] > 0 for cell in every if cell[2] == c) for c in columns}
+    number = sum(counts.kinds.values())
+    table: dict[str, dict[str, int]] = {}
+    for operator, position, column in every:
+        row = table.setdefault(operator, {})
+        row[column] = row.get(column, 0) + (counts.cells[operator, position, column] > 0)
+    return {
+        "networks": number,
+        **{kind: counts.kinds[kind] for kind in KINDS},
+        "cells": len(every),
+        "cells_hit": sum(hit.values()),
+        "cells_hit_by_column": hit,
+        "positions_hit_by_operator_and_column": table,
+        "options": _nested(counts.options),
+        "refusals": _nested(counts.reasons),
+        "not_drawn": _nested(counts.invalid),
+        "cpu_seconds": round(cpu, 1),
+        "wall_seconds": round(wall, 1),
+        "networks_per_cpu_second": round(number / cpu, 2) if cpu else None,
+    }
+
+
+KINDS = ("right", "wrong", "refused", "internal", "crash", "hang")
+
+
+def _nested(counter: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (first, second), count in sorted(counter.items()):
+        nested.setdefault(first, {})[second] = count
+    return nested
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the counts."""
+    print(f"\n{result['networks']} networks in {result['cpu_seconds']} CPU s, "
+          f"{result['networks_per_cpu_second']} a CPU second")  # fmt: skip
+    print(", ".join(f"{kind} {result[kind]}" for kind in KINDS))
+    share = 100 * result["cells_hit"] / max(1, result["cells"])
+    print(f"cells hit: {result['cells_hit']} of {result['cells']} ({share:.1f} %)")
+    for column, count in result["cells_hit_by_column"].items():
+        print(f"  {column:20} {count} of {result['cells'] // len(result['cells_hit_by_column'])}")
+    reasons: Counter[str] = Counter()
+    for found in result["refusals"].values():
+        reasons.update(found)
+    print("refusals:")
+    for text, count in reasons.most_common(20):
+        print(f"  {count:5} {text}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; the status is 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--shrink-seconds", type=float, default=45)
+    parser.add_argument("--columns", nargs="*", default=[])
+    parser.add_argument("--operators", nargs="*", default=[])
+    options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    # Not daemons: they have processes of their own.
+    processes = [
+        context.Process(target=work, args=(i, options, queue)) for i in range(options.jobs)
+    ]
+    started = time.monotonic()
+    for process in processes:
+        process.start()
+    counts, cpu, left = Counts(), dict.fromkeys(range(options.jobs), 0.0), options.jobs
+    columns = [c for c in COLUMNS if not options.columns or c in options.columns]
+    written = options.output / "counts.json"
+    result: dict[str, Any] = {}
+    while left:
+        try:
+            index, part, cpu_seconds = queue.get(timeout=5)
+        except Empty:
+            if not any(process.is_alive() for process in processes):
+                break
+            continue
+        cpu[index] = cpu_seconds
+        left -= part is None
+        if part is not None:
+            counts.merge(part)
+        wall = time.monotonic() - started
+        result = summary(counts, columns, sum(cpu.values()), wall)
+        temporary = written.with_suffix(".part")
+        temporary.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+        temporary.replace(written)
+    show(result)
+    print(f"counts: {written}")
+    return int(any(result[kind] for kind in KINDS if kind not in ("right", "refused")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

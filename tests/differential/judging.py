@@ -1,0 +1,166 @@
+"""Judges networks: compiled and run in a process that may fall, compared with the oracle here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, WRONG, Outcome, serve
+from configurations import Configuration
+from drivers import Driver
+from networks import Network
+from oracle import NoReferenceError, Oracle
+
+#: For one network to be compiled and run, on a busy machine.
+LIMIT_SECONDS = 180.0
+#: For the process to start.
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a network in a configuration.
+
+    Parameters
+    ----------
+    kind
+        ``right``, ``wrong``, ``refused``, ``internal``, ``crash`` or ``hang``.
+    message
+        What is wrong, or why it is refused.
+    """
+
+    network: Network
+    configuration: Configuration
+    kind: str
+    message: str = ""
+    knobs: Any = None
+
+    @property
+    def failed(self) -> bool:
+        return self.kind not in (RIGHT, REFUSED)
+
+    def __str__(self) -> str:
+        n = self.network
+        return f"{n.operator}, {n.position} ({self.configuration}): {self.kind}: {self.message}"
+
+
+class Worker:
+    """A process that compiles and runs networks, with one OpenCL driver; begun anew if it falls."""
+
+    def __init__(self, driver: Driver | None):
+        path = driver.path if driver else None
+        self._environment = driver.variables(path) if driver and path else {}
+        self._environment |= {"OMP_NUM_THREADS": "1"}
+        self._folder = tempfile.TemporaryDirectory(prefix="tvmflow-net-")
+        self._log = str(Path(self._folder.name) / "log")
+        self._process: Any = None
+        self._connection: Any = None
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(other, self._environment, self._log), daemon=True
+        )
+        self._process.start()
+        other.close()
+        if self._connection.poll(START_SECONDS):
+            self._connection.recv()
+
+    def ask(
+        self, networks: Sequence[Network], configuration: Configuration, alone: bool
+    ) -> list[Outcome] | str:
+        """The outcomes, or ``crash`` or ``hang``."""
+        if self._process is None or not self._process.is_alive():
+            self._start()
+        limit = LIMIT_SECONDS * (1 if alone else 2)
+        try:
+            self._connection.send((list(networks), configuration, alone))
+            if self._connection.poll(limit):
+                return self._connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            self._process = None
+            return CRASH
+        self.close()
+        return HANG
+
+    def said(self) -> str:
+        """The end of what the process printed."""
+        return Path(self._log).read_text(errors="replace")[-2000:]
+
+    def cpu_seconds(self) -> float:
+        """Of the process that runs; those that ended are counted by the system."""
+        if self._process is None or not self._process.is_alive():
+            return 0.0
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+            self._connection.close()
+
+    def judge(self, networks: Sequence[Network], configuration: Configuration) -> list[Verdict]:
+        """Judge networks, compiled as one."""
+        outcomes = self.ask(networks, configuration, alone=len(networks) == 1)
+        if isinstance(outcomes, str):
+            if len(networks) == 1:
+                message = {CRASH: self.said(), HANG: f"no answer in {LIMIT_SECONDS:.0f} s"}
+                return [Verdict(networks[0], configuration, outcomes, message[outcomes])]
+            return [v for network in networks for v in self.judge([network], configuration)]
+        verdicts = []
+        for network, outcome in zip(networks, outcomes, strict=True):
+            verdict = _verdict(network, configuration, outcome)
+            if verdict.kind == WRONG and len(networks) > 1:
+                # Is it wrong by itself?  If not, being together is what is wrong.
+                (single,) = self.judge([network], configuration)
+                verdict = single if single.failed else _together(verdict, networks, configuration)
+            verdicts.append(verdict)
+        return verdicts
+
+
+def _together(
+    verdict: Verdict, networks: Sequence[Network], configuration: Configuration
+) -> Verdict:
+    names = ", ".join(f"{n.operator} {n.position}" for n in networks)
+    message = f"{verdict.message} (only when compiled with the others: {names})"
+    return Verdict(verdict.network, configuration, WRONG, message, verdict.knobs)
+
+
+def _verdict(network: Network, configuration: Configuration, outcome: Outcome) -> Verdict:
+    if outcome.kind != "ran":
+        kind = REFUSED if outcome.kind == "refused" else INTERNAL
+        return Verdict(network, configuration, kind, outcome.message, outcome.knobs)
+    assert outcome.results is not None
+    complaint = oracle_for(network, configuration).judge(outcome.results)
+    kind = WRONG if complaint else RIGHT
+    return Verdict(network, configuration, kind, complaint or "", outcome.knobs)
+
+
+def oracle_for(network: Network, configuration: Configuration) -> Oracle:
+    """The oracle of a network, as tolerant as its configuration asks for."""
+    options = configuration.options
+    return Oracle(
+        network,
+        half=configuration.half,
+        sums_in_half=options.get("accumulate") == "fp16",
+        winograd=options.get("algorithms") != "direct",
+    )
+
+
+def has_reference(network: Network) -> bool:
+    """Whether something else computes the network."""
+    try:
+        Oracle(network)
+    except NoReferenceError:
+        return False
+    return True

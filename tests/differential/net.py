@@ -1,0 +1,257 @@
+"""The net: batches of networks drawn by Hypothesis, steered to cells that were not hit.
+
+A cell is an operator, where it stands, and a column of `configurations.COLUMNS`.  Several networks
+are compiled as one; what fails is compiled alone, and Hypothesis then finds the smallest network
+that still fails in the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import operators
+from configurations import COLUMNS, OPTIONS, PLAIN, Configuration, option_values
+from graphs import InvalidError
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+from judging import Verdict, Worker, has_reference
+from networks import POSITIONS, Network, network
+from saving import signature
+
+#: An operator and where it stands.
+Aim = tuple[str, str]
+#: Networks that are compiled as one.
+BATCH = 8
+#: The newest operator sets that ONNX Runtime has, and some before; 9 is for what is no more.
+OPSETS = (18, 21, 13, 23, 24, 9)
+
+SETTINGS = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+    report_multiple_bugs=False,
+)
+
+
+@dataclass
+class Counts:
+    """What a run has seen; `merge` adds another one."""
+
+    #: Networks by verdict.
+    kinds: Counter[str] = field(default_factory=Counter)
+    #: Networks that ran, by operator, position and column.
+    cells: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    #: Networks that ran, by operator and option.
+    options: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Refusals by operator and reason.
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Draws that were no networks, by operator and reason.
+    invalid: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def merge(self, other: Counts) -> None:
+        for name in vars(self):
+            getattr(self, name).update(getattr(other, name))
+
+    def note(self, verdict: Verdict) -> None:
+        self.kinds[verdict.kind] += 1
+        n, configuration = verdict.network, verdict.configuration
+        if verdict.kind == "refused":
+            self.reasons[n.operator, reason(verdict.message)] += 1
+        if verdict.kind in ("right", "wrong"):
+            self.cells[n.operator, n.position, configuration.column] += 1
+            for option in configuration.options or [PLAIN]:
+                self.options[n.operator, option] += 1
+
+
+def reason(message: str) -> str:
+    """What a refusal says, without names and numbers."""
+    line = message.strip().splitlines()
+    return (line[1] if len(line) > 1 and "cannot be compiled" in line[0] else line[0])[:160]
+
+
+def cells() -> list[tuple[str, str, str]]:
+    """All cells that there are."""
+    return [(o, p, c) for o in operators.drawn() for p in POSITIONS for c in COLUMNS]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Networks that are compiled as one."""
+
+    networks: tuple[Network, ...]
+    configuration: Configuration
+    #: Why others are not among them, by operator.
+    invalid: tuple[tuple[str, str], ...] = ()
+
+
+def batches(
+    aims: Sequence[Aim], column: str, opset: int, option: str | None = None, size: int = BATCH
+) -> st.SearchStrategy[Batch]:
+    """Draws batches of networks for a column of the table.
+
+    Parameters
+    ----------
+    aims
+        What may be drawn.
+    option
+        One of `configurations.OPTIONS` beside the column, whose value is drawn.
+    """
+
+    @st.composite
+    def strategy(draw: Any) -> Batch:
+        chosen = {option: draw(st.sampled_from(option_values(option, column)))} if option else {}
+        kinds = ("normal", "whole", "masks") if option in ("accumulate", "algorithms") else ()
+        found: list[Network] = []
+        invalid: list[tuple[str, str]] = []
+        for index in range(size):
+            # One in thirty batches ends here: by that Hypothesis drops what does not matter.
+            if index and draw(st.integers(0, 30)) == 0:
+                break
+            operator, position = draw(st.sampled_from(aims))
+            try:
+                n = network(draw, operator, position, opset, f"n{index}_", kinds)
+            except InvalidError as error:
+                invalid.append((operator, str(error)[:200]))
+                continue
+            found.append(n)
+        return Batch(tuple(found), Configuration(column, chosen), tuple(invalid))
+
+    return strategy()
+
+
+class FoundError(AssertionError):
+    """A network is wrong, is not compiled although nothing speaks against it, or falls."""
+
+    def __init__(self, verdict: Verdict):
+        super().__init__(str(verdict))
+        self.verdict = verdict
+
+
+@dataclass
+class Net:
+    """Judges batches, and keeps what it has seen.
+
+    Parameters
+    ----------
+    worker
+        Compiles and runs.
+    known
+        Whether failures of a signature are known: they are counted, but not looked at again.
+    shrink_seconds
+        For the search for a smaller network that fails; afterwards nothing else fails.
+    """
+
+    worker: Worker
+    known: Callable[[str], bool] = lambda _: False
+    shrink_seconds: float = 60.0
+    counts: Counts = field(default_factory=Counts)
+    #: Verdicts by the network and its configuration.
+    _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    _failed: str | None = None
+    _deadline: float = 0.0
+
+    def failure(self, batch: Batch) -> Verdict | None:
+        """Judge a batch; return a failure that is not known, if there is one."""
+        if self._failed is not None:
+            return self._failure_of_smaller(batch)
+        for operator, why in batch.invalid:
+            self.counts.invalid[operator, why] += 1
+        networks = [n for n in batch.networks if self._usable(n)]
+        if not networks:
+            return None
+        found = None
+        for verdict in self.worker.judge(networks, batch.configuration):
+            self.counts.note(verdict)
+            if verdict.failed:
+                self._verdicts[self._key(verdict.network, batch.configuration)] = verdict
+                if found is None and not self.known(signature(verdict)):
+                    self._failed = signature(verdict)
+                    self._deadline = time.monotonic() + self.shrink_seconds
+                    found = verdict
+        return found
+
+    def _failure_of_smaller(self, batch: Batch) -> Verdict | None:
+        """One network at a time; what was seen before is not compiled again."""
+        for n in batch.networks:
+            key = self._key(n, batch.configuration)
+            if key not in self._verdicts:
+                if time.monotonic() > self._deadline or not has_reference(n):
+                    continue
+                (self._verdicts[key],) = self.worker.judge([n], batch.configuration)
+            verdict = self._verdicts[key]
+            if verdict.failed and signature(verdict) == self._failed:
+                return verdict
+        return None
+
+    def _key(self, n: Network, configuration: Configuration) -> tuple[str, str]:
+        return n.digest, str(configuration)
+
+    def _usable(self, n: Network) -> bool:
+        if has_reference(n):
+            return True
+        self.counts.invalid[n.operator, "neither ONNX Runtime nor ONNX computes it"] += 1
+        return False
+
+    def run(
+        self,
+        strategy: st.SearchStrategy[Batch],
+        examples: int,
+        number: int | None = None,
+        database: Path | None = None,
+    ) -> Verdict | None:
+        """Draw batches; return the smallest failure, if there is one that is not known."""
+        self._failed = None
+        found: list[Verdict] = []
+
+        def check(batch: Batch) -> None:
+            verdict = self.failure(batch)
+            if verdict is not None:
+                # What Hypothesis runs last is the smallest.
+                found[:] = [verdict]
+                raise FoundError(verdict)
+
+        phases = [Phase.generate, Phase.shrink]
+        kept = None
+        if database is not None:
+            kept = DirectoryBasedExampleDatabase(database)
+            phases.insert(0, Phase.reuse)
+        test = settings(SETTINGS, max_examples=examples, database=kept, phases=phases)(
+            given(strategy)(check)
+        )
+        if number is not None:
+            test = seed(number)(test)
+        try:
+            test()
+        except FoundError:
+            return found[0]
+        return None
+
+
+def aims_for(
+    column: str, opset: int, hits: Counter[tuple[str, str, str]], names: Iterable[str] = ()
+) -> list[Aim]:
+    """What was hit least in a column, with the operators that an operator set has."""
+    options = [
+        (hits[o, p, column], o, p)
+        for o in names or operators.drawn()
+        for p in POSITIONS
+        if operators.available(o, opset)
+    ]
+    if not options:
+        return []
+    least = min(count for count, _, _ in options)
+    return [(o, p) for count, o, p in options if count == least]
+
+
+def next_option(column: str, turn: int) -> str | None:
+    """Every third batch has an option, each in turn."""
+    if turn % 3:
+        return None
+    possible = [o for o in OPTIONS if option_values(o, column)]
+    return possible[turn // 3 % len(possible)] if possible else None

@@ -1,0 +1,251 @@
+"""Networks: an operator in one of the places where it may stand, as an ONNX model with inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from graphs import IR_VERSION, Graph, InvalidError, Tensor, opset_imports
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from operators import Rule, rule_of
+
+#: No whole blocks of four or sixteen, and some that are.
+CHANNELS = (3, 16, 5, 1, 17, 30, 60, 64)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, its inputs' values, and what it is to test."""
+
+    operator: str
+    position: str
+    kind: str
+    opset: int
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: Mapping[str, np.ndarray] = field(repr=False)
+    feeds: Mapping[str, np.ndarray] = field(repr=False)
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return merged([self])
+
+    @property
+    def digest(self) -> str:
+        """What tells it from others."""
+        text = hashlib.sha256(self.model.SerializeToString(deterministic=True))
+        for name, array in self.feeds.items():
+            text.update(name.encode() + array.tobytes())
+        return text.hexdigest()[:16]
+
+
+def merged(networks: Sequence[Network]) -> onnx.ModelProto:
+    """One model of several networks of the same operator set."""
+    nodes = [node for n in networks for node in n.nodes]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for n in networks
+            for name, array in n.feeds.items()
+        ],
+        [
+            helper.make_tensor_value_info(
+                t.name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape
+            )
+            for n in networks
+            for t in n.outputs
+        ],
+        [numpy_helper.from_array(a, name) for n in networks for name, a in n.constants.items()],
+    )
+    opsets = opset_imports(networks[0].opset, nodes)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+
+
+# ---- Where the operator stands ----------------------------------------------------------------
+
+#: Adds the operator to the graph.
+Apply = Callable[[Tensor], list[Tensor]]
+
+
+def _picture(g: Graph, rule: Rule, *, multiple: bool = True) -> Tensor:
+    """An input of four axes."""
+    channels = g.pick(*CHANNELS)
+    if multiple and rule.multiple > 1:
+        channels = rule.multiple * g.pick(1, 3, 4, 5)
+    height, width = g.integer(4, 8), g.integer(4, 8)
+    if not rule.even and g.chance(0.1):
+        height, width = g.pick((1, 1), (1, 6), (5, 1), (2, 3))
+    if rule.even:
+        height, width = 2 * (height // 2), 2 * (width // 2)
+    return g.input([g.pick(1, 1, 1, 2, 3), channels, height, width])
+
+
+def _any(g: Graph, rule: Rule) -> Tensor:
+    """An input of any rank."""
+    rank = g.pick(4, 4, 4, 3, 2, 5)
+    if rank == 4 or rule.multiple > 1 or rule.even:
+        return _picture(g, rule)
+    return g.input([g.pick(1, 2, 3), g.pick(*CHANNELS), *g.integers(2, 5, rank - 2)])
+
+
+def _convolved(g: Graph, rule: Rule) -> Tensor:
+    """A blocked convolution's result."""
+    x = _picture(g, rule, multiple=False)
+    channels = g.pick(16, 17, 64, 30, 60, 3, 5, 1)
+    if rule.multiple > 1:
+        channels = rule.multiple * g.pick(4, 5, 1, 15)
+    return g.conv(x, channels, g.pick(1, 3))
+
+
+def alone(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    return apply(_any(g, rule))
+
+
+def at_input(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_any(g, rule))
+    y = g.cast(y, "float32")
+    return [g.one("Mul", [y, g.constant(np.float32(0.5))]), *others]
+
+
+def at_output(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    return apply(g.one("Relu", [_convolved(g, rule)]))
+
+
+def after_conv(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_convolved(g, rule))
+    y = g.cast(y, "float32")
+    return [g.one("LeakyRelu", [y], alpha=0.25), *others]
+
+
+def before_conv(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_picture(g, rule))
+    return [_conv(g, y), *others]
+
+
+def _conv(g: Graph, y: Tensor) -> Tensor:
+    y = g.picture(y)
+    if g.chance(0.2):
+        # Each channel alone.
+        return g.conv(y, y.channels, 3, group=y.channels)
+    return g.conv(y, g.pick(16, 5, 3, 30, 1), g.pick(1, 3))
+
+
+def between(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_convolved(g, rule))
+    return [_conv(g, y), *others]
+
+
+def into_transpose(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_convolved(g, rule))
+    y = g.picture(y)
+    perm = g.pick([0, 2, 3, 1], [0, 2, 1, 3], [1, 0, 2, 3], [0, 3, 2, 1])
+    return [g.one("Transpose", [y], perm=perm), *others]
+
+
+def into_reshape(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_convolved(g, rule))
+    options = [[-1], [y.shape[0] if y.rank else 1, -1]]
+    options += [[-1, y.shape[-1]]] if y.rank else []
+    options += [[d, -1] for d in (4, 3) if y.elements % d == 0]
+    y = g.one("Reshape", [y, g.constant(np.array(g.pick(*options), np.int64))])
+    return [y, *others]
+
+
+def into_softmax(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_convolved(g, rule))
+    y = g.cast(y, "float32")
+    y = g.reshape(y, [1]) if y.rank == 0 else y
+    return [g.one("Softmax", [y], axis=g.axis(y)), *others]
+
+
+def into_where(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    """The result decides, or is chosen."""
+    y, *others = apply(_convolved(g, rule))
+    if y.dtype == "bool":
+        pair = [g.weights(y.shape), g.constant(np.float32(-3))]
+        return [g.one("Where", [y, *pair]), *others]
+    y = g.cast(y, "float32")
+    mask = g.one("Greater", [y, g.constant(np.float32(0.25))])
+    other = g.operand(g.pick(list(y.shape), []))
+    pair = [y, other] if g.chance(0.7) else [other, y]
+    return [g.one("Where", [mask, *pair]), *others]
+
+
+def into_residual(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    x = _convolved(g, rule)
+    y, *others = apply(x)
+    y = g.cast(y, "float32")
+    other = x if x.shape == y.shape else g.operand(y.shape)
+    y = g.one("Add", [y, other] if g.chance(0.5) else [other, y])
+    return [g.one("Relu", [y]) if g.chance(0.5) else y, *others]
+
+
+def read_twice(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    y, *others = apply(_convolved(g, rule))
+    first = g.one("Mul", [g.cast(y, "float32"), g.constant(np.float32(2))])
+    second = g.pick("conv", "transpose", "itself")
+    if second == "conv":
+        return [first, _conv(g, y), *others]
+    if second == "transpose":
+        z = g.picture(y)
+        return [first, g.one("Transpose", [z], perm=[0, 2, 3, 1]), *others]
+    return [first, y, *others]
+
+
+POSITIONS: dict[str, Callable[[Graph, Rule, Apply], list[Tensor]]] = {
+    "alone": alone,
+    "input": at_input,
+    "output": at_output,
+    "after conv": after_conv,
+    "before conv": before_conv,
+    "between convs": between,
+    "transpose": into_transpose,
+    "reshape": into_reshape,
+    "softmax": into_softmax,
+    "where": into_where,
+    "residual": into_residual,
+    "read twice": read_twice,
+}
+
+
+def network(
+    draw: Any, operator: str, position: str, opset: int, prefix: str = "", kinds: Sequence[str] = ()
+) -> Network:
+    """Draw a network.
+
+    Raises
+    ------
+    InvalidError
+        If what was drawn is no valid ONNX.
+    """
+    rule = rule_of(operator)
+    assert rule is not None, operator
+    options = [kind for kind in rule.values if not kinds or kind in kinds]
+    # Most networks have normal numbers: whole and wide ones hide small errors.
+    kind = draw(st.sampled_from([*options, *["normal"] * (len(options) - 1)]))
+    g = Graph(draw, opset, prefix, kind)
+    outputs = POSITIONS[position](g, rule, lambda x: rule.draw(g, x))
+    made = {name for node in g.nodes for name in node.output}
+    unique = {t.name: t for t in outputs if t.name in made}
+    if not unique:
+        raise InvalidError("no result")
+    read = {name for node in g.nodes for name in node.input}
+    return Network(
+        operator,
+        position,
+        kind,
+        opset,
+        tuple(g.nodes),
+        {name: array for name, array in g.constants.items() if name in read},
+        {name: array for name, array in g.feeds.items() if name in read},
+        tuple(unique.values()),
+    )

@@ -1,0 +1,1014 @@
+"""How each operator is drawn: given a tensor that it must read, with all that ONNX lets it have.
+
+`RULES` has what is special; what ONNX's schemas say is enough for elementwise operators of one,
+two or any number of operands, whatever they are called (`generic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from graphs import TAME, VALUES, Graph, InvalidError, Tensor
+from onnx import helper
+
+from tvmflow.frontend.ops import CONVERTERS
+
+NEWEST_OPSET = 24
+
+#: Adds nodes that apply an operator to a tensor; returns its results, the main one first.
+Draw = Callable[[Graph, Tensor], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator is drawn.
+
+    Parameters
+    ----------
+    draw
+        Adds it to a graph.
+    opsets
+        The first and the last operator set in which it is.
+    values
+        What the inputs may hold: operators of integers cannot be given NaN.
+    multiple
+        Channels that it reads are a multiple of this, awkward ones times it.
+    even
+        Height and width must be even.
+    """
+
+    draw: Draw
+    opsets: tuple[int, int] = (13, NEWEST_OPSET)
+    values: tuple[str, ...] = VALUES
+    multiple: int = 1
+    even: bool = False
+
+
+RULES: dict[str, Rule] = {}
+
+#: Registered operators that are not drawn, and why.
+EXCLUDED: dict[str, str] = {}
+
+
+def rule(*names: str, **properties: Any) -> Callable[[Any], Any]:
+    """Register how operators are drawn: a function of the graph, the tensor (and the name)."""
+
+    def register(function: Any) -> Any:
+        for name in names:
+            assert name not in RULES, name
+            draw = function if len(names) == 1 else _named(function, name)
+            RULES[name] = Rule(draw, **properties)
+        return function
+
+    return register
+
+
+def _named(function: Any, name: str) -> Draw:
+    return lambda g, x: function(g, x, name)
+
+
+@cache
+def rule_of(op_type: str) -> Rule | None:
+    """How an operator is drawn; ``None`` where nothing is known of it."""
+    if op_type in RULES:
+        return RULES[op_type]
+    return generic(op_type)
+
+
+def drawn() -> list[str]:
+    """The registered operators that are drawn."""
+    return [name for name in sorted(CONVERTERS) if name not in EXCLUDED and rule_of(name)]
+
+
+def available(op_type: str, opset: int) -> bool:
+    """Whether an operator is drawn in an operator set."""
+    found = rule_of(op_type)
+    if found is None or not found.opsets[0] <= opset <= found.opsets[1]:
+        return False
+    try:
+        return not onnx.defs.get_schema(op_type, opset).deprecated
+    except onnx.defs.SchemaError:
+        return False
+
+
+# ---- Elementwise operators, by their schemas --------------------------------------------------
+
+#: Attributes that are one of some words.
+WORDS = {
+    ("Gelu", "approximate"): ("none", "tanh"),
+    ("BitShift", "direction"): ("LEFT", "RIGHT"),
+}
+#: What brings a normal number into an operator's domain.
+DOMAINS = {
+    "Log": "positive", "Sqrt": "positive", "Acosh": "above one", "Asin": "unit", "Acos": "unit",
+    "Atanh": "unit", "Reciprocal": "positive", "Pow": "positive", "Div": "any",
+}  # fmt: skip
+NUMBERS = ("float32", "float32", "float32", "float32", "int32", "int64", "float16", "float64")
+NARROW = ("uint8", "int8", "uint32", "uint16", "int16", "uint64")
+
+
+def allowed_types(schema: Any, type_str: str) -> list[str]:
+    """The dtypes of NumPy that a type variable may be."""
+    texts = {type_str}
+    for constraint in schema.type_constraints:
+        if constraint.type_param_str == type_str:
+            texts = set(constraint.allowed_type_strs)
+    known = [*dict.fromkeys(NUMBERS), *NARROW, "bool"]
+    names = {"float32": "float", "float64": "double"}
+    return [d for d in known if f"tensor({names.get(d, d)})" in texts]
+
+
+def generic(op_type: str) -> Rule | None:
+    """The rule that an operator's schema gives, for elementwise ones."""
+    if not onnx.defs.has(op_type):
+        return None
+    schema = onnx.defs.get_schema(op_type)
+    inputs = schema.inputs
+    if len(schema.outputs) != 1 or any(a.required for a in schema.attributes.values()
+                                       if (op_type, a.name) not in WORDS):  # fmt: skip
+        return None
+    variadic = inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    since = max(13, _first(op_type))
+    types = allowed_types(schema, inputs[0].type_str)
+    values = VALUES if "float32" in types or types == ["bool"] else TAME
+    if len(inputs) == 1 and not variadic:
+        return Rule(lambda g, x: _unary(g, x, op_type), (since, NEWEST_OPSET), values)
+    if len(inputs) == 1:
+        return Rule(lambda g, x: _variadic(g, x, op_type), (since, NEWEST_OPSET), values)
+    if len(inputs) == 2 and not variadic:
+        return Rule(lambda g, x: _binary(g, x, op_type), (since, NEWEST_OPSET), values)
+    return None
+
+
+def _first(op_type: str) -> int:
+    return min(
+        s.since_version for s in onnx.defs.get_all_schemas_with_history()
+        if s.name == op_type and not s.domain
+    )  # fmt: skip
+
+
+def attributes_of(g: Graph, op_type: str) -> dict[str, Any]:
+    """Values for the attributes that an elementwise operator has."""
+    schema = onnx.defs.get_schema(op_type, g.opset)
+    kinds = onnx.defs.OpSchema.AttrType
+    chosen: dict[str, Any] = {}
+    for name, attribute in schema.attributes.items():
+        words = WORDS.get((op_type, name))
+        if words and (attribute.required or g.chance(0.5)):
+            chosen[name] = g.pick(*words)
+        elif attribute.type == kinds.FLOAT and g.chance(0.5):
+            chosen[name] = g.pick(0.5, 0.25, 1.7)
+        elif attribute.type == kinds.INT and g.chance(0.5):
+            chosen[name] = g.integer(0, 1)
+    return chosen
+
+
+def typed(g: Graph, x: Tensor, op_type: str, index: int = 0) -> Tensor:
+    """The tensor in a dtype that the operator takes, float32 most of the time."""
+    schema = onnx.defs.get_schema(op_type, g.opset)
+    types = allowed_types(schema, schema.inputs[index].type_str)
+    if x.dtype in types and (g.kind not in TAME or g.chance(0.8)):
+        return x
+    options = [d for d in types if g.kind in TAME or d in ("float32", "float64", "bool")]
+    return g.cast(x, g.pick(*options)) if options else x
+
+
+def in_domain(g: Graph, x: Tensor, op_type: str) -> Tensor:
+    """The tensor where the operator is defined; now and then elsewhere, where NaN results."""
+    domain = DOMAINS.get(op_type)
+    if domain is None or not x.floating or g.chance(0.15):
+        return x
+    if domain == "unit":
+        half = g.constant(0.5, x.dtype)
+        if x.dtype != "float32":
+            return x
+        return g.one("Mul", [g.one("Tanh", [x]), half])
+    if domain in ("positive", "above one"):
+        half = g.constant(0.5 if domain == "positive" else 1.25, x.dtype)
+        return g.one("Add", [g.one("Abs", [x]), half])
+    return x
+
+
+def _unary(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = in_domain(g, typed(g, x, op_type), op_type)
+    if op_type == "Round" and x.floating:
+        # Halves round to even.
+        x = g.one("Mul", [x, g.constant(0.5, x.dtype)])
+    return g.node(op_type, [x], **attributes_of(g, op_type))
+
+
+def narrow_shape(g: Graph, x: Tensor) -> list[int]:
+    """A shape that broadcasts to the tensor's."""
+    options: list[list[int]] = [list(x.shape), [], [1]]
+    if x.rank == 4:
+        n, c, h, w = x.shape
+        options += [[c, 1, 1], [1, c, 1, 1], [1, 1, h, w], [w], [n, 1, h, 1], [n, c, 1, 1], [h, w]]
+    elif x.rank:
+        options += [[x.shape[-1]], [*x.shape[:-1], 1]]
+    return list(g.pick(*options))
+
+
+def _binary(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = in_domain(g, typed(g, x, op_type), op_type)
+    shape = narrow_shape(g, x)
+    second = g.operand(shape, x.dtype) if not g.chance(0.1) else x
+    whole = np.dtype(x.dtype).kind in "iu"
+    attributes = attributes_of(g, op_type)
+    if op_type in ("Div", "Mod") and (whole or op_type == "Mod"):
+        second = g.constant(g.rng.integers(1, 5, shape), x.dtype)
+    if op_type == "Mod":
+        attributes = {} if whole and g.chance(0.5) else {"fmod": 1}
+    if op_type == "BitShift":
+        second = g.constant(g.rng.integers(0, 7, shape), x.dtype)
+    if op_type == "Pow":
+        kind = g.pick("square", "cube", "root", "any", "whole")
+        exponent = {
+            "square": 2.0, "cube": 3.0, "root": 0.5, "whole": g.rng.integers(0, 4, shape),
+            "any": g.rng.uniform(-1, 2, shape) if x.floating else g.rng.integers(0, 4, shape),
+        }[kind]  # fmt: skip
+        if whole and kind == "root":
+            exponent = 2
+        second = g.constant(exponent, x.dtype)
+    operands = [x, second]
+    if op_type not in ("Mod", "Pow", "BitShift", "PRelu") and g.chance(0.2) and not whole:
+        operands.reverse()
+    return g.node(op_type, operands, **attributes)
+
+
+def _variadic(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = typed(g, x, op_type)
+    more = [g.operand(narrow_shape(g, x), x.dtype) for _ in range(g.integer(0, 2))]
+    return g.node(op_type, [x, *more])
+
+
+# ---- Elementwise operators that have more -----------------------------------------------------
+
+
+@rule("Clip")
+def clip(g: Graph, x: Tensor) -> list[Tensor]:
+    x = typed(g, x, "Clip")
+    low, high = (0, 3) if np.dtype(x.dtype).kind == "u" else (-1, 2)
+    limits = [g.constant(v, x.dtype) if g.chance(0.8) else None for v in (low, high)]
+    return g.node("Clip", [x, *limits])
+
+
+@rule("PRelu")
+def prelu(g: Graph, x: Tensor) -> list[Tensor]:
+    shape = g.pick([x.shape[1], *[1] * (x.rank - 2)], [1], [*x.shape]) if x.rank > 1 else [1]
+    return g.node("PRelu", [x, g.weights(shape)])
+
+
+@rule("Where")
+def where(g: Graph, x: Tensor) -> list[Tensor]:
+    """The tensor decides, or is one of the two."""
+    threshold = g.constant(np.float32(0.1))
+    if g.chance(0.3):
+        condition = g.cast(g.input(narrow_shape(g, x), "bool"), "bool")
+    else:
+        condition = g.one(g.pick("Greater", "Less"), [x, threshold])
+    other = g.operand(narrow_shape(g, x))
+    pair = [x, other] if g.chance(0.5) else [other, x]
+    return g.node("Where", [condition, *pair])
+
+
+@rule("And", "Or", "Xor")
+def logical(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    other = g.operand(narrow_shape(g, x))
+    right = g.one("Less", [x, other])
+    if g.chance(0.3):
+        right = g.input(narrow_shape(g, x), "bool")
+    return g.node(op_type, [g.cast(x, "bool"), right])
+
+
+@rule("Cast")
+def cast(g: Graph, x: Tensor) -> list[Tensor]:
+    dtypes = ("int32", "bool", "float16", "float64", "uint8", "int8", "int64", "float32")
+    if g.kind not in TAME:
+        dtypes = ("float64", "float32", "float16", "bool")
+    dtype = g.pick(*dtypes)
+    if g.chance(0.3):
+        x = g.cast(x, "bool")
+    if dtype.startswith("uint"):
+        x = g.one("Abs", [x]) if x.dtype != "bool" else x
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return g.node("Cast", [x], to=to)
+
+
+@rule("CastLike", opsets=(15, NEWEST_OPSET))
+def cast_like(g: Graph, x: Tensor) -> list[Tensor]:
+    tame = ("int32", "float16", "float64", "bool")
+    like = g.constant(np.ones(1), g.pick(*tame) if g.kind in TAME else "float64")
+    return g.node("CastLike", [x, like])
+
+
+@rule("BitShift", values=TAME)
+def bit_shift(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.cast(x, g.pick("uint8", "uint32", "uint16", "uint64"))
+    amounts = g.constant(g.rng.integers(0, 7, narrow_shape(g, x)), x.dtype)
+    return g.node("BitShift", [x, amounts], direction=g.pick("LEFT", "RIGHT"))
+
+
+# ---- Windows ----------------------------------------------------------------------------------
+
+
+def window(g: Graph, x: Tensor, op_type: str) -> dict[str, Any]:
+    """Kernel, strides, padding and dilations of a pool over the spatial axes."""
+    rank = x.rank - 2
+    kernel = [min(g.integer(1, 3), extent) for extent in x.shape[2:]]
+    attributes: dict[str, Any] = {"kernel_shape": kernel}
+    if g.chance(0.7):
+        attributes["strides"] = g.integers(1, 3, rank)
+    padding = g.pick("none", "pads", "SAME_UPPER", "SAME_LOWER", "VALID")
+    if padding == "pads":
+        attributes["pads"] = [g.integer(0, k - 1) for k in kernel * 2]
+    elif padding != "none":
+        attributes["auto_pad"] = padding
+    names = set(onnx.defs.get_schema(op_type, g.opset).attributes)
+    if "ceil_mode" in names and g.chance(0.3):
+        attributes["ceil_mode"] = 1
+    if "dilations" in names and padding in ("none", "pads") and g.chance(0.3):
+        attributes["dilations"] = g.integers(1, 2, rank)
+    return attributes
+
+
+def spatial(g: Graph, x: Tensor) -> Tensor:
+    """The tensor with one to three spatial axes, most of the time two."""
+    rank = g.pick(4, 4, 4, 4, 3, 5)
+    return g.ranked(x, 4) if rank == 4 else g.ranked(x, rank)
+
+
+@rule("MaxPool", "AveragePool", "LpPool")
+def pool(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = spatial(g, x)
+    attributes = window(g, x, op_type)
+    if op_type == "LpPool":
+        attributes["p"] = g.pick(2, 1, 3)
+    if op_type == "AveragePool" and g.chance(0.5):
+        attributes["count_include_pad"] = 1
+    return g.node(op_type, [x], **attributes)
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    attributes = {"p": g.pick(2, 1, 3)} if op_type == "GlobalLpPool" else {}
+    return g.node(op_type, [spatial(g, x)], **attributes)
+
+
+def groups_of(g: Graph, channels: int) -> int:
+    divisors = [d for d in (1, 2, 3, 4, 5, channels) if channels % d == 0]
+    return g.pick(*dict.fromkeys(divisors))
+
+
+def conv_window(g: Graph, rank: int, kernel: Sequence[int]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    if g.chance(0.5):
+        attributes["strides"] = g.integers(1, 3, rank)
+    padding = g.pick("same", "none", "pads", "SAME_UPPER", "SAME_LOWER", "VALID")
+    if g.chance(0.3) and not padding.startswith("SAME"):
+        # ONNX Runtime does not dilate where it pads by itself.
+        attributes["dilations"] = g.integers(1, 2, rank)
+    if padding == "same":
+        attributes["pads"] = [k // 2 for k in kernel] * 2
+    elif padding == "pads":
+        attributes["pads"] = g.integers(0, 2, 2 * rank)
+    elif padding != "none":
+        attributes["auto_pad"] = padding
+    return attributes
+
+
+@rule("Conv")
+def conv(g: Graph, x: Tensor) -> list[Tensor]:
+    x = spatial(g, x)
+    group = groups_of(g, x.channels)
+    outputs = group * g.pick(1, 2, 3, 5, 8) if group > 1 else g.pick(3, 16, 17, 1, 5, 30, 64)
+    rank = x.rank - 2
+    kernel = g.integers(1, 3, rank)
+    fan_in = x.channels // group * int(np.prod(kernel))
+    weights = g.weights((outputs, x.channels // group, *kernel), scale=fan_in**-0.5)
+    inputs = [x, weights]
+    if g.chance(0.5):
+        inputs.append(g.weights((outputs,)))
+    return g.node("Conv", inputs, group=group, **conv_window(g, rank, kernel))
+
+
+@rule("ConvTranspose")
+def conv_transpose(g: Graph, x: Tensor) -> list[Tensor]:
+    x = spatial(g, x)
+    group = groups_of(g, x.channels)
+    outputs = g.pick(1, 3, 5, 16)
+    rank = x.rank - 2
+    kernel = g.integers(1, 3, rank)
+    weights = g.weights((x.channels, outputs, *kernel), scale=x.channels**-0.5)
+    inputs = [x, weights]
+    if g.chance(0.5):
+        inputs.append(g.weights((outputs * group,)))
+    attributes = conv_window(g, rank, kernel)
+    strides = attributes.get("strides", [1] * rank)
+    if "auto_pad" not in attributes and g.chance(0.3):
+        attributes["output_padding"] = [g.integer(0, s - 1) for s in strides]
+    return g.node("ConvTranspose", inputs, group=group, **attributes)
+
+
+@rule("LRN")
+def lrn(g: Graph, x: Tensor) -> list[Tensor]:
+    attributes = {"size": g.pick(3, 5, 1, 4), "alpha": g.pick(1e-4, 0.5), "beta": g.pick(0.75, 0.6)}
+    return g.node("LRN", [g.ranked(x, 4)], bias=g.pick(1.0, 1.5), **attributes)
+
+
+# ---- Sums over axes, and normalizations -------------------------------------------------------
+
+REDUCTIONS = (
+    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+)  # fmt: skip
+
+
+@rule(*REDUCTIONS)
+def reduction(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = g.ranked(x, g.pick(4, 4, 4, 3, 2, 5))
+    if op_type in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd") and g.kind in TAME:
+        x = g.cast(x, g.pick("float32", "float32", "float32", "int32", "int64"))
+    if op_type == "ReduceLogSum" and not g.chance(0.1):
+        x = g.one("Abs", [x])
+    axes = None if g.chance(0.1) else g.axes(x)
+    return g.with_axes(op_type, x, axes, keepdims=g.integer(0, 1))
+
+
+@rule("ArgMax", "ArgMin")
+def arg(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    if g.kind in TAME:
+        x = g.cast(x, g.pick("float32", "float32", "float32", "int32", "uint8"))
+    return g.node(
+        op_type, [x], axis=g.axis(x), keepdims=g.integer(0, 1), select_last_index=g.integer(0, 1)
+    )
+
+
+@rule("Softmax", "LogSoftmax", "Hardmax")
+def softmax(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    return g.node(op_type, [x], axis=g.axis(x))
+
+
+@rule("CumSum")
+def cumsum(g: Graph, x: Tensor) -> list[Tensor]:
+    if g.kind in TAME:
+        x = g.cast(x, g.pick("float32", "float32", "float32", "int32", "int64"))
+    axis = g.constant(np.array(g.axis(x), g.pick("int64", "int32")))
+    return g.node("CumSum", [x, axis], exclusive=g.integer(0, 1), reverse=g.integer(0, 1))
+
+
+@rule("BatchNormalization")
+def batch_norm(g: Graph, x: Tensor) -> list[Tensor]:
+    c = [x.channels]
+    inputs = [x, g.weights(c), g.weights(c), g.weights(c), g.positive(c)]
+    return g.node("BatchNormalization", inputs, epsilon=g.pick(1e-5, 0.01))
+
+
+@rule("InstanceNormalization")
+def instance_norm(g: Graph, x: Tensor) -> list[Tensor]:
+    x = spatial(g, x)
+    inputs = [x, g.positive([x.channels]), g.weights([x.channels])]
+    return g.node("InstanceNormalization", inputs, epsilon=g.pick(1e-5, 0.01))
+
+
+@rule("GroupNormalization", opsets=(18, NEWEST_OPSET))
+def group_norm(g: Graph, x: Tensor) -> list[Tensor]:
+    x = spatial(g, x)
+    groups = groups_of(g, x.channels)
+    count = [x.channels if g.opset >= 21 else groups]
+    inputs = [x, g.positive(count), g.weights(count)]
+    return g.node("GroupNormalization", inputs, num_groups=groups, epsilon=g.pick(1e-5, 0.01))
+
+
+@rule("LayerNormalization", opsets=(17, NEWEST_OPSET))
+def layer_norm(g: Graph, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x)
+    inner = x.shape[axis:]
+    inputs = [x, g.positive(inner)]
+    if g.chance(0.5):
+        inputs.append(g.weights(inner))
+    return g.node("LayerNormalization", inputs, axis=axis, epsilon=g.pick(1e-5, 0.01))
+
+
+@rule("RMSNormalization", opsets=(23, NEWEST_OPSET))
+def rms_norm(g: Graph, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x)
+    return g.node("RMSNormalization", [x, g.positive(x.shape[axis:])], axis=axis, epsilon=1e-5)
+
+
+@rule("LpNormalization")
+def lp_norm(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("LpNormalization", [x], axis=g.axis(x), p=g.integer(1, 2))
+
+
+@rule("MeanVarianceNormalization")
+def mvn(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.ranked(x, 4)
+    attributes = g.pick({}, {"axes": [2, 3]}, {"axes": [1]}, {"axes": [0, 1, 2, 3]})
+    return g.node("MeanVarianceNormalization", [x], **attributes)
+
+
+# ---- Products ---------------------------------------------------------------------------------
+
+
+@rule("MatMul")
+def matmul(g: Graph, x: Tensor) -> list[Tensor]:
+    """A product with weights, or of the tensor with another one or itself."""
+    rank = g.pick(4, 4, 2, 3)
+    x = g.ranked(x, rank)
+    kind = g.pick("weights", "computed", "itself", "left")
+    if kind == "itself":
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        return g.node("MatMul", [x, g.one("Transpose", [x], perm=order)])
+    columns = g.pick(5, 1, 16, 33)
+    if kind == "left":
+        left = g.weights([columns, x.shape[-2]], scale=x.shape[-2] ** -0.5)
+        return g.node("MatMul", [left, x])
+    if kind == "weights":
+        right = g.weights([x.shape[-1], columns], scale=x.shape[-1] ** -0.5)
+    else:
+        right = g.input([*x.shape[:-2], x.shape[-1], columns])
+    return g.node("MatMul", [x, right])
+
+
+@rule("Gemm")
+def gemm(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.one("Flatten", [x], axis=g.integer(1, min(2, x.rank - 1))) if x.rank > 1 else (
+        g.reshape(x, [1, -1])
+    )  # fmt: skip
+    turned_a, turned_b = g.integer(0, 1), g.integer(0, 1)
+    rows, depth = reversed(x.shape) if turned_a else x.shape
+    columns = g.pick(5, 16, 1, 17)
+    shape = [columns, depth] if turned_b else [depth, columns]
+    inputs = [x, g.weights(shape, scale=depth**-0.5)]
+    if g.chance(0.6):
+        inputs.append(g.weights(g.pick([columns], [rows, columns], [rows, 1], [], [1, columns])))
+    attributes: dict[str, Any] = {"transA": turned_a, "transB": turned_b}
+    if g.chance(0.4):
+        attributes |= {"alpha": g.pick(0.5, 1.7), "beta": g.pick(0.5, 0.0, 1.3)}
+    return g.node("Gemm", inputs, **attributes)
+
+
+@rule("Einsum")
+def einsum(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.ranked(x, 4)
+    n, c, h, w = x.shape
+    text, shape = g.pick(
+        ("nchw->nhwc", None), ("nchw,kc->nkhw", [5, c]), ("nchw,wk->nchk", [w, 3]),
+        ("nchw,nchw->nc", [n, c, h, w]), ("nchw,nckw->nchk", [n, c, 3, w]), ("nchw->nc", None),
+        ("nchw,c->nhw", [c]), ("...hw,...kw->...hk", [n, c, 2, w]),
+    )  # fmt: skip
+    inputs = [x] if shape is None else [x, g.operand(shape)]
+    return g.node("Einsum", inputs, equation=text)
+
+
+# ---- Moves of elements ------------------------------------------------------------------------
+
+#: What may be moved: any type.
+ANY = ("float32", "float32", "float32", "float32", "int32", "bool", "uint8", "int64", "float16")
+
+
+def movable(g: Graph, x: Tensor) -> Tensor:
+    """The tensor in any dtype, float32 most of the time."""
+    if g.kind not in TAME:
+        return x
+    return g.cast(x, g.pick(*ANY))
+
+
+@rule("Slice")
+def slice_(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    axes = g.axes(x)
+    starts, ends, steps = [], [], []
+    for axis in axes:
+        extent = x.shape[axis]
+        start = g.integer(0, extent - 1)
+        step = g.pick(1, 1, 1, 2, 3)
+        length = g.integer(1, extent - start)
+        end = g.pick(start + length, start + length, start + length - extent or 2**31, 2**63 - 1)
+        if end < 0 and end + extent <= start:
+            end = 2**63 - 1
+        if g.chance(0.2):
+            # From the end to the begin.
+            start, end, step = extent - 1 - start, -(2**31), -step
+        starts.append(start - extent if step > 0 and g.chance(0.2) else start)
+        ends.append(end)
+        steps.append(step)
+    constants = [g.constant(np.array(v, np.int64)) for v in (starts, ends, axes, steps)]
+    return g.node("Slice", [x, *constants])
+
+
+@rule("Split")
+def split(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    axis = g.pick(1, 0, -1, 2) if x.rank == 4 else g.axis(x)
+    extent = x.shape[axis]
+    if extent == 1:
+        axis = int(np.argmax(x.shape))
+        extent = x.shape[axis]
+    cuts = sorted({g.integer(1, extent - 1) for _ in range(g.integer(1, 2))}) if extent > 1 else []
+    sizes = [b - a for a, b in zip([0, *cuts], [*cuts, extent], strict=True)]
+    constant = g.constant(np.array(sizes, np.int64))
+    results = g.node("Split", [x, constant], len(sizes), axis=axis)
+    first = g.integer(0, len(results) - 1)
+    return [results[first], *results[:first], *results[first + 1 :]]
+
+
+@rule("Gather")
+def gather(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    axis = g.axis(x)
+    extent = x.shape[axis]
+    kind = g.pick("range", "any", "scalar", "two")
+    start = g.integer(0, extent - 1)
+    places = {
+        "range": np.arange(start, extent), "any": g.rng.integers(-extent, extent, 5),
+        "scalar": np.array(start), "two": g.rng.integers(0, extent, (2, 3)),
+    }[kind]  # fmt: skip
+    dtype = g.pick("int64", "int32")
+    indices = g.constant(places, dtype)
+    if g.chance(0.3) and kind != "range":
+        name = indices.name
+        g.feeds[name] = g.constants.pop(name)
+    return g.node("Gather", [x, indices], axis=axis)
+
+
+@rule("GatherElements")
+def gather_elements(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    axis = g.axis(x)
+    extent = x.shape[axis]
+    shape = list(x.shape)
+    shape[axis] = g.integer(1, extent)
+    places = g.rng.integers(-extent, extent, shape)
+    return g.node("GatherElements", [x, g.constant(places, "int64")], axis=axis)
+
+
+@rule("GatherND")
+def gather_nd(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    batch = g.integer(0, 1) if x.rank > 1 else 0
+    depth = g.integer(1, x.rank - batch)
+    outer = list(x.shape[:batch])
+    parts = [g.rng.integers(-e, e, (*outer, 3)) for e in x.shape[batch : batch + depth]]
+    indices = g.constant(np.stack(parts, -1), "int64")
+    return g.node("GatherND", [x, indices], batch_dims=batch)
+
+
+def scatter_elements(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = movable(g, x)
+    axis = g.axis(x)
+    extent = x.shape[axis]
+    count = g.integer(1, extent)
+    shape = list(x.shape)
+    shape[axis] = count
+    order = np.argsort(g.rng.random(x.shape), axis=axis)
+    places = np.take(order, range(count), axis=axis)
+    places = np.where(g.rng.random(shape) < 0.3, places - extent, places)
+    if op_type == "Scatter":
+        places %= extent
+    attributes: dict[str, Any] = {"axis": axis}
+    reductions = {16: ["add", "mul"], 18: ["max", "min"]}
+    options = [r for since, names in reductions.items() if g.opset >= since for r in names]
+    if options and x.dtype != "bool" and g.chance(0.3):
+        attributes["reduction"] = g.pick(*options)
+    updates = g.operand(shape, x.dtype)
+    return g.node(op_type, [x, g.constant(places, "int64"), updates], **attributes)
+
+
+rule("ScatterElements")(lambda g, x: scatter_elements(g, x, "ScatterElements"))
+rule("Scatter", opsets=(9, 10))(lambda g, x: scatter_elements(g, x, "Scatter"))
+
+
+@rule("ScatterND")
+def scatter_nd(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    depth = g.integer(1, min(2, x.rank))
+    extents = x.shape[:depth]
+    count = min(3, int(np.prod(extents)))
+    flat = g.rng.permutation(int(np.prod(extents)))[:count]
+    indices = np.stack(np.unravel_index(flat, extents), -1)
+    updates = g.operand([count, *x.shape[depth:]], x.dtype)
+    return g.node("ScatterND", [x, g.constant(indices, "int64"), updates])
+
+
+@rule("Pad")
+def pad(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    mode = g.pick("constant", "constant", "edge", "reflect", *(["wrap"] if g.opset >= 19 else []))
+    if x.dtype == "bool":
+        x = g.cast(x, "float32")
+    pads = []
+    for i in range(2 * x.rank):
+        extent = x.shape[i % x.rank]
+        most = 3 if mode == "constant" else min(2, extent - 1)
+        pads.append(g.integer(0, most) if g.chance(0.5) else 0)
+    inputs = [x, g.constant(np.array(pads, np.int64))]
+    if mode == "constant" and g.chance(0.5):
+        inputs.append(g.constant(g.pick(1, 3), x.dtype))
+    return g.node("Pad", inputs, mode=mode)
+
+
+@rule("Concat")
+def concat(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    axis = g.axis(x)
+    parts = [x]
+    for _ in range(g.integer(1, 2)):
+        shape = list(x.shape)
+        shape[axis] = g.pick(1, 3, 2, 16)
+        parts.append(x if g.chance(0.2) else g.operand(shape, x.dtype))
+    if g.chance(0.5):
+        parts.reverse()
+    return g.node("Concat", parts, axis=axis)
+
+
+@rule("Transpose")
+def transpose(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    if g.chance(0.2):
+        return g.node("Transpose", [x])
+    perms = {4: ([0, 2, 3, 1], [0, 1, 3, 2], [1, 0, 2, 3], [0, 3, 1, 2], [3, 2, 1, 0])}
+    options = perms.get(x.rank, (list(range(x.rank))[::-1],))
+    return g.node("Transpose", [x], perm=g.pick(*options))
+
+
+@rule("Reshape")
+def reshape(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    options: list[list[int]] = [[-1], [1, -1], [x.shape[0], -1]]
+    if x.rank == 4:
+        n, c, h, w = x.shape
+        options += [[n, c, h * w], [n, c * h, w], [0, 0, -1], [n, 1, c, h, w], [n, h, w, c]]
+        options += [[n, 2, c // 2, h, w]] if c % 2 == 0 else []
+        options += [[n, -1, 4]] if c * h * w % 4 == 0 else []
+    shape = g.constant(np.array(g.pick(*options), np.int64))
+    return g.node("Reshape", [x, shape])
+
+
+@rule("Flatten")
+def flatten(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("Flatten", [movable(g, x)], axis=g.integer(-x.rank, x.rank))
+
+
+@rule("Squeeze")
+def squeeze(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    ones = [a for a, extent in enumerate(x.shape) if extent == 1]
+    if not ones:
+        (x,) = g.with_axes("Unsqueeze", x, [0])
+        ones = [0]
+    return g.with_axes("Squeeze", x, g.pick([ones[0]], [ones[-1] - x.rank], None))
+
+
+@rule("Unsqueeze")
+def unsqueeze(g: Graph, x: Tensor) -> list[Tensor]:
+    axes = g.pick([0], [-1], [0, -1], [min(2, x.rank)])
+    return g.with_axes("Unsqueeze", movable(g, x), axes)
+
+
+@rule("Tile")
+def tile(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    repeats = [g.pick(1, 2, 1, 3) for _ in range(x.rank)]
+    return g.node("Tile", [x, g.constant(np.array(repeats, np.int64))])
+
+
+@rule("Expand")
+def expand(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    if g.chance(0.5) and x.rank == 4:
+        (x,) = g.with_axes("ReduceMax", g.cast(x, "float32"), g.axes(x), keepdims=1)
+    wanted = [g.pick(2, 3, 1) if extent == 1 else extent for extent in x.shape]
+    if g.chance(0.3):
+        wanted = [2, *wanted]
+    return g.node("Expand", [x, g.constant(np.array(wanted, np.int64))])
+
+
+@rule("DepthToSpace", multiple=4)
+def depth_to_space(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("DepthToSpace", [movable(g, x)], blocksize=2, mode=g.pick("DCR", "CRD"))
+
+
+@rule("SpaceToDepth", even=True)
+def space_to_depth(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("SpaceToDepth", [movable(g, x)], blocksize=2)
+
+
+@rule("Trilu", opsets=(14, NEWEST_OPSET))
+def trilu(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x)
+    inputs = [x, g.constant(np.array(g.integer(-2, 2), np.int64))] if g.chance(0.6) else [x]
+    return g.node("Trilu", inputs, upper=g.integer(0, 1))
+
+
+@rule("CenterCropPad", opsets=(18, NEWEST_OPSET))
+def center_crop_pad(g: Graph, x: Tensor) -> list[Tensor]:
+    axes = sorted({a % x.rank for a in g.axes(x)})
+    sizes = [max(1, x.shape[a] + g.integer(-2, 3)) for a in axes]
+    return g.node("CenterCropPad", [x, g.constant(np.array(sizes, np.int64))], axes=axes)
+
+
+@rule("OneHot", values=TAME)
+def one_hot(g: Graph, x: Tensor) -> list[Tensor]:
+    indices = g.cast(x, g.pick("int64", "int32"))
+    pair = g.constant(np.array([2, 5]), g.pick("float32", "int32"))
+    depth = g.constant(np.array(6))
+    return g.node("OneHot", [indices, depth, pair], axis=g.pick(-1, 0, 1))
+
+
+@rule("TopK")
+def top_k(g: Graph, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x)
+    k = g.constant(np.array([g.integer(1, x.shape[axis])], np.int64))
+    results = g.node("TopK", [x, k], 2, axis=axis, largest=g.integer(0, 1))
+    return results if g.chance(0.6) else results[::-1]
+
+
+# ---- Sampling of pictures ---------------------------------------------------------------------
+
+
+@rule("Resize")
+def resize(g: Graph, x: Tensor) -> list[Tensor]:
+    mode = g.pick("nearest", "linear", "cubic")
+    x = g.ranked(x, 4)
+    coordinates = [
+        "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel",
+        *(["half_pixel_symmetric"] if g.opset >= 19 else []),
+    ]  # fmt: skip
+    attributes: dict[str, Any] = {
+        "mode": mode, "coordinate_transformation_mode": g.pick(*coordinates)
+    }  # fmt: skip
+    if mode == "nearest":
+        attributes["nearest_mode"] = g.pick(
+            "floor", "round_prefer_floor", "round_prefer_ceil", "ceil"
+        )
+    if mode == "cubic" and g.chance(0.3):
+        attributes["exclude_outside"] = 1
+    if mode != "nearest" and g.opset >= 18 and g.chance(0.2):
+        attributes["antialias"] = 1
+    factors = [g.pick(2.0, 0.5, 1.0, 1.5, 3.0, 0.6, 2.3) for _ in range(2)]
+    if any(int(e * f) < 1 for e, f in zip(x.shape[2:], factors, strict=True)):
+        factors = [2.0, 2.0]
+    if g.chance(0.7):
+        scales = g.constant(np.array([1, 1, *factors], np.float32))
+        return g.node("Resize", [x, None, scales], **attributes)
+    sizes = [*x.shape[:2], *g.integers(1, 12, 2)]
+    return g.node("Resize", [x, None, None, g.constant(np.array(sizes, np.int64))], **attributes)
+
+
+@rule("Upsample", opsets=(9, 9))
+def upsample(g: Graph, x: Tensor) -> list[Tensor]:
+    factors = [1, 1, g.pick(2.0, 3.0, 1.5), g.pick(2.0, 1.0, 2.5)]
+    scales = g.constant(np.array(factors, np.float32))
+    return g.node("Upsample", [g.ranked(x, 4), scales], mode=g.pick("nearest", "linear"))
+
+
+@rule("GridSample", opsets=(16, NEWEST_OPSET))
+def grid_sample(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.ranked(x, 4)
+    places = g.rng.uniform(-1.3, 1.3, (x.shape[0], *g.integers(1, 4, 2), 2))
+    grid = g.constant(places, "float32")
+    if g.chance(0.5):
+        g.feeds[grid.name] = g.constants.pop(grid.name)
+    new = g.opset >= 20
+    modes = ("linear", "nearest", "cubic") if new else ("bilinear", "nearest", "bicubic")
+    return g.node(
+        "GridSample", [x, grid], mode=g.pick(*modes), align_corners=g.integer(0, 1),
+        padding_mode=g.pick("zeros", "border", "reflection"),
+    )  # fmt: skip
+
+
+@rule("AffineGrid", opsets=(20, NEWEST_OPSET))
+def affine_grid(g: Graph, x: Tensor) -> list[Tensor]:
+    theta = g.exactly(x, (2, 2, 3))
+    size = g.constant(np.array([2, 3, *g.integers(1, 6, 2)], np.int64))
+    return g.node("AffineGrid", [theta, size], align_corners=g.integer(0, 1))
+
+
+@rule("RoiAlign", opsets=(16, NEWEST_OPSET))
+def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.ranked(x, 4)
+    begin = g.rng.uniform(-1, 4, (3, 2))
+    regions = np.concatenate([begin, begin + g.rng.uniform(0.5, 5, (3, 2))], 1)
+    rois = g.constant(regions, "float32")
+    batches = g.constant(g.rng.integers(0, x.shape[0], 3), "int64")
+    height, width = g.integers(1, 4, 2)
+    return g.node(
+        "RoiAlign", [x, rois, batches], output_height=height, output_width=width,
+        sampling_ratio=g.integer(1, 3), spatial_scale=g.pick(1.0, 0.5), mode="avg",
+        coordinate_transformation_mode=g.pick("half_pixel", "output_half_pixel"),
+    )  # fmt: skip
+
+
+# ---- Quantized numbers ------------------------------------------------------------------------
+
+
+def quantized(g: Graph, x: Tensor, dtype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensor in 8 bits, with its scale and zero point."""
+    dtype = dtype or g.pick("uint8", "int8")
+    scale, zero = scale_and_zero(g, dtype)
+    return g.one("QuantizeLinear", [x, scale, zero]), scale, zero
+
+
+def scale_and_zero(g: Graph, dtype: str, count: int = 0) -> tuple[Tensor, Tensor]:
+    shape = (count,) if count else ()
+    scales = g.rng.uniform(0.01, 0.2, shape) if g.chance(0.7) else np.full(shape, 0.0625)
+    low, high = (0, 255) if dtype == "uint8" else (-128, 127)
+    zeros = g.rng.integers(low, high, shape) if g.chance(0.6) else np.zeros(shape)
+    return g.constant(scales, "float32"), g.constant(zeros, dtype)
+
+
+def bytes_(g: Graph, shape: Sequence[int], dtype: str) -> Tensor:
+    info = np.iinfo(dtype)
+    return g.constant(g.rng.integers(info.min, info.max + 1, shape), dtype)
+
+
+@rule("QuantizeLinear", values=("whole", "normal", "masks", "wide"))
+def quantize(g: Graph, x: Tensor) -> list[Tensor]:
+    dtype = g.pick("uint8", "int8")
+    if g.chance(0.4) and x.rank > 1:
+        pair = scale_and_zero(g, dtype, x.channels)
+        return g.node("QuantizeLinear", [x, *pair], axis=1)
+    return g.node("QuantizeLinear", [x, *scale_and_zero(g, dtype)])
+
+
+@rule("DequantizeLinear", values=("whole", "normal", "masks", "wide"))
+def dequantize(g: Graph, x: Tensor) -> list[Tensor]:
+    y, scale, zero = quantized(g, x)
+    if g.chance(0.3) and x.rank > 1:
+        pair = scale_and_zero(g, y.dtype, x.channels)
+        return g.node("DequantizeLinear", [y, *pair], axis=1)
+    return g.node("DequantizeLinear", [y, scale, zero])
+
+
+@rule("DynamicQuantizeLinear", values=TAME)
+def dynamic_quantize(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("DynamicQuantizeLinear", [x], 3)
+
+
+@rule("MatMulInteger", values=TAME)
+def matmul_integer(g: Graph, x: Tensor) -> list[Tensor]:
+    left, _, zero = quantized(g, g.ranked(x, g.pick(2, 4, 3)))
+    dtype = g.pick("int8", "uint8")
+    right = bytes_(g, [left.shape[-1], g.pick(5, 16, 1)], dtype)
+    inputs = [left, right]
+    if g.chance(0.7):
+        inputs += [zero, g.constant(np.array(g.integer(0, 5)), dtype)]
+    return g.node("MatMulInteger", inputs)
+
+
+@rule("QLinearMatMul", values=TAME)
+def qlinear_matmul(g: Graph, x: Tensor) -> list[Tensor]:
+    left = quantized(g, g.ranked(x, g.pick(2, 3)))
+    dtype = left[0].dtype if left[0].dtype == "uint8" and g.chance(0.5) else "int8"
+    right = bytes_(g, [left[0].shape[-1], g.pick(5, 16, 1)], dtype)
+    scale = g.constant(np.float32(1.5))
+    result = g.pick("uint8", "int8") if left[0].dtype == dtype else left[0].dtype
+    inputs = [*left, right, *scale_and_zero(g, dtype), scale, g.constant(np.array(3), result)]
+    return g.node("QLinearMatMul", inputs)
+
+
+@rule("ConvInteger", values=TAME)
+def conv_integer(g: Graph, x: Tensor) -> list[Tensor]:
+    data, _, zero = quantized(g, g.ranked(x, 4), "uint8")
+    kernel = g.integers(1, 3, 2)
+    dtype = g.pick("uint8", "int8")
+    group = groups_of(g, data.channels)
+    outputs = group * g.pick(1, 3, 5)
+    weights = bytes_(g, [outputs, data.channels // group, *kernel], dtype)
+    inputs = [data, weights]
+    if g.chance(0.7):
+        inputs += [zero, g.constant(np.array(g.integer(0, 5)), dtype)]
+    return g.node("ConvInteger", inputs, group=group, **conv_window(g, 2, kernel))
+
+
+@rule("QLinearConv", values=TAME)
+def qlinear_conv(g: Graph, x: Tensor) -> list[Tensor]:
+    data = quantized(g, g.ranked(x, 4))
+    kernel = g.integers(1, 3, 2)
+    dtype = "int8" if data[0].dtype == "int8" else g.pick("int8", "uint8")
+    group = groups_of(g, x.channels)
+    outputs = group * g.pick(1, 3, 5)
+    weights = bytes_(g, [outputs, data[0].channels // group, *kernel], dtype)
+    count = outputs if g.chance(0.5) else 0
+    scales = g.constant(g.rng.uniform(0.01, 0.2, (count,) if count else ()), "float32")
+    zeros = np.zeros((count,) if count else (), dtype)
+    if dtype == "uint8":
+        zeros = zeros + np.array(g.integer(0, 200), dtype)
+    last = [g.constant(np.float32(g.pick(0.5, 2.0))), g.constant(np.array(3), data[0].dtype)]
+    inputs = [*data, weights, scales, g.constant(zeros), *last]
+    if g.chance(0.5):
+        inputs.append(g.constant(g.rng.integers(-500, 500, outputs), "int32"))
+    return g.node("QLinearConv", inputs, group=group, **conv_window(g, 2, kernel))
+
+
+def checked(results: list[Tensor]) -> list[Tensor]:
+    """Results that can be compared."""
+    if not results:
+        raise InvalidError("no result")
+    return results

@@ -1,0 +1,64 @@
+"""Failures as files: a network, its inputs, and the commands that show what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from compiling import arguments
+from judging import Verdict
+
+
+def signature(verdict: Verdict) -> str:
+    """What failures of one cause mostly share: the operator, the kind and the message's words."""
+    n = verdict.network
+    text = ""
+    if verdict.kind != "wrong":
+        line = verdict.message.strip().splitlines()[0] if verdict.message.strip() else ""
+        text = re.sub(r"primary function \w+", "", line)
+        text = re.sub(r"[^A-Za-z ]+", " ", text)[:80]
+    return "-".join(f"{n.operator} {verdict.kind} {text}".split())
+
+
+def save(verdict: Verdict, folder: Path, stem: str) -> str:
+    """Write ``STEM.onnx``, ``STEM.npz`` and ``STEM.txt``; return the commands."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network = verdict.network
+    path = folder / f"{stem}.onnx"
+    onnx.save(network.model, path)
+    np.savez(folder / f"{stem}.npz", **network.feeds)
+    command = commands(verdict, path)
+    (folder / f"{stem}.txt").write_text(f"{verdict}\n\n{command}\n")
+    return command
+
+
+def commands(verdict: Verdict, path: Path) -> str:
+    """One line that compiles and verifies a saved network."""
+    found = arguments([verdict.network], verdict.configuration)
+    module, inputs = path.with_suffix(".so"), path.with_suffix(".npz")
+    words = ["tvmflow", "compile", path.name, "--output", module.name]
+    for name in ("target", "device", "storage", "dtype", "accumulate"):
+        if name in found:
+            words += [f"--{name}", found[name]]
+    if found.get("format") == "standalone":
+        words.append("--standalone")
+    for name in ("algorithms", "keep_layout", "knobs"):
+        value = verdict.knobs if name == "knobs" else found.get(name)
+        if not value:
+            continue
+        words += _file_or_words(name, value, path)
+    check = ["tvmflow", "verify", path.name, module.name, "--inputs", inputs.name]
+    return f"{shlex.join(words)} && {shlex.join(check)}"
+
+
+def _file_or_words(name: str, value: Mapping[str, object], path: Path) -> list[str]:
+    if name == "keep_layout":
+        return [word for t, form in value.items() for word in ("--keep-layout", f"{t}={form}")]
+    file = path.with_suffix(f".{name}.json")
+    file.write_text(json.dumps(value, indent=2) + "\n")
+    return [f"--{name}", file.name]

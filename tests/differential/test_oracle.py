@@ -1,0 +1,131 @@
+"""The oracle takes what rounding explains, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import Tensor
+from networks import Network
+from onnx import helper
+from oracle import Oracle, run
+
+pytestmark = pytest.mark.onnxruntime
+
+
+def oracle_of(nodes, feeds, **options):
+    """The oracle of some nodes, and the reference's result."""
+
+    def network(shape, dtype):
+        outputs = (Tensor("y", shape, dtype),)
+        return Network("", "", "normal", 18, tuple(nodes), {}, feeds, outputs)
+
+    model = network((), "float32").model
+    model.graph.output[0].ClearField("type")
+    (result,) = run(model, feeds)
+    return Oracle(network(result.shape, result.dtype.name), **options), result
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def test_the_reference_is_right(rng):
+    node = helper.make_node("LRN", ["x"], ["y"], size=5)
+    oracle, result = oracle_of([node], {"x": normal(rng, 1, 16, 4, 4)})
+    assert oracle.judge({"y": result}) is None
+
+
+@pytest.mark.parametrize("operator", ["LRN", "Softmax", "Tanh", "Exp"])
+def test_five_ten_thousandths_are_wrong(rng, operator):
+    attributes = {"size": 5} if operator == "LRN" else {}
+    node = helper.make_node(operator, ["x"], ["y"], **attributes)
+    oracle, result = oracle_of([node], {"x": normal(rng, 1, 16, 4, 4)})
+    complaint = oracle.judge({"y": result * np.float32(1 + 5e-4)})
+    assert "256 of 256 values are wrong" in complaint
+
+
+def test_one_wrong_value_is_found(rng):
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    feeds = {"x": normal(rng, 1, 16, 4, 4), "w": normal(rng, 8, 16, 3, 3)}
+    oracle, result = oracle_of([node], feeds)
+    changed = result.copy()
+    changed[0, 3, 1, 1] *= np.float32(1 + 1e-4)
+    assert "1 of 32 values are wrong; at [0, 3, 1, 1]" in oracle.judge({"y": changed})
+
+
+def test_sums_in_another_order_are_right(rng):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    x, w = normal(rng, 8, 512), normal(rng, 512, 8)
+    oracle, _ = oracle_of([node], {"x": x, "w": w})
+    assert oracle.judge({"y": (x[:, ::-1].astype("f8") @ w[::-1]).astype("f4")}) is None
+    one_by_one = np.add.accumulate(x[:, :, None] * w[None], axis=1, dtype="f4")[:, -1]
+    assert oracle.judge({"y": one_by_one}) is None
+
+
+def test_moves_are_exact(rng):
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])
+    oracle, result = oracle_of([node], {"x": normal(rng, 5, 6)})
+    assert oracle.judge({"y": result}) is None
+    assert oracle.judge({"y": np.nextafter(result, np.float32(9))}) is not None
+
+
+def test_sums_of_whole_numbers_are_exact(rng):
+    feeds = {n: rng.integers(-4, 5, (6, 6)).astype("f4") for n in ("x", "w")}
+    oracle, result = oracle_of([helper.make_node("MatMul", ["x", "w"], ["y"])], feeds)
+    assert oracle.judge({"y": result}) is None
+    assert oracle.judge({"y": result + np.float32(1e-5)}) is not None
+
+
+def test_a_step_is_wide_only_where_it_is(rng):
+    """Floor of a product: one value is a rounding error away from the next whole number."""
+    x = rng.uniform(0.2, 0.8, (4, 4)).astype("f4") + np.arange(4, dtype="f4")
+    x[0, 0] = 3 / np.float32(1.1)
+    nodes = [helper.make_node("Mul", ["x", "a"], ["p"]), helper.make_node("Floor", ["p"], ["y"])]
+    oracle, result = oracle_of(nodes, {"x": x, "a": np.float32([1.1])})
+    other = result.copy()
+    other[0, 0] = 5 - result[0, 0]
+    assert oracle.judge({"y": other}) is None
+    other = result.copy()
+    other[1, 1] += 1
+    assert "1 of 16 values are wrong" in oracle.judge({"y": other})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stands_in_its_place(rng, value):
+    x = normal(rng, 3, 4)
+    x[1, 2] = value
+    oracle, result = oracle_of([helper.make_node("Relu", ["x"], ["y"])], {"x": x})
+    assert oracle.judge({"y": result}) is None
+    other = result.copy()
+    other[1, 2] = 1
+    assert oracle.judge({"y": other}) is not None
+    other = result.copy()
+    other[0, 0] = np.nan
+    assert oracle.judge({"y": other}) is not None
+
+
+def test_storage_in_half_precision_is_wider(rng):
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    feeds = {"x": normal(rng, 1, 16, 4, 4), "w": normal(rng, 8, 16, 3, 3)}
+    _, result = oracle_of([node], feeds)
+    rounded = {n: a.astype("f2").astype("f4") for n, a in feeds.items()}
+    _, stored = oracle_of([node], rounded)
+    oracle, _ = oracle_of([node], feeds, half=True)
+    assert oracle.judge({"y": stored}) is None
+    assert oracle.judge({"y": result * np.float32(1.05)}) is not None
+    strict, _ = oracle_of([node], feeds)
+    assert strict.judge({"y": stored}) is not None
+
+
+def test_an_overflow_in_half_precision_may_show_or_not(rng):
+    """100,000 is infinite in half precision, and never another number."""
+    nodes = [
+        helper.make_node("Mul", ["x", "a"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]),
+        helper.make_node("Mul", ["r", "b"], ["y"]),
+    ]
+    feeds = {"x": np.full((2, 3), 10, "f4"), "a": np.float32([1e4]), "b": np.float32([1e-4])}
+    oracle, result = oracle_of(nodes, feeds, half=True)
+    assert oracle.judge({"y": result}) is None
+    assert oracle.judge({"y": np.full_like(result, np.inf)}) is None
+    assert oracle.judge({"y": np.zeros_like(result)}) is not None
