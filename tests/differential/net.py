@@ -20,6 +20,7 @@ from graphs import InvalidError
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import engine
 from judging import Verdict, Worker, has_reference
 from networks import POSITIONS, Network, network
 from saving import signature
@@ -144,7 +145,7 @@ class Net:
     known
         Whether failures of a signature are known: they are counted, but not looked at again.
     shrink_seconds
-        For the search for a smaller network that fails; afterwards nothing else fails.
+        For the search for a smaller network that fails; 0: none.
     """
 
     worker: Worker
@@ -216,7 +217,11 @@ class Net:
                 found[:] = [verdict]
                 raise FoundError(verdict)
 
-        phases = [Phase.generate, Phase.shrink]
+        phases = [Phase.generate]
+        if self.shrink_seconds:
+            # Its own limit is five minutes, in which it would draw what nobody judges any more.
+            engine.MAX_SHRINKING_SECONDS = int(self.shrink_seconds)
+            phases.append(Phase.shrink)
         kept = None
         if database is not None:
             kept = DirectoryBasedExampleDatabase(database)

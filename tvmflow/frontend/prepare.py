@@ -18,9 +18,11 @@ from .graph import Graph, has_nested_graph
 from .qoperators import expanded, moved_first
 from .shapes import static_inputs
 from .source import Source
+from .upgrade import upgraded
 from .weights import to_array
 
-#: The oldest operator set that is imported: from 7 on, operators broadcast like NumPy.
+#: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
+#: ones are brought to it first.
 OLDEST_OPSET = 7
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
@@ -43,6 +45,8 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     model = source.model
     opset = _check_versions(model)
     _check_content(model.graph)
+    if opset < OLDEST_OPSET:
+        model, opset = upgraded(model, opset, OLDEST_OPSET), OLDEST_OPSET
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
@@ -129,9 +133,9 @@ def _check_versions(model: onnx.ModelProto) -> int:
             remedy="Export the model with a current exporter.",
         )
     opset = versions[0]
-    if not OLDEST_OPSET <= opset <= newest_opset:
+    if not 1 <= opset <= newest_opset:
         raise UnsupportedModelError(
-            f"The model uses ONNX operator set {opset}, expected {OLDEST_OPSET} to "
+            f"The model uses ONNX operator set {opset}, expected 1 to "
             f"{newest_opset} (onnx {onnx.__version__}).",
             remedy=f"Export it for operator set 18, for example; {convert}.",
         )
