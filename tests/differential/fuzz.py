@@ -29,7 +29,7 @@ from net import OPSETS, Counts, Net, aims_for, batches, cells, next_option  # no
 from saving import save, signature  # noqa: E402
 
 #: Batches that Hypothesis draws before it is steered anew.
-EXAMPLES = 10
+EXAMPLES = 4
 
 
 class Known:
@@ -47,7 +47,9 @@ def work(index: int, options: argparse.Namespace, queue: Any) -> None:
     """One process: draws, judges, and tells its counts."""
     warnings.simplefilter("ignore")
     drivers = processor_drivers(quick=True)
-    workers = [Worker(driver) for driver in drivers] or [Worker(None)]
+    # A process has one driver: which of them takes which columns depends on the seed.
+    driver = drivers[(index + options.seed) % len(drivers)] if drivers else None
+    worker = Worker(driver)
     rng = random.Random(f"{options.seed}-{index}")
     end = time.monotonic() + options.seconds
     columns = [c for c in COLUMNS if not options.columns or c in options.columns]
@@ -55,12 +57,11 @@ def work(index: int, options: argparse.Namespace, queue: Any) -> None:
     columns = columns[index % len(columns) :: options.jobs] or columns
     hits: Counter[Any] = Counter()
     turn = 0
-    net = Net(workers[0], Known(options.output), options.shrink_seconds)
+    net = Net(worker, Known(options.output), options.shrink_seconds)
     while time.monotonic() < end:
         column = columns[turn % len(columns)]
         round_ = turn // len(columns)
         turn += 1
-        net.worker = workers[round_ % len(workers)]
         opset = rng.choices(OPSETS, [6, 3, 2, 2, 2, 1])[0]
         aims = aims_for(column, opset, hits, options.operators)
         if not aims:
@@ -74,18 +75,17 @@ def work(index: int, options: argparse.Namespace, queue: Any) -> None:
             command = save(verdict, options.output, stem)
             print(f"\n{verdict}\n{command}", flush=True)
         hits.update(net.counts.cells)
-        queue.put((index, net.counts, _cpu_seconds(workers)))
+        queue.put((index, net.counts, _cpu_seconds(worker)))
         net.counts = Counts()
-    queue.put((index, None, _cpu_seconds(workers)))
-    for worker in workers:
-        worker.close()
+    queue.put((index, None, _cpu_seconds(worker)))
+    worker.close()
 
 
-def _cpu_seconds(workers: list[Worker]) -> float:
-    """Of this process and of those that compile for it."""
+def _cpu_seconds(worker: Worker) -> float:
+    """Of this process and of the one that compiles for it."""
     uses = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own = sum(use.ru_utime + use.ru_stime for use in uses)
-    return own + sum(worker.cpu_seconds() for worker in workers)
+    return own + worker.cpu_seconds()
 
 
 def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict[str, Any]:

@@ -256,7 +256,7 @@ def aims_for(
 
 def next_option(column: str, turn: int) -> str | None:
     """Every third batch has an option, each in turn."""
-    if turn % 3:
+    if turn % 3 < 2:
         return None
     possible = [o for o in OPTIONS if option_values(o, column)]
     return possible[turn // 3 % len(possible)] if possible else None
