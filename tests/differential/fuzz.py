@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from configurations import COLUMNS  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
+from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
 from net import OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
 from saving import save, signature  # noqa: E402
@@ -67,7 +68,8 @@ def work(index: int, options: argparse.Namespace, queue: Any) -> None:
         if not aims:
             continue
         rng.shuffle(aims)
-        strategy = batches(aims[:200], column, opset, next_option(column, round_))
+        option = next_option(column, round_)
+        strategy = batches(aims[:200], column, opset, option, values=options.values)
         database = options.output / "examples"
         verdict = net.run(strategy, EXAMPLES, rng.getrandbits(32), database)
         if verdict is not None:
@@ -150,6 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shrink-seconds", type=float, default=45)
     parser.add_argument("--columns", nargs="*", default=[])
     parser.add_argument("--operators", nargs="*", default=[])
+    parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from graphs import IR_VERSION, Graph, InvalidError, Tensor, opset_imports
+from graphs import IR_VERSION, VALUES, Graph, InvalidError, Tensor, opset_imports
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from operators import Rule, rule_of
@@ -218,9 +218,14 @@ POSITIONS: dict[str, Callable[[Graph, Rule, Apply], list[Tensor]]] = {
 
 
 def network(
-    draw: Any, operator: str, position: str, opset: int, prefix: str = "", kinds: Sequence[str] = ()
+    draw: Any,
+    operator: str,
+    position: str,
+    opset: int,
+    prefix: str = "",
+    kinds: Sequence[str] = VALUES,
 ) -> Network:
-    """Draw a network.
+    """Draw a network whose inputs have one of the kinds of values.
 
     Raises
     ------
@@ -229,9 +234,10 @@ def network(
     """
     rule = rule_of(operator)
     assert rule is not None, operator
-    options = [kind for kind in rule.values if not kinds or kind in kinds]
+    options = [kind for kind in rule.values if kind in kinds] or [rule.values[0]]
     # Most networks have normal numbers: whole and wide ones hide small errors.
-    kind = draw(st.sampled_from([*options, *["normal"] * (len(options) - 1)]))
+    more = ["normal"] * (len(options) - 1) if "normal" in options else []
+    kind = draw(st.sampled_from([*options, *more]))
     g = Graph(draw, opset, prefix, kind)
     outputs = POSITIONS[position](g, rule, lambda x: rule.draw(g, x))
     made = {name for node in g.nodes for name in node.output}

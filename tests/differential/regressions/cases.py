@@ -1,0 +1,212 @@
+"""Networks on which a result was wrong, no code could be made, or a number hid a NaN.
+
+A case is a function that builds the network; its docstring says what was wrong.  To add one, build
+what the net found (its ``.onnx`` shows the nodes) with the graph's methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from graphs import Graph, Tensor
+from networks import Network
+
+Build = Callable[[Graph], "list[Tensor]"]
+
+CASES: dict[str, Build] = {}
+#: Operator sets of cases that need a newer one.
+OPSETS: dict[str, int] = {}
+OPSET = 17
+
+
+def case(name: str, build: Build, opset: int = OPSET) -> None:
+    """Register a case."""
+    assert name not in CASES, name
+    CASES[name] = build
+    OPSETS[name] = opset
+
+
+def network_of(name: str, prefix: str = "") -> Network:
+    """A case as a network; the same name gives the same numbers."""
+    seed = sum(name.encode())
+    g = Graph(lambda _: seed, OPSETS[name], prefix, "normal")
+    outputs = CASES[name](g)
+    return Network(
+        name, "regression", g.kind, g.opset, tuple(g.nodes), g.constants, g.feeds, tuple(outputs)
+    )
+
+
+def integers(g: Graph, *values: int) -> Tensor:
+    return g.constant(np.array(values, np.int64))
+
+
+def picture(g: Graph, channels: int = 16, size: int = 8) -> Tensor:
+    return g.input([1, channels, size, size])
+
+
+def convolved(g: Graph, channels: int = 64, kernel: int = 3) -> Tensor:
+    """Blocked channels."""
+    x = picture(g)
+    weights = g.weights((channels, x.channels, kernel, kernel), scale=0.2)
+    return g.one("Conv", [x, weights], pads=[kernel // 2] * 4)
+
+
+# ---- Channels that begin within a block, behind a convolution ---------------------------------
+# `(v_k + 2) // 16 + v_kk` became `(v0 + 2) % 32 // 16`: wrong on llvm, opencl and in buffers.
+
+
+def slice_(begin: int, end: int, g: Graph) -> list[Tensor]:
+    places = [integers(g, begin), integers(g, end), integers(g, 1)]
+    return [g.one("Slice", [convolved(g), *places])]
+
+
+for begin, end in ((1, 33), (2, 34), (4, 36), (8, 40), (6, 34)):
+    case(f"slice_{begin}_{end}", partial(slice_, begin, end))
+
+
+def split(g: Graph) -> list[Tensor]:
+    return [g.node("Split", [convolved(g), integers(g, 8, 16, 40)], 3, axis=1)[1]]
+
+
+def gather(g: Graph) -> list[Tensor]:
+    return [g.one("Gather", [convolved(g), integers(g, *range(2, 34))], axis=1)]
+
+
+def pad_channels(g: Graph) -> list[Tensor]:
+    return [g.one("Pad", [convolved(g, 60), integers(g, 0, 1, 0, 0, 0, 3, 0, 0)])]
+
+
+def cumsum_reverse(g: Graph) -> list[Tensor]:
+    return [g.one("CumSum", [convolved(g), g.constant(np.int64(1))], reverse=1)]
+
+
+def lrn(g: Graph) -> list[Tensor]:
+    return [g.one("LRN", [convolved(g)], size=5, alpha=1e-4, beta=0.75)]
+
+
+case("split_8_16_40", split)
+case("gather_2_33", gather)
+case("pad_channels", pad_channels)
+case("cumsum_reverse", cumsum_reverse)
+case("lrn", lrn)
+
+
+# ---- Repeats on every axis: wrong on llvm, between `lower` and the machine code ----------------
+
+
+def tile(g: Graph) -> list[Tensor]:
+    return [g.one("Tile", [g.input([2, 3, 4, 5]), integers(g, 7, 6, 4, 2)])]
+
+
+case("tile", tile)
+
+
+# ---- Comparisons: a true lane of a vector is −1 in OpenCL, a true scalar is 1 -------------------
+
+
+def masked(kind: str, g: Graph) -> Tensor:
+    x, other = picture(g), g.weights((1, 16, 8, 8))
+    mask = g.one("Greater", [x, g.constant(np.float32(0.1))])
+    if kind == "where":
+        return g.one("Where", [mask, x, other])
+    if kind == "not":
+        mask = g.one("Not", [mask])
+    if kind == "and":
+        mask = g.one("And", [mask, g.one("Less", [x, other])])
+    return g.one("Cast", [mask], to=1)
+
+
+def into_transpose(kind: str, g: Graph) -> list[Tensor]:
+    return [g.one("Transpose", [masked(kind, g)], perm=[0, 2, 3, 1])]
+
+
+def into_conv(kind: str, group: int, g: Graph) -> list[Tensor]:
+    weights = g.weights((16, 16 // group, 3, 3), scale=0.2)
+    return [g.one("Conv", [masked(kind, g), weights], pads=[1] * 4, group=group)]
+
+
+for kind in ("where", "cast"):
+    case(f"{kind}_transpose", partial(into_transpose, kind))
+for kind in ("where", "cast", "not", "and"):
+    case(f"{kind}_conv", partial(into_conv, kind, 1))
+    case(f"{kind}_depthwise", partial(into_conv, kind, 16))
+
+
+# ---- No code: a tile that straddles a group ("Cannot unroll non-constant loop") ----------------
+
+
+def grouped(size: int, g: Graph) -> list[Tensor]:
+    return [g.one("Conv", [picture(g, 272, size), g.weights((272, 68, 1, 1), scale=0.1)], group=4)]
+
+
+for size in (7, 14):
+    case(f"group_272_{size}", partial(grouped, size))
+
+
+# ---- No code: the head of a face detector in textures ("undefined.size() == 0") -----------------
+
+
+def box_head(channels: int, numbers: int, size: int, g: Graph) -> list[Tensor]:
+    x = picture(g, 8, size)
+    y = g.one("Conv", [x, g.weights((channels, 8, 1, 1), scale=0.3)])
+    y = g.one("Transpose", [y], perm=[0, 2, 3, 1])
+    return [g.one("Reshape", [y, integers(g, 1, -1, numbers)])]
+
+
+for channels, numbers, size in ((12, 4, 16), (12, 3, 8), (24, 4, 10), (6, 2, 20)):
+    case(f"box_head_{channels}_{numbers}_{size}", partial(box_head, channels, numbers, size))
+
+
+# ---- A division by zero inside TVM; a single channel of a texel that is stored ------------------
+
+
+def grid_sample_extent_1(g: Graph) -> list[Tensor]:
+    grid = g.weights((1, 5, 5, 2), scale=0.5)
+    attributes = {"padding_mode": "reflection", "align_corners": 1}
+    return [g.one("GridSample", [g.input([1, 4, 1, 8]), grid], **attributes)]
+
+
+def shrink_reduce_5d(g: Graph) -> list[Tensor]:
+    y = g.one("Shrink", [g.input([3, 4, 4, 7, 4])], lambd=0.4)
+    y = g.one("Add", [g.one("Abs", [y]), g.constant(np.float32(0.1))])
+    return [g.one("ReduceLogSum", [y, integers(g, 1)])]
+
+
+case("grid_sample_extent_1", grid_sample_extent_1)
+case("shrink_reduce_5d", shrink_reduce_5d, opset=20)
+
+
+# ---- NaN and infinities that became numbers ------------------------------------------------------
+
+
+def special(g: Graph, shape: Sequence[int] = (1, 16, 8, 8)) -> Tensor:
+    """An input with NaN and infinities."""
+    g.kind = "special"
+    return g.input(shape)
+
+
+def nan_unary(op_type: str, g: Graph) -> list[Tensor]:
+    return [g.one(op_type, [special(g)])]
+
+
+def nan_binary(op_type: str, g: Graph) -> list[Tensor]:
+    x = special(g)
+    return [g.one(op_type, [x, g.weights(x.shape)])]
+
+
+def nan_clip(g: Graph) -> list[Tensor]:
+    return [g.one("Clip", [special(g), *(g.constant(np.float32(v)) for v in (0, 6))])]
+
+
+def nan_pow(g: Graph) -> list[Tensor]:
+    return [g.one("Pow", [special(g), g.constant(np.float32(0.5))])]
+
+
+for op_type in ("Relu", "Sign", "Elu", "Selu", "Celu", "HardSigmoid"):
+    case(f"nan_{op_type.lower()}", partial(nan_unary, op_type))
+for op_type in ("Max", "Min"):
+    case(f"nan_{op_type.lower()}", partial(nan_binary, op_type))
+case("nan_clip", nan_clip)
+case("nan_pow", nan_pow)
