@@ -59,6 +59,14 @@ test-all: $(STAMPS)/test ## Run all tests: optimising compilers, Oclgrind, long 
 test-wheel: $(STAMPS)/test ## Build a wheel and use it in an empty environment
 	$(BIN)/python -m pytest -m wheel --wheel $(ARGS)
 
+# How long networks are drawn, and where failures and counts go.
+SECONDS ?= 600
+FUZZ := build/fuzz
+.PHONY: fuzz
+fuzz: $(STAMPS)/test ## Draw networks for SECONDS=600 and compare them with ONNX Runtime
+	OMP_NUM_THREADS=1 $(BIN)/python tests/differential/fuzz.py --seconds $(SECONDS) --jobs $(JOBS) \
+	    --output $(FUZZ) $(ARGS)
+
 .PHONY: coverage
 coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term-missing $(ARGS)

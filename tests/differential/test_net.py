@@ -1,0 +1,192 @@
+"""The net with a fixed budget: some networks in every column, the same in every run."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+
+import numpy as np
+import onnx
+import operators
+import pytest
+from compiling import Outcome
+from configurations import COLUMNS, OPTIONS, Configuration, option_values
+from drivers import processor_drivers
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from judging import Worker, has_reference
+from net import Batch, Counts, Net, aims_for, batches, cells
+from networks import POSITIONS, merged
+from saving import save
+
+OPSET = 18
+
+
+@pytest.fixture(scope="module")
+def worker():
+    drivers = processor_drivers(quick=True)
+    running = Worker(drivers[-1])
+    yield running
+    running.close()
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("column", COLUMNS)
+def test_some_networks_are_right(column, worker, known_failures):
+    """A batch in each column; NET_BATCHES says how many."""
+    number = zlib.crc32(column.encode())
+    aims = aims_for(column, OPSET, Counter())
+    # Hypothesis tries the first one first.
+    np.random.default_rng(number).shuffle(aims)
+    count = int(os.environ.get("NET_BATCHES", "2"))
+    net = Net(worker, known=known_failures, shrink_seconds=0)
+    verdict = net.run(batches(aims, column, OPSET), count, number)
+    assert verdict is None, str(verdict)
+    assert net.counts.kinds["right"] >= 4
+
+
+@pytest.fixture
+def known_failures():
+    """Failures that are known and not mended yet, by their signatures."""
+    return frozenset(KNOWN).__contains__
+
+
+#: Empty when all are mended.
+KNOWN: tuple[str, ...] = ()
+
+
+def test_cells_are_operators_places_and_columns():
+    assert len(cells()) == len(operators.drawn()) * len(POSITIONS) * len(COLUMNS)
+
+
+def test_aims_are_what_was_hit_least():
+    hits = Counter({("Relu", p, "llvm"): 1 for p in POSITIONS})
+    hits["Relu", "where", "llvm"] = 0
+    assert aims_for("llvm", OPSET, hits, ["Relu"]) == [("Relu", "where")]
+    assert len(aims_for("mali", OPSET, hits, ["Relu"])) == len(POSITIONS)
+    assert aims_for("llvm", 9, hits, ["Relu"]) == []
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_is_possible_somewhere(option):
+    assert any(option_values(option, column) for column in COLUMNS)
+
+
+def drawn(aims, column="llvm", **options):
+    """One batch."""
+    found = []
+
+    @settings(
+        max_examples=3, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @seed(3)
+    @given(batches(aims, column, OPSET, **options))
+    def draw(batch):
+        found.append(batch)
+
+    draw()
+    return max(found, key=lambda batch: len(batch.networks))
+
+
+class Falsifying:
+    """A worker that finds networks wrong that contain an operator."""
+
+    def __init__(self, operator):
+        self.operator = operator
+        self.asked = 0
+
+    def judge(self, networks, configuration):
+        from judging import Verdict
+
+        self.asked += 1
+        return [
+            Verdict(
+                n, configuration, "wrong" if self.operator in kinds(n) else "right", "all of it"
+            )
+            for n in networks
+        ]
+
+
+def kinds(n):
+    return {node.op_type for node in n.nodes}
+
+
+@pytest.mark.onnxruntime
+def test_hypothesis_finds_the_smallest_network():
+    """Whatever leads to a Softmax is made small: one network, few nodes, whole numbers."""
+    net = Net(Falsifying("Softmax"), shrink_seconds=20)
+    aims = [(o, p) for o in ("Relu", "Add", "Slice") for p in ("between convs", "softmax")]
+    verdict = net.run(batches(aims, "llvm", OPSET), 30, 5)
+    assert verdict is not None
+    assert verdict.network.position == "softmax"
+    assert verdict.network.kind == "whole"
+    assert len(verdict.network.nodes) <= 4
+    assert all(array.shape[0] == 1 for array in verdict.network.feeds.values())
+
+
+@pytest.mark.onnxruntime
+def test_known_failures_are_counted_and_left():
+    net = Net(Falsifying("Conv"), known=lambda _: True, shrink_seconds=0)
+    assert net.run(batches([("Relu", "between convs")], "llvm", OPSET), 2, 1) is None
+    assert net.counts.kinds["wrong"] > 0
+    assert sum(net.counts.cells.values()) == net.counts.kinds["wrong"]
+
+
+@pytest.mark.onnxruntime
+def test_networks_are_one_model():
+    batch = drawn([("Relu", "residual"), ("Slice", "alone")])
+    assert isinstance(batch, Batch)
+    assert len(batch.networks) > 2
+    model = merged(batch.networks)
+    onnx.checker.check_model(model, full_check=True)
+    assert len(model.graph.node) == sum(len(n.nodes) for n in batch.networks)
+    assert all(has_reference(n) for n in batch.networks)
+
+
+@pytest.mark.onnxruntime
+def test_a_failure_is_saved_with_its_commands(tmp_path):
+    from judging import Verdict
+
+    (n, *_) = drawn([("Relu", "before conv")], "mali").networks
+    configuration = Configuration("mali", {"keep_layout": "nchw4c"})
+    command = save(Verdict(n, configuration, "wrong", "why"), tmp_path, "one")
+    assert command.startswith(
+        "tvmflow compile one.onnx --output one.so --target opencl --device mali --keep-layout"
+    )
+    assert command.endswith("&& tvmflow verify one.onnx one.so --inputs one.npz")
+    assert onnx.load(tmp_path / "one.onnx").graph.node
+    assert set(np.load(tmp_path / "one.npz")) == set(n.feeds)
+    assert "wrong: why" in (tmp_path / "one.txt").read_text()
+
+
+class Stopping(Worker):
+    """A worker whose process falls at one operator."""
+
+    def __init__(self, operator, how):
+        super().__init__(None)
+        self.operator, self.how = operator, how
+
+    def ask(self, networks, configuration, alone):
+        if any(self.operator in kinds(n) for n in networks):
+            return self.how
+        return [Outcome("refused", "no reason") for _ in networks]
+
+    def said(self):
+        return "last words"
+
+
+@pytest.mark.parametrize("how", ["crash", "hang"])
+@pytest.mark.onnxruntime
+def test_a_process_that_falls_does_not_end_the_run(how):
+    """The network that did it is found; the others have their own verdicts."""
+    batch = drawn([("Relu", "alone"), ("Slice", "alone"), ("Tanh", "alone")])
+    worker = Stopping("Slice", how)
+    verdicts = worker.judge(batch.networks, batch.configuration)
+    for verdict in verdicts:
+        assert verdict.kind == (how if "Slice" in kinds(verdict.network) else "refused")
+    counts = Counts()
+    for verdict in verdicts:
+        counts.note(verdict)
+    assert counts.kinds[how] == sum("Slice" in kinds(n) for n in batch.networks)
