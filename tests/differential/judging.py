@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, WRONG, Outcome, serve
 from configurations import Configuration
@@ -109,20 +110,27 @@ class Worker:
             self._process = None
             self._connection.close()
 
-    def judge(self, networks: Sequence[Network], configuration: Configuration) -> list[Verdict]:
-        """Judge networks, compiled as one."""
+    def judge(
+        self,
+        networks: Sequence[Network],
+        configuration: Configuration,
+        expected: Mapping[str, np.ndarray] | None = None,
+    ) -> list[Verdict]:
+        """Judge networks, compiled as one; results may be known, by the outputs' names."""
         outcomes = self.ask(networks, configuration, alone=len(networks) == 1)
         if isinstance(outcomes, str):
             if len(networks) == 1:
                 message = {CRASH: self.said(), HANG: f"no answer in {LIMIT_SECONDS:.0f} s"}
                 return [Verdict(networks[0], configuration, outcomes, message[outcomes])]
-            return [v for network in networks for v in self.judge([network], configuration)]
+            return [
+                v for network in networks for v in self.judge([network], configuration, expected)
+            ]
         verdicts = []
         for network, outcome in zip(networks, outcomes, strict=True):
-            verdict = _verdict(network, configuration, outcome)
+            verdict = _verdict(network, configuration, outcome, expected)
             if verdict.kind == WRONG and len(networks) > 1:
                 # Is it wrong by itself?  If not, being together is what is wrong.
-                (single,) = self.judge([network], configuration)
+                (single,) = self.judge([network], configuration, expected)
                 verdict = single if single.failed else _together(verdict, networks, configuration)
             verdicts.append(verdict)
         return verdicts
@@ -136,17 +144,26 @@ def _together(
     return Verdict(verdict.network, configuration, WRONG, message, verdict.knobs)
 
 
-def _verdict(network: Network, configuration: Configuration, outcome: Outcome) -> Verdict:
+def _verdict(
+    network: Network,
+    configuration: Configuration,
+    outcome: Outcome,
+    expected: Mapping[str, np.ndarray] | None,
+) -> Verdict:
     if outcome.kind != "ran":
         kind = REFUSED if outcome.kind == "refused" else INTERNAL
         return Verdict(network, configuration, kind, outcome.message, outcome.knobs)
     assert outcome.results is not None
-    complaint = oracle_for(network, configuration).judge(outcome.results)
+    complaint = oracle_for(network, configuration, expected).judge(outcome.results)
     kind = WRONG if complaint else RIGHT
     return Verdict(network, configuration, kind, complaint or "", outcome.knobs)
 
 
-def oracle_for(network: Network, configuration: Configuration) -> Oracle:
+def oracle_for(
+    network: Network,
+    configuration: Configuration,
+    expected: Mapping[str, np.ndarray] | None = None,
+) -> Oracle:
     """The oracle of a network, as tolerant as its configuration asks for."""
     options = configuration.options
     return Oracle(
@@ -154,6 +171,7 @@ def oracle_for(network: Network, configuration: Configuration) -> Oracle:
         half=configuration.half,
         sums_in_half=options.get("accumulate") == "fp16",
         winograd=options.get("algorithms") != "direct",
+        expected=expected,
     )
 
 

@@ -1,0 +1,95 @@
+"""ONNX's own test cases of single operators, as networks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from graphs import Tensor
+from networks import Network
+
+#: Cases of several operators: other operators, written out.
+SEVERAL = "several operators"
+
+
+@cache
+def cases() -> Mapping[str, list[Any]]:
+    """All cases by operator."""
+    from onnx.backend.test import loader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = loader.load_model_tests(kind="node")
+    table: dict[str, list[Any]] = {}
+    for case in loaded:
+        op_types = {node.op_type for node in case.model.graph.node}
+        table.setdefault(op_types.pop() if len(op_types) == 1 else SEVERAL, []).append(case)
+    return table
+
+
+def values(case: Any) -> tuple[list[Any], list[Any]]:
+    """The inputs and outputs; a scalar may be one of NumPy's instead of an array."""
+    inputs, outputs = (
+        [np.asarray(v) if isinstance(v, np.generic) else v for v in side]
+        for side in case.data_sets[0]
+    )
+    return inputs, outputs
+
+
+def is_numeric(case: Any) -> bool:
+    """Whether there are numbers to compare."""
+    inputs, outputs = values(case)
+    arrays = [*inputs, *outputs]
+    return all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in arrays)
+
+
+def network_of(case: Any, prefix: str, *, constants: bool) -> tuple[Network, dict[str, np.ndarray]]:
+    """A case as a network with names of its own, and what it must compute.
+
+    Parameters
+    ----------
+    constants
+        Whether all inputs but the first one become constants: shapes, axes, weights.
+    """
+    graph = case.model.graph
+    inputs, outputs = values(case)
+    named = dict(zip([v.name for v in graph.input], inputs, strict=False))
+    known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    if constants:
+        known |= dict(list(named.items())[1:])
+    feeds = {n: a for n, a in named.items() if n not in known}
+    nodes = []
+    for index, node in enumerate(graph.node):
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name = f"{prefix}{node.op_type}_{index}"
+        copy.input[:] = [n and prefix + n for n in node.input]
+        copy.output[:] = [n and prefix + n for n in node.output]
+        nodes.append(copy)
+    expected = {prefix + v.name: a for v, a in zip(graph.output, outputs, strict=True)}
+    network = Network(
+        nodes[0].op_type,
+        case.name,
+        "case",
+        opset_of(case),
+        tuple(nodes),
+        {prefix + n: a for n, a in known.items()},
+        {prefix + n: np.asarray(a, order="C") for n, a in feeds.items()},
+        tuple(Tensor(n, a.shape, a.dtype.name) for n, a in expected.items()),
+    )
+    return network, expected
+
+
+def opset_of(case: Any) -> int:
+    """The operator set of a case."""
+    return next(o.version for o in case.model.opset_import if o.domain in ("", "ai.onnx"))
+
+
+def is_plain(case: Any) -> bool:
+    """Whether a case has operators of ONNX's own domain only, and names for all its values."""
+    domains = {o.domain for o in case.model.opset_import} - {"", "ai.onnx"}
+    return not domains and not case.model.functions and bool(case.model.graph.node)

@@ -1,0 +1,178 @@
+"""ONNX's own test cases of single operators, through our pipeline: computed right, or refused.
+
+Several cases are compiled as one, for LLVM, for OpenCL and in textures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from configurations import Configuration
+from drivers import processor_drivers
+from judging import Worker
+from node_cases import SEVERAL, cases, is_numeric, is_plain, network_of, opset_of
+from oracle import NoReferenceError, Oracle
+
+from tvmflow.errors import ModelError
+from tvmflow.frontend import load_model
+from tvmflow.frontend.ops import CONVERTERS
+
+pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
+
+COLUMNS = ("llvm", "auto", "adreno texture")
+#: Cases that are compiled as one.
+BATCH = 12
+
+#: Why a case of a supported operator may be refused.
+REASONS = (
+    "training mode is not supported",
+    "nested graphs",
+    "the operator is not supported",
+    "one scale for each block",
+    "only images with two spatial axes",
+    "the indices, is not supported",
+    "floating-point operands need the attribute fmod=1",
+    "only the mode avg",
+    "shifting signed numbers by amounts that are not known",
+    "align_corners with an extent",
+    "TVM does not sort",
+    "without any elements",
+    "values that are known only at run time",
+    # Inputs without elements are taken for open shapes.
+    "compiled for static shapes",
+)
+#: An accident and no decision.
+ACCIDENT = "TVM does not take it"
+
+#: Cases that are not right yet, by column: mended, they must leave this list.
+NOT_MENDED: dict[str, frozenset[str]] = {}
+
+
+@pytest.fixture(scope="module")
+def worker():
+    running = Worker(processor_drivers(quick=True)[-1])
+    yield running
+    running.close()
+
+
+def refusal(model) -> str | None:
+    """Why a model is refused: a decision with a remedy."""
+    try:
+        load_model(model)
+    except ModelError as error:
+        caught = error
+    else:
+        return None
+    assert ACCIDENT not in str(caught), str(caught)
+    assert caught.remedy
+    return str(caught)
+
+
+def prepared(chosen):
+    """Networks with what they must compute, in batches; those that are refused are counted."""
+    counts: Counter[str] = Counter()
+    by_opset = defaultdict(list)
+    for index, case in enumerate(chosen):
+        if not is_numeric(case) or not is_plain(case):
+            counts["not compared"] += 1
+            continue
+        for constants in (False, True):
+            network, expected = network_of(case, f"n{index}_", constants=constants)
+            why = refusal(network.model)
+            if why is None:
+                counts["with constants" if constants else "as it is"] += 1
+                by_opset[opset_of(case)].append((network, expected))
+                break
+        else:
+            assert any(reason in why for reason in REASONS), why
+            counts["refused"] += 1
+    batches = [
+        found[start : start + BATCH]
+        for found in by_opset.values()
+        for start in range(0, len(found), BATCH)
+    ]
+    return batches, counts
+
+
+def judge(worker, column, chosen) -> Counter[str]:
+    """Compile, run and compare cases; return how many came in which way."""
+    batches, counts = prepared(chosen)
+    wrong = []
+    for batch in batches:
+        networks = [network for network, _ in batch]
+        expected = {name: array for _, arrays in batch for name, array in arrays.items()}
+        for verdict in worker.judge(networks, Configuration(column), expected):
+            known = verdict.network.position in NOT_MENDED.get(column, ())
+            if verdict.failed != known:
+                wrong.append(str(verdict) if verdict.failed else f"{verdict} is mended")
+    assert not wrong, "\n".join(wrong)
+    return counts
+
+
+def one_of_each(column):
+    """A case of every operator, another one in each column."""
+    turn = COLUMNS.index(column)
+    for op_type in sorted(set(CONVERTERS) & set(cases())):
+        of_operator = cases()[op_type]
+        yield of_operator[turn * len(of_operator) // len(COLUMNS)]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_one_case_of_each_operator(worker, column):
+    """A third of the operators in each column."""
+    chosen = list(one_of_each(column))[COLUMNS.index(column) :: len(COLUMNS)]
+    counts = judge(worker, column, chosen)
+    assert counts["as it is"] + counts["with constants"] > 0.6 * len(chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("op_type", [*sorted(CONVERTERS), SEVERAL])
+def test_all_cases_of_operator(worker, op_type, column):
+    counts = judge(worker, column, cases().get(op_type, []))
+    print(op_type, column, dict(counts))
+
+
+def test_other_operators_are_refused():
+    """Whatever a model uses, there is an answer and not a traceback of TVM."""
+    refused = 0
+    for op_type, of_operator in cases().items():
+        if op_type in CONVERTERS or op_type == SEVERAL:
+            continue
+        for case in of_operator:
+            refused += refusal(case.model) is not None
+    assert refused > 300
+
+
+def test_the_reference_is_what_onnx_says():
+    """The oracle agrees with the results that come with the cases."""
+    compared = 0
+    for case in one_of_each("llvm"):
+        if not is_numeric(case) or not is_plain(case):
+            continue
+        network, expected = network_of(case, "n", constants=False)
+        try:
+            oracle = Oracle(network)
+        except NoReferenceError:
+            continue
+        compared += 1
+        for name, array in expected.items():
+            found = oracle.reference[name]
+            assert found.shape == array.shape, case.name
+            if array.dtype.kind == "f":
+                np.testing.assert_allclose(found, array, rtol=1e-3, atol=1e-5, err_msg=case.name)
+            else:
+                np.testing.assert_array_equal(found, array, err_msg=case.name)
+    assert compared > 100
+
+
+def test_a_wrong_case_is_found():
+    """The comparison is with the case's own results."""
+    case = cases()["Relu"][0]
+    network, expected = network_of(case, "n", constants=False)
+    (name,) = expected
+    oracle = Oracle(network, expected={name: expected[name] + np.float32(1e-3)})
+    assert oracle.judge({name: expected[name]}) is not None
+    assert Oracle(network, expected=expected).judge(expected) is None
