@@ -15,8 +15,8 @@ import numpy as np
 from configurations import Configuration
 from networks import Network, merged
 
-RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG = (
-    "right", "wrong", "refused", "internal", "crash", "hang",
+RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG, UNJUDGED = KINDS = (
+    "right", "wrong", "refused", "internal", "crash", "hang", "unjudged",
 )  # fmt: skip
 
 

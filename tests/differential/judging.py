@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, WRONG, Outcome, serve
+from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, UNJUDGED, WRONG, Outcome, serve
 from configurations import Configuration
 from drivers import Driver
 from networks import Network
@@ -30,7 +30,8 @@ class Verdict:
     Parameters
     ----------
     kind
-        ``right``, ``wrong``, ``refused``, ``internal``, ``crash`` or ``hang``.
+        ``right``, ``wrong``, ``refused``, ``internal``, ``crash`` or ``hang``; ``unjudged`` where
+        it differs from the reference and this cannot be run with errors.
     message
         What is wrong, or why it is refused.
     """
@@ -43,7 +44,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        return self.kind not in (RIGHT, REFUSED)
+        return self.kind not in (RIGHT, REFUSED, UNJUDGED)
 
     def __str__(self) -> str:
         n = self.network
@@ -154,7 +155,10 @@ def _verdict(
         kind = REFUSED if outcome.kind == "refused" else INTERNAL
         return Verdict(network, configuration, kind, outcome.message, outcome.knobs)
     assert outcome.results is not None
-    complaint = oracle_for(network, configuration, expected).judge(outcome.results)
+    try:
+        complaint = oracle_for(network, configuration, expected).judge(outcome.results)
+    except Exception as error:  # noqa: BLE001 (the reference with errors may not run)
+        return Verdict(network, configuration, UNJUDGED, f"{type(error).__name__}: {error}")
     kind = WRONG if complaint else RIGHT
     return Verdict(network, configuration, kind, complaint or "", outcome.knobs)
 

@@ -508,8 +508,9 @@ def lp_norm(g: Graph, x: Tensor) -> list[Tensor]:
 @rule("MeanVarianceNormalization")
 def mvn(g: Graph, x: Tensor) -> list[Tensor]:
     x = g.ranked(x, 4)
-    attributes = g.pick({}, {"axes": [2, 3]}, {"axes": [1]}, {"axes": [0, 1, 2, 3]})
-    return g.node("MeanVarianceNormalization", [x], **attributes)
+    # Without axes, ONNX's shape inference fails.
+    axes = g.pick([0, 2, 3], [2, 3], [1], [0, 1, 2, 3])
+    return g.node("MeanVarianceNormalization", [x], axes=axes)
 
 
 # ---- Products ---------------------------------------------------------------------------------

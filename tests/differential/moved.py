@@ -1,0 +1,365 @@
+"""A network in which every rounding errs at random: how far it moves is how far a result may be.
+
+Around each node that rounds, what it reads and what it writes is multiplied by numbers near one;
+so is what ONNX's own definition of an operator has in between.  With storage in half precision, any
+element of any tensor may be rounded to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from graphs import IR_VERSION, opset_imports
+from networks import Network
+from onnx import TensorProto, helper, numpy_helper
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+#: By how many units in the last place a rounding may err: 16 is what OpenCL C (7.4) allows its
+#: functions at most (pow, erf), and what a sum of some hundred terms in another order loses.
+ULPS = 16
+#: They move, choose, compare or convert elements: nothing is rounded.
+EXACT = names(
+    """
+    Abs And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike
+    Ceil CenterCropPad Clip Concat DepthToSpace DequantizeLinear DynamicQuantizeLinear Equal
+    Expand Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual
+    Hardmax Identity IsInf IsNaN Less LessOrEqual Max MaxPool Min Neg Not OneHot Or Pad
+    QLinearConv QLinearMatMul QuantizeLinear ReduceMax ReduceMin Relu Reshape Round
+    ScatterND Sign Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze
+    Where Xor ThresholdedRelu ConvInteger MatMulInteger
+    """
+)
+#: With small whole numbers they are exact, in any order.
+EXACT_IF_WHOLE = names(
+    """
+    Add Sub Mul Sum Conv ConvTranspose MatMul Gemm ReduceSum ReduceL1 ReduceSumSquare CumSum
+    ScatterElements ScatterND Einsum PRelu
+    """
+)
+#: Whole numbers up to here are exact in fp32, and sums of them.
+LARGEST_WHOLE = 2**22
+
+
+def _is_whole(arrays: Sequence[np.ndarray]) -> bool:
+    """Whether sums and products of the arrays are exact."""
+    return all(
+        bool(np.isfinite(a).all() and (a == np.floor(a)).all() and np.abs(a).max() < LARGEST_WHOLE)
+        for a in arrays
+        if a.size
+    )
+
+
+def moved(
+    network: Network,
+    values: Mapping[str, np.ndarray],
+    *,
+    half: bool,
+    sums_in_half: bool,
+    winograd: bool,
+) -> Moved | None:
+    """The network with errors at random where something is rounded; ``None`` if nothing is.
+
+    Parameters
+    ----------
+    values
+        Every tensor of the network.
+    half, sums_in_half, winograd
+        See `oracle.Oracle`.
+    """
+    noise = _Noise(sums_in_half)
+    used = False
+    nodes: list[onnx.NodeProto] = []
+    renamed: dict[str, str] = {}
+    types = {name: array.dtype.name for name, array in values.items()}
+    for node in network.nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.input[:] = [renamed.get(name, name) for name in node.input]
+        around = [values[name] for name in (*node.input, *node.output) if name]
+        floats = [a for a in around if a.dtype.kind == "f"]
+        exact = node.op_type in EXACT and not _reduces(node)
+        if node.op_type in EXACT_IF_WHOLE and not (winograd and _winograd(node, values)):
+            exact = exact or _is_whole(floats)
+        if node.op_type == "Resize" and _attribute(node, "mode") in (None, b"nearest"):
+            exact = True
+        if not exact and floats:
+            length = _sum_length(node, values)
+            for index, name in enumerate(node.input):
+                if name and types[name].startswith("float") and _moves(node, index):
+                    copy.input[index] = noise.around(nodes, copy.input[index], values[name], length)
+            used = True
+        kinds = [types.get(n) for n in node.input]
+        single = not exact and "float32" in kinds
+        body = _function(node, network.opset, kinds) if single else None
+        if body is not None:
+            nodes.extend(_inlined(copy, body, noise, network.opset))
+        else:
+            nodes.append(copy)
+        for name in node.output:
+            if not name or not types[name].startswith("float"):
+                continue
+            last = name
+            if not exact:
+                last = noise.around(nodes, last, values[name])
+            if half and types[name] == "float32":
+                last = noise.stored(nodes, last, values[name].shape)
+            renamed[name] = last
+    if not used and not half:
+        return None
+    constants = dict(network.constants)
+    if half:
+        nodes = noise.stored_sources(nodes, {**network.feeds, **constants})
+    graph = helper.make_graph(
+        nodes,
+        "moved",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in network.feeds.items()
+        ],
+        [onnx.ValueInfoProto(name=renamed.get(t.name, t.name)) for t in network.outputs],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    model = helper.make_model(
+        graph, opset_imports=opset_imports(network.opset, nodes), ir_version=IR_VERSION
+    )
+    if noise.inner:
+        model = _with_inner(model, noise)
+    for name, source in noise.sources.items():
+        model.graph.input.append(
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(source.dtype), source.shape
+            )
+        )
+    return Moved(model, noise.sources)
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> Any:
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
+
+
+def _winograd(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
+    return node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    return _attribute(node, "reduction") in (b"add", b"mul")
+
+
+def _moves(node: onnx.NodeProto, index: int) -> bool:
+    """Whether an input's rounding matters: shapes, scales and limits are not computed."""
+    return not (node.op_type in ("Resize", "Upsample", "QuantizeLinear") and index > 0)
+
+
+def _sum_length(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> int:
+    """How many products a sum has."""
+    if node.op_type in ("Conv", "ConvTranspose") and len(node.input) > 1:
+        shape = values[node.input[1]].shape
+        return int(np.prod(shape[1:] if node.op_type == "Conv" else (shape[0], *shape[2:])))
+    if node.op_type in ("Gemm", "MatMul"):
+        return int(max(values[node.input[0]].shape))
+    return 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input of the moved network that is at random: numbers, or truth values."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    #: Numbers are one, and up to this more or less; truth values are true so often.
+    amount: float
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        if self.dtype == bool:
+            return np.asarray(rng.random(self.shape) < self.amount)
+        return np.asarray(1 + self.amount * rng.uniform(-1, 1, self.shape)).astype(self.dtype)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The network with errors, and its further inputs."""
+
+    model: onnx.ModelProto
+    sources: Mapping[str, Source]
+
+    def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Errors of one run."""
+        return {name: source.draw(rng) for name, source in self.sources.items()}
+
+
+class _Noise:
+    """Adds nodes that err at random."""
+
+    def __init__(self, sums_in_half: bool):
+        self._sums_in_half = sums_in_half
+        self._count = 0
+        self.sources: dict[str, Source] = {}
+        #: Tensors within functions that are rounded.
+        self.inner: set[str] = set()
+
+    def name(self) -> str:
+        self._count += 1
+        return f"moved{self._count}"
+
+    def _node(
+        self, nodes: list[onnx.NodeProto], op_type: str, inputs: Sequence[str], **attributes: Any
+    ) -> str:
+        name = self.name()
+        nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
+        return name
+
+    def _source(self, shape: tuple[int, ...], dtype: str, amount: float) -> str:
+        name = self.name()
+        self.sources[name] = Source(shape, np.dtype(dtype), amount)
+        return name
+
+    def around(
+        self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, length: int = 1
+    ) -> str:
+        """The tensor, each element times a number near one."""
+        dtype = value.dtype.name
+        # Half precision rounds what is computed in single: by little more than one unit.
+        error = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
+        amount = error[dtype]
+        if self._sums_in_half and dtype == "float32":
+            # See `tvmflow.tolerance.summed_in_half`.
+            amount = 2.0**-10 * max(1.0, (length / 6) ** 0.5)
+        return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
+
+    def stored(self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...]) -> str:
+        """The tensor, most of whose elements are rounded to half precision."""
+        half = self._node(nodes, "Cast", [name], to=TensorProto.FLOAT16)
+        back = self._node(nodes, "Cast", [half], to=TensorProto.FLOAT)
+        return self._node(nodes, "Where", [self._source(shape, "bool", 0.7), back, name])
+
+    def stored_sources(
+        self, nodes: list[onnx.NodeProto], arrays: Mapping[str, np.ndarray]
+    ) -> list[onnx.NodeProto]:
+        """The nodes, reading inputs and weights that are rounded to half precision."""
+        first: list[onnx.NodeProto] = []
+        renamed = {
+            name: self.stored(first, name, array.shape)
+            for name, array in arrays.items()
+            if array.dtype == np.float32
+        }
+        for node in nodes:
+            if node.op_type not in ("Resize", "Upsample"):
+                node.input[:] = [renamed.get(name, name) for name in node.input]
+        return [*first, *nodes]
+
+
+@cache
+def _body(op_type: str, opset: int, attributes: bytes, types: tuple[str | None, ...]) -> Any:
+    schema = onnx.defs.get_schema(op_type, opset)
+    versions = [v for v in schema.function_opset_versions if v <= opset]
+    if schema.has_function and versions:
+        found = schema.get_function_with_opset_version(max(versions))
+        return onnx.FunctionProto.FromString(found) if isinstance(found, bytes) else found
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not schema.has_context_dependent_function or not versions:
+        return None
+    node = onnx.NodeProto.FromString(attributes)
+    kinds = [
+        helper.make_tensor_type_proto(
+            helper.np_dtype_to_tensor_dtype(np.dtype(t)), None
+        ).SerializeToString()
+        if t
+        else b""
+        for t in types
+    ]
+    text = schema.get_context_dependent_function_with_opset_version(
+        max(versions), node.SerializeToString(), kinds
+    )
+    return onnx.FunctionProto.FromString(text)
+
+
+def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> Any:
+    """ONNX's definition of an operator by simpler ones, ``None`` where it has none."""
+    if node.domain or node.op_type in EXACT or node.op_type == "Clip":
+        return None
+    bare = onnx.NodeProto()
+    bare.CopyFrom(node)
+    bare.name = ""
+    try:
+        body = _body(node.op_type, opset, bare.SerializeToString(), tuple(types))
+    except Exception:  # noqa: BLE001 (then only what goes in and comes out is moved)
+        return None
+    nested = body is not None and any(a.g.node for part in body.node for a in part.attribute)
+    return None if nested else body
+
+
+def _inlined(node: onnx.NodeProto, body: Any, noise: _Noise, opset: int) -> list[onnx.NodeProto]:
+    """The nodes of a function instead of a call."""
+    schema = onnx.defs.get_schema(node.op_type)
+    given = {a.name: a for a in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            given[name] = attribute.default_value
+    inside = noise.name()
+    names = dict(zip(body.input, node.input, strict=False))
+    names |= dict.fromkeys(list(body.input)[len(node.input) :], "")
+    names |= dict(zip(body.output, node.output, strict=False))
+    nodes: list[onnx.NodeProto] = []
+    for part in body.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(part)
+        copy.name = ""
+        for attribute in list(copy.attribute):
+            if attribute.ref_attr_name:
+                copy.attribute.remove(attribute)
+                if attribute.ref_attr_name in given:
+                    value = onnx.AttributeProto()
+                    value.CopyFrom(given[attribute.ref_attr_name])
+                    value.name = attribute.name
+                    copy.attribute.append(value)
+        copy.input[:] = [names.get(n, n and f"{inside}_{n}") for n in part.input]
+        copy.output[:] = [names.get(n, n and f"{inside}_{n}") for n in part.output]
+        within = _function(copy, opset, ["float32"] * len(copy.input))
+        nodes.extend(_inlined(copy, within, noise, opset) if within is not None else [copy])
+        if part.op_type in ROUNDS_INSIDE:
+            noise.inner.update(name for name in copy.output if name not in node.output)
+    return nodes
+
+
+#: Of the operators in functions, those whose results are rounded.
+ROUNDS_INSIDE = names(
+    """
+    Exp Log Erf Tanh Sigmoid Sqrt Pow Div Mul Add Sub ReduceSum ReduceMean Softplus
+    Reciprocal Softmax
+    """
+)
+
+
+def _with_inner(model: onnx.ModelProto, noise: _Noise) -> onnx.ModelProto:
+    """The model with errors after nodes of functions, where these are fp32."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    floats = {}
+    for value in inferred.graph.value_info:
+        kind = value.type.tensor_type
+        extents = [d.dim_value for d in kind.shape.dim if d.HasField("dim_value")]
+        known = kind.HasField("shape") and len(extents) == len(kind.shape.dim)
+        if known and kind.elem_type == TensorProto.FLOAT:
+            floats[value.name] = np.empty(extents, np.float32)
+    nodes: list[onnx.NodeProto] = []
+    renamed: dict[str, str] = {}
+    for node in model.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        nodes.append(node)
+        for name in node.output:
+            if name in noise.inner and name in floats:
+                renamed[name] = noise.around(nodes, name, floats[name])
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
