@@ -228,12 +228,14 @@ class RandomKnobs:
 
         build.schedule_function = self._original
 
-    def _schedule(self, function: Any, target: Any, given: Any, name: str, lookup: Any) -> Any:
+    def _schedule(
+        self, function: Any, target: Any, given: Any, name: str, *more: Any, **options: Any
+    ) -> Any:
         from tvmflow.schedules import FAMILIES
         from tvmflow.schedules.common import Workload
         from tvmflow.schedules.family import refusal
 
-        chosen = self._original(function, target, given, name, lookup)
+        chosen = self._original(function, target, given, name, *more, **options)
         family = next(f for f in FAMILIES if chosen.family == f.NAME)
         shape = family.match(Workload.of(function, target))
         space = family.space(shape, target.device) if shape is not None else {}
@@ -244,7 +246,7 @@ class RandomKnobs:
             knobs = family.Knobs(**values)
             if refusal(family, knobs, shape, target.device) is None:
                 self._drawn[name] = values
-                return self._original(function, target, values, name, lookup)
+                return self._original(function, target, values, name, *more, **options)
         return chosen
 
 
