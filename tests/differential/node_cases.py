@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 from graphs import Tensor
 from networks import Network
+from onnx_cases import node_cases
 
 #: Cases of several operators: other operators, written out.
 SEVERAL = "several operators"
@@ -19,13 +19,8 @@ SEVERAL = "several operators"
 @cache
 def cases() -> Mapping[str, list[Any]]:
     """All cases by operator."""
-    from onnx.backend.test import loader
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loaded = loader.load_model_tests(kind="node")
     table: dict[str, list[Any]] = {}
-    for case in loaded:
+    for case in node_cases():
         op_types = {node.op_type for node in case.model.graph.node}
         table.setdefault(op_types.pop() if len(op_types) == 1 else SEVERAL, []).append(case)
     return table
