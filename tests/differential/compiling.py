@@ -41,7 +41,13 @@ class Outcome:
 
 
 #: Messages of errors that are no decision of the compiler but an accident within it.
-ACCIDENTS = ("could not be scheduled", "could not be generated", "TVM does not take it")
+ACCIDENTS = (
+    "could not be scheduled",
+    "could not be generated",
+    "could not be turned into loops",
+    "TVM does not take it",
+    "Check failed",
+)
 
 
 def compile_and_run(
@@ -78,10 +84,12 @@ def _refusal(network: Network) -> Outcome | None:
 
 
 def _failed(error: Exception) -> Outcome:
-    from tvmflow.errors import TvmflowError
+    from tvmflow.errors import CompileError, ModelError, TargetError
 
     message = str(error).strip() or type(error).__name__
-    if isinstance(error, TvmflowError) and not any(text in message for text in ACCIDENTS):
+    # What a driver says of a module that was compiled is no refusal.
+    decisions = (CompileError, ModelError, TargetError)
+    if isinstance(error, decisions) and not any(text in message for text in ACCIDENTS):
         return Outcome("refused", message)
     where = "".join(traceback.format_exception(error)[-3:])
     return Outcome("internal", f"{type(error).__name__}: {message}\n{where}")

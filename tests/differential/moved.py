@@ -132,15 +132,20 @@ def moved(
     model = helper.make_model(
         graph, opset_imports=opset_imports(network.opset, nodes), ir_version=IR_VERSION
     )
+    _add_sources(model, noise, set())
     if noise.inner:
+        known = set(noise.sources)
         model = _with_inner(model, noise)
-    for name, source in noise.sources.items():
-        model.graph.input.append(
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(source.dtype), source.shape
-            )
-        )
+        _add_sources(model, noise, known)
     return Moved(model, noise.sources)
+
+
+def _add_sources(model: onnx.ModelProto, noise: _Noise, known: set[str]) -> None:
+    """Declare the inputs that are at random."""
+    for name, source in noise.sources.items():
+        if name not in known:
+            elem_type = helper.np_dtype_to_tensor_dtype(source.dtype)
+            model.graph.input.append(helper.make_tensor_value_info(name, elem_type, source.shape))
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> Any:

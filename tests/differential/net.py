@@ -7,6 +7,7 @@ that still fails in the same way.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -72,8 +73,9 @@ class Counts:
 
 def reason(message: str) -> str:
     """What a refusal says, without names and numbers."""
-    line = message.strip().splitlines()
-    return (line[1] if len(line) > 1 and "cannot be compiled" in line[0] else line[0])[:160]
+    lines = message.strip().splitlines()
+    details = [line.strip() for line in lines if re.search(r"\(\d+ nodes?\): ", line)]
+    return (details or lines)[0][:160]
 
 
 def cells() -> list[tuple[str, str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import erf
+
 import numpy as np
 import pytest
 from graphs import Tensor
@@ -12,12 +14,12 @@ from oracle import Oracle, run
 pytestmark = pytest.mark.onnxruntime
 
 
-def oracle_of(nodes, feeds, **options):
+def oracle_of(nodes, feeds, opset=18, **options):
     """The oracle of some nodes, and the reference's result."""
 
     def network(shape, dtype):
         outputs = (Tensor("y", shape, dtype),)
-        return Network("", "", "normal", 18, tuple(nodes), {}, feeds, outputs)
+        return Network("", "", "normal", opset, tuple(nodes), {}, feeds, outputs)
 
     model = network((), "float32").model
     model.graph.output[0].ClearField("type")
@@ -129,3 +131,12 @@ def test_an_overflow_in_half_precision_may_show_or_not(rng):
     assert oracle.judge({"y": result}) is None
     assert oracle.judge({"y": np.full_like(result, np.inf)}) is None
     assert oracle.judge({"y": np.zeros_like(result)}) is not None
+
+
+def test_what_is_rounded_within_an_operator_counts(rng):
+    """Gelu of −4 is 1 + erf(…), of which few digits are left."""
+    x = np.full((2, 3), -4, "f4")
+    oracle, result = oracle_of([helper.make_node("Gelu", ["x"], ["y"])], {"x": x}, opset=20)
+    one = np.float32(1) + np.float32(erf(-4 / 2**0.5))
+    assert oracle.judge({"y": np.float32(0.5) * x * one}) is None
+    assert oracle.judge({"y": result * np.float32(1.2)}) is not None
