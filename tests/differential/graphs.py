@@ -79,6 +79,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.draw(st.integers(0, 2**16)))
+        self._count = 0
 
     # -- choices -------------------------------------------------------------------------------
 
@@ -137,9 +138,15 @@ class Graph:
 
     def constant(self, values: Any, dtype: str | None = None) -> Tensor:
         array = np.asarray(values, dtype)
-        name = f"{self.prefix}c{len(self.constants)}"
+        self._count += 1
+        name = f"{self.prefix}c{self._count - 1}"
         self.constants[name] = array
         return self._note(name, array.shape, array.dtype.name)
+
+    def fed(self, constant: Tensor) -> Tensor:
+        """A constant as an input, known at run time only."""
+        self.feeds[constant.name] = self.constants.pop(constant.name)
+        return constant
 
     def weights(self, shape: Sequence[int], dtype: str = "float32", scale: float = 1.0) -> Tensor:
         """A constant of finite values, whole ones where the inputs have whole ones."""
@@ -286,7 +293,7 @@ class Graph:
         types = [_type(value) for value in inferred.graph.output]
         if any(kind is None for kind in types):
             return self._run(model, used)
-        if any(0 in shape for shape, _ in types):
+        if any(min(shape, default=1) < 1 for shape, _ in types):
             raise InvalidError(f"{node.op_type}: a result without elements")
         return types
 

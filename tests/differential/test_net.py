@@ -21,8 +21,9 @@ from networks import POSITIONS, merged
 from saving import save
 
 OPSET = 18
-#: Kinds of values with which networks are wrong still; nothing when they are mended.
-NOT_MENDED = ("special",)
+#: Kinds of values with which networks are wrong still (NaN becomes a number, and so does an
+#: overflow in half precision); nothing when they are mended.
+NOT_MENDED = ("special", "wide")
 
 
 @pytest.fixture(scope="module")
