@@ -160,6 +160,8 @@ def suitable_convolutions(network: Network) -> list[str]:
     for node in network.nodes:
         if node.op_type != "Conv" or node.input[1] not in network.constants:
             continue
+        if network.constants[node.input[1]].dtype != np.float32:
+            continue
         shape = network.constants[node.input[1]].shape
         attributes = {a.name: a for a in node.attribute}
         ones = all(

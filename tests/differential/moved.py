@@ -27,6 +27,10 @@ def names(text: str) -> frozenset[str]:
 #: By how many units in the last place a rounding may err: 16 is what OpenCL C (7.4) allows its
 #: functions at most (pow, erf), and what a sum of some hundred terms in another order loses.
 ULPS = 16
+#: By how much of itself an element may err that is stored as part of a sum of four, in half
+#: precision, and multiplied to become part of another: Winograd's F(2×2, 3×3).
+WINOGRAD_IN_HALF = 2.0**-9
+
 #: They move, choose, compare or convert elements: nothing is rounded.
 EXACT = names(
     """
@@ -94,9 +98,12 @@ def moved(
             exact = True
         if not exact and floats:
             length = _sum_length(node, values)
+            least = WINOGRAD_IN_HALF if half and winograd and _winograd(node, values) else 0.0
             for index, name in enumerate(node.input):
                 if name and types[name].startswith("float") and _moves(node, index):
-                    copy.input[index] = noise.around(nodes, copy.input[index], values[name], length)
+                    copy.input[index] = noise.around(
+                        nodes, copy.input[index], values[name], length, least
+                    )
             used = True
         kinds = [types.get(n) for n in node.input]
         single = not exact and "float32" in kinds
@@ -231,9 +238,22 @@ class _Noise:
         return name
 
     def around(
-        self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, length: int = 1
+        self,
+        nodes: list[onnx.NodeProto],
+        name: str,
+        value: np.ndarray,
+        length: int = 1,
+        least: float = 0.0,
     ) -> str:
-        """The tensor, each element times a number near one."""
+        """The tensor, each element times a number near one.
+
+        Parameters
+        ----------
+        length
+            Of the sum that reads it.
+        least
+            How near at least.
+        """
         dtype = value.dtype.name
         # Half precision rounds what is computed in single: by little more than one unit.
         error = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
@@ -241,7 +261,8 @@ class _Noise:
         if self._sums_in_half and dtype == "float32":
             # See `tvmflow.tolerance.summed_in_half`.
             amount = 2.0**-10 * max(1.0, (length / 6) ** 0.5)
-        return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
+        source = self._source(value.shape, dtype, max(amount, least))
+        return self._node(nodes, "Mul", [name, source])
 
     def stored(self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...]) -> str:
         """The tensor, most of whose elements are rounded to half precision."""
