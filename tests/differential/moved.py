@@ -31,6 +31,9 @@ ULPS = 16
 #: precision, and multiplied to become part of another: Winograd's F(2×2, 3×3).
 WINOGRAD_IN_HALF = 2.0**-9
 
+#: Without a definition in ONNX, and computed in several kernels: what is between them is stored.
+SEVERAL_STEPS = names("LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum")
+
 #: They move, choose, compare or convert elements: nothing is rounded.
 EXACT = names(
     """
@@ -117,7 +120,8 @@ def moved(
                 continue
             last = name
             if not exact:
-                last = noise.around(nodes, last, values[name])
+                several = half and node.op_type in SEVERAL_STEPS
+                last = noise.around(nodes, last, values[name], least=2.0**-10 * several)
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
@@ -142,7 +146,8 @@ def moved(
     _add_sources(model, noise, set())
     if noise.inner:
         known = set(noise.sources)
-        model = _with_inner(model, noise)
+        # Any of them may be a tensor between two kernels.
+        model = _with_inner(model, noise, 2.0**-11 * half)
         _add_sources(model, noise, known)
     return Moved(model, noise.sources)
 
@@ -368,7 +373,7 @@ ROUNDS_INSIDE = names(
 )
 
 
-def _with_inner(model: onnx.ModelProto, noise: _Noise) -> onnx.ModelProto:
+def _with_inner(model: onnx.ModelProto, noise: _Noise, least: float) -> onnx.ModelProto:
     """The model with errors after nodes of functions, where these are fp32."""
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     floats = {}
@@ -385,7 +390,7 @@ def _with_inner(model: onnx.ModelProto, noise: _Noise) -> onnx.ModelProto:
         nodes.append(node)
         for name in node.output:
             if name in noise.inner and name in floats:
-                renamed[name] = noise.around(nodes, name, floats[name])
+                renamed[name] = noise.around(nodes, name, floats[name], least=least)
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]
