@@ -13,7 +13,6 @@ import pytest
 from compiling import Outcome
 from configurations import COLUMNS, OPTIONS, Configuration, option_values
 from drivers import processor_drivers
-from graphs import VALUES
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Worker, has_reference
 from net import Batch, Counts, Net, aims_for, batches, cells
@@ -21,9 +20,6 @@ from networks import POSITIONS, merged
 from saving import save
 
 OPSET = 18
-#: Kinds of values with which networks are wrong still (NaN becomes a number, and so does an
-#: overflow in half precision); nothing when they are mended.
-NOT_MENDED = ("special", "wide")
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +41,7 @@ def test_some_networks_are_right(column, worker):
     np.random.default_rng(number).shuffle(aims)
     count = int(os.environ.get("NET_BATCHES", "2"))
     net = Net(worker, shrink_seconds=0)
-    values = [kind for kind in VALUES if kind not in NOT_MENDED]
-    verdict = net.run(batches(aims, column, OPSET, size=6, values=values), count, number)
+    verdict = net.run(batches(aims, column, OPSET, size=6), count, number)
     assert verdict is None, str(verdict)
     assert net.counts.kinds["right"] >= 3
 

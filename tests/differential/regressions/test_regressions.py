@@ -16,9 +16,6 @@ pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 USUAL = ("llvm", "auto", "adreno texture fp16")
 #: Networks that are compiled as one.
 BATCH = 10
-#: Cases that are not mended yet: this set is empty when they are, and a case that becomes right
-#: must leave it.
-NOT_MENDED = frozenset(name for name in CASES if name.startswith("nan_"))
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +49,4 @@ def verdicts():
 )
 def test_every_case_is_right(column, verdicts):
     failed = {name: v for name, v in verdicts(column).items() if v.kind != "right"}
-    others = [str(v) for name, v in failed.items() if name not in NOT_MENDED]
-    assert not others, "\n".join(others)
-    assert set(failed) >= NOT_MENDED, "some are right now"
+    assert not failed, "\n".join(str(verdict) for verdict in failed.values())
