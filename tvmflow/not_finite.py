@@ -105,8 +105,10 @@ def _every_result(
 
     from .verify import has_custom_operators
 
-    custom = has_custom_operators(path)
-    loaded = onnx.load(path, load_external_data=custom)
+    loaded = onnx.load(path, load_external_data=False)
+    custom = has_custom_operators(loaded)
+    if custom:
+        loaded = onnx.load(path)
     run = _by_evaluator if custom else _by_onnxruntime
     arrays = run(loaded, path, inputs)
     for node in loaded.graph.node:

@@ -10,6 +10,7 @@ from loops_for_cpus import LLVM, found, kinds, lab, product
 from tvm.script import tirx as T
 
 from tvmflow.analysis import vector_lanes
+from tvmflow.target import resolve
 from tvmflow.tuning.building import lower
 
 
@@ -74,17 +75,25 @@ def once(a: T.Buffer((1,), "float32"), b: T.Buffer((1,), "float32")):
     b[0] = a[0] + T.float32(1)
 
 
-def only(function):
-    (lanes,) = vector_lanes(function, LLVM)
+def only(function, target=LLVM):
+    (lanes,) = vector_lanes(function, target)
     return lanes
 
 
-def test_compilers_make_vectors_of_neighbours():
-    one = only(added)
+def test_drivers_make_vectors_of_neighbours():
+    driver = resolve("opencl", "cpu")
+    one = only(added, driver)
     assert (one.lanes, one.possible, one.executions) == (1, 16, 4096)
     assert (one.by_compiler, one.obstacle, one.neighbours) == (True, "", "i")
-    assert only(product("ikj")).by_compiler
-    assert only(counted).by_compiler
+    assert only(product("ikj"), driver).by_compiler
+    assert only(counted, driver).by_compiler
+
+
+@pytest.mark.parametrize("function", [added, product("ikj"), counted])
+def test_llvm_makes_none(function):
+    one = only(function)
+    assert not one.by_compiler
+    assert one.obstacle == "only vectors that are written out are vectors on llvm"
 
 
 GATHERED = "which a vector gathers one by one"
@@ -120,8 +129,8 @@ def test_findings():
     assert finding.share == 15 / 16
     assert "c is computed 1 number at a time, 134,217,728 times" in finding.sentence
     assert finding.remedy.startswith("Split j, whose iterations write neighbours, by 16")
-    for function in (product("ikj"), added, counted, lab("packed")):
-        assert found(function, "vector-width") is None
+    assert found(product("ikj"), "vector-width").remedy.startswith("Vectorize j, split by 16")
+    assert found(lab("packed"), "vector-width") is None
 
 
 def test_short_vectors():

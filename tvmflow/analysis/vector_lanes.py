@@ -8,6 +8,9 @@ they would change, and seldom where neighbours are far apart::
         c[i, j] += a[i, k] * b[k, j]          b's are a row apart
     for i, k, j:                 the compiler's vectors: neighbouring j do not depend on each other
         c[i, j] += a[i, k] * b[k, j]
+
+Drivers of OpenCL do so. On ``llvm`` only vectors that are written out are vectors: LLVM's
+vectoriser of loops is off (:mod:`..target`).
 """
 
 from __future__ import annotations
@@ -71,13 +74,14 @@ def vector_lanes(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[V
     """
     width = hardware_of(target).vector_bytes
     return [
-        _lanes(kernel, statement, width)
+        _lanes(kernel, statement, width, written_out=target.kind == "llvm")
         for kernel in code_for_cpu(function, target)
         for statement in statements(kernel)
     ]
 
 
-def _lanes(kernel: Kernel, statement: Statement, width: int) -> VectorLanes:
+def _lanes(kernel: Kernel, statement: Statement, width: int, *, written_out: bool) -> VectorLanes:
+    """What a statement uses; ``written_out`` where compilers make no vectors of loops."""
     store = statement.store
     axes = axes_of(kernel, store)
     lanes = statement.numbers
@@ -86,6 +90,8 @@ def _lanes(kernel: Kernel, statement: Statement, width: int) -> VectorLanes:
     if axes:
         var, extent = axes[-1]
         loop, obstacle = name_of(var), _obstacle(kernel, statement, var, extent)
+        if written_out:
+            obstacle = obstacle or "only vectors that are written out are vectors on llvm"
     runs = (name_of(v) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
     neighbours = next(runs, "")
     return VectorLanes(
