@@ -64,7 +64,7 @@ def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     def compute(*tensors: Any) -> te.Tensor:
         def element(*at: Any) -> tirx.PrimExpr:
-            values = [_element(t, at) if isinstance(t, te.Tensor) else t for t in tensors]
+            values = [_element(t, at, shape) if isinstance(t, te.Tensor) else t for t in tensors]
             return tirx.call_intrin("float32", f"tirx.tvmflow_{name}", *values)
 
         return te.compute(shape, element, name=name, tag="broadcast")
@@ -72,10 +72,15 @@ def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(compute, *operands, primfunc_name_hint=name)
 
 
-def _element(tensor: te.Tensor, at: tuple[Any, ...]) -> tirx.PrimExpr:
-    own = at[len(at) - len(tensor.shape) :]
-    extents = [int(e) for e in tensor.shape]
-    return tensor(*(0 if extent == 1 else i for extent, i in zip(extents, own, strict=True)))
+def _element(tensor: te.Tensor, at: tuple[Any, ...], shape: list[int]) -> tirx.PrimExpr:
+    """An operand's element for one of the result.
+
+    Where nothing is repeated, indices are the result's, also of axes of one element: TVM then sees
+    that the function is elementwise, and fuses it behind convolutions.
+    """
+    places = list(zip(at, shape, strict=True))[len(at) - len(tensor.shape) :]
+    own = zip(places, tensor.shape, strict=True)
+    return tensor(*(i if int(extent) == whole else 0 for (i, whole), extent in own))
 
 
 # -- Targets ------------------------------------------------------------------------------
