@@ -1,0 +1,384 @@
+"""Deliberate bugs, slips that could be made, and the tests nearest to them that must notice.
+
+Each is one edit of one file: a text that occurs there exactly once, and another one.  Tests are
+those of the folder that mirrors the file's, as few as are needed: files, or single tests of files
+that take long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A deliberate bug."""
+
+    name: str
+    #: What is edited, from the root of the tree.
+    file: str
+    old: str
+    new: str
+    #: What the edit breaks.
+    breaks: str
+    #: What pytest is to run.
+    tests: tuple[str, ...]
+
+    def applied(self, text: str) -> str:
+        """The file's text with the edit.
+
+        Raises
+        ------
+        ValueError
+            If the old text does not occur exactly once.
+        """
+        count = text.count(self.old)
+        if count != 1:
+            raise ValueError(f"{self.name}: {self.file} has {count} times, not once: {self.old}")
+        return text.replace(self.old, self.new)
+
+
+_DEFINITIONS = ("tests/schedules/test_definitions.py",)
+_LEDGER = ("tests/farm/test_ledger.py",)
+_MEMORY = ("tests/graph/test_memory.py::test_no_two_tensors_that_live_at_one_time_share_a_block",)
+_PLANS = ("tests/graph/test_memory.py::test_plans_of_networks",)
+_UNITS = ("tests/native/test_units.py",)
+_DAMAGE = "tests/standalone/test_runtime_damage.py"
+
+MUTANTS = (
+    # -- schedules ------------------------------------------------------------------------------
+    Mutant(
+        "conv2d-stride",
+        "schedules/conv2d.py",
+        "v * strides[1] + q * dilation[1]",
+        "v * strides[0] + q * dilation[1]",
+        "the stride along the width is taken for that along the height, or the other way round",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "int8-zero-point",
+        "schedules/integers.py",
+        "zero = tirx.const(self.zero, self.sums)",
+        "zero = tirx.const(self.zero + 1, self.sums)",
+        "the zero point of products of 8-bit numbers is off by one",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "int8-padding",
+        "schedules/integers.py",
+        "_word_of(self.zero))",
+        "_word_of(self.zero + 1))",
+        "padding of dot products is a step beside the zero point",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "gpu-tile",
+        "schedules/conv2d.py",
+        "def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:\n",
+        "def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:\n    return 1, 1, 1\n",
+        "a work-item of a GPU computes one vector, and reads weights for each product",
+        ("tests/schedules/test_register_tiles.py",),
+    ),
+    Mutant(
+        "depthwise-dilation",
+        "schedules/depthwise.py",
+        "v * strides[1] + q * dilation[1]",
+        "v * strides[1] + q * dilation[0]",
+        "the dilation along the height is that along the width, too",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "grouped-run",
+        "schedules/grouped.py",
+        "run = run + tirx.floordiv(o, shared)",
+        "run = run + tirx.floormod(o, shared)",
+        "lanes of a block that belong to different groups read the wrong one's inputs",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "pool-count",
+        "schedules/pooling.py",
+        "return last - first + 1",
+        "return last - first",
+        "averages at the border are over one element too few",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "dot-product-sign",
+        "tvmflow/dot_products.py",
+        "(w << constant(24 - 8 * byte)) >> constant(24)",
+        "(w >> constant(8 * byte)) & constant(255)",
+        "negative weights of dot products lose their sign where a CPU has no instruction",
+        _DEFINITIONS,
+    ),
+    Mutant(
+        "lab-offset",
+        "schedules/lab/quantized.py",
+        "offset = -X.zero * right.sum(axis=0, dtype=np.int32)",
+        "offset = -X.zero * right.sum(axis=1, dtype=np.int32)",
+        "the lab's 8-bit product is corrected by sums of rows, not of columns",
+        ("tests/schedules/test_lab.py",),
+    ),
+    # -- passes over TIR, rules and storage -----------------------------------------------------
+    Mutant(
+        "regroup-order",
+        "schedules/access.py",
+        "for i in reversed(group[1:]):",
+        "for i in group[1:]:",
+        "digits of a fused axis are taken in the wrong order",
+        ("tests/test_carries.py",),
+    ),
+    Mutant(
+        "lost-carry",
+        "tvmflow/carries.py",
+        "isinstance(value, (tirx.Add, tirx.Sub))",
+        "isinstance(value, tirx.Sub)",
+        "divisions of sums lose their carry where buffers are flattened",
+        ("tests/test_carries.py",),
+    ),
+    Mutant(
+        "mask-number",
+        "tvmflow/masks.py",
+        "(tirx.const(value, cast.ty.dtype) for value in (1, 0))",
+        "(tirx.const(value, cast.ty.dtype) for value in (-1, 0))",
+        "a true lane of a vector becomes -1",
+        ("tests/test_masks.py",),
+    ),
+    Mutant(
+        "border-reach",
+        "tvmflow/borders.py",
+        "IntervalSet(loop.min, loop.min + loop.extent - 1)",
+        "IntervalSet(loop.min, loop.min + loop.extent - 2)",
+        "work-groups at the last border are taken for inner ones, and read behind the input",
+        ("tests/test_borders.py",),
+    ),
+    Mutant(
+        "tolerance-scale",
+        "tvmflow/tolerance.py",
+        "tolerance.relative * magnitude + tolerance.absolute * scale",
+        "tolerance.relative * scale + tolerance.absolute * scale",
+        "small elements are allowed the error of the largest one",
+        ("tests/deploy/test_tolerance.py",),
+    ),
+    Mutant(
+        "texture-traffic",
+        "tvmflow/texture/cost.py",
+        "total += prod(int(v.dom.extent) for v in block.iter_vars)",
+        "total += prod(int(d) for d in tensor.shape)",
+        "an input is counted as read once, however often windows slide over it",
+        ("tests/texture/test_cost.py",),
+    ),
+    # -- graph and front end --------------------------------------------------------------------
+    Mutant(
+        "shared-block",
+        "tvmflow/graph/memory.py",
+        "tensor.last < t.first or t.last < tensor.first",
+        "tensor.last <= t.first or t.last < tensor.first",
+        "a kernel's result may lie where it still reads an input",
+        _MEMORY,
+    ),
+    Mutant(
+        "scan-distance",
+        "tvmflow/graph/scans.py",
+        "while distance < shape[axis]:",
+        "while 2 * distance < shape[axis]:",
+        "running sums lack their last step",
+        ("tests/graph/test_scans.py",),
+    ),
+    Mutant(
+        "bias-factor",
+        "tvmflow/frontend/batchnorm.py",
+        'attributes("beta", 1.0)',
+        'attributes("alpha", 1.0)',
+        "a folded Gemm's bias is multiplied by the factor of its product",
+        ("tests/frontend/test_batchnorm.py",),
+    ),
+    Mutant(
+        "slice-axis",
+        "tvmflow/frontend/slices.py",
+        "ranges[axis % len(shape)] =",
+        "ranges[abs(axis) % len(shape)] =",
+        "a negative axis of a Slice is counted from the front",
+        ("tests/frontend/test_slices.py",),
+    ),
+    Mutant(
+        "same-padding",
+        "tvmflow/frontend/windows.py",
+        'begin.append(smaller if mode == "SAME_UPPER" else larger)',
+        'begin.append(larger if mode == "SAME_UPPER" else smaller)',
+        "an odd element of auto_pad goes to both sides, or to none",
+        ("tests/frontend/test_windows.py",),
+    ),
+    # -- operators, modules, standalone libraries ------------------------------------------------
+    Mutant(
+        "box-gradient",
+        "tvmflow/ops/box_decode.py",
+        "moved = size * (grad(*box, low) + grad(*box, high))",
+        "moved = size * (grad(*box, high) - grad(*box, low))",
+        "the gradient of a box's centre has the sign of one corner wrong",
+        ("tests/ops/test_box_decode.py::test_gradient",),
+    ),
+    Mutant(
+        "weights-order",
+        "tvmflow/deploy/weights.py",
+        "% ALIGN_BYTES != 0)",
+        "% ALIGN_BYTES == 0)",
+        "weights that could be mapped lie behind others, at any address",
+        ("tests/deploy/test_weights.py",),
+    ),
+    Mutant(
+        "elf-offset",
+        "tvmflow/deploy/elf.py",
+        "return end + padding",
+        "return end",
+        "sections begin in the padding before them",
+        ("tests/deploy/test_elf.py",),
+    ),
+    Mutant(
+        "device-limit",
+        "tvmflow/runtime/devices.py",
+        'local_memory_bytes=item["local_memory_bytes"]',
+        'local_memory_bytes=item["global_memory_bytes"]',
+        "a device's global memory is told as its local one",
+        ("tests/runtime/test_devices.py",),
+    ),
+    Mutant(
+        "arguments-begin",
+        "tvmflow/standalone/encode.py",
+        '"first_argument": len(rows[Section.ARGUMENTS]),',
+        '"first_argument": len(rows[Section.LAUNCHES]),',
+        "launches of a standalone library take the arguments of others",
+        ("tests/standalone/test_fake_opencl.py",),
+    ),
+    # -- C and C++ ------------------------------------------------------------------------------
+    Mutant(
+        "half-ties",
+        "native/opencl/half.h",
+        "rest > tie || (rest == tie && (kept & 1))",
+        "rest >= tie",
+        "numbers halfway between two of half precision are rounded up, not to even",
+        _UNITS,
+    ),
+    Mutant(
+        "json-bytes",
+        "native/opencl/json_writer.h",
+        "static_cast<unsigned char>(c) >= 0x7F",
+        "static_cast<unsigned char>(c) >= 0xFF",
+        "bytes of other encodings make reports that are no JSON",
+        _UNITS,
+    ),
+    Mutant(
+        "inflate-distance",
+        "native/standalone/inflate.c",
+        "const unsigned far_bits = far < 4 ? 0 : far / 2 - 1;",
+        "const unsigned far_bits = far < 3 ? 0 : far / 2 - 1;",
+        "a limit of the distances' codes is off by one",
+        (f"{_DAMAGE}::test_streams_of_zlib_are_inflated",),
+    ),
+    Mutant(
+        "unchecked-region",
+        "native/standalone/plan.c",
+        "is_range(r->element, product(texels, 4, 1), elements)",
+        "is_range(r->element, texels, elements)",
+        "regions of a damaged plan reach behind the application's data",
+        (f"{_DAMAGE}::test_what_is_wrong_in_a_record_is_named",),
+    ),
+    Mutant(
+        "recording-limit",
+        "native/standalone/recording.c",
+        "i < launches && i - first < limit",
+        "i < launches && i - first <= limit",
+        "a recording takes a launch more than the driver allows, and the next one takes it again",
+        ("tests/standalone/test_recording.py",),
+    ),
+    # -- tuning and the farm ---------------------------------------------------------------------
+    Mutant(
+        "lost-trial",
+        "tvmflow/farm/ledger.py",
+        "self.accounts[address].trials -= 1\n        self._waiting.appendleft(trial)",
+        "self.accounts[address].trials -= 1",
+        "a trial that was given back is lost, and whoever waits for it hangs",
+        _LEDGER,
+    ),
+    Mutant(
+        "endless-pardon",
+        "tvmflow/farm/ledger.py",
+        "final |= account.charges > 1",
+        "final &= account.charges > 1",
+        "a device that computed wrong results once gets trials again",
+        _LEDGER,
+    ),
+    Mutant(
+        "lucky-candidate",
+        "tvmflow/tuning/timing.py",
+        "len(ratios) / 2 + 1.5 * math.sqrt(len(ratios))",
+        "len(ratios) / 2 + 0.5 * math.sqrt(len(ratios))",
+        "kernels replace others that are as fast, by chance",
+        ("tests/tuning/test_timing.py",),
+    ),
+    Mutant(
+        "keeps-slowest",
+        "tvmflow/tuning/maintenance.py",
+        "heapq.nsmallest(count, group",
+        "heapq.nlargest(count, group",
+        "a compacted journal keeps the slowest trials",
+        ("tests/tuning/test_maintenance.py",),
+    ),
+    # -- profiles, analyses, predictions, the lab, commands --------------------------------------
+    Mutant(
+        "roofline-side",
+        "tvmflow/profiling/roofline.py",
+        "min(1.0, max(computing, moving))",
+        "min(1.0, computing, moving)",
+        "a kernel is measured against the ceiling that does not hold it back",
+        ("tests/profiling/test_roofline.py",),
+    ),
+    Mutant(
+        "wrong-call",
+        "tvmflow/profiling/attribution.py",
+        "calls[function] * seen[function] // launches[function]",
+        "seen[function]",
+        "kernels of a function that launches several belong to later layers' nodes",
+        ("tests/profiling/test_attribution.py",),
+    ),
+    Mutant(
+        "last-line",
+        "tvmflow/analysis/coalescing.py",
+        "(rows + element - 1) // line",
+        "(rows + element) // line",
+        "an element that ends with a line is counted in the next one, too",
+        ("tests/analysis/test_coalescing.py",),
+    ),
+    Mutant(
+        "partial-wave",
+        "tvmflow/analysis/occupancy.py",
+        "waves = ceil(size / hardware.wave)",
+        "waves = max(1, size // hardware.wave)",
+        "a group's last wave, which is not full, is not counted",
+        ("tests/analysis/test_occupancy.py",),
+    ),
+    Mutant(
+        "pairs-of-itself",
+        "tvmflow/scaling/fit.py",
+        "self.coherency * n * (n - 1)",
+        "self.coherency * n * n",
+        "one device pays for agreeing with itself",
+        ("tests/scaling/test_fit.py",),
+    ),
+    Mutant(
+        "lab-unit",
+        "tvmflow/lab/timing.py",
+        "np.percentile(taken, [10, 50, 90]) * 1e3",
+        "np.percentile(taken, [10, 50, 90]) * 1e6",
+        "the lab's times are in microseconds and called milliseconds",
+        ("tests/schedules/test_lab_running.py",),
+    ),
+    Mutant(
+        "shape-name",
+        "tvmflow/cli/options.py",
+        'name, equals, extents = text.rpartition("=")',
+        'name, equals, extents = text.partition("=")',
+        "inputs whose names have an equals sign cannot be given a shape",
+        ("tests/cli/test_cli_options.py",),
+    ),
+)

@@ -1,0 +1,294 @@
+"""Applies deliberate bugs to copies of the package, and expects the nearest tests to fail.
+
+    python tests/mutants/run.py [-k NAME] [--limit SECONDS] [--jobs N]
+
+A mutant is caught if a test of its files fails within the limit, while the same files pass with
+the package as it is.  A test that cannot be imported, or does not end in time, catches nothing.
+Prints a table, writes ``benchmarks/results/mutants.json`` where all mutants ran, and ends with
+status 1 where one survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from catalogue import MUTANTS, Mutant  # noqa: E402
+from common import report, write_json  # noqa: E402
+
+#: What tests read of the tree.
+_COPIED = (
+    *("tvmflow", "schedules", "models", "tuning_logs", "native"),
+    *("tests", "benchmarks", "docs", "examples", "pyproject.toml"),
+)
+#: Packages inside tvmflow that lie beside it in the tree.
+_MAPPED = ("schedules", "models", "tuning_logs")
+#: Where a file comes from that a process imports, in a folder of no meaning.
+_WHERE = """
+import sys, tvmflow.schedules.conv2d, tvmflow.borders
+from tvmflow.native import native_folder
+print(tvmflow.borders.__file__, tvmflow.schedules.conv2d.__file__, native_folder("standalone"))
+"""
+#: Mistakes of a mutant that every test would notice: such a mutant says nothing about tests.
+_BROKEN = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|NameError)\b")
+#: The limit for tests of the package as it is, in limits for mutants: all of them run to the end.
+_WHOLE = 10
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of tests."""
+
+    #: pytest's exit status; ``None`` where they were ended.
+    status: int | None
+    #: The first test that failed, and how.
+    failed: str
+    message: str
+    seconds: float
+    #: Processor time of all their processes.
+    cpu_s: float
+    output: str
+
+
+class Copy:
+    """A copy of the tree whose package is imported in place of the one that is installed."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "tree"
+        self.root.mkdir(parents=True)
+        for name in _COPIED:
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy2
+            copy(source, self.root / name)
+        for name in _MAPPED:
+            (self.root / "tvmflow" / name).symlink_to(self.root / name)
+        self._folder = folder
+        # What drivers compile depends on sources only: PoCL need not compile it for each run.
+        pocl = folder / "pocl"
+        pocl.mkdir()
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root),
+            "POCL_CACHE_DIR": str(pocl),
+            "OMP_NUM_THREADS": "1",
+        }
+        for variable in ("TVMFLOW_CACHE_DIR", "PYTEST_ADDOPTS"):
+            self._environment.pop(variable, None)
+        self._check()
+
+    def _check(self) -> None:
+        found = subprocess.run(
+            [sys.executable, "-c", _WHERE],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        elsewhere = [path for path in found if not Path(path).is_relative_to(self.root)]
+        if elsewhere:
+            raise RuntimeError(f"the copy is not what is imported: {', '.join(elsewhere)}")
+
+    @contextmanager
+    def edited(self, mutant: Mutant) -> Iterator[None]:
+        """Apply an edit for as long as the context lasts."""
+        path = self.root / mutant.file
+        original = path.read_text(encoding="utf-8")
+        compiled = Path(cache_from_source(str(path))) if path.suffix == ".py" else None
+        try:
+            path.write_text(mutant.applied(original), encoding="utf-8")
+            if compiled is not None:
+                # It is known by the time and the length of its source, which may be the same.
+                compiled.unlink(missing_ok=True)
+            yield
+        finally:
+            path.write_text(original, encoding="utf-8")
+            if compiled is not None:
+                compiled.unlink(missing_ok=True)
+
+    def test(self, files: Sequence[str], limit_s: float) -> Run:
+        """Run tests until one fails."""
+        results = self._folder / "results.xml"
+        results.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["-o", "junit_family=xunit1", f"--junitxml={results}", "--tb=short", *files]
+        started = time.monotonic()
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.root,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            status, cpu_s = _wait(process, limit_s)
+            seconds = time.monotonic() - started
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+        failed, message = _first_failure(results)
+        return Run(status, failed, message, round(seconds, 1), round(cpu_s, 1), text)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int | None, float]:
+    """Wait for a process, and end it and its children after a time."""
+    deadline = time.monotonic() + limit_s
+    in_time = True
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            break
+        if in_time and time.monotonic() > deadline:
+            in_time = False
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.05)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode if in_time else None, usage.ru_utime + usage.ru_stime
+
+
+def _first_failure(results: Path) -> tuple[str, str]:
+    """The first test that failed, and its message; errors in setting a test up are none."""
+    if not results.exists():
+        return "", ""
+    for case in ElementTree.parse(results).iter("testcase"):
+        failure = case.find("failure")
+        if failure is not None:
+            return f"{case.get('file')}::{case.get('name')}", failure.get("message", "")
+    return "", ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a mutant was caught, and why."""
+
+    mutant: Mutant
+    caught: bool
+    #: Which test failed, or why none did.
+    by: str
+    seconds: float
+    cpu_s: float
+
+    def described(self) -> dict[str, Any]:
+        """The facts as JSON has them."""
+        return {
+            "name": self.mutant.name,
+            "file": self.mutant.file,
+            "breaks": self.mutant.breaks,
+            "caught": self.caught,
+            "by": self.by,
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_s,
+        }
+
+
+def judge(mutant: Mutant, run: Run, limit_s: float) -> Verdict:
+    """Say whether a mutant was caught in a run of its tests."""
+    by, caught = run.failed, False
+    if run.status is None:
+        by = f"not ended after {limit_s:g} s"
+    elif run.status == 0:
+        by = "all tests passed"
+    elif run.status != 1 or not run.failed:
+        by = f"no test failed, but pytest ended with {run.status}"
+    elif _BROKEN.match(run.message):
+        by = f"it is no slip: {run.message.splitlines()[0]}"
+    else:
+        caught = True
+    return Verdict(mutant, caught, by, run.seconds, run.cpu_s)
+
+
+def main() -> int:
+    """Run the mutants that are asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "-k", default="", metavar="NAME", help="only mutants with this in their name"
+    )
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each (default: 60)")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
+    parser.add_argument("-v", action="store_true", help="show what pytest printed of survivors")
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if options.k in m.name]
+    if not chosen:
+        parser.error(f"no mutant has {options.k!r} in its name")
+    with tempfile.TemporaryDirectory(prefix="tvmflow-mutants-") as temporary:
+        verdicts, good = _run(chosen, Path(temporary), options)
+    rows = [
+        (v.mutant.name, v.by if v.caught else f"SURVIVES: {v.by}", v.seconds, v.cpu_s)
+        for v in verdicts
+    ]
+    report("mutants", ("mutant", "caught by", "s", "CPU s"), rows)
+    caught = sum(v.caught for v in verdicts)
+    print(f"{caught} of {len(verdicts)} caught")
+    if len(chosen) == len(MUTANTS):
+        facts = {"limit_s": options.limit, "jobs": options.jobs, "caught": caught}
+        good_s = {" ".join(files): run.seconds for files, run in good.items()}
+        write_json(
+            "mutants",
+            {**facts, "unchanged_s": good_s, "mutants": [v.described() for v in verdicts]},
+        )
+    return 0 if caught == len(verdicts) else 1
+
+
+def _run(
+    chosen: Sequence[Mutant], folder: Path, options: argparse.Namespace
+) -> tuple[list[Verdict], dict[tuple[str, ...], Run]]:
+    copies: queue.Queue[Copy] = queue.Queue()
+    for number in range(options.jobs):
+        copies.put(Copy(folder / str(number)))
+
+    @contextmanager
+    def a_copy() -> Iterator[Copy]:
+        copy = copies.get()
+        try:
+            yield copy
+        finally:
+            copies.put(copy)
+
+    def unchanged(files: tuple[str, ...]) -> Run:
+        with a_copy() as copy:
+            return copy.test(files, _WHOLE * options.limit)
+
+    def changed(mutant: Mutant) -> Verdict:
+        run = good[mutant.tests]
+        if run.status != 0:
+            print(f"{' '.join(mutant.tests)}, package unchanged:\n{run.output[-3000:]}")
+            by = f"its tests do not pass without it: {run.failed or run.status}"
+            return Verdict(mutant, False, by, run.seconds, run.cpu_s)
+        with a_copy() as copy, copy.edited(mutant):
+            run = copy.test(mutant.tests, options.limit)
+        verdict = judge(mutant, run, options.limit)
+        print(f"{mutant.name}: {verdict.by} ({run.seconds} s)", flush=True)
+        if options.v and not verdict.caught:
+            print(run.output[-3000:])
+        return verdict
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        sets = list(dict.fromkeys(mutant.tests for mutant in chosen))
+        good = dict(zip(sets, pool.map(unchanged, sets), strict=True))
+        return list(pool.map(changed, chosen)), good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What convolutions read for each product on GPUs, counted in the code of their kernels.
+
+A work-item that computes one vector reads a vector of weights for each of its products; a tile of
+several columns and blocks shares weights and inputs between them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from operators import conv
+from scheduled_networks import scheduled
+
+from tvmflow.analysis.counting import instructions
+from tvmflow.analysis.lowered import kernels_of
+from tvmflow.schedules import conv2d
+from tvmflow.target import PRESETS, resolve
+
+#: Elements read for a product: 0.25 where 4 channels of 8 pixels are multiplied with those of 2
+#: blocks, 0.375 where 4 pixels are (all that mali's registers hold), 1.25 of one pixel and block.
+MOST_READ = 0.4
+
+#: Neither of Winograd's form, nor so small that a reduction is split.
+LAYERS = {
+    "strided": ((1, 16, 32, 32), 32, (3, 3), 2),
+    "pointwise": ((1, 16, 24, 24), 32, (1, 1), 1),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("device", ["adreno", "mali", "nvidia"])
+def test_products_share_what_is_read(device, layer):
+    shape, outputs, kernel, stride = LAYERS[layer]
+    pad = kernel[0] // 2
+    model = conv(shape, outputs, kernel, stride=stride, pad=pad, bias=False, activation=None)
+    target = resolve("opencl", device)
+    (function,) = (
+        f
+        for f in scheduled(model, target, "buffer").values()
+        if "conv2d" in f.attrs["global_symbol"]
+    )
+    (code,) = kernels_of(function, target)
+    # What is written twice in unrolled code is read once.
+    distinct = {
+        str(site): instructions(code, site).times * site.lanes
+        for site in code.sites
+        if site.scope == "global" and not site.is_store
+    }
+    height, width = (extent // stride for extent in shape[2:])
+    products = outputs * height * width * shape[1] * kernel[0] * kernel[1]
+    assert sum(distinct.values()) <= MOST_READ * products
+
+
+@pytest.mark.parametrize("device", [name for name, preset in PRESETS.items() if not preset.is_cpu])
+@pytest.mark.parametrize("size", [7, 14, 28, 56, 112])
+def test_tiles_fill_the_registers(device, size):
+    """Half of the accumulators that a device has are used at least, whatever the map's extent."""
+    preset = PRESETS[device]
+    for kernel in (1, 3):
+        shape = conv2d.Shape(
+            1, 16, size, size, preset.channel_block, 64, kernel, kernel, padded=kernel > 1,
+            texture=False, weights="buffer", input_block=preset.channel_block,
+        )  # fmt: skip
+        knobs = conv2d.heuristic(shape, preset)
+        assert 2 * knobs.tile_o * knobs.tile_h * knobs.tile_w >= preset.accumulators
