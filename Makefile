@@ -67,6 +67,10 @@ fuzz: $(STAMPS)/test ## Draw networks for SECONDS=600 and compare them with ONNX
 	OMP_NUM_THREADS=1 $(BIN)/python tests/differential/fuzz.py --seconds $(SECONDS) --jobs $(JOBS) \
 	    --output $(FUZZ) $(ARGS)
 
+.PHONY: mutants
+mutants: $(STAMPS)/test ## Apply deliberate bugs to copies; each must fail the tests nearest to it
+	$(BIN)/python tests/mutants/run.py $(ARGS)
+
 .PHONY: coverage
 coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term-missing $(ARGS)

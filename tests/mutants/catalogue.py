@@ -74,8 +74,8 @@ MUTANTS = (
     Mutant(
         "gpu-tile",
         "schedules/conv2d.py",
-        "def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:\n",
-        "def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:\n    return 1, 1, 1\n",
+        "def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:",
+        "def _gpu_tile(*_arguments: object) -> tuple[int, int, int]:\n    return 1, 1, 1\n",
         "a work-item of a GPU computes one vector, and reads weights for each product",
         ("tests/schedules/test_register_tiles.py",),
     ),
@@ -117,7 +117,7 @@ MUTANTS = (
         "offset = -X.zero * right.sum(axis=0, dtype=np.int32)",
         "offset = -X.zero * right.sum(axis=1, dtype=np.int32)",
         "the lab's 8-bit product is corrected by sums of rows, not of columns",
-        ("tests/schedules/test_lab.py",),
+        ("tests/schedules/test_lab.py::test_quantization_is_as_exact_as_its_scales",),
     ),
     # -- passes over TIR, rules and storage -----------------------------------------------------
     Mutant(
@@ -243,12 +243,20 @@ MUTANTS = (
         ("tests/runtime/test_devices.py",),
     ),
     Mutant(
-        "arguments-begin",
-        "tvmflow/standalone/encode.py",
-        '"first_argument": len(rows[Section.ARGUMENTS]),',
-        '"first_argument": len(rows[Section.LAUNCHES]),',
-        "launches of a standalone library take the arguments of others",
-        ("tests/standalone/test_fake_opencl.py",),
+        "plan-overlap",
+        "tvmflow/standalone/check.py",
+        "(operand.written or other.written)",
+        "(operand.written and other.written)",
+        "a plan whose kernel writes where it reads another tensor is taken for right",
+        ("tests/standalone/test_plan_check.py",),
+    ),
+    Mutant(
+        "source-size",
+        "tvmflow/standalone/format.py",
+        'header["source_bytes"], header["weight_bytes"] = len(source), weight_bytes',
+        'header["source_bytes"], header["weight_bytes"] = len(found), weight_bytes',
+        "a plan tells the size of its last section as that of its sources",
+        ("tests/standalone/test_format.py",),
     ),
     # -- C and C++ ------------------------------------------------------------------------------
     Mutant(
