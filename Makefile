@@ -69,7 +69,7 @@ fuzz: $(STAMPS)/test ## Draw networks for SECONDS=600 and compare them with ONNX
 
 .PHONY: mutants
 mutants: $(STAMPS)/test ## Apply deliberate bugs to copies; each must fail the tests nearest to it
-	$(BIN)/python tests/mutants/run.py $(ARGS)
+	$(BIN)/python tests/mutants/run_mutants.py $(ARGS)
 
 .PHONY: coverage
 coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach

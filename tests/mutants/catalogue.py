@@ -299,6 +299,14 @@ MUTANTS = (
         "a recording takes a launch more than the driver allows, and the next one takes it again",
         ("tests/standalone/test_recording.py",),
     ),
+    Mutant(
+        "dropped-retain",
+        "native/standalone/memory.c",
+        "const cl_int code = m->device.api.clRetainMemObject(memory);",
+        "const cl_int code = memory ? CL_SUCCESS : CL_INVALID_MEM_OBJECT;",
+        "an application's memory may be gone while kernels use it",
+        ("tests/standalone/test_retained_memory.py",),
+    ),
     # -- tuning and the farm ---------------------------------------------------------------------
     Mutant(
         "lost-trial",
@@ -315,6 +323,14 @@ MUTANTS = (
         "final &= account.charges > 1",
         "a device that computed wrong results once gets trials again",
         _LEDGER,
+    ),
+    Mutant(
+        "reflected-proof",
+        "tvmflow/farm/secret.py",
+        "side + server_challenge + client_challenge",
+        "server_challenge + client_challenge",
+        "who does not know a farm's secret proves it with the other side's own answer",
+        ("tests/farm/test_secret.py",),
     ),
     Mutant(
         "lucky-candidate",

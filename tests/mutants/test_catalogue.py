@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from catalogue import MUTANTS
+from run_mutants import Run, judge
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +36,23 @@ def test_names_are_different():
 def test_a_text_that_has_changed_is_refused():
     with pytest.raises(ValueError, match="0 times"):
         MUTANTS[0].applied("something else")
+
+
+@pytest.mark.parametrize(
+    ("status", "failed", "message", "caught"),
+    [
+        (1, "tests/test_a.py::test_b", "AssertionError: assert 1 == 2", True),
+        (1, "tests/test_a.py::test_b", "Failed: DID NOT RAISE", True),
+        # A test that cannot be set up, and an edit that leaves nothing to test.
+        (1, "", "", False),
+        (1, "tests/test_a.py::test_b", "ImportError: cannot import name 'a'", False),
+        (0, "", "", False),
+        (2, "", "", False),
+        (4, "", "", False),
+        # It did not end in time.
+        (None, "", "", False),
+    ],
+)
+def test_only_a_test_that_fails_catches(status, failed, message, caught):
+    run = Run(status, failed, message, 1.0, 1.0, "")
+    assert judge(MUTANTS[0], run, 60.0).caught is caught

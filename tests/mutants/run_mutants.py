@@ -1,6 +1,6 @@
 """Applies deliberate bugs to copies of the package, and expects the nearest tests to fail.
 
-    python tests/mutants/run.py [-k NAME] [--limit SECONDS] [--jobs N]
+    python tests/mutants/run_mutants.py [-k NAME] [--limit SECONDS] [--jobs N]
 
 A mutant is caught if a test of its files fails within the limit, while the same files pass with
 the package as it is.  A test that cannot be imported, or does not end in time, catches nothing.
@@ -268,7 +268,9 @@ def _run(
 
     def unchanged(files: tuple[str, ...]) -> Run:
         with a_copy() as copy:
-            return copy.test(files, _WHOLE * options.limit)
+            run = copy.test(files, _WHOLE * options.limit)
+        print(f"unchanged, {' '.join(files)}: {run.status} ({run.seconds} s)", flush=True)
+        return run
 
     def changed(mutant: Mutant) -> Verdict:
         run = good[mutant.tests]
