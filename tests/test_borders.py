@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.script import tirx as T
+from tvm.sym import Analyzer
 
 import tvmflow
 from tvmflow.borders import PRAGMA, SplitBorders
@@ -66,6 +67,22 @@ def test_only_the_group_decides():
     used = []
     tvm_ffi.structural_walk(branch.condition, (tirx.Var, used.append))
     assert {var.name for var in used} == {"block"}
+
+
+@pytest.mark.parametrize("low", [0, 1, 31, 33])
+@pytest.mark.parametrize("high", [225, 226, 256, 257])
+def test_a_group_is_inside_if_all_that_it_reads_is(low, high):
+    """Each reads 34 neighbours: 4 items of 8 columns, and one more on each side."""
+    (branch,) = branches(kernel(8, 32, low, high))
+    found = []
+    for group in range(8):
+
+        def replace(var, group=group):
+            return tirx.IntImm("int32", group) if var.name == "block" else var
+
+        condition = tvm_ffi.structural_map(branch.condition, (tirx.Var, replace))
+        found.append(Analyzer().can_prove(condition))
+    assert found == [low <= group * 32 and group * 32 + 33 < high for group in range(8)]
 
 
 def test_tests_that_never_fail_are_left_out():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import tvm_ffi
@@ -67,6 +69,23 @@ def test_what_flattening_simplifies_is_the_same_number(drawn):
     grid = np.meshgrid(*[np.arange(e) for e in extents], indexing="ij")
     values = {v.name: g for v, g in zip(variables, grid, strict=True)}
     np.testing.assert_array_equal(value_of(shown, values), value_of(expr, values))
+
+
+@pytest.mark.parametrize("kind", _DIVISIONS)
+@pytest.mark.parametrize("added", [-3, -1, 1, 2, 7])
+@pytest.mark.parametrize("factor", [1, 2])
+def test_what_is_added_to_a_remainder_carries(kind, added, factor):
+    """Of ``(v % m * factor ± added)``, the quotient and the remainder of any ``d``."""
+    for m, d in product((4, 8, 16), (2, 4, 8)):
+        v = tirx.Var("v", "int64")
+        extent = 2 * m
+        remainder = tirx.Mul(tirx.floormod(v, number(m)), number(factor))
+        sign = tirx.Add if added > 0 else tirx.Sub
+        expr = kind(sign(remainder, number(abs(added))), number(d))
+        (simplified,) = sym.iter_map_simplify([_hide(expr)], {v: Range(number(0), number(extent))})
+        shown = tvm_ffi.structural_map(simplified, (Call, _show))
+        values = {"v": np.arange(extent)}
+        np.testing.assert_array_equal(value_of(shown, values), value_of(expr, values))
 
 
 def test_tvm_still_loses_carries():
@@ -141,6 +160,20 @@ def test_digits_of_an_axis_are_put_together_again():
     # The schedule goes on with it: its loops are those of the new axes.
     assert [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)] == [5, 12]
     schedule.vectorize(schedule.split(schedule.get_loops(block)[1], [None, 4])[1])
+
+
+def test_axes_that_are_one_count_in_their_order():
+    shape = (2, 3, 5)
+    x = te.placeholder(shape, "float32", "x")
+    result = te.compute(shape, lambda i, j, k: x[i, j, k] * 2, name="twice")
+    schedule = s_tir.Schedule(te.create_prim_func([x, result]))
+    block = schedule.get_sblock("twice")
+    found = schedule.get(block).iter_vars
+    axes = [Axis(v.var, int(v.dom.extent), number) for number, v in enumerate(found)]
+    regroup(schedule, block, axes, [[0, 1, 2]])
+    flat = np.arange(30)
+    found = [value_of(index, {"v0": flat}) for index in schedule.get(block).body.indices]
+    np.testing.assert_array_equal(found, np.unravel_index(flat, shape))
 
 
 @pytest.mark.parametrize("begin", [1, 2, 5, 14])

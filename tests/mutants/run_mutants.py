@@ -1,6 +1,6 @@
 """Applies deliberate bugs to copies of the package, and expects the nearest tests to fail.
 
-    python tests/mutants/run_mutants.py [-k NAME] [--limit SECONDS] [--jobs N]
+    python tests/mutants/run_mutants.py [-k NAME …] [--limit SECONDS] [--jobs N]
 
 A mutant is caught if a test of its files fails within the limit, while the same files pass with
 the package as it is.  A test that cannot be imported, or does not end in time, catches nothing.
@@ -223,15 +223,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "-k", default="", metavar="NAME", help="only mutants with this in their name"
+        "-k", nargs="+", default=[""], metavar="NAME", help="only mutants with this in their name"
     )
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each (default: 60)")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
     parser.add_argument("-v", action="store_true", help="show what pytest printed of survivors")
     options = parser.parse_args()
-    chosen = [m for m in MUTANTS if options.k in m.name]
+    chosen = [m for m in MUTANTS if any(part in m.name for part in options.k)]
     if not chosen:
-        parser.error(f"no mutant has {options.k!r} in its name")
+        parser.error(f"no mutant has {' or '.join(options.k)} in its name")
     with tempfile.TemporaryDirectory(prefix="tvmflow-mutants-") as temporary:
         verdicts, good = _run(chosen, Path(temporary), options)
     rows = [

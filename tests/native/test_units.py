@@ -77,6 +77,8 @@ def test_half_precision_equals_numpys(ask, rng):
 @pytest.mark.parametrize("text", ['plain "quoted" back\\slash', "bell\x07", "caf\xe9 \xff"])
 def test_json_texts_come_back(ask, text):
     (got,) = ask([f"json\t{text}"])
+    # JSON is UTF-8, which a byte of another encoding is not.
+    assert got.isascii()
     assert json.loads(got) == text
 
 
