@@ -145,6 +145,14 @@ MUTANTS = (
         ("tests/test_masks.py",),
     ),
     Mutant(
+        "nan-limit",
+        "tvmflow/extremes.py",
+        "return (node.b, node.a, True) if never_nan(node.b)",
+        "return (node.a, node.b, True) if never_nan(node.b)",
+        "a number's limit takes the place of NaN, as in TVM's own maxima",
+        ("tests/test_extremes.py",),
+    ),
+    Mutant(
         "border-reach",
         "tvmflow/borders.py",
         "IntervalSet(loop.min, loop.min + loop.extent - 1)",
