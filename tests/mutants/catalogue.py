@@ -199,7 +199,7 @@ MUTANTS = (
         'attributes("beta", 1.0)',
         'attributes("alpha", 1.0)',
         "a folded Gemm's bias is multiplied by the factor of its product",
-        ("tests/frontend/test_batchnorm.py",),
+        ("tests/frontend/test_batchnorm.py::test_gemm",),
     ),
     Mutant(
         "slice-axis",
