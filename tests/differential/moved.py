@@ -34,6 +34,9 @@ WINOGRAD_IN_HALF = 2.0**-9
 #: Without a definition in ONNX, and computed in several kernels: what is between them is stored.
 SEVERAL_STEPS = names("LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum")
 
+#: Exponentials less one, whose rounding counts near one, however small the difference is.
+LESS_ONE = names("Elu Celu Selu")
+
 #: They move, choose, compare or convert elements: nothing is rounded.
 EXACT = names(
     """
@@ -122,6 +125,8 @@ def moved(
             if not exact:
                 several = half and node.op_type in SEVERAL_STEPS
                 last = noise.around(nodes, last, values[name], least=2.0**-10 * several)
+            if node.op_type in LESS_ONE:
+                last = noise.beside_one(nodes, last, values[name])
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
@@ -268,6 +273,13 @@ class _Noise:
             amount = 2.0**-10 * max(1.0, (length / 6) ** 0.5)
         source = self._source(value.shape, dtype, max(amount, least))
         return self._node(nodes, "Mul", [name, source])
+
+    def beside_one(self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray) -> str:
+        """The tensor, to each element of which the error of a number near one is added."""
+        ones = np.ones(1, value.dtype)
+        one = self._node(nodes, "Constant", [], value=numpy_helper.from_array(ones))
+        near = self.around(nodes, one, np.broadcast_to(ones, value.shape))
+        return self._node(nodes, "Add", [name, self._node(nodes, "Sub", [near, one])])
 
     def stored(self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...]) -> str:
         """The tensor, most of whose elements are rounded to half precision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -126,8 +127,10 @@ def test_no_secret_is_refused(guarded: tuple[Gate, Address], said: bytes):
     """What TVM's clients say is among it."""
     opened, address = guarded
     with socket.create_connection((address.host, address.port)) as client:
-        client.sendall(said)
-        client.shutdown(socket.SHUT_WR)
+        # The gate hears enough of what is long, and closes.
+        with contextlib.suppress(ConnectionError):
+            client.sendall(said)
+            client.shutdown(socket.SHUT_WR)
         assert "secret) was refused" in refused(opened)
     assert not opened._passed
 
