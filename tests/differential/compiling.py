@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from configurations import Configuration
-from networks import Network, merged
+from contexts import Network, merged
 
 RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG, UNJUDGED = KINDS = (
     "right", "wrong", "refused", "internal", "crash", "hang", "unjudged",

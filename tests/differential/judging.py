@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, UNJUDGED, WRONG, Outcome, serve
 from configurations import Configuration
+from contexts import Network
 from drivers import Driver
-from networks import Network
 from oracle import NoReferenceError, Oracle
 
 #: For one network to be compiled and run, on a busy machine.

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from contexts import Network
 from graphs import IR_VERSION, opset_imports
-from networks import Network
 from onnx import TensorProto, helper, numpy_helper
 
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import operators
+import drawing_rules
 from configurations import COLUMNS, OPTIONS, PLAIN, Configuration, option_values
+from contexts import POSITIONS, Network, network
 from graphs import TAME, VALUES, InvalidError
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import engine
 from judging import Verdict, Worker, has_reference
-from networks import POSITIONS, Network, network
 from saving import signature
 
 #: An operator and where it stands.
@@ -80,7 +80,7 @@ def reason(message: str) -> str:
 
 def cells() -> list[tuple[str, str, str]]:
     """All cells that there are."""
-    return [(o, p, c) for o in operators.drawn() for p in POSITIONS for c in COLUMNS]
+    return [(o, p, c) for o in drawing_rules.drawn() for p in POSITIONS for c in COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -256,9 +256,9 @@ def aims_for(
     """What was hit least in a column, with the operators that an operator set has."""
     options = [
         (hits[o, p, column], o, p)
-        for o in names or operators.drawn()
+        for o in names or drawing_rules.drawn()
         for p in POSITIONS
-        if operators.available(o, opset)
+        if drawing_rules.available(o, opset)
     ]
     if not options:
         return []

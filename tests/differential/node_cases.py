@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from contexts import Network
 from graphs import Tensor
-from networks import Network
 from onnx_cases import node_cases
 
 #: Cases of several operators: other operators, written out.

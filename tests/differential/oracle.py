@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from contexts import Network
 from moved import Moved, moved, names
-from networks import Network
 from onnx.reference import ReferenceEvaluator
 
 onnxruntime.set_default_logger_severity(4)

@@ -6,17 +6,17 @@ import os
 import zlib
 from collections import Counter
 
+import drawing_rules
 import numpy as np
 import onnx
-import operators
 import pytest
 from compiling import Outcome
 from configurations import COLUMNS, OPTIONS, Configuration, option_values
+from contexts import POSITIONS, merged
 from drivers import processor_drivers
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Worker, has_reference
 from net import Batch, Counts, Net, aims_for, batches, cells
-from networks import POSITIONS, merged
 from saving import save
 
 OPSET = 18
@@ -47,7 +47,7 @@ def test_some_networks_are_right(column, worker):
 
 
 def test_cells_are_operators_places_and_columns():
-    assert len(cells()) == len(operators.drawn()) * len(POSITIONS) * len(COLUMNS)
+    assert len(cells()) == len(drawing_rules.drawn()) * len(POSITIONS) * len(COLUMNS)
 
 
 def test_aims_are_what_was_hit_least():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from contexts import POSITIONS, network
+from drawing_rules import EXCLUDED, RULES, available, drawn, rule_of
 from graphs import InvalidError
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from net import OPSETS
-from networks import POSITIONS, network
-from operators import EXCLUDED, RULES, available, drawn, rule_of
 from oracle import NoReferenceError, Oracle
 
 from tvmflow.frontend.ops import CONVERTERS

@@ -6,8 +6,8 @@ from math import erf
 
 import numpy as np
 import pytest
+from contexts import Network
 from graphs import Tensor
-from networks import Network
 from onnx import helper
 from oracle import Oracle, run
 

@@ -77,9 +77,9 @@ def test_more_dimensions_than_the_c_interface_has():
     assert "--format tvm" in caught.value.remedy
 
 
-def test_kernels_with_half_need_the_device_to_have_it():
+def test_models_in_half_precision_need_no_device_that_computes_in_it():
     plan = plan_of(parsed("float16[4,7] x", "float16[4,7] y", "y = Mul(x, x)"))
-    assert plan.extensions == ["cl_khr_fp16"]
+    assert plan.extensions == []
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])

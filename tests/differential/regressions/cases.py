@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from contexts import Network
 from graphs import Graph, Tensor
-from networks import Network
 
 Build = Callable[[Graph], "list[Tensor]"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from drawing_rules import Rule, rule_of
 from graphs import IR_VERSION, VALUES, Graph, InvalidError, Tensor, opset_imports
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from operators import Rule, rule_of
 
 #: No whole blocks of four or sixteen, and some that are.
 CHANNELS = (3, 16, 5, 1, 17, 30, 60, 64)
