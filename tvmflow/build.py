@@ -21,7 +21,7 @@ from .graph.cuda_graph import capture, stage_boundary
 from .graph.memory import MemoryPlan
 from .graph.plan_memory import plan_memory
 from .runtime.devices import FP16_EXTENSION, FP64_EXTENSION
-from .schedules import FAMILIES, Scheduled, fallback, schedule_function
+from .schedules import FAMILIES, Scheduled, schedule_function
 from .target import TargetSpec
 from .texture.refusal import refusals
 from .tir_pipeline import TIR_PIPELINE
@@ -79,7 +79,8 @@ def schedule_module(
                 name = gv.name_hint
                 try:
                     lookup = lookup_in(journals, function, target)
-                    families = (fallback,) if name in last_resort else FAMILIES
+                    # The last family never declines.
+                    families = FAMILIES[-1:] if name in last_resort else FAMILIES
                     scheduled = schedule_function(
                         function, target, given.get(name), name, lookup, families
                     )
