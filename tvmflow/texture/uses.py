@@ -186,17 +186,6 @@ def _variables(expr: relax.Expr) -> list[relax.Expr]:
 
 
 def _fits_half(array: np.ndarray) -> bool:
-    """Whether a constant leaves the program, and 16 bits cost it no more than they must.
-
-    It has no value that they cannot hold, and is no vector: scales, biases and zero points are
-    little memory, and a scale that is rounded moves every value by whole steps.
-    """
+    """Whether a constant leaves the program, and has no value that 16 bits cannot hold."""
     known = np.abs(array[np.isfinite(array)])
-    large = array.nbytes >= INLINE_LIMIT_BYTES and not _is_vector(array.shape)
-    return large and known.max(initial=0) <= np.finfo(np.float16).max
-
-
-def _is_vector(shape: tuple[int, ...]) -> bool:
-    """Whether a tensor varies along one axis, such as the channels, also in blocks of them."""
-    long = [axis for axis, extent in enumerate(shape) if extent > 1]
-    return len(long) <= 1 or (len(shape) == 5 and set(long) <= {1, 4})
+    return array.nbytes >= INLINE_LIMIT_BYTES and known.max(initial=0) <= np.finfo(np.float16).max
