@@ -12,7 +12,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
-from .. import masks
+from ..masks import keeps_booleans
 from ..texture.expressions import conjuncts, uses
 from ..texture.scope import is_texture
 
@@ -60,14 +60,6 @@ def lane_axis(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> tirx.Var |
             if uses(value, innermost.loop_var)
         ),
         None,
-    )
-
-
-def keeps_booleans(block: s_tir.SBlock) -> bool:
-    """Whether a block has booleans that are more than choices: OpenCL C has no vectors of them."""
-    regions = [*block.reads, *block.writes]
-    return any(str(region.source.dtype) == "bool" for region in regions) or masks.keeps_booleans(
-        block.body
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
+from ..masks import keeps_booleans
 from ..target import TargetSpec
 from ..texture.scope import is_half, is_texture
 from .blocks import (
@@ -22,7 +23,6 @@ from .blocks import (
     gathers_bytes,
     gathers_channels,
     is_injective,
-    keeps_booleans,
     lane_axis,
 )
 from .tiles import tile_of

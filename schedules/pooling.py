@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tvm import s_tir, te, tirx
 
+from ..extremes import reducer
 from .common import FAMILY, Workload, narrowed, widened
 from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
 from .windows import STEPS, pad_spatial, steps_text
@@ -23,14 +24,6 @@ NAME = "pooling"
 
 
 # -- what it computes ---------------------------------------------------------------------
-
-
-#: Maximum of a window; te.max starts from the largest finite number below zero.
-_MAX = te.comm_reducer(
-    lambda a, b: te.max(a, b),  # noqa: PLW0108 (its parameters are counted)
-    lambda dtype: tirx.const(float("-inf"), dtype),
-    name="max",
-)
 
 
 def output_extent(
@@ -82,7 +75,7 @@ def compute(
     padded = pad_spatial(x, overhang, lowest)
     p = te.reduce_axis((0, window[0]), name="p")
     q = te.reduce_axis((0, window[1]), name="q")
-    reduce = _MAX if kind == "max" else te.sum
+    reduce = reducer(True, str(x.dtype)) if kind == "max" else te.sum
     shape = (x.shape[0], x.shape[1], outs[0], outs[1], x.shape[4])
 
     def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]

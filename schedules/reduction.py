@@ -21,10 +21,11 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
+from ..masks import keeps_booleans
 from ..target import Device
 from ..texture.expressions import uses
 from . import fallback
-from .blocks import is_injective, is_reduction, keeps_booleans
+from .blocks import is_injective, is_reduction
 from .common import LANES, Block, Workload
 from .family import Constraint, Value, knob
 from .sums import (

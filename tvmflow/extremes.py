@@ -20,11 +20,12 @@ ONNX Runtime's QuantizeLinear, and indices stay where their limits keep them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import te, tirx
 from tvm.ir import Call, Op
 from tvm.tirx.transform import prim_func_pass
 
@@ -46,6 +47,18 @@ _INTEGERS = (tvm_ffi.dtype("int32").type_code, tvm_ffi.dtype("uint32").type_code
 def at_least(value: Any, limit: Any) -> tirx.PrimExpr:
     """``max(value, limit)`` that is the limit where the value is NaN."""
     return tirx.call_intrin(value.ty, _AT_LEAST_NAME, value, limit)
+
+
+def reducer(largest: bool, dtype: str) -> Callable[..., Any]:
+    """Maximum or minimum over axes; of floats from an infinity on."""
+    extreme = te.max if largest else te.min
+    if not dtype.startswith(("float", "bfloat")):
+        return extreme
+    start = float("-inf") if largest else float("inf")
+    return te.comm_reducer(
+        lambda a, b: extreme(a, b),  # noqa: PLW0108 (its parameters are counted)
+        lambda kind: tirx.const(start, kind),
+    )
 
 
 @prim_func_pass(opt_level=0, name="tvmflow.PropagateNaN")

@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx.transform import prim_func_pass
 
+from .texture.lowering import target_kind
+
 PREFIX = "tvmflow_gather_"
 _ONE = tirx.const(1, "int32")
 _TYPES = {"int8": "char", "uint8": "uchar"}
@@ -23,8 +25,7 @@ _TYPES = {"int8": "char", "uint8": "uchar"}
 @prim_func_pass(opt_level=0, name="tvmflow.NameGathers")
 def NameGathers(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Call macros for gathers of bytes; runs on vectors, over flat buffers."""
-    target = (function.attrs or {}).get("target")
-    if target is None or target.kind.name != "opencl":
+    if target_kind(function) != "opencl":
         return function
     return function.with_body(tvm_ffi.structural_map(function.body, (TensorLoad, _called)))
 

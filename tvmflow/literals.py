@@ -16,6 +16,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
+from .texture.lowering import target_kind
+
 #: By dtype: the function of OpenCL C that reads bits, and their integer type.
 _FROM_BITS = {"float32": ("as_float", np.int32), "float64": ("as_double", np.int64)}
 
@@ -23,8 +25,7 @@ _FROM_BITS = {"float32": ("as_float", np.int32), "float64": ("as_double", np.int
 @prim_func_pass(opt_level=0, name="tvmflow.WriteLiterals")
 def WriteLiterals(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Write constants that seven digits do not tell as bits; runs last, on kernels for OpenCL."""
-    target = (function.attrs or {}).get("target")
-    if target is None or target.kind.name != "opencl":
+    if target_kind(function) != "opencl":
         return function
     return function.with_body(tvm_ffi.structural_map(function.body, (tirx.FloatImm, _written)))
 

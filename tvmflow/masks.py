@@ -31,7 +31,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.tirx.transform import prim_func_pass
 
 from .texture.expressions import uses
-from .texture.lowering import name_of
+from .texture.lowering import name_of, target_kind
 from .texture.refusal import refuse
 
 _CHOICE = Op.get("prim.if_then_else")
@@ -92,16 +92,10 @@ def keeps_booleans(node: Any) -> bool:
     return bool(found)
 
 
-def is_opencl(function: tirx.PrimFunc) -> bool:
-    """Whether a function will be OpenCL C."""
-    target = (function.attrs or {}).get("target")
-    return target is not None and target.kind.name == "opencl"
-
-
 @prim_func_pass(opt_level=0, name="tvmflow.MaskLanes")
 def MaskLanes(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Leave no boolean in a vector but masks that choose; runs before ``VectorizeLoop``."""
-    if not is_opencl(function):
+    if target_kind(function) != "opencl":
         return function
     numbers = tvm_ffi.structural_map(function.body, (tirx.Cast, _as_choice))
     return function.with_body(tvm_ffi.structural_map(numbers, (tirx.For, _lanes)))
@@ -144,7 +138,7 @@ def VerifyMasks(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimF
     CompileError
         Naming the primary function and what is wrong in it.
     """
-    if not is_opencl(function):
+    if target_kind(function) != "opencl":
         return function
 
     def wrong(what: str) -> None:

@@ -16,6 +16,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
+from .texture.lowering import target_kind
+
 _NARROW = ("int8", "uint8", "int16", "uint16")
 #: Sources in C; what LLVM generates does as TIR says.
 _TARGETS = ("opencl", "cuda")
@@ -26,8 +28,7 @@ _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot)
 @prim_func_pass(opt_level=0, name="tvmflow.WrapNarrow")
 def WrapNarrow(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Compute with narrow integers as TIR does; runs once vectors are made, which do so anyway."""
-    target = (function.attrs or {}).get("target")
-    if target is None or target.kind.name not in _TARGETS:
+    if target_kind(function) not in _TARGETS:
         return function
     return function.with_body(tvm_ffi.structural_map(function.body, (_OPERATIONS, _wrapped)))
 

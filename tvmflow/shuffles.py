@@ -17,6 +17,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
+from .texture.lowering import target_kind
+
 #: Of the functions' names; type, lanes and number of the vectors and the lanes taken follow.
 _PREFIX = "tvmflow_shuffle_"
 _NAME = re.compile(rf"\b{_PREFIX}([a-z]+)(\d+)x(\d+)((?:_\d+)+)\b")
@@ -27,8 +29,7 @@ _TYPES = {"float32": "float", "int32": "int"}
 @prim_func_pass(opt_level=0, name="tvmflow.NameShuffles")
 def NameShuffles(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Call functions for shuffles where the target is OpenCL."""
-    target = (function.attrs or {}).get("target")
-    if target is None or target.kind.name != "opencl":
+    if target_kind(function) != "opencl":
         return function
     return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Shuffle, _called)))
 

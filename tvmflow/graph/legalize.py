@@ -12,26 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from ..extremes import reducer
 from .rewriter import shape_of
 
 #: Emits the TIR of a call.
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-
-
-def reducer(largest: bool, dtype: str) -> Callable[..., Any]:
-    """Maximum or minimum over axes; of floats from an infinity on."""
-    extreme = te.max if largest else te.min
-    if not dtype.startswith(("float", "bfloat")):
-        return extreme
-    start = float("-inf") if largest else float("inf")
-    return te.comm_reducer(
-        lambda a, b: extreme(a, b),  # noqa: PLW0108 (its parameters are counted)
-        lambda kind: tirx.const(start, kind),
-    )
 
 
 def extreme(

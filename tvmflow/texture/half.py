@@ -24,7 +24,7 @@ from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx.transform import prim_func_pass
 
-from .lowering import LOAD, image_of
+from .lowering import LOAD, image_of, target_kind
 from .scope import CHANNELS, HALF_BUFFER, is_half
 
 #: What the names of the macros begin with.
@@ -43,8 +43,7 @@ def is_half_buffer(buffer: Any) -> bool:
 @prim_func_pass(opt_level=0, name="tvmflow.LowerHalfBuffers")
 def LowerHalfBuffers(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Replace accesses to 16-bit buffers by conversions; runs on vectors, as the last pass."""
-    target = (function.attrs or {}).get("target")
-    if target is None or target.kind.name != "opencl":
+    if target_kind(function) != "opencl":
         return function
     callbacks = [(TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store)]
     return function.with_body(tvm_ffi.structural_map(function.body, callbacks))

@@ -45,6 +45,12 @@ def name_of(function: tirx.PrimFunc) -> str:
     return str((function.attrs or {}).get("global_symbol", "(without a name)"))
 
 
+def target_kind(function: tirx.PrimFunc) -> str | None:
+    """The kind of the target that a function is bound to, such as ``opencl``; ``None``: unbound."""
+    target = (function.attrs or {}).get("target")
+    return None if target is None else str(target.kind.name)
+
+
 def _access(buffer: Any, indices: Any) -> list[Any]:
     """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
     bits = CHANNELS * tvm_ffi.dtype(buffer.dtype).bits
