@@ -157,7 +157,9 @@ def regroup(
     for number, group in enumerate(groups):
         extent = tirx.IntImm(dtype, prod(axes[i].extent for i in group))
         var, loop = tirx.Var(f"v{number}", dtype), tirx.Var(f"ax{number}", dtype)
-        analyzer.bind(var, Range(0, extent))
+        if int(extent) > 1:
+            # An axis of one element stays in the indices: `reindex` counts those that occur there.
+            analyzer.bind(var, Range(0, extent))
         iter_vars.append(IterVar(Range(tirx.IntImm(dtype, 0), extent), var, IterVar.DataPar))
         bindings.append(loop)
         loops.append((loop, extent))

@@ -37,7 +37,10 @@ from .texture.refusal import refuse
 _CHOICE = Op.get("prim.if_then_else")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: Functions that give masks for vectors, or take one boolean for all lanes.
-_MASK_CALLS = ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.if_then_else", "tirx.likely")
+_MASK_CALLS = tuple(
+    Op.get(name)
+    for name in ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.if_then_else", "prim.likely")
+)
 
 
 def is_boolean(expr: Any) -> bool:
@@ -75,7 +78,7 @@ def keeps_booleans(node: Any) -> bool:
 
     def call(node: Call) -> None:
         boolean = is_boolean(node) or any(is_boolean(argument) for argument in node.args)
-        if boolean and getattr(node.op, "name", "") not in _MASK_CALLS:
+        if boolean and not any(node.op.same_as(op) for op in _MASK_CALLS):
             found.append(node)
 
     tvm_ffi.structural_walk(

@@ -16,7 +16,7 @@ from tvm.tirx import compilation_pipeline
 from .borders import SplitBorders
 from .brain_floats import WidenBrainFloats
 from .carries import HideCarries, ShowCarries
-from .cuda_passes import RewriteStorage, SplitVectors
+from .cuda_passes import BindLoads, RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .extremes import PropagateNaN
 from .gathers import NameGathers
@@ -117,6 +117,7 @@ def finish_device() -> Pass:
             tirx.transform.StmtSimplify(),
             tirx.transform.LowerIntrin(),
             WriteLiterals,
+            BindLoads,
         ]
     )
 

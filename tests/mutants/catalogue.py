@@ -137,6 +137,14 @@ MUTANTS = (
         ("tests/test_carries.py",),
     ),
     Mutant(
+        "cuda-stale-load",
+        "tvmflow/cuda_passes.py",
+        "        return tirx.SeqStmt([*bindings, last]) if bindings else statement",
+        "        return statement",
+        "a load of what was stored to since has its old value on CUDA",
+        ("tests/test_cuda_passes.py",),
+    ),
+    Mutant(
         "mask-number",
         "tvmflow/masks.py",
         "(tirx.const(value, cast.ty.dtype) for value in (1, 0))",

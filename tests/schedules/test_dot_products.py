@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import re
@@ -13,6 +14,7 @@ import pytest
 import tvm
 from first_stages import chosen_schedules
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from quick_knobs import is_quick
 from tvm import s_tir, te, tirx
 
@@ -198,7 +200,9 @@ def run_both(model, target, device, folder=None, **options):
         how = onnxruntime.SessionOptions()
         how.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         session = onnxruntime.InferenceSession(model.SerializeToString(), how)
-        references += session.run(None, {"x": x})
+        # Its fused product refuses what its nodes compute one by one: zero points of rows.
+        with contextlib.suppress(Fail):
+            references += session.run(None, {"x": x})
     with tvmflow.compile(model, target=target, device=device, dump_ir=folder, **options) as module:
         output = module(x=x)[0]
         reference = min(references, key=lambda found: np.count_nonzero(found != output))
