@@ -201,6 +201,20 @@ def test_an_answer_cannot_be_sent_back(make_secret: MakeSecret):
             make_secret().demand(ours, PATIENCE_S)
 
 
+def test_a_proof_cannot_be_sent_back(make_secret: MakeSecret):
+    """Who asks for a proof and repeats it proves nothing either."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def repeat() -> None:
+            theirs.sendall(GREETING + bytes(32))
+            theirs.sendall(theirs.recv(1000)[32:])
+
+        threading.Thread(target=repeat, daemon=True).start()
+        with pytest.raises(UnprovenError, match="does not know the secret"):
+            make_secret().prove(ours, PATIENCE_S)
+
+
 def test_what_asks_for_no_secret_is_not_told_anything(make_secret: MakeSecret):
     with socket.create_server((LOCAL, 0)) as listening:
         address = Address(LOCAL, listening.getsockname()[1], make_secret())
