@@ -42,18 +42,31 @@ wheel: $(STAMPS)/python ## Build a wheel into dist/
 ## ---- Tests and checks -----------------------------------------------------------------------
 
 # Tests run as many processes as there are cores: more threads in each do not help.
-test test-all coverage: export OMP_NUM_THREADS ?= 1
+test test-rest test-every coverage: export OMP_NUM_THREADS ?= 1
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: test
 test: $(STAMPS)/test ## Run the quick tests, five minutes on two cores (ARGS for pytest)
 	$(PYTEST) $(ARGS)
 
+.PHONY: test-rest
+test-rest: $(STAMPS)/test ## Run what they leave out: optimising compilers, Oclgrind, long matrices
+	@# The second run follows whatever the first one finds; ARGS may leave either no test (5).
+	first=0; $(PYTEST) --tier rest $(ARGS) || first=$$?; \
+	second=0; $(PYTEST) --tier optimised $(ARGS) || second=$$?; \
+	for status in $$first $$second; do [ $$status = 0 ] || [ $$status = 5 ] || exit $$status; done
+
 .PHONY: test-all
-test-all: $(STAMPS)/test ## Run all tests: optimising compilers, Oclgrind, long matrices
-	@# The second run follows whatever the first one finds; ARGS may leave the first no test (5).
-	first=0; $(PYTEST) --optimised $(ARGS) || first=$$?; \
-	$(PYTEST) --slow $(ARGS); [ $$first = 0 ] || [ $$first = 5 ]
+test-all: ## Run the quick tests, then the rest
+	@$(MAKE) --no-print-directory --keep-going test test-rest
+
+.PHONY: test-every
+test-every: $(STAMPS)/test ## Run every case of every test, which takes hours
+	$(PYTEST) --tier every $(ARGS)
+
+.PHONY: durations
+durations: ARGS += --measure --cache-clear
+durations: test-every ## Measure how long each test takes, which decides what is quick
 
 .PHONY: test-wheel
 test-wheel: $(STAMPS)/test ## Build a wheel and use it in an empty environment

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import tiers
 from browser import no_browser
 from cuda_host import missing as no_cuda_host
 from drivers import ONLY_PIP
@@ -35,13 +37,15 @@ UNOPTIMISED = {"TVMFLOW_OPENCL_OPTIONS": "-cl-opt-disable", "TVMFLOW_LLVM_OPT_LE
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options for what `make test` leaves out."""
-    parser.addoption("--slow", action="store_true", help="run slow tests, too")
-    parser.addoption("--wheel", action="store_true", help="run the tests that build a wheel, too")
     parser.addoption(
-        "--optimised",
-        action="store_true",
-        help="run the tests that are marked so, and let drivers and LLVM optimise as for users",
+        "--tier",
+        choices=("quick", "rest", "optimised", "every"),
+        default="quick",
+        help="quick tests; the rest, a sample of their cases; those marked optimised, with drivers "
+        "and LLVM optimising as for users, a sample again; every case of every test",
     )
+    parser.addoption("--measure", action="store_true", help="write how long the tests take")
+    parser.addoption("--wheel", action="store_true", help="run the tests that build a wheel, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     and `--cache-clear` forgets it; without that cache, in a folder for this run alone.
     Processes that tests start get the same from the environment.
     """
-    if not config.getoption("--optimised"):
+    if config.getoption("--tier") != "optimised":
         for variable, value in UNOPTIMISED.items():
             os.environ.setdefault(variable, value)
     variables = {"TVMFLOW_CACHE_DIR": "programs", "POCL_CACHE_DIR": "pocl"}
@@ -72,28 +76,46 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[variable] = str(folder)
 
 
-def is_long(config: pytest.Config) -> bool:
-    """Whether the long tier was asked for."""
-    return config.getoption("--slow") or os.environ.get("RUN_SLOW", "0") not in ("", "0")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not asked for, and the other tests where optimisers are."""
-    slow = is_long(config)
-    optimised, wheel = config.getoption("--optimised"), config.getoption("--wheel")
+    """Leave out what the tier has not.
 
-    def chosen(item: pytest.Item) -> bool:
-        marked = {mark.name for mark in item.iter_markers()}
-        if optimised and "optimised" not in marked:
-            return False
-        return (slow or not marked & {"slow", "oclgrind"}) and (wheel or "wheel" not in marked)
-
+    Of a file or a test that was named all that is not marked slow is quick, however long it takes.
+    """
+    tier, wheel = config.getoption("--tier"), config.getoption("--wheel")
+    marked = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
+    names = [name for name, marks in marked.items() if wheel or "wheel" not in marks]
+    durations = tiers.read()
+    short = [name for name in names if not marked[name] & {"slow", "oclgrind"}]
+    if not config.option.file_or_dir:
+        quick = tiers.quick(durations, short)
+        short = [name for name in short if name in quick or "quick" in marked[name]]
+    if tier == "rest":
+        left = set(names) - set(short)
+        chosen = tiers.sample(durations, [name for name in names if name in left])
+    elif tier == "optimised":
+        chosen = tiers.sample(durations, [name for name in names if "optimised" in marked[name]])
+    else:
+        chosen = set(short if tier == "quick" else names)
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        parts[chosen(item)].append(item)
+        parts[item.nodeid in chosen].append(item)
     if parts[False]:
         config.hook.pytest_deselected(items=parts[False])
         items[:] = parts[True]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """With ``--measure``, write how long the tests took."""
+    if not config.getoption("--measure"):
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] += report.duration
+    tiers.write(seconds)
 
 
 @cache
@@ -182,15 +204,15 @@ def optimising(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def long_tier(request: pytest.FixtureRequest) -> bool:
-    """Whether the long tier was asked for."""
-    return is_long(request.config)
+    """Whether more than quick tests were asked for."""
+    return request.config.getoption("--tier") != "quick"
 
 
 @pytest.fixture
 def every_driver(request: pytest.FixtureRequest, long_tier: bool) -> bool:
     """Whether a module runs on each driver, and under Oclgrind: otherwise drivers take turns.
 
-    In the long tier quick tests do; the slow ones, of which there are many, take turns.
+    In quick tests they take turns, and in the slow ones, of which there are many.
     """
     return long_tier and request.node.get_closest_marker("slow") is None
 

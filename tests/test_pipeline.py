@@ -52,6 +52,7 @@ def test_names_of_tensors_that_are_numbers():
     assert "conv2d" in check(model, "opencl", "adreno")
 
 
+@pytest.mark.quick
 @pytest.mark.optimised
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name, tmp_path):

@@ -30,6 +30,7 @@ def worker():
     running.close()
 
 
+@pytest.mark.quick
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("column", COLUMNS)

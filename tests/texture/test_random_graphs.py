@@ -1,7 +1,7 @@
 """Random networks are right, whatever their channels, in every storage.
 
-The seed is in a test's name; ``--slow`` or ``RUN_SLOW=1`` runs more of them, and
-``RANDOM_GRAPHS=1000`` as many as it says.
+The seed is in a test's name; ``make test-rest`` runs more of them, and
+``RANDOM_GRAPHS=1000`` has as many as it says.
 """
 
 from __future__ import annotations

@@ -86,14 +86,13 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         def element(*i: tirx.Var) -> tirx.PrimExpr:
             # What is neither above nor below zero is zero or NaN, and stays.
-            return tirx.Select(
-                x(*i) > zero, one, tirx.Select(x(*i) < zero, tirx.const(-1, x.dtype), x(*i))
-            )
+            rest = x(*i)
+            if not str(x.dtype).startswith("uint"):
+                rest = tirx.Select(x(*i) < zero, tirx.const(-1, x.dtype), rest)
+            return tirx.Select(x(*i) > zero, one, rest)
 
         return te.compute(x.shape, element, name="sign")
 
-    if not str(call.ty.dtype).startswith("float"):
-        return builder.call_te(topi.sign, call.args[0], primfunc_name_hint="sign")
     return builder.call_te(compute, call.args[0], primfunc_name_hint="sign")
 
 

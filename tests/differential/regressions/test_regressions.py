@@ -12,7 +12,7 @@ from judging import Worker
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
-#: In every run of the tests; the others with --slow.
+#: In every run of the tests; the others are slow.
 USUAL = ("llvm", "auto", "adreno texture fp16")
 #: Networks that are compiled as one.
 BATCH = 10
@@ -43,6 +43,7 @@ def verdicts():
     worker.close()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "column",
     [c if c in USUAL else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS],

@@ -48,8 +48,9 @@ def clip_between(
     c: NodeContext, x: relax.Expr, low: float | None, high: float | None
 ) -> relax.Expr:
     """Limit to a constant range, either end of which may be open."""
-    kind = np.dtype(c.dtype()).kind
-    if low is not None and high is not None and low <= high and kind == "f":
+    # TVM's own operator has limits of fp32 only: in float64, 0.1 is another number.
+    narrow = np.dtype(c.dtype()).kind == "f" and c.dtype() != "float64"
+    if low is not None and high is not None and low <= high and narrow:
         return R.clip(x, tvm.tirx.const(low, "float32"), tvm.tirx.const(high, "float32"))
     # When the limits cross, every value becomes the upper one.
     if low is not None:
@@ -170,12 +171,19 @@ def softsign(c: NodeContext) -> relax.Expr:
 
 @converts("Shrink")
 def shrink(c: NodeContext) -> relax.Expr:
-    """x + bias below -lambd, x - bias above lambd, else 0."""
+    """x + bias below -lambd, x - bias above lambd, else 0; of integers in fp32, then cut.
+
+    ONNX's own definition cuts bias and lambd instead; this is what ONNX Runtime does.
+    """
     x, bias, limit = c.input(), c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
-    below = c.emit(R.less(x, c.constant(-limit)))
-    above = c.emit(R.greater(x, c.constant(limit)))
-    upper = c.emit(R.where(above, c.emit(R.subtract(x, c.constant(bias))), c.constant(0)))
-    return R.where(below, c.emit(R.add(x, c.constant(bias))), upper)
+    whole = np.dtype(c.dtype()).kind in "iu"
+    dtype = "float32" if whole else c.dtype()
+    zero, low, high, bias = (c.constant(v, dtype) for v in (0, -limit, limit, bias))
+    x = c.emit(R.astype(x, dtype)) if whole else x
+    below, above = c.emit(R.less(x, low)), c.emit(R.greater(x, high))
+    upper = c.emit(R.where(above, c.emit(R.subtract(x, bias)), zero))
+    result = R.where(below, c.emit(R.add(x, bias)), upper)
+    return R.astype(c.emit(result), c.dtype()) if whole else result
 
 
 @converts("Gelu")

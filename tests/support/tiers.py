@@ -1,0 +1,66 @@
+"""Which tests are quick, and which of the others are run for all of them.
+
+``tests/durations.json`` has the seconds of the tests that took longer than `QUICK`, as
+``make durations`` found them.  A test that is not in it, a new one for example, is quick.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+
+FILE = Path(__file__).parents[1] / "durations.json"
+#: Seconds of a quick test.
+QUICK = 0.3
+#: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
+ONE_CASE = 1.5
+#: Seconds that the other cases of a test may take together.
+BUDGET = 3.0
+
+
+def quick(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
+    """The tests, by pytest's names, that are quick."""
+    found: set[str] = set()
+    for names in _by_function(tests):
+        seconds = {name: durations.get(name, 0.0) for name in names}
+        first = min(names, key=seconds.__getitem__)
+        found |= {n for n in names if seconds[n] <= (ONE_CASE if n == first else QUICK)}
+    return found
+
+
+def sample(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
+    """Of the cases of each test as many as the budget has time for, one at least.
+
+    They lie evenly among all of them: neighbours differ least.  What was never measured takes as
+    long as the other cases.
+    """
+    found: set[str] = set()
+    for names in _by_function(tests):
+        known = [durations[name] for name in names if name in durations]
+        count = int(BUDGET / (fmean(known) if known else QUICK))
+        count = min(max(count, 1), len(names))
+        found |= {names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)}
+    return found
+
+
+def _by_function(tests: Iterable[str]) -> Collection[list[str]]:
+    cases: dict[str, list[str]] = defaultdict(list)
+    for name in tests:
+        cases[name.partition("[")[0]].append(name)
+    return cases.values()
+
+
+def read() -> dict[str, float]:
+    """What was measured."""
+    return json.loads(FILE.read_text())
+
+
+def write(measured: Mapping[str, float]) -> None:
+    """Keep the seconds of tests that are not quick."""
+    kept = {name: round(s, 2) for name, s in sorted(measured.items()) if s > QUICK}
+    temporary = FILE.with_suffix(".part")
+    temporary.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n")
+    temporary.replace(FILE)
