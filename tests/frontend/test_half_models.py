@@ -160,3 +160,19 @@ def test_weights_stay_in_16_bits():
     with tvmflow.compile(model, target="opencl", device="mali") as module:
         scopes = module.metadata["weight_scopes"].values()
         assert list(scopes) == ["global.half"] * 2
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("device", ["cpu", "adreno", "mali"])
+def test_no_arithmetic_of_halves_is_needed_to_move_them(device):
+    """From the application's tensor to a stored one and back, none of which is fp32."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float16[3, 50] x) => (float16[50, 3] y) { y = Transpose<perm = [1, 0]>(x) }"
+    )
+    x = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float16)
+    with tvmflow.compile(model, target="opencl", device=device, dtype="fp16") as module:
+        assert module.metadata["extensions"] == []
+        lines = "\n".join(module.device_sources()).splitlines()
+        assert not any("tvmflow_half_read" in line for line in lines if line[:1] != "#")
+        np.testing.assert_array_equal(module(x=x)["y"], x.T)

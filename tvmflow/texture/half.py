@@ -101,6 +101,14 @@ def _read(cast: tirx.Cast) -> Any:
     return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
 
 
+def _halves_read(value: Any) -> list[Any]:
+    """The arguments by which halves are read as they are; none if that is not what a value is."""
+    if not (isinstance(value, Call) and value.op.same_as(_EXTERN)):
+        return []
+    name, *arguments = value.args
+    return arguments if name.value.startswith(f"{PREFIX}read") else []
+
+
 def _is_of_halves(value: Any) -> bool:
     """Whether a value is read from a tensor whose type is float16, as the application has it."""
     return isinstance(value, TensorLoad) and _is_typed(value.source)
@@ -116,7 +124,13 @@ def _is_typed(buffer: Any) -> bool:
 
 def _store(store: tirx.BufferStore) -> Any:
     value = store.value
-    if _is_typed(store.buffer) and isinstance(value, tirx.Cast):
+    read = _halves_read(value)
+    if _is_typed(store.buffer) and read:
+        # From one tensor of 16 bits to another: through fp32, which needs no arithmetic of halves.
+        lanes = tvm_ffi.dtype(value.ty.dtype).lanes
+        wide = tvm_ffi.dtype("float32").with_lanes(lanes)
+        value = tirx.call_pure_extern(str(wide), f"{PREFIX}load{lanes}", *read)
+    elif _is_typed(store.buffer) and isinstance(value, tirx.Cast):
         value = value.value
         if not str(value.ty.dtype).startswith("float32"):
             return store
