@@ -17,6 +17,8 @@ from tvmflow import ops
 from tvmflow.ops.operator import DOMAIN
 from tvmflow.verify import verify
 
+pytestmark = pytest.mark.slow
+
 #: An operator under a name of its own.
 FILE = """
 from dataclasses import replace

@@ -19,6 +19,8 @@ from tvmflow.farm.address import Address
 from tvmflow.scaling import measure, places
 from tvmflow.tuning.process import Worker, WorkerLostError
 
+pytestmark = pytest.mark.slow
+
 SCALING = ("--scaling", "--seconds", "0.05")
 
 

@@ -23,6 +23,8 @@ from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
 from tvmflow.tuning.records import Event
 from tvmflow.tuning.timing import Timing
 
+pytestmark = pytest.mark.slow
+
 QUICK = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
 #: A trial takes some milliseconds; processes that share two cores stand still for longer.
 LIMIT_S = 10.0

@@ -25,6 +25,8 @@ from tvmflow.farm.tracker import Offer, Tracker
 from tvmflow.tuning.measure import Config
 from tvmflow.tuning.timing import Timing
 
+pytestmark = pytest.mark.slow
+
 
 def write_secret(folder: Path, name: str, content: str) -> Secret:
     file = folder / name

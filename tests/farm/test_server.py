@@ -23,6 +23,8 @@ from tvmflow.farm.address import Address
 from tvmflow.farm.summary import Queue, Server
 from tvmflow.farm.tracker import Tracker, check_host
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def served(farm: Farm) -> Address:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def entries(env):
     return sorted(Path(env["TVMFLOW_CACHE_DIR"]).glob("*.program"))

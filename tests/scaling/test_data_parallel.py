@@ -20,6 +20,8 @@ from tvmflow.farm.modules import RemoteModule
 from tvmflow.scaling.data_parallel import DataParallel
 from tvmflow.tolerance import assert_close
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):

@@ -11,6 +11,8 @@ import runtime_build
 from fake_opencl import SOURCES, build_fake, compile_c
 from small_plans import Plan
 
+pytestmark = pytest.mark.slow
+
 WRAPPED = (
     *("malloc", "calloc", "realloc", "pthread_create"),
     *("read", "write", "open", "rename", "mkdir", "stat", "fstat", "mmap"),

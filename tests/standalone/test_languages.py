@@ -20,7 +20,7 @@ import tvmflow
 from tvmflow.bench import benchmark
 from tvmflow.verify import verify
 
-pytestmark = [pytest.mark.opencl, pytest.mark.cross]
+pytestmark = [pytest.mark.opencl, pytest.mark.cross, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

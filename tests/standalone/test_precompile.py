@@ -30,7 +30,7 @@ from tvmflow.standalone.precompile import precompile as precompile_here
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from tiny_model import tiny_model
 
-pytestmark = pytest.mark.opencl
+pytestmark = [pytest.mark.opencl, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

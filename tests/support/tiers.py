@@ -14,11 +14,13 @@ from statistics import fmean
 
 FILE = Path(__file__).parents[1] / "durations.json"
 #: Seconds of a quick test.
-QUICK = 0.3
+QUICK = 0.25
 #: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
-ONE_CASE = 1.5
-#: Seconds that the other cases of a test may take together.
+ONE_CASE = 1.2
+#: Seconds that the other cases of a test may take together, if there are several.
 BUDGET = 3.0
+#: Seconds that a case may take at all; ``make test-every`` has those that take longer, too.
+LONGEST = 60.0
 
 
 def quick(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
@@ -38,7 +40,8 @@ def sample(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
     long as the other cases.
     """
     found: set[str] = set()
-    for names in _by_function(tests):
+    for cases in _by_function(tests):
+        names = [name for name in cases if durations.get(name, 0.0) <= LONGEST]
         known = [durations[name] for name in names if name in durations]
         count = int(BUDGET / (fmean(known) if known else QUICK))
         count = min(max(count, 1), len(names))
