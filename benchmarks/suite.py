@@ -3,7 +3,7 @@
 Run it from the root of the repository, on a machine that does nothing else:
 
     python benchmarks/suite.py              # make test, twice
-    python benchmarks/suite.py --all        # and make test-all
+    python benchmarks/suite.py --all        # and make test-rest
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 
-#: pytest's closing line, of which `make test-all` prints two.
+#: pytest's closing line, of which `make test-rest` prints two.
 CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$", re.MULTILINE)
 #: A line of what `--durations` prints.
 SLOWEST = re.compile(r"^([\d.]+)s (setup|call|teardown) +(\S.*)$", re.MULTILINE)
@@ -52,8 +52,8 @@ def measured(target: str, arguments: str) -> dict[str, Any]:
 def main() -> None:
     """Measure, and write ``results/suite.json``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="measure make test-all, too")
-    targets = ["test", "test-all"] if parser.parse_args().all else ["test"]
+    parser.add_argument("--all", action="store_true", help="measure make test-rest, too")
+    targets = ["test", "test-rest"] if parser.parse_args().all else ["test"]
     # That of the last five minutes: others' work makes these figures worthless.
     load = round(os.getloadavg()[1], 2)
     runs = [measured(target, cache) for target in targets for cache in ("--cache-clear", "")]

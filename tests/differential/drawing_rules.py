@@ -454,9 +454,15 @@ def arg(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     )
 
 
-@rule("Softmax", "LogSoftmax", "Hardmax")
+@rule("Softmax", "LogSoftmax")
 def softmax(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     return g.node(op_type, [x], axis=g.axis(x))
+
+
+# Which of a row with NaN is ONNX Runtime's largest depends on its vectors.
+@rule("Hardmax", values=("whole", "normal", "masks", "wide"))
+def hardmax(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("Hardmax", [x], axis=g.axis(x))
 
 
 @rule("CumSum")

@@ -184,8 +184,11 @@ def _reduces(node: onnx.NodeProto) -> bool:
 
 
 def _moves(node: onnx.NodeProto, index: int) -> bool:
-    """Whether an input's rounding matters: shapes, scales and limits are not computed."""
-    return not (node.op_type in ("Resize", "Upsample", "QuantizeLinear") and index > 0)
+    """Whether an input's rounding matters: shapes, scales and limits are not computed.
+
+    Nor are exponents: a power of a negative number is none but for whole ones.
+    """
+    return not (node.op_type in ("Resize", "Upsample", "QuantizeLinear", "Pow") and index > 0)
 
 
 def _sum_length(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> int:
