@@ -14,9 +14,9 @@ from statistics import fmean
 
 FILE = Path(__file__).parents[1] / "durations.json"
 #: Seconds of a quick test.
-QUICK = 0.25
+QUICK = 0.2
 #: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
-ONE_CASE = 1.2
+ONE_CASE = 0.8
 #: Seconds that the other cases of a test may take together, if there are several.
 BUDGET = 3.0
 #: Seconds that a case may take at all; ``make test-every`` has those that take longer, too.
