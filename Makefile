@@ -65,7 +65,7 @@ test-every: $(STAMPS)/test ## Run every case of every test, which takes hours
 	$(PYTEST) --tier every $(ARGS)
 
 .PHONY: durations
-durations: ARGS += --measure --cache-clear
+durations: override ARGS += --measure --cache-clear
 durations: test-every ## Measure how long each test takes, which decides what is quick
 
 .PHONY: test-wheel

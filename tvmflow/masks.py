@@ -37,9 +37,9 @@ from .texture.refusal import refuse
 _CHOICE = Op.get("prim.if_then_else")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: Functions that give masks for vectors, or take one boolean for all lanes.
-_MASK_CALLS = tuple(
-    Op.get(name)
-    for name in ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.if_then_else", "prim.likely")
+_MASK_CALLS = (
+    _CHOICE,
+    *map(Op.get, ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.likely")),
 )
 
 

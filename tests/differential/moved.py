@@ -130,8 +130,8 @@ def moved(
             if not exact:
                 several = half and node.op_type in SEVERAL_STEPS
                 last = noise.around(nodes, last, values[name], least=2.0**-10 * several)
-            if node.op_type in LESS_ONE or (half and node.op_type in LOGARITHMS):
-                least = 2.0**-11 if node.op_type in LOGARITHMS else 0.0
+            least = 2.0**-11 if half and node.op_type in LOGARITHMS else 0.0
+            if node.op_type in LESS_ONE or least:
                 last = noise.beside_one(nodes, last, values[name], least)
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)

@@ -93,20 +93,17 @@ def _read(cast: tirx.Cast) -> Any:
         (index,) = value.indices
         kind, place, lanes = _place(index)
         return tirx.call_pure_extern(cast.ty, f"{PREFIX}{kind}{lanes}", *place, value.source.data)
-    if not (_is_half(cast.ty) and isinstance(value, Call) and value.op.same_as(_EXTERN)):
-        return cast
-    name, *arguments = value.args
-    if name.value != f"{PREFIX}load{lanes}":
+    arguments = _arguments(value, f"{PREFIX}load{lanes}")
+    if not (_is_half(cast.ty) and arguments):
         return cast
     return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
 
 
-def _halves_read(value: Any) -> list[Any]:
-    """The arguments by which halves are read as they are; none if that is not what a value is."""
-    if not (isinstance(value, Call) and value.op.same_as(_EXTERN)):
+def _arguments(value: Any, name: str) -> list[Any]:
+    """What a macro of this name is given; nothing if a value is no call of it."""
+    if not (isinstance(value, Call) and value.op.same_as(_EXTERN) and value.args[0].value == name):
         return []
-    name, *arguments = value.args
-    return arguments if name.value.startswith(f"{PREFIX}read") else []
+    return list(value.args[1:])
 
 
 def _is_of_halves(value: Any) -> bool:
@@ -124,10 +121,10 @@ def _is_typed(buffer: Any) -> bool:
 
 def _store(store: tirx.BufferStore) -> Any:
     value = store.value
-    read = _halves_read(value)
+    lanes = tvm_ffi.dtype(value.ty.dtype).lanes
+    read = _arguments(value, f"{PREFIX}read{lanes}")
     if _is_typed(store.buffer) and read:
         # From one tensor of 16 bits to another: through fp32, which needs no arithmetic of halves.
-        lanes = tvm_ffi.dtype(value.ty.dtype).lanes
         wide = tvm_ffi.dtype("float32").with_lanes(lanes)
         value = tirx.call_pure_extern(str(wide), f"{PREFIX}load{lanes}", *read)
     elif _is_typed(store.buffer) and isinstance(value, tirx.Cast):

@@ -217,12 +217,11 @@ case("nan_pow", nan_pow)
 
 def of_dtype(dtype: str, op_type: str, g: Graph) -> list[Tensor]:
     """A constant of -1 in uint8, half a bias in uint16, limits of fp32 in float64."""
-    x = g.one("Cast", [g.one("Abs", [picture(g)])], to=TYPES[dtype])
+    x = g.cast(g.one("Abs", [picture(g)]), dtype)
     limits = [g.constant(np.float64(v)) for v in (0.1, 0.7)] if op_type == "Clip" else []
     return [g.one(op_type, [x, *limits], **({"bias": 0.5} if op_type == "Shrink" else {}))]
 
 
-TYPES = {"uint8": 2, "uint16": 4, "float64": 11}
 case("sign_of_uint8", partial(of_dtype, "uint8", "Sign"))
 case("shrink_of_uint16", partial(of_dtype, "uint16", "Shrink"))
 case("clip_of_float64", partial(of_dtype, "float64", "Clip"))
