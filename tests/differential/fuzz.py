@@ -1,7 +1,8 @@
 """Draws networks for a time, in several processes: ``make fuzz SECONDS=600``.
 
 Every failure that is new is made small by Hypothesis and written as an ONNX file, its inputs and
-the commands that show it.  At the end the counts are printed, and written as JSON.
+the commands that show it.  At the end the counts are printed, and written as JSON.  A run whose
+output folder has the counts of others goes on where they ended: with cells that none of them hit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from net import OPSETS, Counts, Net, aims_for, batches, cells, next_option  # no
 from saving import save, signature  # noqa: E402
 
 #: Batches that Hypothesis draws before it is steered anew.
-EXAMPLES = 4
+EXAMPLES = 12
 
 
 class Known:
@@ -45,7 +46,7 @@ class Known:
         return (self.folder / f"{text[:150]}.txt").exists()
 
 
-def work(index: int, options: argparse.Namespace, queue: Any) -> None:
+def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) -> None:
     """One process: draws, judges, and tells its counts."""
     warnings.simplefilter("ignore")
     drivers = processor_drivers(quick=True)
@@ -57,7 +58,7 @@ def work(index: int, options: argparse.Namespace, queue: Any) -> None:
     columns = [c for c in COLUMNS if not options.columns or c in options.columns]
     # Each process has columns of its own, so that no two look for the same cells.
     columns = columns[index % len(columns) :: options.jobs] or columns
-    hits: Counter[Any] = Counter()
+    hits = Counter(before.cells)
     turn = 0
     net = Net(worker, Known(options.output), options.shrink_seconds)
     while time.monotonic() < end:
@@ -116,6 +117,13 @@ def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict
     }
 
 
+def replace(file: Path, content: dict[str, Any]) -> None:
+    """Write a file that may be read meanwhile."""
+    temporary = file.with_suffix(".part")
+    temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    temporary.replace(file)
+
+
 def _nested(counter: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for (first, second), count in sorted(counter.items()):
@@ -155,16 +163,21 @@ def main(arguments: list[str] | None = None) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
+    columns = [c for c in COLUMNS if not options.columns or c in options.columns]
+    written, kept = options.output / "counts.json", options.output / "runs.json"
+    counts, cpu_before, wall_before = Counts(), 0.0, 0.0
+    if kept.exists():
+        state = json.loads(kept.read_text())
+        counts = Counts.from_json(state["counts"])
+        cpu_before, wall_before = state["cpu_seconds"], state["wall_seconds"]
     # Not daemons: they have processes of their own.
     processes = [
-        context.Process(target=work, args=(i, options, queue)) for i in range(options.jobs)
+        context.Process(target=work, args=(i, options, counts, queue)) for i in range(options.jobs)
     ]
     started = time.monotonic()
     for process in processes:
         process.start()
-    counts, cpu, left = Counts(), dict.fromkeys(range(options.jobs), 0.0), options.jobs
-    columns = [c for c in COLUMNS if not options.columns or c in options.columns]
-    written = options.output / "counts.json"
+    cpu, left = dict.fromkeys(range(options.jobs), 0.0), options.jobs
     result: dict[str, Any] = {}
     while left:
         try:
@@ -177,11 +190,11 @@ def main(arguments: list[str] | None = None) -> int:
         left -= part is None
         if part is not None:
             counts.merge(part)
-        wall = time.monotonic() - started
-        result = summary(counts, columns, sum(cpu.values()), wall)
-        temporary = written.with_suffix(".part")
-        temporary.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-        temporary.replace(written)
+        wall = wall_before + time.monotonic() - started
+        result = summary(counts, columns, cpu_before + sum(cpu.values()), wall)
+        replace(written, result)
+        times = {name: result[name] for name in ("cpu_seconds", "wall_seconds")}
+        replace(kept, {"counts": counts.as_json(), **times})
     show(result)
     print(f"counts: {written}")
     return int(any(result[kind] for kind in KINDS if kind not in ("right", "refused", "unjudged")))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,20 @@ class Counts:
     def merge(self, other: Counts) -> None:
         for name in vars(self):
             getattr(self, name).update(getattr(other, name))
+
+    def as_json(self) -> dict[str, list[Any]]:
+        """Each key in a list with its number."""
+        return {
+            name: [[*([key] if isinstance(key, str) else key), n] for key, n in sorted(c.items())]
+            for name, c in vars(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, text: Mapping[str, list[Any]]) -> Counts:
+        return cls(**{
+            name: Counter({key[0] if len(key) == 1 else tuple(key): n for *key, n in rows})
+            for name, rows in text.items()
+        })  # fmt: skip
 
     def note(self, verdict: Verdict) -> None:
         self.kinds[verdict.kind] += 1
