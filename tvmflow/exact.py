@@ -13,6 +13,7 @@ neither:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,26 +51,33 @@ def _result_type(call: relax.Call, _context: Any) -> relax.TensorType:
     return relax.TensorType(np.broadcast_shapes(*shapes), "float32")
 
 
-def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """One function whose elements are independent."""
-    name = call.op.name.removeprefix("relax.tvmflow.")
+def elementwise(
+    bb: relax.BlockBuilder, call: relax.Call, name: str, element: Callable[..., tirx.PrimExpr]
+) -> relax.Expr:
+    """Emit one function whose elements are independent; operands broadcast, numbers stay such."""
     shape = [int(e) for e in call.ty.shape]
     operands: list[Any] = []
     for argument in call.args:
         array = constant_array(argument)
         if array is not None and array.ndim == 0:
-            operands.append(tirx.const(float(array), "float32"))
+            operands.append(tirx.const(array.item(), str(array.dtype)))
         else:
             operands.append(argument)
 
     def compute(*tensors: Any) -> te.Tensor:
-        def element(*at: Any) -> tirx.PrimExpr:
-            values = [_element(t, at, shape) if isinstance(t, te.Tensor) else t for t in tensors]
-            return tirx.call_intrin("float32", f"tirx.tvmflow_{name}", *values)
+        def at(*index: Any) -> tirx.PrimExpr:
+            values = [_element(t, index, shape) if isinstance(t, te.Tensor) else t for t in tensors]
+            return element(*values)
 
-        return te.compute(shape, element, name=name, tag="broadcast")
+        return te.compute(shape, at, name=name, tag="broadcast")
 
     return bb.call_te(compute, *operands, primfunc_name_hint=name)
+
+
+def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    name = call.op.name.removeprefix("relax.tvmflow.")
+    intrinsic = f"tirx.tvmflow_{name}"
+    return elementwise(bb, call, name, partial(tirx.call_intrin, "float32", intrinsic))
 
 
 def _element(tensor: te.Tensor, at: tuple[Any, ...], shape: list[int]) -> tirx.PrimExpr:

@@ -239,6 +239,9 @@ def _binary(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
         if whole and kind == "root":
             exponent = 2
         second = g.constant(exponent, x.dtype)
+    if op_type == "Sub" and x.floating and g.chance(0.2):
+        # What is added and taken off again is rounded, and infinity less infinity is NaN.
+        x = g.one("Add", [x, second])
     operands = [x, second]
     if op_type not in ("Mod", "Pow", "BitShift", "PRelu") and g.chance(0.2) and not whole:
         operands.reverse()
@@ -285,9 +288,13 @@ def where(g: Graph, x: Tensor) -> list[Tensor]:
 def logical(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     other = g.operand(narrow_shape(g, x))
     right = g.one("Less", [x, other])
+    left = g.cast(x, "bool")
     if g.chance(0.3):
         right = g.input(narrow_shape(g, x), "bool")
-    return g.node(op_type, [g.cast(x, "bool"), right])
+    elif g.chance(0.4):
+        # Of numbers one of the two holds, of NaN neither.
+        left = g.one("GreaterOrEqual", [x, other])
+    return g.node(op_type, [left, right])
 
 
 @rule("Cast")

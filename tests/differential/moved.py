@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from contexts import Network
 from graphs import IR_VERSION, opset_imports
 from onnx import TensorProto, helper, numpy_helper
@@ -119,6 +120,8 @@ def moved(
         kinds = [types.get(n) for n in node.input]
         single = not exact and "float32" in kinds
         body = _function(node, network.opset, kinds) if single else None
+        if single and node.op_type == "InstanceNormalization":
+            body = _instance_normalization(values[node.input[0]].ndim, _attribute(node, "epsilon"))
         if body is not None:
             nodes.extend(_inlined(copy, body, noise, network.opset))
         else:
@@ -353,6 +356,32 @@ def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> 
         return None
     nested = body is not None and any(a.g.node for part in body.node for a in part.attribute)
     return None if nested else body
+
+
+@cache
+def _instance_normalization(rank: int, epsilon: float | None) -> Any:
+    """A definition that ONNX has none of.
+
+    ONNX Runtime computes scale · x + (bias - mean · scale), which cancels where a picture has
+    hardly any variance; modules subtract the mean first.
+    """
+    ones = ", ".join(["1"] * (rank - 2))
+    return onnx.parser.parse_function(f"""<domain: "moved", opset_import: ["" : 13]>
+        InstanceNormalization (x, scale, bias) => (y) {{
+            mean = GlobalAveragePool(x)
+            rest = Sub(x, mean)
+            square = Mul(rest, rest)
+            variance = GlobalAveragePool(square)
+            least = Constant<value_float={1e-5 if epsilon is None else epsilon:.9e}>()
+            sum = Add(variance, least)
+            deviation = Sqrt(sum)
+            normal = Div(rest, deviation)
+            shape = Constant<value_ints=[-1, {ones}]>()
+            a = Reshape(scale, shape)
+            b = Reshape(bias, shape)
+            product = Mul(normal, a)
+            y = Add(product, b)
+        }}""")
 
 
 def _inlined(node: onnx.NodeProto, body: Any, noise: _Noise, opset: int) -> list[onnx.NodeProto]:

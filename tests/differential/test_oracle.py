@@ -64,6 +64,16 @@ def test_sums_in_another_order_are_right(rng):
     assert oracle.judge({"y": one_by_one}) is None
 
 
+def test_pictures_of_one_element_have_the_norm_zero(rng):
+    """ONNX Runtime's own result is less exact."""
+    node = helper.make_node("InstanceNormalization", ["x", "scale", "bias"], ["y"])
+    feeds = {"x": 3 * normal(rng, 2, 3, 1, 1), "scale": normal(rng, 3), "bias": normal(rng, 3)}
+    oracle, _ = oracle_of([node], feeds)
+    exact = np.broadcast_to(feeds["bias"].reshape(3, 1, 1), (2, 3, 1, 1))
+    assert oracle.judge({"y": exact}) is None
+    assert "of 6 values are wrong" in oracle.judge({"y": exact * np.float32(1 + 5e-4)})
+
+
 def test_moves_are_exact(rng):
     node = helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])
     oracle, result = oracle_of([node], {"x": normal(rng, 5, 6)})

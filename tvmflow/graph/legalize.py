@@ -1,8 +1,17 @@
-"""Operators whose TIR by TVM is wrong for NaN or infinities, in ours.
+"""Operators whose TIR by TVM is wrong for some numbers, in ours.
+
+TVM simplifies expressions of floats by rules of integers:
+
+- ``(a + b) - b`` becomes ``a``, and ``a - a`` 0, but sums are rounded (people add and subtract
+  12582912 to round to integers), and infinity less infinity is NaN; here ``b * -1`` is added.
+- ``a < b or b <= a`` becomes true, and ``a < b or b < a`` becomes ``a != b``, wrong for NaN; here
+  bits are joined.
+- ``not (a < b)`` becomes ``b <= a``, which is false for NaN as ``a < b`` is; here it is a choice
+  between false and true, which it leaves alone.
+
+And some that it defines otherwise:
 
 - ``sign`` of NaN is 0 there, and NaN here.
-- ``not (a < b)`` becomes ``b <= a``, which is false for NaN as ``a < b`` is; here it is a choice
-  between false and true, which TVM leaves alone.
 - ``argmax`` and ``argmin`` have NaN compared, which no order has in it.
 - ``max``, ``min`` and maxima of windows start from the largest finite number, which would be the
   result for nothing but infinities (a fully masked row, for example); here from infinity.
@@ -15,6 +24,7 @@ from functools import partial
 
 from tvm import relax, te, tirx, topi
 
+from ..exact import elementwise
 from ..extremes import reducer
 from .rewriter import shape_of
 
@@ -104,6 +114,18 @@ def _not(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, call.args[0], primfunc_name_hint="logical_not")
 
 
+def _or(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return elementwise(builder, call, "logical_or", tirx.bitwise_or)
+
+
+def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    def element(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
+        whole = not str(call.ty.dtype).startswith("float")
+        return a - b if whole else a + b * tirx.const(-1, call.ty.dtype)
+
+    return elementwise(builder, call, "subtract", element)
+
+
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Maxima of windows in one or three dimensions; those in two have a schedule of their own."""
     attrs, rank = call.attrs, len(shape_of(call)) - 2
@@ -133,6 +155,8 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 LEGALIZE: dict[str, Legalize] = {
     "relax.sign": _sign,
     "relax.logical_not": _not,
+    "relax.logical_or": _or,
+    "relax.subtract": _subtract,
     "relax.argmax": partial(_position, largest=True),
     "relax.argmin": partial(_position, largest=False),
     "relax.max": partial(_reduction, largest=True),

@@ -208,8 +208,32 @@ for op_type in ("Relu", "Sign", "Elu", "Selu", "Celu", "HardSigmoid"):
     case(f"nan_{op_type.lower()}", partial(nan_unary, op_type))
 for op_type in ("Max", "Min"):
     case(f"nan_{op_type.lower()}", partial(nan_binary, op_type))
+
+
+def one_or_the_other(first: str, second: str, g: Graph) -> list[Tensor]:
+    """Neither holds for NaN, but TVM's simplifier knows better: true, or `x != 1`."""
+    x, one = special(g), g.constant(np.float32(1))
+    return [g.one("Or", [g.one(first, [x, one]), g.one(second, [x, one])])]
+
+
+def choice_less_itself(g: Graph) -> list[Tensor]:
+    """What is chosen was subtracted from itself: 0 for infinity, too."""
+    x, zero = special(g), g.constant(np.float32(0))
+    return [g.one("Sub", [g.one("Where", [g.one("Less", [x, zero]), zero, x]), x])]
+
+
+def sum_less_summand(g: Graph) -> list[Tensor]:
+    """x + y - x became y, also where x is infinite."""
+    x = special(g)
+    return [g.one("Sub", [g.one("Add", [x, g.weights(x.shape)]), x])]
+
+
 case("nan_clip", nan_clip)
 case("nan_pow", nan_pow)
+case("nan_or_less", partial(one_or_the_other, "Less", "GreaterOrEqual"))
+case("nan_or_greater", partial(one_or_the_other, "Less", "Greater"))
+case("choice_less_itself", choice_less_itself)
+case("sum_less_summand", sum_less_summand)
 
 
 # ---- Limits and constants of other dtypes -----------------------------------------------------

@@ -156,10 +156,17 @@ def mish(c: NodeContext) -> relax.Expr:
 
 
 def _softplus(c: NodeContext) -> relax.Expr:
-    """max(x, 0) + log(1 + exp(-|x|))."""
-    x = c.input()
-    exponential = c.emit(R.exp(c.emit(R.negative(c.emit(R.abs(x))))))
-    tail = c.emit(R.log(c.emit(R.add(exponential, c.constant(1)))))
+    """max(x, 0) + log(1 + u), u = exp(-|x|).
+
+    A small u leaves little of itself in 1 + u.  The logarithm of that number is right, and close
+    to proportional: times u, divided by what was left of it (W. Kahan).
+    """
+    x, one = c.input(), c.constant(1)
+    u = c.emit(R.exp(c.emit(R.negative(c.emit(R.abs(x))))))
+    near = c.emit(R.add(u, one))
+    left = c.emit(R.subtract(near, one))
+    scaled = c.emit(R.multiply(c.emit(R.log(near)), c.emit(R.divide(u, left))))
+    tail = c.emit(R.where(c.emit(R.equal(near, one)), u, scaled))
     return R.add(c.emit(R.nn.relu(x)), tail)
 
 
