@@ -87,6 +87,7 @@ def fuse(job: Compilation) -> None:
 
 def storage(job: Compilation) -> None:
     """Texture or buffer for each tensor between primary functions."""
+    from .graph.names import inner_names
     from .graph.rewriter import identifier
     from .texture.placement import table
     from .texture.storage import place_tensors
@@ -102,6 +103,7 @@ def storage(job: Compilation) -> None:
         half_weights=job.target.kind == "opencl" and job.model.half,
         inputs=[info.name for info in job.model.inputs],
         textures=job.kept.textures if job.kept is not None else ((), ()),
+        inner=inner_names(job.model.mod),
     )
     for line in table(job.placements):
         logger.info("storage   %s", line)

@@ -529,6 +529,9 @@ def mvn(g: Graph, x: Tensor) -> list[Tensor]:
     x = g.ranked(x, 4)
     # Without axes, ONNX's shape inference fails.
     axes = g.pick([0, 2, 3], [2, 3], [1], [0, 1, 2, 3])
+    if all(x.shape[axis] == 1 for axis in axes):
+        # By ONNX's definition, the root of what rounding leaves of x^2 - x^2: any number, or NaN.
+        raise InvalidError("one element has no deviation")
     return g.node("MeanVarianceNormalization", [x], axes=axes)
 
 
@@ -904,8 +907,9 @@ def grid_sample(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("AffineGrid", opsets=(20, NEWEST_OPSET))
 def affine_grid(g: Graph, x: Tensor) -> list[Tensor]:
-    theta = g.exactly(x, (2, 2, 3))
-    size = g.constant(np.array([2, 3, *g.integers(1, 6, 2)], np.int64))
+    axes = g.pick(2, 2, 3)
+    theta = g.exactly(x, (2, axes, axes + 1))
+    size = g.constant(np.array([2, 3, *g.integers(1, 6, axes)], np.int64))
     return g.node("AffineGrid", [theta, size], align_corners=g.integer(0, 1))
 
 

@@ -32,11 +32,16 @@ ULPS = 16
 #: precision, and multiplied to become part of another: Winograd's F(2×2, 3×3).
 WINOGRAD_IN_HALF = 2.0**-9
 
-#: Without a definition in ONNX, and computed in several kernels: what is between them is stored.
-SEVERAL_STEPS = names("LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum")
+#: Without a definition in ONNX, and computed in several kernels, or with weights of our own: what
+#: is between them and these weights are stored.
+SEVERAL_STEPS = names(
+    "LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum Resize Upsample"
+)
 
 #: Exponentials less one, whose rounding counts near one, however small the difference is.
 LESS_ONE = names("Elu Celu Selu")
+#: ONNX Runtime's is a polynomial within 0 to 1, off by this much where the function is nearly 0.
+LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 2.0**-24
 #: Logarithms of sums, of which any error is added: the sum may be stored in half precision.
 LOGARITHMS = names("ReduceLogSum ReduceLogSumExp")
 
@@ -113,8 +118,11 @@ def moved(
             least = WINOGRAD_IN_HALF if half and winograd and _winograd(node, values) else 0.0
             for index, name in enumerate(node.input):
                 if name and types[name].startswith("float") and _moves(node, index):
+                    # What is stored are weights times the scale behind them.
+                    scaled = half and index > 0 and _scaled(node, network)
                     copy.input[index] = noise.around(
-                        nodes, copy.input[index], values[name], length, least
+                        *(nodes, copy.input[index], values[name], length),
+                        max(least, 2.0**-11 * scaled),
                     )
             used = True
         kinds = [types.get(n) for n in node.input]
@@ -136,6 +144,13 @@ def moved(
             least = 2.0**-11 if half and node.op_type in LOGARITHMS else 0.0
             if node.op_type in LESS_ONE or least:
                 last = noise.beside_one(nodes, last, values[name], least)
+            if node.op_type == LOGISTIC:
+                last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
+            if winograd and not exact and _winograd(node, values):
+                # All elements of a tile err by units of the largest one.
+                finite = np.abs(values[name][np.isfinite(values[name])])
+                error = ULPS * 2.0**-23 * float(finite.max(initial=0))
+                last = noise.beside_one(nodes, last, values[name], error=error)
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
@@ -180,6 +195,14 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
 def _winograd(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
     return node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
+
+
+def _scaled(node: onnx.NodeProto, network: Network) -> bool:
+    """Whether weights are multiplied by others: by what is behind a product, or by each other."""
+    if node.op_type == "BatchNormalization":
+        return True
+    readers = [n for n in network.nodes if set(n.input) & set(node.output)]
+    return any(n.op_type in ("BatchNormalization", "Mul", "Div") for n in readers)
 
 
 def _reduces(node: onnx.NodeProto) -> bool:
@@ -267,6 +290,7 @@ class _Noise:
         value: np.ndarray,
         length: int = 1,
         least: float = 0.0,
+        error: float | None = None,
     ) -> str:
         """The tensor, each element times a number near one.
 
@@ -276,11 +300,15 @@ class _Noise:
             Of the sum that reads it.
         least
             How near at least.
+        error
+            How near exactly.
         """
         dtype = value.dtype.name
+        if error is not None:
+            return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, error)])
         # Half precision rounds what is computed in single: by little more than one unit.
-        error = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
-        amount = error[dtype]
+        usual = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
+        amount = usual[dtype]
         if self._sums_in_half and dtype == "float32":
             # See `tvmflow.tolerance.summed_in_half`.
             amount = 2.0**-10 * max(1.0, (length / 6) ** 0.5)
@@ -288,12 +316,17 @@ class _Noise:
         return self._node(nodes, "Mul", [name, source])
 
     def beside_one(
-        self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, least: float
+        self,
+        nodes: list[onnx.NodeProto],
+        name: str,
+        value: np.ndarray,
+        least: float = 0.0,
+        error: float | None = None,
     ) -> str:
         """The tensor, to each element of which the error of a number near one is added."""
         ones = np.ones(1, value.dtype)
         one = self._node(nodes, "Constant", [], value=numpy_helper.from_array(ones))
-        near = self.around(nodes, one, np.broadcast_to(ones, value.shape), least=least)
+        near = self.around(nodes, one, np.broadcast_to(ones, value.shape), least=least, error=error)
         return self._node(nodes, "Add", [name, self._node(nodes, "Sub", [near, one])])
 
     def stored(self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...]) -> str:
@@ -443,7 +476,10 @@ def _with_inner(model: onnx.ModelProto, noise: _Noise, least: float) -> onnx.Mod
         nodes.append(node)
         for name in node.output:
             if name in noise.inner and name in floats:
-                renamed[name] = noise.around(nodes, name, floats[name], least=least)
+                last = noise.around(nodes, name, floats[name], least=least)
+                if node.op_type == LOGISTIC:
+                    last = noise.beside_one(nodes, last, floats[name], error=LOGISTIC_ERROR)
+                renamed[name] = last
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]

@@ -75,7 +75,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 ERRATIC = names(
     """
     MaxPool GlobalMaxPool ReduceMax ReduceMin Scatter ScatterElements ScatterND Hardmax LRN Resize
-    Upsample Clip GridSample DynamicQuantizeLinear
+    Upsample Clip GridSample RoiAlign DynamicQuantizeLinear ReduceLogSumExp
     """
 )
 

@@ -25,6 +25,13 @@ from tvm.ir import GenericConst
 from .rewriter import identifier, substitute
 
 
+def inner_names(imported: IRModule) -> set[str]:
+    """Identifiers of what nodes of the model compute before their results: ``NODE#1`` and so on."""
+    blocks = imported["main"].body.blocks
+    names = [binding.var.name for block in blocks for binding in block.bindings]
+    return {identifier(name) for name in names if "#" in name}
+
+
 class _Values:
     """Values known by how they are computed, and the variables that held them."""
 

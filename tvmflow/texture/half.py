@@ -135,7 +135,8 @@ def _store(store: tirx.BufferStore) -> Any:
         return store
     (index,) = store.indices
     kind, place, lanes = _place(index)
-    name = f"{PREFIX}{'store' if kind == 'load' else 'scatter'}{lanes}"
+    kind = {"load": "store", "gather": "scatter", "gather_long": "scatter_long"}[kind]
+    name = f"{PREFIX}{kind}{lanes}"
     call = tirx.call_extern("int32", name, value, *place, store.buffer.data)
     return tirx.Evaluate(call)
 
@@ -144,14 +145,17 @@ def _place(index: Any) -> tuple[str, list[Any], int]:
     """How elements are found: one after another from an offset, or each by its own index."""
     if isinstance(index, tirx.Ramp) and int(index.stride) == 1:
         return "load", [index.base], int(index.lanes)
-    lanes = tvm_ffi.dtype(index.ty.dtype).lanes
-    return ("load" if lanes == 1 else "gather"), [index], lanes
+    dtype = tvm_ffi.dtype(index.ty.dtype)
+    if dtype.lanes == 1:
+        return "load", [index], 1
+    return ("gather_long" if dtype.bits == 64 else "gather"), [index], dtype.lanes
 
 
 @cache
 def macros() -> str:
     """Definitions of what the pass calls; the same text in every kernel's source."""
-    lines = []
+    # Once, where sources of several kernels are one program.
+    lines = [f"#ifndef {PREFIX}load1"]
     for lanes in WIDTHS:
         suffix = "" if lanes == 1 else str(lanes)
         load = f"vload_half{suffix}(0, (const __global half*)(p) + (i))"
@@ -164,10 +168,19 @@ def macros() -> str:
         lines.append(f"#define {PREFIX}store{lanes}(v, i, p) {store}")
         if lanes == 1:
             continue
-        each = ", ".join(f"{PREFIX}load1((i).s{lane:x}, p)" for lane in range(lanes))
-        lines.append(f"#define {PREFIX}gather{lanes}(i, p) ((float{lanes})({each}))")
-        each = "; ".join(
-            f"{PREFIX}store1((v).s{lane:x}, (i).s{lane:x}, p)" for lane in range(lanes)
-        )
-        lines.append(f"#define {PREFIX}scatter{lanes}(v, i, p) do {{ {each}; }} while (0)")
+        # Functions: a macro would have the indices, long texts, once for each lane.
+        each = ", ".join(f"{PREFIX}load1(i.s{lane:x}, p)" for lane in range(lanes))
+        stores = " ".join(f"{PREFIX}store1(v.s{n:x}, i.s{n:x}, p);" for n in range(lanes))
+        for index, name in (("int", ""), ("long", "_long")):
+            place = f"{index}{lanes} i, __global void* p"
+            result = f"float{lanes}"
+            lines += [
+                f"inline {result} {PREFIX}gather{name}{lanes}({place}) {{",
+                f"  return ({result})({each});",
+                "}",
+                f"inline void {PREFIX}scatter{name}{lanes}({result} v, {place}) {{",
+                f"  {stores}",
+                "}",
+            ]
+    lines.append("#endif")
     return "\n".join(lines) + "\n"

@@ -66,6 +66,9 @@ class StoragePass:
     textures
         Numbers of the parameters and of the results of ``main`` that are textures for
         the application, whatever else is asked for.
+    inner
+        Names of what one node of the model computes before its result, which stays in 32 bits: the
+        square of a norm may be infinite in 16 bits where the norm is not.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class StoragePass:
         inputs: Sequence[str] = (),
         textures: tuple[Collection[int], Collection[int]] = ((), ()),
         half_weights: bool = False,
+        inner: Collection[str] = (),
     ):
         self.mod = mod
         self.device = device
@@ -86,6 +90,7 @@ class StoragePass:
         self.overrides = dict(overrides or {})
         self.half = half
         self.half_weights = half_weights
+        self.inner = inner
         self.aliases = dict(aliases or {})
         self.uses = Uses(mod, inputs, textures)
         self.textures = textures
@@ -178,7 +183,12 @@ class StoragePass:
         return _Decision(None, cause, reason)
 
     def _is_half(self, tensor: Tensor) -> bool:
-        return (self.half and tensor.can_be_half) or (self.half_weights and tensor.is_exact_in_half)
+        if tensor.constant:
+            weight = self.half_weights and tensor.is_exact_in_half
+            return weight or (self.half and tensor.can_be_half)
+        # The layout pass names another form of a tensor after it.
+        name = tensor.name.removesuffix("_blocked").removesuffix("_plain")
+        return self.half and tensor.can_be_half and name not in self.inner
 
     def _scope_for(self, tensor: Tensor) -> str | None:
         half = self._is_half(tensor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from contexts import Network
@@ -174,6 +175,14 @@ def shrink_reduce_5d(g: Graph) -> list[Tensor]:
     return [g.one("ReduceLogSum", [y, integers(g, 1)])]
 
 
+def affine_grid(axes: int, g: Graph) -> list[Tensor]:
+    """No code for an extent of 1 with aligned corners; its middle was not zero; three axes."""
+    theta = g.input([2, axes, axes + 1])
+    return [g.one("AffineGrid", [theta, integers(g, 2, 1, *[1, 5, 6][:axes])], align_corners=1)]
+
+
+case("affine_grid_2d", partial(affine_grid, 2), opset=20)
+case("affine_grid_3d", partial(affine_grid, 3), opset=20)
 case("grid_sample_extent_1", grid_sample_extent_1)
 case("shrink_reduce_5d", shrink_reduce_5d, opset=20)
 
@@ -234,6 +243,30 @@ case("nan_or_less", partial(one_or_the_other, "Less", "GreaterOrEqual"))
 case("nan_or_greater", partial(one_or_the_other, "Less", "Greater"))
 case("choice_less_itself", choice_less_itself)
 case("sum_less_summand", sum_less_summand)
+
+
+# ---- Numbers within an operator that half precision has not ------------------------------------
+
+
+def large(op_type: str, g: Graph, **attributes: Any) -> list[Tensor]:
+    """Squares beyond 65504 between two kernels: norms were infinite, what is divided by one 0."""
+    x = g.one("Mul", [convolved(g), g.constant(np.float32(300))])
+    return [g.one(op_type, [x], **attributes)]
+
+
+case("large_l2_norm", partial(large, "LpNormalization", axis=1, p=2))
+case("large_lp_pool", partial(large, "GlobalLpPool", p=2))
+case("large_reduce_l2", partial(large, "ReduceL2", axes=[1]))
+
+
+def gather_nd(g: Graph) -> list[Tensor]:
+    """Sixteen indices, each a text, sixteen times in a macro: drivers compiled for minutes."""
+    indices = g.constant(np.array([[-1], [-1], [-1]], np.int64))
+    y = g.one("GatherND", [convolved(g), indices])
+    return [g.one("LeakyRelu", [y], alpha=0.25)]
+
+
+case("gather_nd_in_half", gather_nd)
 
 
 # ---- Limits and constants of other dtypes -----------------------------------------------------

@@ -57,8 +57,21 @@ def roi_align(c: NodeContext) -> relax.Expr:
 
 @converts("AffineGrid")
 def affine_grid(c: NodeContext) -> relax.Expr:
-    """Positions of a grid under an affine map."""
-    size = [int(extent) for extent in c.array(1, "sizes")]
+    """Positions of a grid, of two or three axes, under an affine map."""
+    batch, _, *extents = (int(extent) for extent in c.array(1, "sizes"))
+    if len(extents) not in (2, 3):
+        raise Refusal(f"its grid has {len(extents)} axes; two and three are supported")
+    # Between the centres of the first and the last element, or between their outer sides.
     align = bool(c.attribute("align_corners", 0))
-    grid = c.emit(R.image.affine_grid(c.input(), tuple(size[2:]), align))
-    return R.permute_dims(grid, [0, *range(2, len(size)), 1])
+    lines = [_positions(n) if align else _positions(n) * (n - 1) / n for n in extents]
+    # Positions begin with the last axis, x.
+    axes = np.meshgrid(*lines, indexing="ij")[::-1]
+    grid = np.stack([*(axis.ravel() for axis in axes), np.ones(axes[0].size)], axis=1)
+    maps = c.emit(R.permute_dims(c.input(), [0, 2, 1]))
+    result = c.emit(R.matmul(c.constant(grid), maps))
+    return R.reshape(result, (batch, *extents, len(extents)))
+
+
+def _positions(count: int) -> np.ndarray:
+    """From -1 to 1; ONNX Runtime's only one is 1."""
+    return np.linspace(-1, 1, count) if count > 1 else np.ones(1)
