@@ -44,7 +44,7 @@ def test_some_networks_are_right(column, worker):
     net = Net(worker, shrink_seconds=0)
     verdict = net.run(batches(aims, column, OPSET, size=6), count, number)
     assert verdict is None, str(verdict)
-    assert net.counts.kinds["right"] >= 3
+    assert net.counts.kinds["right"] > 1
 
 
 def test_cells_are_operators_places_and_columns():
