@@ -61,7 +61,9 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
     hits = Counter(before.cells)
     turn = 0
     net = Net(worker, Known(options.output), options.shrink_seconds)
-    while time.monotonic() < end:
+    parent = multiprocessing.parent_process()
+    # Who ends the run need not look for its processes.
+    while time.monotonic() < end and (parent is None or parent.is_alive()):
         column = columns[turn % len(columns)]
         round_ = turn // len(columns)
         turn += 1
