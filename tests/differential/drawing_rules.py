@@ -854,7 +854,11 @@ def top_k(g: Graph, x: Tensor) -> list[Tensor]:
 # ---- Sampling of pictures ---------------------------------------------------------------------
 
 
-@rule("Resize")
+#: Weights of neighbours are computed in fp32, and a small one of a very large neighbour may be any.
+BESIDE_EACH_OTHER = tuple(kind for kind in VALUES if kind != "wide")
+
+
+@rule("Resize", values=BESIDE_EACH_OTHER)
 def resize(g: Graph, x: Tensor) -> list[Tensor]:
     mode = g.pick("nearest", "linear", "cubic")
     x = g.ranked(x, 4)
@@ -883,14 +887,14 @@ def resize(g: Graph, x: Tensor) -> list[Tensor]:
     return g.node("Resize", [x, None, None, g.constant(np.array(sizes, np.int64))], **attributes)
 
 
-@rule("Upsample", opsets=(9, 9))
+@rule("Upsample", opsets=(9, 9), values=BESIDE_EACH_OTHER)
 def upsample(g: Graph, x: Tensor) -> list[Tensor]:
     factors = [1, 1, g.pick(2.0, 3.0, 1.5), g.pick(2.0, 1.0, 2.5)]
     scales = g.constant(np.array(factors, np.float32))
     return g.node("Upsample", [g.ranked(x, 4), scales], mode=g.pick("nearest", "linear"))
 
 
-@rule("GridSample", opsets=(16, NEWEST_OPSET))
+@rule("GridSample", opsets=(16, NEWEST_OPSET), values=BESIDE_EACH_OTHER)
 def grid_sample(g: Graph, x: Tensor) -> list[Tensor]:
     x = g.ranked(x, 4)
     places = g.rng.uniform(-1.3, 1.3, (x.shape[0], *g.integers(1, 4, 2), 2))
@@ -913,7 +917,7 @@ def affine_grid(g: Graph, x: Tensor) -> list[Tensor]:
     return g.node("AffineGrid", [theta, size], align_corners=g.integer(0, 1))
 
 
-@rule("RoiAlign", opsets=(16, NEWEST_OPSET))
+@rule("RoiAlign", opsets=(16, NEWEST_OPSET), values=BESIDE_EACH_OTHER)
 def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
     x = g.ranked(x, 4)
     begin = g.rng.uniform(-1, 4, (3, 2))

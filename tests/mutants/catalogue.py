@@ -145,6 +145,22 @@ MUTANTS = (
         ("tests/test_cuda_passes.py",),
     ),
     Mutant(
+        "float-sum",
+        "tvmflow/graph/legalize.py",
+        "return a - b if whole else a + b * tirx.const(-1, call.ty.dtype)",
+        "return a - b",
+        "a number added and taken off again is not rounded",
+        ("tests/frontend/test_roundings.py",),
+    ),
+    Mutant(
+        "inner-half",
+        "tvmflow/texture/storage.py",
+        "tensor.can_be_half and name not in self.inner",
+        "tensor.can_be_half",
+        "sums of squares are infinite in 16 bits",
+        ("tests/texture/test_half.py::test_what_an_operator_has_within_it_stays_whole",),
+    ),
+    Mutant(
         "mask-number",
         "tvmflow/masks.py",
         "(tirx.const(value, cast.ty.dtype) for value in (1, 0))",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 import tvm
 from networks import fire
@@ -50,6 +51,31 @@ def test_values_that_16_bits_cannot_hold_stay_whole(rng):
     with module:
         whole = [w for w in module.artifact.weights.values() if w.dtype == np.float32]
         assert any(1e6 in w for w in whole)
+
+
+def large_norms(storage: str) -> tvmflow.Module:
+    """Norms of 1200: their squares are no halves."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[1,16,8,8] x) => (float[1,16,8,8] y) {
+            n = LpNormalization<axis=1, p=2>(x)
+            y = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(n)
+        }"""
+    )
+    return tvmflow.compile(model, device="adreno", storage=storage, dtype="fp16")
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_what_an_operator_has_within_it_stays_whole(storage, rng):
+    x = rng.uniform(250, 350, (1, 16, 8, 8)).astype(np.float32)
+    with large_norms(storage) as module:
+        stored = {p["tensor"]: p["stored_as"] for p in module.metadata["placements"]}
+        y = module({"x": x})["y"]
+    assert set(stored.values()) == {"float16", "float32"}
+    normal = np.pad(x / np.linalg.norm(x, axis=1, keepdims=True), [(0, 0)] * 2 + [(1, 1)] * 2)
+    windows = np.lib.stride_tricks.sliding_window_view(normal, (3, 3), (2, 3))
+    np.testing.assert_allclose(y, windows.max((4, 5)), rtol=2e-3)
 
 
 #: Halves that are rounded (to even), subnormal, the largest, and what is none of these.
