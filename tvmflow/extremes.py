@@ -72,8 +72,8 @@ def PropagateNaN(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.Prim
         return function
     written, limited = {
         "opencl": (_by_function, _limited_by_function),
-        "cuda": (_by_overload, _limited_by_overload),
-    }.get(target.kind.name, (_by_choice, _limited_by_choice))
+        "cuda": (_by_overload, _limited),
+    }.get(target.kind.name, (_by_choice, _limited))
 
     def extreme(node: Any) -> Any:
         return written(node) if _is_float(node) else node
@@ -115,30 +115,20 @@ def _ordered(node: Any) -> tuple[Any, Any, bool]:
 
 
 def _by_choice(node: Any) -> tirx.PrimExpr:
+    """Maxima as LLVM gets them from TVM: ``a > b ? a : b``, each operand computed once.
+
+    Names (``Let``) only where there is no other way: TVM's code generator puts what they stand for in
+    place of them to analyse it, which takes twice the time for each that is within another.
+    """
     first, second, is_limit = _ordered(node)
-    bindings: list[tuple[tirx.Var, Any]] = []
-
-    def named(value: Any, name: str) -> Any:
-        """A value that is computed once, however often it is read."""
-        if isinstance(value, (tirx.Var, tirx.FloatImm)) or never_nan(value):
-            return value
-        bindings.append((tirx.Var(name, value.ty.dtype), value))
-        return bindings[-1][0]
-
-    a, b = named(first, "first"), named(second, "second")
-    compare = tirx.GT if isinstance(node, tirx.Max) else tirx.LT
-    result = tirx.Select(compare(a, b), a, b)
-    if not is_limit:
-        # TVM's inequality is false for NaN: this asks for equality.
-        result = tirx.Select(tirx.EQ(a, a), result, a)
-    for name, value in reversed(bindings):
-        result = tirx.Let(name, value, result)
-    return result
-
-
-def _limited_by_choice(value: Any, limit: Any) -> tirx.PrimExpr:
-    name = tirx.Var("value", value.ty.dtype)
-    return tirx.Let(name, value, tirx.Select(tirx.GT(name, limit), name, limit))
+    extreme = type(node)
+    if is_limit:
+        return extreme(first, second)
+    if isinstance(first, tirx.Var):
+        return tirx.Select(tirx.EQ(first, first), extreme(first, second), first)
+    name = tirx.Var("first", first.ty.dtype)
+    # TVM's inequality is false for NaN: this asks for equality.
+    return tirx.Let(name, first, tirx.Select(tirx.EQ(name, name), extreme(name, second), name))
 
 
 def _differs(node: tirx.NE) -> Any:
@@ -177,7 +167,8 @@ def _by_overload(node: Any) -> tirx.PrimExpr:
     return tirx.call_pure_extern(node.ty, _function(node), node.a, node.b)
 
 
-def _limited_by_overload(value: Any, limit: Any) -> tirx.PrimExpr:
+def _limited(value: Any, limit: Any) -> tirx.PrimExpr:
+    # The operand behind the comparison is the result for NaN.
     return tirx.Max(value, limit)
 
 
