@@ -24,7 +24,7 @@ from ..target import Device
 from .common import FAMILY, Multiply, Workload, narrowed, widened
 from .conv2d_shape import GROUP_BLOCKS, TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
 from .family import Value, knob
-from .sharing import share, to_constant_memory
+from .sharing import is_parameter, share, to_constant_memory
 from .tiles import divisors, largest_divisor, tile_choices, tile_of
 from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, stage_padded, window_space
 
@@ -168,12 +168,15 @@ def match(workload: Workload) -> Shape | None:
     return None if anchor is None else Shape.of(workload, anchor)
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Tile, stage and vectorise by ``knobs``."""
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+    """Tile, stage and vectorise by ``knobs``; nothing where these do not fit."""
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     shape = Shape.of(workload, anchor)
     weight_source = sch.get(anchor).reads[1].source
+    if knobs.weights == "constant" and not is_parameter(sch, weight_source):
+        # They are computed: bytes less their zero point, for example.
+        return None
     texels = workload.stage_texels(anchor, 0, pad)
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
     output = workload.merge_epilogue(anchor)

@@ -90,6 +90,11 @@ def _shared(function: tirx.PrimFunc) -> list[Any]:
     return [b for block in blocks for b in block.alloc_buffers if b.scope() == "shared"]
 
 
+def is_parameter(schedule: s_tir.Schedule, source: tirx.Var) -> bool:
+    """Whether a tensor is what the function is given, and not computed in it."""
+    return any(param.name == source.name for param in schedule.mod["main"].params)
+
+
 def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule:
     """The same with a parameter, the tensor ``source``, that kernels read from constant memory."""
     function = schedule.mod["main"]
