@@ -117,8 +117,8 @@ def _ordered(node: Any) -> tuple[Any, Any, bool]:
 def _by_choice(node: Any) -> tirx.PrimExpr:
     """Maxima as LLVM gets them from TVM: ``a > b ? a : b``, each operand computed once.
 
-    Names (``Let``) only where there is no other way: TVM's code generator puts what they stand for in
-    place of them to analyse it, which takes twice the time for each that is within another.
+    Names (``Let``) only where there is no other way: TVM's code generator puts what they stand
+    for in place of them to analyse it, which takes twice the time for each that is within another.
     """
     first, second, is_limit = _ordered(node)
     extreme = type(node)
