@@ -7,6 +7,7 @@ from tvm import relax
 
 from tvmflow.errors import CompileError
 from tvmflow.graph.fuse import legalize_and_fuse
+from tvmflow.graph.names import LONGEST_FUNCTION
 from tvmflow.target import resolve
 
 
@@ -28,3 +29,24 @@ def test_an_operator_without_loops_is_named():
         builder.emit_func_output(result)
     with pytest.raises(CompileError, match=r"relax\.image\.grid_sample of the node the_sample"):
         legalize_and_fuse(builder.get(), resolve("llvm"))
+
+
+def test_names_of_functions_are_no_longer_than_those_of_files():
+    """And still tell functions apart that begin alike."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
+    steps = [relax.op.exp, relax.op.sigmoid, relax.op.tanh, relax.op.sqrt] * 20
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            results = []
+            for last in (relax.op.abs, relax.op.negative):
+                y = x
+                for step in [*steps, last]:
+                    y = builder.emit(step(y))
+                results.append(builder.emit(relax.op.sum(y)))
+            result = builder.emit_output(relax.Tuple(results))
+        builder.emit_func_output(result)
+    mod = legalize_and_fuse(builder.get(), resolve("llvm"))
+    names = [var.name_hint for var, function in mod.functions_items()]
+    assert max(map(len, names)) == LONGEST_FUNCTION
+    assert len(names) >= 3

@@ -21,7 +21,7 @@ from ..errors import CompileError
 from ..ops.operator import FUNCTION_ATTRIBUTE
 from ..target import TargetSpec
 from .legalize import LEGALIZE
-from .names import restore_names
+from .names import restore_names, shorten_functions
 from .rewriter import op_name
 from .scans import replace_scans
 
@@ -61,7 +61,7 @@ def legalize_and_fuse(
         except Exception as error:
             raise _named(mod, tvm.transform.Sequential(legalize), error) from error
         mod = restore_names(mod, transform.FuseOps()(mod), model_names, members)
-        return tvm.transform.Sequential(finish)(mod)
+        return shorten_functions(tvm.transform.Sequential(finish)(mod))
 
 
 def _named(mod: IRModule, legalize: tvm.transform.Pass, error: Exception) -> CompileError:

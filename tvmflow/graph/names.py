@@ -15,12 +15,14 @@ operators of the same arguments are the same tensor.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
+import tvm_ffi
 from tvm import IRModule, relax
-from tvm.ir import GenericConst
+from tvm.ir import GenericConst, GlobalVar
 
 from .rewriter import identifier, substitute
 
@@ -30,6 +32,34 @@ def inner_names(imported: IRModule) -> set[str]:
     blocks = imported["main"].body.blocks
     names = [binding.var.name for block in blocks for binding in block.bindings]
     return {identifier(name) for name in names if "#" in name}
+
+
+#: Drivers call files after kernels, and a file's name has 255 bytes on most systems.
+LONGEST_FUNCTION = 128
+
+
+def shorten_functions(mod: IRModule) -> IRModule:
+    """Cut the names of fused functions that are too long for drivers, and put a digest behind."""
+    renamed: dict[str, GlobalVar] = {}
+    for var, _ in mod.functions_items():
+        name = var.name_hint
+        if len(name) > LONGEST_FUNCTION:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            renamed[name] = GlobalVar(f"{name[: LONGEST_FUNCTION - 9]}_{digest}")
+            relax.expr._update_type(renamed[name], var.ty)
+    if not renamed:
+        return mod
+    functions = {}
+    for var, function in mod.functions_items():
+        new = renamed.get(var.name_hint, var)
+        if isinstance(function, relax.Function):
+            function = tvm_ffi.structural_map(
+                function, (GlobalVar, lambda v: renamed.get(v.name_hint, v))
+            )
+        elif new is not var:
+            function = function.with_attr("global_symbol", new.name_hint)
+        functions[new] = function
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 class _Values:
