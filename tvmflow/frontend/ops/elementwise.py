@@ -94,6 +94,9 @@ def power(c: NodeContext) -> relax.Expr:
         fixed = _fixed_power(c, base, float(exponent.reshape(())))
         if fixed is not None:
             return _broadcast(fixed, c)
+    if exponent is not None and exponent.size == 1 and exponent in range(1, _LARGEST_PRODUCT + 1):
+        # PoCL's pow of doubles is wrong in some lanes of a vector.
+        return _broadcast(whole_power(c, base, int(exponent.reshape(()))), c)
     if np.dtype(kind).kind == "f":
         return R.power(base, _cast(c, c.input(1), kind))
     # Whole powers are exact in float64 up to 2^53; rounding removes the last error of pow.
