@@ -24,7 +24,7 @@ from ..target import Device
 from .common import FAMILY, Multiply, Workload, narrowed, widened
 from .conv2d_shape import GROUP_BLOCKS, TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
 from .family import Value, knob
-from .sharing import is_parameter, share, to_constant_memory
+from .sharing import share, to_constant_memory
 from .tiles import divisors, largest_divisor, tile_choices, tile_of
 from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, stage_padded, window_space
 
@@ -174,9 +174,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     anchor, pad = workload.anchor(NAME), workload.padding()
     shape = Shape.of(workload, anchor)
     weight_source = sch.get(anchor).reads[1].source
-    if knobs.weights == "constant" and not is_parameter(sch, weight_source):
-        # They are computed: bytes less their zero point, for example.
-        return None
     texels = workload.stage_texels(anchor, 0, pad)
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
     output = workload.merge_epilogue(anchor)
@@ -221,5 +218,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     workload.vectorize_last(workload.loops_below(init, item))
     workload.vectorize_last([oi, hi, wi, lane])
     if knobs.weights == "constant":
+        # They may be computed: bytes less their zero point, for example.
         return to_constant_memory(sch, weight_source)
     return sch

@@ -90,15 +90,15 @@ def _shared(function: tirx.PrimFunc) -> list[Any]:
     return [b for block in blocks for b in block.alloc_buffers if b.scope() == "shared"]
 
 
-def is_parameter(schedule: s_tir.Schedule, source: tirx.Var) -> bool:
-    """Whether a tensor is what the function is given, and not computed in it."""
-    return any(param.name == source.name for param in schedule.mod["main"].params)
+def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule | None:
+    """The same with a parameter, the tensor ``source``, that kernels read from constant memory.
 
-
-def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule:
-    """The same with a parameter, the tensor ``source``, that kernels read from constant memory."""
+    ``None`` where the tensor is no parameter, but computed in the function.
+    """
     function = schedule.mod["main"]
-    old = next(param for param in function.params if param.name == source.name)
+    old = next((param for param in function.params if param.name == source.name), None)
+    if old is None:
+        return None
     new = tirx.decl_buffer(old.shape, old.dtype, old.name + CONSTANT_SUFFIX, scope=old.scope())
 
     def replace(var: tirx.Var) -> tirx.Var:

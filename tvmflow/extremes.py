@@ -125,6 +125,7 @@ def _by_choice(node: Any) -> tirx.PrimExpr:
     if is_limit:
         return extreme(first, second)
     if isinstance(first, tirx.Var):
+        # Not a name for a name, which TVM's analysis takes for another value.
         return tirx.Select(tirx.EQ(first, first), extreme(first, second), first)
     name = tirx.Var("first", first.ty.dtype)
     # TVM's inequality is false for NaN: this asks for equality.

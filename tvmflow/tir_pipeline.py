@@ -20,6 +20,7 @@ from .cuda_passes import BindLoads, RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .extremes import PropagateNaN
 from .gathers import NameGathers
+from .hyperbolic import WriteHyperbolics
 from .literals import WriteLiterals
 from .masks import MaskLanes, VerifyMasks
 from .promotion import WrapNarrow
@@ -135,12 +136,14 @@ def host_and_device() -> Pass:
             NameTexels,
             NameShuffles,
             WrapNarrow,
-            NameGathers,
             VerifyTextures,
             VerifyMasks,
             LowerHalfBuffers,
             *_split(),
+            # Behind the barriers, which only reads as TIR has them ask for.
+            NameGathers,
             PropagateNaN,
+            WriteHyperbolics,
         ]
     )
 

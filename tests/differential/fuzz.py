@@ -8,6 +8,7 @@ output folder has the counts of others goes on where they ended: with cells that
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import multiprocessing
 import random
@@ -29,7 +30,7 @@ from drivers import processor_drivers  # noqa: E402
 from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
 from net import OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
-from saving import save, signature  # noqa: E402
+from saving import load, save, signature  # noqa: E402
 
 #: Batches that Hypothesis draws before it is steered anew.
 EXAMPLES = 12
@@ -43,7 +44,7 @@ class Known:
         folder.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, text: str) -> bool:
-        return (self.folder / f"{text[:150]}.txt").exists()
+        return (self.folder / f"{text[:150]}.json").exists()
 
 
 def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) -> None:
@@ -150,6 +151,22 @@ def show(result: dict[str, Any]) -> None:
         print(f"  {count:5} {text}")
 
 
+def judge_again(folder: Path) -> int:
+    """Judge the failures in a folder with each driver, and remove the files of those that pass."""
+    workers = [Worker(driver) for driver in processor_drivers(quick=True) or [None]]
+    failed = 0
+    for inputs in sorted(folder.glob("*.npz")):
+        network, configuration = load(inputs.with_suffix(".json"))
+        verdicts = [v for w in workers for v in w.judge([network], configuration) if v.failed]
+        print(verdicts[0] if verdicts else f"{inputs.stem}: mended", flush=True)
+        failed += bool(verdicts)
+        for file in [] if verdicts else folder.glob(f"{glob.escape(inputs.stem)}.*"):
+            file.unlink()
+    for worker in workers:
+        worker.close()
+    return failed
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run; the status is 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -161,7 +178,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--columns", nargs="*", default=[])
     parser.add_argument("--operators", nargs="*", default=[])
     parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)
+    parser.add_argument("--again", action="store_true", help="judge what failed before, alone")
     options = parser.parse_args(arguments)
+    if options.again:
+        return int(judge_again(options.output) > 0)
     options.output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

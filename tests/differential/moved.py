@@ -64,6 +64,8 @@ EXACT_IF_WHOLE = names(
     ScatterElements ScatterND Einsum PRelu
     """
 )
+#: Their weights may be multiplied by a factor of what they compute.
+WEIGHTED = names("Conv ConvTranspose MatMul Gemm")
 #: Whole numbers up to here are exact in fp32, and sums of them.
 LARGEST_WHOLE = 2**22
 
@@ -109,7 +111,9 @@ def moved(
         if types.get(node.output[0]) == "float16" and types.get(node.input[0]) != "float16":
             # A conversion to half precision: what follows is computed in single, unrounded.
             exact = False
-        if node.op_type in EXACT_IF_WHOLE and not (winograd and _winograd(node, values)):
+        inexact = node.op_type in WEIGHTED and _scaled(node, network, values)
+        inexact = inexact or (winograd and _winograd(node, values))
+        if node.op_type in EXACT_IF_WHOLE and not inexact:
             exact = exact or _is_whole(floats)
         if node.op_type == "Resize" and _attribute(node, "mode") in (None, b"nearest"):
             exact = True
@@ -119,7 +123,7 @@ def moved(
             for index, name in enumerate(node.input):
                 if name and types[name].startswith("float") and _moves(node, index):
                     # What is stored are weights times the scale behind them.
-                    scaled = half and index > 0 and _scaled(node, network)
+                    scaled = half and index > 0 and _scaled(node, network, values)
                     copy.input[index] = noise.around(
                         *(nodes, copy.input[index], values[name], length),
                         max(least, 2.0**-11 * scaled),
@@ -147,9 +151,10 @@ def moved(
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
             if winograd and not exact and _winograd(node, values):
-                # All elements of a tile err by units of the largest one.
+                # All elements of a tile err by units of the largest one, in which they are stored.
                 finite = np.abs(values[name][np.isfinite(values[name])])
-                error = ULPS * 2.0**-23 * float(finite.max(initial=0))
+                unit = 2.0**-11 if half else ULPS * 2.0**-23
+                error = unit * float(finite.max(initial=0))
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)
@@ -197,12 +202,16 @@ def _winograd(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
     return node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
 
 
-def _scaled(node: onnx.NodeProto, network: Network) -> bool:
+def _scaled(node: onnx.NodeProto, network: Network, values: Mapping[str, np.ndarray]) -> bool:
     """Whether weights are multiplied by others: by what is behind a product, or by each other."""
     if node.op_type == "BatchNormalization":
         return True
     readers = [n for n in network.nodes if set(n.input) & set(node.output)]
-    return any(n.op_type in ("BatchNormalization", "Mul", "Div") for n in readers)
+    return any(
+        n.op_type in ("BatchNormalization", "Div")
+        or (n.op_type == "Mul" and not _is_whole([values[name] for name in n.input]))
+        for n in readers
+    )
 
 
 def _reduces(node: onnx.NodeProto) -> bool:
@@ -235,8 +244,12 @@ class Source:
     dtype: np.dtype
     #: Numbers are one, and up to this more or less; truth values are true so often.
     amount: float
+    #: Whether it says which elements of a tensor between two nodes are stored.
+    between: bool = False
 
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, fused: bool) -> np.ndarray:
+        if self.between and fused:
+            return np.zeros(self.shape, bool)
         if self.dtype == bool:
             # All of them in a third of the runs, for errors of equal elements add up, and none in
             # another: which tensors are stored, fusion decides.
@@ -254,7 +267,9 @@ class Moved:
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Errors of one run."""
-        return {name: source.draw(rng) for name, source in self.sources.items()}
+        # In a quarter of them all nodes are one kernel: weights and inputs alone are stored.
+        fused = rng.random() < 0.25
+        return {name: source.draw(rng, fused) for name, source in self.sources.items()}
 
 
 class _Noise:
@@ -278,9 +293,11 @@ class _Noise:
         nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
         return name
 
-    def _source(self, shape: tuple[int, ...], dtype: str, amount: float) -> str:
+    def _source(
+        self, shape: tuple[int, ...], dtype: str, amount: float, between: bool = False
+    ) -> str:
         name = self.name()
-        self.sources[name] = Source(shape, np.dtype(dtype), amount)
+        self.sources[name] = Source(shape, np.dtype(dtype), amount, between)
         return name
 
     def around(
@@ -290,7 +307,6 @@ class _Noise:
         value: np.ndarray,
         length: int = 1,
         least: float = 0.0,
-        error: float | None = None,
     ) -> str:
         """The tensor, each element times a number near one.
 
@@ -300,20 +316,18 @@ class _Noise:
             Of the sum that reads it.
         least
             How near at least.
-        error
-            How near exactly.
         """
         dtype = value.dtype.name
-        if error is not None:
-            return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, error)])
-        # Half precision rounds what is computed in single: by little more than one unit.
-        usual = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
-        amount = usual[dtype]
+        amount = max(self._usual(dtype, length), least)
+        return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
+
+    def _usual(self, dtype: str, length: int = 1) -> float:
         if self._sums_in_half and dtype == "float32":
             # See `tvmflow.tolerance.summed_in_half`.
-            amount = 2.0**-10 * max(1.0, (length / 6) ** 0.5)
-        source = self._source(value.shape, dtype, max(amount, least))
-        return self._node(nodes, "Mul", [name, source])
+            return 2.0**-10 * max(1.0, (length / 6) ** 0.5)
+        # Half precision rounds what is computed in single: by little more than one unit.
+        usual = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
+        return usual[dtype]
 
     def beside_one(
         self,
@@ -323,17 +337,24 @@ class _Noise:
         least: float = 0.0,
         error: float | None = None,
     ) -> str:
-        """The tensor, to each element of which the error of a number near one is added."""
-        ones = np.ones(1, value.dtype)
-        one = self._node(nodes, "Constant", [], value=numpy_helper.from_array(ones))
-        near = self.around(nodes, one, np.broadcast_to(ones, value.shape), least=least, error=error)
+        """The tensor, to each element of which the error of a number near one is added.
+
+        `error` says how near, where it is not the usual one.
+        """
+        dtype = value.dtype.name
+        amount = max(self._usual(dtype), least) if error is None else error
+        ones = numpy_helper.from_array(np.ones(1, value.dtype))
+        one = self._node(nodes, "Constant", [], value=ones)
+        near = self._source(value.shape, dtype, amount)
         return self._node(nodes, "Add", [name, self._node(nodes, "Sub", [near, one])])
 
-    def stored(self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...]) -> str:
+    def stored(
+        self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...], between: bool = True
+    ) -> str:
         """The tensor, most of whose elements are rounded to half precision."""
         half = self._node(nodes, "Cast", [name], to=TensorProto.FLOAT16)
         back = self._node(nodes, "Cast", [half], to=TensorProto.FLOAT)
-        return self._node(nodes, "Where", [self._source(shape, "bool", 0.7), back, name])
+        return self._node(nodes, "Where", [self._source(shape, "bool", 0.7, between), back, name])
 
     def stored_sources(
         self, nodes: list[onnx.NodeProto], arrays: Mapping[str, np.ndarray]
@@ -341,7 +362,7 @@ class _Noise:
         """The nodes, reading inputs and weights that are rounded to half precision."""
         first: list[onnx.NodeProto] = []
         renamed = {
-            name: self.stored(first, name, array.shape)
+            name: self.stored(first, name, array.shape, between=False)
             for name, array in arrays.items()
             if array.dtype == np.float32
         }
@@ -406,11 +427,11 @@ def _instance_normalization(rank: int, epsilon: float | None) -> Any:
             rest = Sub(x, mean)
             square = Mul(rest, rest)
             variance = GlobalAveragePool(square)
-            least = Constant<value_float={1e-5 if epsilon is None else epsilon:.9e}>()
+            least = Constant<value = float[1] {{{1e-5 if epsilon is None else epsilon:.9e}}}>()
             sum = Add(variance, least)
             deviation = Sqrt(sum)
             normal = Div(rest, deviation)
-            shape = Constant<value_ints=[-1, {ones}]>()
+            shape = Constant<value = int64[{rank - 1}] {{-1, {ones}}}>()
             a = Reshape(scale, shape)
             b = Reshape(bias, shape)
             product = Mul(normal, a)

@@ -6,12 +6,20 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import onnx
 from compiling import arguments
+from configurations import Configuration
+from contexts import Network
+from graphs import Tensor
 from judging import Verdict
+from onnx import helper, numpy_helper
+
+#: What a network is to test, beside its nodes.
+DRAWN = ("operator", "position", "kind", "opset")
 
 
 def signature(verdict: Verdict) -> str:
@@ -26,15 +34,42 @@ def signature(verdict: Verdict) -> str:
 
 
 def save(verdict: Verdict, folder: Path, stem: str) -> str:
-    """Write ``STEM.onnx``, ``STEM.npz`` and ``STEM.txt``; return the commands."""
+    """Write a network, its inputs, and what is said of them; return the commands."""
     folder.mkdir(parents=True, exist_ok=True)
     network = verdict.network
     path = folder / f"{stem}.onnx"
     onnx.save(network.model, path)
     np.savez(folder / f"{stem}.npz", **network.feeds)
     command = commands(verdict, path)
-    (folder / f"{stem}.txt").write_text(f"{verdict}\n\n{command}\n")
+    said = {
+        "verdict": str(verdict),
+        "command": command,
+        "network": {name: getattr(network, name) for name in DRAWN},
+        "configuration": asdict(verdict.configuration),
+    }
+    (folder / f"{stem}.json").write_text(json.dumps(said, indent=1) + "\n")
     return command
+
+
+def load(path: Path) -> tuple[Network, Configuration]:
+    """What was judged, by the path of its ``.json``."""
+    said = json.loads(path.read_text())
+    graph = onnx.load(path.with_suffix(".onnx")).graph
+    with np.load(path.with_suffix(".npz")) as feeds:
+        network = Network(
+            **said["network"],
+            nodes=tuple(graph.node),
+            constants={tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer},
+            feeds=dict(feeds),
+            outputs=tuple(_tensor(value) for value in graph.output),
+        )
+    return network, Configuration(**said["configuration"])
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    kind = value.type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    return Tensor(value.name, tuple(d.dim_value for d in kind.shape.dim), dtype)
 
 
 def commands(verdict: Verdict, path: Path) -> str:

@@ -153,6 +153,14 @@ MUTANTS = (
         ("tests/frontend/test_roundings.py",),
     ),
     Mutant(
+        "small-tanh",
+        "tvmflow/hyperbolic.py",
+        "_SMALL = 0.5",
+        "_SMALL = 0.0",
+        "hyperbolic functions of small numbers lose their digits",
+        ("tests/frontend/test_roundings.py",),
+    ),
+    Mutant(
         "inner-half",
         "tvmflow/texture/storage.py",
         "tensor.can_be_half and name not in self.inner",

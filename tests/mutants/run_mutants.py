@@ -173,7 +173,8 @@ def _first_failure(results: Path) -> tuple[str, str]:
     for case in ElementTree.parse(results).iter("testcase"):
         failure = case.find("failure")
         if failure is not None:
-            return f"{case.get('file')}::{case.get('name')}", failure.get("message", "")
+            file = Path(case.get("file", "")).name
+            return f"{file}::{case.get('name')}", failure.get("message", "")
     return "", ""
 
 
@@ -187,21 +188,23 @@ class Verdict:
     by: str
     seconds: float
     cpu_s: float
+    #: What its tests take without it.
+    unchanged_s: float
 
     def described(self) -> dict[str, Any]:
         """The facts as JSON has them."""
         return {
             "name": self.mutant.name,
-            "file": self.mutant.file,
             "breaks": self.mutant.breaks,
             "caught": self.caught,
             "by": self.by,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_s,
+            "unchanged_seconds": self.unchanged_s,
         }
 
 
-def judge(mutant: Mutant, run: Run, limit_s: float) -> Verdict:
+def judge(mutant: Mutant, run: Run, limit_s: float, unchanged_s: float) -> Verdict:
     """Say whether a mutant was caught in a run of its tests."""
     by, caught = run.failed, False
     if run.status is None:
@@ -214,7 +217,7 @@ def judge(mutant: Mutant, run: Run, limit_s: float) -> Verdict:
         by = f"it is no slip: {run.message.splitlines()[0]}"
     else:
         caught = True
-    return Verdict(mutant, caught, by, run.seconds, run.cpu_s)
+    return Verdict(mutant, caught, by, run.seconds, run.cpu_s, unchanged_s)
 
 
 def main() -> int:
@@ -233,7 +236,7 @@ def main() -> int:
     if not chosen:
         parser.error(f"no mutant has {' or '.join(options.k)} in its name")
     with tempfile.TemporaryDirectory(prefix="tvmflow-mutants-") as temporary:
-        verdicts, good = _run(chosen, Path(temporary), options)
+        verdicts = _run(chosen, Path(temporary), options)
     rows = [
         (v.mutant.name, v.by if v.caught else f"SURVIVES: {v.by}", v.seconds, v.cpu_s)
         for v in verdicts
@@ -243,17 +246,11 @@ def main() -> int:
     print(f"{caught} of {len(verdicts)} caught")
     if len(chosen) == len(MUTANTS):
         facts = {"limit_s": options.limit, "jobs": options.jobs, "caught": caught}
-        good_s = {" ".join(files): run.seconds for files, run in good.items()}
-        write_json(
-            "mutants",
-            {**facts, "unchanged_s": good_s, "mutants": [v.described() for v in verdicts]},
-        )
+        write_json("mutants", {**facts, "mutants": [v.described() for v in verdicts]})
     return 0 if caught == len(verdicts) else 1
 
 
-def _run(
-    chosen: Sequence[Mutant], folder: Path, options: argparse.Namespace
-) -> tuple[list[Verdict], dict[tuple[str, ...], Run]]:
+def _run(chosen: Sequence[Mutant], folder: Path, options: argparse.Namespace) -> list[Verdict]:
     copies: queue.Queue[Copy] = queue.Queue()
     for number in range(options.jobs):
         copies.put(Copy(folder / str(number)))
@@ -273,14 +270,14 @@ def _run(
         return run
 
     def changed(mutant: Mutant) -> Verdict:
-        run = good[mutant.tests]
-        if run.status != 0:
-            print(f"{' '.join(mutant.tests)}, package unchanged:\n{run.output[-3000:]}")
-            by = f"its tests do not pass without it: {run.failed or run.status}"
-            return Verdict(mutant, False, by, run.seconds, run.cpu_s)
+        without = good[mutant.tests]
+        if without.status != 0:
+            print(f"{' '.join(mutant.tests)}, package unchanged:\n{without.output[-3000:]}")
+            by = f"its tests do not pass without it: {without.failed or without.status}"
+            return Verdict(mutant, False, by, 0.0, 0.0, without.seconds)
         with a_copy() as copy, copy.edited(mutant):
             run = copy.test(mutant.tests, options.limit)
-        verdict = judge(mutant, run, options.limit)
+        verdict = judge(mutant, run, options.limit, without.seconds)
         print(f"{mutant.name}: {verdict.by} ({run.seconds} s)", flush=True)
         if options.v and not verdict.caught:
             print(run.output[-3000:])
@@ -289,7 +286,7 @@ def _run(
     with ThreadPoolExecutor(options.jobs) as pool:
         sets = list(dict.fromkeys(mutant.tests for mutant in chosen))
         good = dict(zip(sets, pool.map(unchanged, sets), strict=True))
-        return list(pool.map(changed, chosen)), good
+        return list(pool.map(changed, chosen))
 
 
 if __name__ == "__main__":

@@ -55,4 +55,4 @@ def test_a_text_that_has_changed_is_refused():
 )
 def test_only_a_test_that_fails_catches(status, failed, message, caught):
     run = Run(status, failed, message, 1.0, 1.0, "")
-    assert judge(MUTANTS[0], run, 60.0).caught is caught
+    assert judge(MUTANTS[0], run, 60.0, 1.0).caught is caught

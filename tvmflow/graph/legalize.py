@@ -91,27 +91,20 @@ def _reduction(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> 
 
 
 def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    def compute(x: te.Tensor) -> te.Tensor:
-        zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
+    dtype = str(call.ty.dtype)
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
 
-        def element(*i: tirx.Var) -> tirx.PrimExpr:
-            # What is neither above nor below zero is zero or NaN, and stays.
-            rest = x(*i)
-            if not str(x.dtype).startswith("uint"):
-                rest = tirx.Select(x(*i) < zero, tirx.const(-1, x.dtype), rest)
-            return tirx.Select(x(*i) > zero, one, rest)
+    def element(x: tirx.PrimExpr) -> tirx.PrimExpr:
+        # What is neither above nor below zero is zero or NaN, and stays.
+        rest = x if dtype.startswith("uint") else tirx.Select(x < zero, tirx.const(-1, dtype), x)
+        return tirx.Select(x > zero, one, rest)
 
-        return te.compute(x.shape, element, name="sign")
-
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="sign")
+    return elementwise(builder, call, "sign", element)
 
 
 def _not(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    def compute(x: te.Tensor) -> te.Tensor:
-        false, true = tirx.const(False, "bool"), tirx.const(True, "bool")
-        return te.compute(x.shape, lambda *i: tirx.Select(x(*i), false, true), name="logical_not")
-
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="logical_not")
+    false, true = tirx.const(False, "bool"), tirx.const(True, "bool")
+    return elementwise(builder, call, "logical_not", lambda x: tirx.Select(x, false, true))
 
 
 def _or(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -119,8 +112,9 @@ def _or(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    whole = not str(call.ty.dtype).startswith("float")
+
     def element(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
-        whole = not str(call.ty.dtype).startswith("float")
         return a - b if whole else a + b * tirx.const(-1, call.ty.dtype)
 
     return elementwise(builder, call, "subtract", element)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
@@ -55,18 +56,36 @@ def ReadHalfTexels(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.Pr
 
     Runs on vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
     """
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Cast, _read_texel)))
+    callbacks = [(tirx.Cast, _read_texel), (tirx.BufferStore, _store_texel)]
+    return function.with_body(tvm_ffi.structural_map(function.body, callbacks))
 
 
 def _read_texel(cast: tirx.Cast) -> Any:
     call = cast.value
-    if not (_is_half(cast.ty) and isinstance(call, Call) and call.op.same_as(_LOAD_TEXEL)):
+    if not (_is_half(cast.ty) and _is_texel(call) and is_half(image_of(call.args[0]).scope())):
         return cast
-    if not is_half(image_of(call.args[0]).scope()):
-        return cast
+    return _texel(call, cast.ty)
+
+
+def _store_texel(store: tirx.BufferStore) -> Any:
+    """What goes to the application's tensor of halves as it is: through fp32, as in `_store`."""
+    value = store.value
+    if not (_is_typed(store.buffer) and _is_texel(value) and _is_half(value.ty)):
+        return store
+    wide = tvm.ir.PrimType(tvm_ffi.dtype("float32").with_lanes(value.ty.dtype.lanes))
+    texel = tirx.Cast(value.ty.dtype, _texel(value, wide))
+    return tirx.BufferStore(store.buffer, texel, store.indices)
+
+
+def _is_texel(value: Any) -> bool:
+    return isinstance(value, Call) and value.op.same_as(_LOAD_TEXEL)
+
+
+def _texel(call: Call, ty: Any) -> Call:
+    """The same texel, read in another type."""
     image, *place, _bits, lane = call.args
-    bits = tirx.const(16 * CHANNELS, "int32")
-    return Call(call.op, [image, *place, bits, lane], ret_ty=cast.ty)
+    bits = tirx.const(ty.dtype.bits * CHANNELS, "int32")
+    return Call(call.op, [image, *place, bits, lane], ret_ty=ty)
 
 
 def _is_half(ty: Any) -> bool:

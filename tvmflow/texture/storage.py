@@ -183,12 +183,10 @@ class StoragePass:
         return _Decision(None, cause, reason)
 
     def _is_half(self, tensor: Tensor) -> bool:
-        if tensor.constant:
-            weight = self.half_weights and tensor.is_exact_in_half
-            return weight or (self.half and tensor.can_be_half)
         # The layout pass names another form of a tensor after it.
         name = tensor.name.removesuffix("_blocked").removesuffix("_plain")
-        return self.half and tensor.can_be_half and name not in self.inner
+        half = self.half and tensor.can_be_half and name not in self.inner
+        return half or (tensor.constant and self.half_weights and tensor.is_exact_in_half)
 
     def _scope_for(self, tensor: Tensor) -> str | None:
         half = self._is_half(tensor)

@@ -13,7 +13,6 @@ from tvm.ir import GenericConst
 
 from ..build import wants_schedule
 from ..graph.rewriter import constant_array, shape_of
-from ..graph.weights import INLINE_LIMIT_BYTES
 from .cost import Traffic
 from .scope import CHANNELS
 from .signatures import called_function
@@ -157,8 +156,9 @@ class Uses:
         tensor = Tensor(name, shape_of(expr), str(expr.ty.dtype), constant)
         array = constant_array(expr)
         tensor.can_be_half = tensor.dtype == "float32" and (array is None or _fits_half(array))
-        if array is not None and tensor.can_be_half:
-            tensor.is_exact_in_half = bool((array.astype("float16") == array).all())
+        if array is not None and tensor.dtype == "float32" and array.size > 1:
+            with np.errstate(over="ignore"):
+                tensor.is_exact_in_half = bool((array.astype("float16") == array).all())
         self.tensors[key(expr)] = tensor
         return tensor
 
@@ -186,6 +186,14 @@ def _variables(expr: relax.Expr) -> list[relax.Expr]:
 
 
 def _fits_half(array: np.ndarray) -> bool:
-    """Whether a constant leaves the program, and has no value that 16 bits cannot hold."""
+    """Whether a constant is worth 16 bits, and has no value that they cannot hold.
+
+    A number for each channel is not: there are few of them, and a scale that is rounded moves
+    quantized numbers to other steps.
+    """
+    extents = array.shape
+    if array.ndim == 5:  # in blocks of channels
+        extents = (extents[0], extents[1] * extents[-1], *extents[2:-1])
     known = np.abs(array[np.isfinite(array)])
-    return array.nbytes >= INLINE_LIMIT_BYTES and known.max(initial=0) <= np.finfo(np.float16).max
+    large = array.size > max(extents, default=1)
+    return large and known.max(initial=0) <= np.finfo(np.float16).max

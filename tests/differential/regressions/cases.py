@@ -245,6 +245,15 @@ case("choice_less_itself", choice_less_itself)
 case("sum_less_summand", sum_less_summand)
 
 
+def small(op_type: str, g: Graph) -> list[Tensor]:
+    """Exponentials of small numbers, less one: 0 for the hyperbolic tangent of 10^-9 on CPUs."""
+    return [g.one(op_type, [g.one("Mul", [convolved(g), g.constant(np.float32(1e-9))])])]
+
+
+case("small_tanh", partial(small, "Tanh"))
+case("small_atanh", partial(small, "Atanh"))
+
+
 # ---- Numbers within an operator that half precision has not ------------------------------------
 
 
@@ -267,6 +276,15 @@ def gather_nd(g: Graph) -> list[Tensor]:
 
 
 case("gather_nd_in_half", gather_nd)
+
+
+def bytes_transposed(g: Graph) -> list[Tensor]:
+    """Read from local memory before all of a group had written it: there was no barrier."""
+    x = g.input([1, 30, 7, 8], "uint8")
+    return [g.cast(g.one("Transpose", [x], perm=[0, 2, 3, 1]), "float32")]
+
+
+case("bytes_transposed", bytes_transposed)
 
 
 # ---- Limits and constants of other dtypes -----------------------------------------------------

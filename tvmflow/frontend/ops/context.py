@@ -88,8 +88,13 @@ class NodeContext:
     # Inputs and attributes -------------------------------------------------------------
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute's value; text as ``str``, repeated ones as a list."""
+        """Return an attribute's value; text as ``str``, repeated ones as a list.
+
+        Numbers are fp32, also where the default has more digits.
+        """
         value = self._attributes.get(name, default)
+        if isinstance(value, float):
+            return float(np.float32(value))
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def required(self, name: str) -> Any:

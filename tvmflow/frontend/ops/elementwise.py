@@ -90,13 +90,10 @@ def power(c: NodeContext) -> relax.Expr:
     """x to the y, in x's type; small constant exponents become products."""
     base, kind = c.input(), c.dtype()
     exponent = c.known(1)
-    if exponent is not None and exponent.size == 1 and np.dtype(kind).kind == "f":
+    if exponent is not None and exponent.size == 1:
         fixed = _fixed_power(c, base, float(exponent.reshape(())))
         if fixed is not None:
             return _broadcast(fixed, c)
-    if exponent is not None and exponent.size == 1 and exponent in range(1, _LARGEST_PRODUCT + 1):
-        # PoCL's pow of doubles is wrong in some lanes of a vector.
-        return _broadcast(whole_power(c, base, int(exponent.reshape(()))), c)
     if np.dtype(kind).kind == "f":
         return R.power(base, _cast(c, c.input(1), kind))
     # Whole powers are exact in float64 up to 2^53; rounding removes the last error of pow.
@@ -107,8 +104,11 @@ def power(c: NodeContext) -> relax.Expr:
 
 
 def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
-    """Write a power with a small constant exponent without ``pow``, which is slow on GPUs."""
-    if exponent == 0.5:
+    """Write a power with a small constant exponent without ``pow``.
+
+    That is slow on GPUs, and PoCL's of doubles is wrong in some lanes of a vector.
+    """
+    if exponent == 0.5 and np.dtype(c.dtype()).kind == "f":
         # The root of minus infinity is NaN, its power is not.
         infinite = c.emit(R.less_equal(base, c.constant(-np.inf)))
         return R.where(infinite, c.constant(np.inf), c.emit(R.sqrt(base)))
