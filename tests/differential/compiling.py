@@ -87,9 +87,11 @@ def _failed(error: Exception) -> Outcome:
     from tvmflow.errors import CompileError, ModelError, TargetError
 
     message = str(error).strip() or type(error).__name__
-    # What a driver says of a module that was compiled is no refusal.
-    decisions = (CompileError, ModelError, TargetError)
-    if isinstance(error, decisions) and not any(text in message for text in ACCIDENTS):
+    # What a driver says of a module that was compiled is no refusal, but that it has no arithmetic
+    # of halves where that was asked for.
+    decided = isinstance(error, (CompileError, ModelError, TargetError))
+    decided = decided or "without --accumulate fp16" in message
+    if decided and not any(text in message for text in ACCIDENTS):
         return Outcome("refused", message)
     where = "".join(traceback.format_exception(error)[-3:])
     return Outcome("internal", f"{type(error).__name__}: {message}\n{where}")

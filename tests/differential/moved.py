@@ -42,6 +42,8 @@ SEVERAL_STEPS = names(
 LESS_ONE = names("Elu Celu Selu")
 #: ONNX Runtime's is a polynomial within 0 to 1, off by this much where the function is nearly 0.
 LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 2.0**-24
+#: Their definitions overflow, or have no digits where results are small.
+NOT_AS_DEFINED = names("Clip Softplus ReduceLogSumExp")
 #: Logarithms of sums, of which any error is added: the sum may be stored in half precision.
 LOGARITHMS = names("ReduceLogSum ReduceLogSumExp")
 
@@ -399,8 +401,7 @@ def _body(op_type: str, opset: int, attributes: bytes, types: tuple[str | None, 
 
 def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> Any:
     """ONNX's definition of an operator by simpler ones, ``None`` where it has none."""
-    if node.domain or node.op_type in EXACT or node.op_type in ("Clip", "Softplus"):
-        # Softplus by its definition overflows, and has no digits where it is small.
+    if node.domain or node.op_type in EXACT or node.op_type in NOT_AS_DEFINED:
         return None
     bare = onnx.NodeProto()
     bare.CopyFrom(node)

@@ -245,6 +245,18 @@ case("choice_less_itself", choice_less_itself)
 case("sum_less_summand", sum_less_summand)
 
 
+def last_of_nothing(op_type: str, limit: float, g: Graph) -> list[Tensor]:
+    """The last extreme of an infinity and NaN: NaN was taken for the same infinity."""
+    rows = np.full((1, 5, 4, 3), np.nan, np.float32)
+    rows[:, 1, 0], rows[:, 2, 1], rows[:, 3, 0], rows[:, 3, 2] = limit, limit, limit, 1
+    x = g.fed(g.constant(rows))
+    return [g.one(op_type, [x], axis=2, select_last_index=1)]
+
+
+case("last_of_nothing_max", partial(last_of_nothing, "ArgMax", -np.inf))
+case("last_of_nothing_min", partial(last_of_nothing, "ArgMin", np.inf))
+
+
 def small(op_type: str, g: Graph) -> list[Tensor]:
     """Exponentials of small numbers, less one: 0 for the hyperbolic tangent of 10^-9 on CPUs."""
     return [g.one(op_type, [g.one("Mul", [convolved(g), g.constant(np.float32(1e-9))])])]

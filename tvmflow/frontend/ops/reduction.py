@@ -107,21 +107,30 @@ def arg_extreme(c: NodeContext) -> relax.Expr:
     largest = c.op_type == "ArgMax"
     if not last:
         return first_extreme(c, x, axis, keepdims, largest)
-    floating = np.dtype(c.dtype()).kind == "f"
-    if floating:  # NaN loses, wherever it is
-        number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
-        x = c.emit(R.where(number, x, c.constant(-np.inf if largest else np.inf)))
-    position = c.emit(first_extreme(c, c.emit(R.flip(x, axis)), axis, keepdims, largest))
-    end = constant(np.array(c.shape()[axis] - 1, np.int64))
-    position = R.subtract(end, position)
-    if not floating:
-        return position
+    if np.dtype(c.dtype()).kind != "f":
+        return _last_extreme(c, x, axis, keepdims, largest)
+    lowest = c.constant(-np.inf if largest else np.inf)
+    is_number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
+    numbers = c.emit(R.where(is_number, x, lowest))
+    # NaN loses wherever it is, also against an infinity: then the last number is the extreme.
+    extreme = c.emit((R.max if largest else R.min)(numbers, [axis], keepdims=keepdims))
+    others = c.emit(_last_extreme(c, numbers, axis, keepdims, largest))
+    mask = c.emit(R.astype(is_number, "float32"))
+    last_number = c.emit(_last_extreme(c, mask, axis, keepdims, largest=True))
+    position = c.emit(R.where(c.emit(R.equal(extreme, lowest)), last_number, others))
     # The first element stays the extreme if it is NaN, though another one be infinite.
-    first = c.emit(R.strided_slice(c.input(), [axis], [0], [1]))
+    first = c.emit(R.strided_slice(x, [axis], [0], [1]))
     if not keepdims:
         first = c.emit(R.squeeze(first, [axis]))
     number = c.emit(R.greater_equal(first, c.constant(-np.inf)))
-    return R.where(number, c.emit(position), constant(np.array(0, np.int64)))
+    return R.where(number, position, constant(np.array(0, np.int64)))
+
+
+def _last_extreme(
+    c: NodeContext, x: relax.Expr, axis: int, keepdims: bool, largest: bool
+) -> relax.Expr:
+    position = c.emit(first_extreme(c, c.emit(R.flip(x, axis)), axis, keepdims, largest))
+    return R.subtract(constant(np.array(c.shape()[axis] - 1, np.int64)), position)
 
 
 def first_extreme(
