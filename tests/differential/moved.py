@@ -153,10 +153,13 @@ def moved(
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
             if winograd and not exact and _winograd(node, values):
-                # All elements of a tile err by units of the largest one, in which they are stored.
-                finite = np.abs(values[name][np.isfinite(values[name])])
+                # All elements of a tile err by units of what such sums are, in which it is stored.
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
-                error = unit * float(finite.max(initial=0))
+                error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
+                last = noise.beside_one(nodes, last, values[name], error=error)
+            if half and not exact and node.op_type in ("Resize", "Upsample"):
+                # Of the weights of neighbours, which are stored.
+                error = 2.0**-11 * _largest(values[node.input[0]])
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)
@@ -202,6 +205,16 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
 def _winograd(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
     return node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
+
+
+def _usual_sum(x: np.ndarray, weights: np.ndarray) -> float:
+    """How large the sums of a convolution are at most, if their terms have signs at random."""
+    squares = np.square(weights, dtype=np.float64).reshape(len(weights), -1).sum(axis=1)
+    return float(np.sqrt(squares.max())) * _largest(x)
+
+
+def _largest(x: np.ndarray) -> float:
+    return float(np.abs(x[np.isfinite(x)]).max(initial=0))
 
 
 def _scaled(node: onnx.NodeProto, network: Network, values: Mapping[str, np.ndarray]) -> bool:

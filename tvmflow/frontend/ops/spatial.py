@@ -64,12 +64,21 @@ def affine_grid(c: NodeContext) -> relax.Expr:
     # Between the centres of the first and the last element, or between their outer sides.
     align = bool(c.attribute("align_corners", 0))
     lines = [_positions(n) if align else _positions(n) * (n - 1) / n for n in extents]
+    rank = len(extents)
+    maps = c.input()
+
+    def column(index: int) -> relax.Expr:
+        """One column of each map, for all positions."""
+        found = c.emit(R.strided_slice(maps, [2], [index], [index + 1]))
+        return c.emit(R.reshape(found, (batch, *[1] * rank, rank)))
+
+    result = column(rank)
     # Positions begin with the last axis, x.
-    axes = np.meshgrid(*lines, indexing="ij")[::-1]
-    grid = np.stack([*(axis.ravel() for axis in axes), np.ones(axes[0].size)], axis=1)
-    maps = c.emit(R.permute_dims(c.input(), [0, 2, 1]))
-    result = c.emit(R.matmul(c.constant(grid), maps))
-    return R.reshape(result, (batch, *extents, len(extents)))
+    for index, axis in enumerate(reversed(range(rank))):
+        shape = [-1 if a == axis else 1 for a in range(rank)]
+        line = c.constant(lines[axis].reshape(1, *shape, 1))
+        result = c.emit(R.add(result, c.emit(R.multiply(line, column(index)))))
+    return R.broadcast_to(result, (batch, *extents, rank))
 
 
 def _positions(count: int) -> np.ndarray:
