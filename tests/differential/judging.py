@@ -157,8 +157,8 @@ def _verdict(
     assert outcome.results is not None
     try:
         complaint = oracle_for(network, configuration, expected).judge(outcome.results)
-    except Exception as error:  # noqa: BLE001 (the reference with errors may not run)
-        return Verdict(network, configuration, UNJUDGED, f"{type(error).__name__}: {error}")
+    except NoReferenceError as error:
+        return Verdict(network, configuration, UNJUDGED, str(error))
     kind = WRONG if complaint else RIGHT
     return Verdict(network, configuration, kind, complaint or "", outcome.knobs)
 

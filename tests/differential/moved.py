@@ -358,7 +358,7 @@ class _Noise:
         """
         dtype = value.dtype.name
         amount = max(self._usual(dtype), least) if error is None else error
-        ones = numpy_helper.from_array(np.ones(1, value.dtype))
+        ones = numpy_helper.from_array(np.ones([1] * value.ndim, value.dtype))
         one = self._node(nodes, "Constant", [], value=ones)
         near = self._source(value.shape, dtype, amount)
         return self._node(nodes, "Add", [name, self._node(nodes, "Sub", [near, one])])

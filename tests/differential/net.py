@@ -77,7 +77,7 @@ class Counts:
     def note(self, verdict: Verdict) -> None:
         self.kinds[verdict.kind] += 1
         n, configuration = verdict.network, verdict.configuration
-        if verdict.kind == "refused":
+        if verdict.kind in ("refused", "unjudged"):
             self.reasons[n.operator, reason(verdict.message)] += 1
         if verdict.kind in ("right", "wrong"):
             self.cells[n.operator, n.position, configuration.column] += 1

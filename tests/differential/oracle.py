@@ -148,9 +148,12 @@ class Oracle:
             if self._moved is None:
                 return []
             self._run_moved = Reference(self._moved.model)
-        while len(self._samples) < count:
-            feeds = {**self.network.feeds, **self._moved.draw(self._rng)}
-            self._samples.append(self._run_moved(feeds))
+        try:
+            while len(self._samples) < count:
+                feeds = {**self.network.feeds, **self._moved.draw(self._rng)}
+                self._samples.append(self._run_moved(feeds))
+        except Exception as error:
+            raise NoReferenceError(f"with errors it does not run: {error}") from error
         return self._samples[:count]
 
     def judge(self, found: Mapping[str, np.ndarray]) -> str | None:
@@ -208,8 +211,8 @@ def _compare(
             usual = np.nanmedian(relative) if np.isfinite(relative).any() else ULPS * 2.0**-23
             allowed = margin * np.fmax(deviation, np.where(np.isfinite(b), usual * np.abs(b), 0))
             right |= np.abs(a - b) <= allowed
-            numbers = np.ma.masked_invalid(moved)
-            low, high = numbers.min(axis=0).filled(np.nan), numbers.max(axis=0).filled(np.nan)
+            numbers = [np.where(np.isfinite(sample), sample, np.nan) for sample in moved]
+            low, high = np.fmin.reduce(numbers), np.fmax.reduce(numbers)
             allowed = np.where(np.isfinite(b), allowed, margin * (high - low))
             right |= (a >= low - allowed) & (a <= high + allowed) & ~np.isfinite(b)
             for sample in moved:

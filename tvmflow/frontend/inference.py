@@ -79,6 +79,9 @@ def _default(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType],
             elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
             input_types[name] = helper.make_tensor_type_proto(elem_type, kind.shape)
     schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
+    if not schema.has_type_and_shape_inference_function:
+        # GreaterOrEqual and LessOrEqual had none before operator set 16.
+        schema = onnx.defs.get_schema(node.op_type)
     try:
         inferred = shape_inference.infer_node_outputs(
             schema, node, input_types, input_data,

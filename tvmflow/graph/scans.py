@@ -20,6 +20,8 @@ from .rewriter import Rewriter, op_name, shape_of
 #: TVM's pattern of functions that are not fused: inlined into each other, steps would double
 #: what they read.
 _OPAQUE = 8
+#: Attribute of functions whose results are parts of sums, and stay in fp32 whatever is stored.
+PARTIAL = "tvmflow.partial"
 
 
 def replace_scans(mod: IRModule) -> IRModule:
@@ -46,11 +48,14 @@ class _Scans(Rewriter):
         if value.attrs.exclusive:
             x = self.bb.emit(self._shifted(x, axis, 1, add=False))
         while distance < shape[axis]:
-            x = self.bb.emit(self._shifted(x, axis, distance, add=True))
+            last = 2 * distance >= shape[axis]
+            x = self.bb.emit(self._shifted(x, axis, distance, add=True, partial=not last))
             distance *= 2
         return x
 
-    def _shifted(self, x: relax.Expr, axis: int, distance: int, *, add: bool) -> relax.Call:
+    def _shifted(
+        self, x: relax.Expr, axis: int, distance: int, *, add: bool, partial: bool = False
+    ) -> relax.Call:
         """``x[i - distance]``, or the sum of ``x[i]`` and that."""
 
         def step(data: te.Tensor) -> te.Tensor:
@@ -64,6 +69,5 @@ class _Scans(Rewriter):
 
             return te.compute(data.shape, body, name="running_sum")
 
-        return self.bb.call_te(
-            step, x, primfunc_name_hint="running_sum", primfunc_attrs={"op_pattern": _OPAQUE}
-        )
+        attributes = {"op_pattern": _OPAQUE, **({PARTIAL: True} if partial else {})}
+        return self.bb.call_te(step, x, primfunc_name_hint="running_sum", primfunc_attrs=attributes)

@@ -13,6 +13,7 @@ from tvm.ir import GenericConst
 
 from ..build import wants_schedule
 from ..graph.rewriter import constant_array, shape_of
+from ..graph.scans import PARTIAL
 from .cost import Traffic
 from .scope import CHANNELS
 from .signatures import called_function
@@ -135,6 +136,8 @@ class Uses:
                 tensor.written_as_buffer = "not written by a primary function"
             return
         function, arguments = call
+        if tensor is not None and PARTIAL in (function.attrs or {}):
+            tensor.can_be_half = False
         opaque = is_opaque(function)
         for index, argument in enumerate(arguments):
             read = self.get(argument)

@@ -241,6 +241,8 @@ case("nan_clip", nan_clip)
 case("nan_pow", nan_pow)
 case("nan_or_less", partial(one_or_the_other, "Less", "GreaterOrEqual"))
 case("nan_or_greater", partial(one_or_the_other, "Less", "Greater"))
+# Refused: these versions of ONNX's operators say nothing of shapes.
+case("or_equal_before_16", partial(one_or_the_other, "LessOrEqual", "GreaterOrEqual"), opset=13)
 case("choice_less_itself", choice_less_itself)
 case("sum_less_summand", sum_less_summand)
 
@@ -275,6 +277,12 @@ def large(op_type: str, g: Graph, **attributes: Any) -> list[Tensor]:
     return [g.one(op_type, [x], **attributes)]
 
 
+def sums_that_cancel(g: Graph) -> list[Tensor]:
+    """Parts of running sums were stored in 16 bits: off by 2^-11 of the largest of them."""
+    return [g.one("CumSum", [g.input([1, 30, 5, 5]), g.constant(np.int64(1))])]
+
+
+case("sums_that_cancel", sums_that_cancel)
 case("large_l2_norm", partial(large, "LpNormalization", axis=1, p=2))
 case("large_lp_pool", partial(large, "GlobalLpPool", p=2))
 case("large_reduce_l2", partial(large, "ReduceL2", axes=[1]))
