@@ -114,14 +114,14 @@ def moved(
             # A conversion to half precision: what follows is computed in single, unrounded.
             exact = False
         inexact = node.op_type in WEIGHTED and _scaled(node, network, values)
-        inexact = inexact or (winograd and _winograd(node, values))
+        inexact = inexact or (winograd and is_tiled(node, values))
         if node.op_type in EXACT_IF_WHOLE and not inexact:
             exact = exact or _is_whole(floats)
         if node.op_type == "Resize" and _attribute(node, "mode") in (None, b"nearest"):
             exact = True
         if not exact and floats:
             length = _sum_length(node, values)
-            least = WINOGRAD_IN_HALF if half and winograd and _winograd(node, values) else 0.0
+            least = WINOGRAD_IN_HALF if half and winograd and is_tiled(node, values) else 0.0
             for index, name in enumerate(node.input):
                 if name and types[name].startswith("float") and _moves(node, index):
                     # What is stored are weights times the scale behind them.
@@ -152,7 +152,7 @@ def moved(
                 last = noise.beside_one(nodes, last, values[name], least)
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
-            if winograd and not exact and _winograd(node, values):
+            if winograd and not exact and is_tiled(node, values):
                 # All elements of a tile err by units of what such sums are, in which it is stored.
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
                 error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
@@ -203,7 +203,8 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
 
 
-def _winograd(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
+def is_tiled(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
+    """Whether a node may be computed by Winograd's algorithm."""
     return node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
 
 

@@ -116,6 +116,21 @@ def test_what_is_not_finite_stands_in_its_place(rng, value):
     assert oracle.judge({"y": other}) is not None
 
 
+def test_nan_reaches_its_neighbours_in_tiles_alone(rng):
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    x = normal(rng, 1, 16, 8, 8)
+    x[0, 0, 0, 0] = np.nan
+    for extent, complaint in ((3, None), (1, "values are wrong")):
+        feeds = {"x": x, "w": normal(rng, 8, 16, extent, extent)}
+        oracle, result = oracle_of([node], feeds)
+        other = result.copy()
+        other[:, :, :2, :2] = np.nan
+        said = oracle.judge({"y": other})
+        assert (said is None) if complaint is None else complaint in said
+        other[:, :, :2, :2] = 0
+        assert "values are wrong" in oracle.judge({"y": other})
+
+
 def test_storage_in_half_precision_is_wider(rng):
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     feeds = {"x": normal(rng, 1, 16, 4, 4), "w": normal(rng, 8, 16, 3, 3)}
