@@ -36,6 +36,15 @@ def branches(x: T.Buffer((5,), "float32"), y: T.Buffer((4,), "float32")):
         y[k] = T.Select(x[4] > T.float32(0), x[k], T.float32(1))
 
 
+@T.prim_func(s_tir=True)
+def chooses(x: T.Buffer((5,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = T.Cast(
+            "float32",
+            T.if_then_else(x[4] > T.float32(0), x[k] > T.float32(1), x[k] > T.float32(2)),
+        )
+
+
 def module(function, kind="opencl"):
     return tvm.IRModule({"main": function.with_attr("target", tvm.target.Target(kind))})
 
@@ -51,8 +60,9 @@ def test_a_mask_as_a_number_is_a_choice():
     assert "Cast" not in text
 
 
-def test_a_tensor_of_booleans_is_written_lane_by_lane():
-    text = run(keeps)
+@pytest.mark.parametrize("function", [keeps, chooses], ids=lambda f: f.__name__)
+def test_what_keeps_booleans_is_computed_lane_by_lane(function):
+    text = run(function)
     assert "T.unroll" in text
     assert "T.vectorized" not in text
 
@@ -65,7 +75,7 @@ def test_other_targets_are_left_alone():
     assert run(keeps, "llvm") == module(keeps, "llvm")["main"].script()
 
 
-@pytest.mark.parametrize("function", [converts, keeps, branches], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [converts, keeps, branches, chooses], ids=lambda f: f.__name__)
 def test_what_is_left_is_refused(function):
     vectors = tirx.transform.VectorizeLoop(True)(module(function))
     with pytest.raises(CompileError, match="booleans"), refusals():

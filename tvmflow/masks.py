@@ -78,7 +78,8 @@ def keeps_booleans(node: Any) -> bool:
 
     def call(node: Call) -> None:
         boolean = is_boolean(node) or any(is_boolean(argument) for argument in node.args)
-        if boolean and not any(node.op.same_as(op) for op in _MASK_CALLS):
+        masks = any(node.op.same_as(op) for op in _MASK_CALLS)
+        if boolean and (not masks or (is_boolean(node) and node.op.same_as(_CHOICE))):
             found.append(node)
 
     tvm_ffi.structural_walk(
@@ -178,6 +179,10 @@ def VerifyMasks(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimF
         if lanes(node.condition) != wide or isinstance(node.condition, tirx.Broadcast):
             wrong("chooses by one boolean in place of")
 
+    def call(node: Call) -> None:
+        if node.op.same_as(_CHOICE) and lanes(node) > 1:
+            wrong("chooses")
+
     def bind(node: tirx.Bind) -> None:
         if lanes(node.value) > 1:
             wrong("names")
@@ -194,6 +199,7 @@ def VerifyMasks(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimF
             (tirx.Cast, cast),
             (_COMPARISONS, compare),
             (tirx.Select, choose),
+            (Call, call),
             (tirx.Bind, bind),
             (tirx.Shuffle, shuffle),
         ],

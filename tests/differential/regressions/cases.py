@@ -298,6 +298,15 @@ def gather_nd(g: Graph) -> list[Tensor]:
 case("gather_nd_in_half", gather_nd)
 
 
+def masks_concatenated(g: Graph) -> list[Tensor]:
+    """A choice between masks had no type in OpenCL C: drivers refused the kernel."""
+    mask = g.one("Greater", [g.input([2, 60, 6, 6]), g.constant(np.float32(0))])
+    return [g.cast(g.one("Concat", [mask, mask, mask], axis=-2), "float32")]
+
+
+case("masks_concatenated", masks_concatenated)
+
+
 def bytes_transposed(g: Graph) -> list[Tensor]:
     """Read from local memory before all of a group had written it: there was no barrier."""
     x = g.input([1, 30, 7, 8], "uint8")
