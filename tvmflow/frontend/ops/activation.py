@@ -124,8 +124,8 @@ def hard_sigmoid(c: NodeContext) -> relax.Expr:
 
 @converts("HardSwish")
 def hard_swish(c: NodeContext) -> relax.Expr:
-    """x · (x / 6 + 1/2, limited to [0, 1])."""
-    return R.multiply(c.input(), c.emit(_hard_sigmoid(c, 1.0 / 6.0, 0.5)))
+    """x · (x / 6 + 1/2, limited to [0, 1]); HardSigmoid's attributes are fp32."""
+    return R.multiply(c.input(), c.emit(_hard_sigmoid(c, float(np.float32(1 / 6)), 0.5)))
 
 
 def _hard_sigmoid(c: NodeContext, alpha: float, beta: float) -> relax.Expr:
