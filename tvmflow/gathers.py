@@ -1,9 +1,10 @@
-"""Vectors of bytes from places that are not one after another, in OpenCL C.
+"""Vectors of bytes in OpenCL C, from places that are not one after another, or not aligned.
 
-TVM packs them into one integer, as in CUDA, which OpenCL C does not take for a vector.  Here they
-are read by a macro that names each one, where the target is OpenCL::
+TVM packs both into one integer, as in CUDA, which OpenCL C does not take for a vector: `vstore4`
+repeats it.  Here they are read by macros, where the target is OpenCL::
 
-    x[T.Ramp(0, 9, 4)]        tvmflow_gather_char4(T.Ramp(0, 9, 4), x)
+    x[T.Ramp(0, 9, 4)]        tvmflow_gather_char4(T.Ramp(0, 9, 4), x)       names each one
+    x[T.Ramp(10, 1, 4)]       tvmflow_load_char4(10, x)                      vload4
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from tvm.tirx.transform import prim_func_pass
 from .texture.lowering import target_kind
 
 PREFIX = "tvmflow_gather_"
+LOAD = "tvmflow_load_"
 _ONE = tirx.const(1, "int32")
 _TYPES = {"int8": "char", "uint8": "uchar"}
 
 
 @prim_func_pass(opt_level=0, name="tvmflow.NameGathers")
 def NameGathers(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
-    """Call macros for gathers of bytes; runs on vectors, over flat buffers."""
+    """Call macros for vectors of bytes; runs on vectors, over flat buffers."""
     if target_kind(function) != "opencl":
         return function
     return function.with_body(tvm_ffi.structural_map(function.body, (TensorLoad, _called)))
@@ -36,9 +38,10 @@ def _called(load: TensorLoad) -> Any:
     if kind is None or dtype.lanes == 1:
         return load
     (index,) = load.indices
+    name, place = PREFIX, index
     if isinstance(index, tirx.Ramp) and tvm_ffi.structural_equal(index.stride, _ONE):
-        return load
-    return tirx.call_pure_extern(load.ty, f"{PREFIX}{kind}{dtype.lanes}", index, load.source.data)
+        name, place = LOAD, index.base
+    return tirx.call_pure_extern(load.ty, f"{name}{kind}{dtype.lanes}", place, load.source.data)
 
 
 def _macros() -> str:
@@ -47,9 +50,10 @@ def _macros() -> str:
         for lanes in (2, 4, 8, 16):
             each = ", ".join(f"(p)[(i).s{lane:x}]" for lane in range(lanes))
             lines.append(f"#define {PREFIX}{kind}{lanes}(i, p) (({kind}{lanes})({each}))\n")
+            lines.append(f"#define {LOAD}{kind}{lanes}(i, p) vload{lanes}(0, (p) + (i))\n")
     return "".join(lines)
 
 
 def with_macros(source: str) -> str:
     """A kernel's source behind the macros that it calls."""
-    return _macros() + source if PREFIX in source else source
+    return _macros() + source if PREFIX in source or LOAD in source else source

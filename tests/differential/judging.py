@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -66,10 +68,10 @@ class Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(other, self._environment, self._log), daemon=True
-        )
-        self._process.start()
+        self._process = context.Process(target=serve, args=(other, self._log), daemon=True)
+        # It has them from its start: TVM is imported, and a driver opened, with its main module.
+        with mock.patch.dict(os.environ, self._environment):
+            self._process.start()
         other.close()
         if self._connection.poll(START_SECONDS):
             self._connection.recv()

@@ -298,6 +298,16 @@ def gather_nd(g: Graph) -> list[Tensor]:
 case("gather_nd_in_half", gather_nd)
 
 
+def bytes_between(g: Graph) -> list[Tensor]:
+    """Vectors of bytes that begin at no multiple of four were repeated as one integer."""
+    x = g.input([1, 60, 6, 5], "uint8")
+    y = g.cast(g.one("Slice", [x, integers(g, 2), integers(g, 6), integers(g, 2)]), "float32")
+    return [g.one("Conv", [y, g.weights((60, 1, 3, 3))], group=60, pads=[1] * 4)]
+
+
+case("bytes_between", bytes_between)
+
+
 def masks_concatenated(g: Graph) -> list[Tensor]:
     """A choice between masks had no type in OpenCL C: drivers refused the kernel."""
     mask = g.one("Greater", [g.input([2, 60, 6, 6]), g.constant(np.float32(0))])
