@@ -205,7 +205,8 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
 def is_tiled(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
     """Whether a node may be computed by Winograd's algorithm."""
-    return node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
+    square = node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
+    return square and _attribute(node, "group") in (None, 1)
 
 
 def _usual_sum(x: np.ndarray, weights: np.ndarray) -> float:
