@@ -184,8 +184,8 @@ def typed(g: Graph, x: Tensor, op_type: str, index: int = 0) -> Tensor:
     if op_type in ("Gelu", "Erf"):
         # ONNX Runtime's Erf is fp32 inside, and ONNX's definition of Gelu has such a constant.
         types = [d for d in types if d != "float64"]
-    if op_type == "Gelu":
-        # What its 1 + tanh cancels is not known of halves.
+    if op_type in ("Gelu", "Swish"):
+        # What cancels in 1 + tanh, or vanishes in ONNX Runtime's Sigmoid, is not known of halves.
         types = [d for d in types if d != "float16"]
     options = [d for d in types if g.kind in TAME or d in ("float32", "float64", "bool")]
     return g.cast(x, g.pick(*options)) if options else x
