@@ -20,6 +20,8 @@ from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.tirx.transform import prim_func_pass
 
+from .texture.lowering import target_kind
+
 #: Up to here the continued fractions are used.
 _SMALL = 0.5
 #: Their terms, by operator and bits: what is left out is less than half a unit in the last place.
@@ -93,8 +95,7 @@ _WRITTEN = {
 @prim_func_pass(opt_level=0, name="tvmflow.WriteHyperbolics")
 def WriteHyperbolics(function: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:  # noqa: N802
     """Write ``tanh`` and ``atanh`` in code for LLVM, before TVM does."""
-    target = (function.attrs or {}).get("target")
-    if target is None or target.kind.name != "llvm":
+    if target_kind(function) != "llvm":
         return function
 
     def written(call: Call) -> Any:

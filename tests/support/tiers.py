@@ -1,6 +1,6 @@
 """Which tests are quick, and which of the others are run for all of them.
 
-``tests/durations.json`` has the seconds of the tests that took longer than `QUICK`, as
+``tests/durations.json`` has, by folder, the seconds of the tests that took longer than `QUICK`, as
 ``make durations`` found them.  A test that is not in it, a new one for example, is quick.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import fmean
 
 FILE = Path(__file__).parents[1] / "durations.json"
+#: What all folders of tests lie in, as pytest names tests.
+ROOT = PurePosixPath("tests")
 #: Seconds of a quick test.
 QUICK = 0.2
 #: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
@@ -58,12 +60,23 @@ def _by_function(tests: Iterable[str]) -> Collection[list[str]]:
 
 def read() -> dict[str, float]:
     """What was measured."""
-    return json.loads(FILE.read_text())
+    kept = json.loads(FILE.read_text())
+    return {
+        f"{ROOT.joinpath(folder).as_posix()}/{name}": seconds
+        for folder, names in kept.items()
+        for name, seconds in names.items()
+    }
 
 
 def write(measured: Mapping[str, float]) -> None:
     """Keep the seconds of tests that are not quick."""
-    kept = {name: round(s, 2) for name, s in sorted(measured.items()) if s > QUICK}
+    kept: dict[str, dict[str, float]] = {}
+    for test, seconds in sorted(measured.items()):
+        if seconds > QUICK:
+            file, _, function = test.partition("::")
+            folder = PurePosixPath(file).relative_to(ROOT).parent.as_posix()
+            name = f"{PurePosixPath(file).name}::{function}"
+            kept.setdefault(folder, {})[name] = round(seconds, 2)
     temporary = FILE.with_suffix(".part")
     temporary.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n")
     temporary.replace(FILE)
