@@ -112,6 +112,17 @@ DOMAINS = {
 #: 10^10 turns: the sine of 10^-7 is -2^-6 there; PoCL's tangent is doubled beside an infinity.  No
 #: argument of theirs is that large.
 TURNS = ("Sin", "Cos", "Tan")
+#: Dtypes in which the reference is none.
+UNKNOWN = {
+    # ONNX Runtime has none in float16, where ONNX's evaluator overflows.
+    "Softplus": ("float16",), "Mish": ("float16",),
+    # ONNX Runtime's is fp32 inside.
+    "Erf": ("float64",),
+    # ONNX's definition has a constant in fp32; what 1 + tanh cancels is not known of halves.
+    "Gelu": ("float16", "float64"),
+    # Nor is what vanishes in ONNX Runtime's Sigmoid.
+    "Swish": ("float16",),
+}  # fmt: skip
 NUMBERS = ("float32", "float32", "float32", "float32", "int32", "int64", "float16", "float64")
 NARROW = ("uint8", "int8", "uint32", "uint16", "int16", "uint64")
 
@@ -178,15 +189,7 @@ def typed(g: Graph, x: Tensor, op_type: str, index: int = 0) -> Tensor:
     types = allowed_types(schema, schema.inputs[index].type_str)
     if x.dtype in types and (g.kind not in TAME or g.chance(0.8)):
         return x
-    if op_type in ("Softplus", "Mish"):
-        # ONNX Runtime has none in float16, where ONNX's evaluator overflows.
-        types = [d for d in types if d != "float16"]
-    if op_type in ("Gelu", "Erf"):
-        # ONNX Runtime's Erf is fp32 inside, and ONNX's definition of Gelu has such a constant.
-        types = [d for d in types if d != "float64"]
-    if op_type in ("Gelu", "Swish"):
-        # What cancels in 1 + tanh, or vanishes in ONNX Runtime's Sigmoid, is not known of halves.
-        types = [d for d in types if d != "float16"]
+    types = [d for d in types if d not in UNKNOWN.get(op_type, ())]
     options = [d for d in types if g.kind in TAME or d in ("float32", "float64", "bool")]
     return g.cast(x, g.pick(*options)) if options else x
 
