@@ -34,6 +34,10 @@ from saving import load, save, signature  # noqa: E402
 
 #: Batches that Hypothesis draws before it is steered anew.
 EXAMPLES = 12
+#: Folder of all networks that failed, as they were drawn; beside it is the smallest of each kind.
+DRAWN = "drawn"
+#: The counts, and what the next run needs of them.
+COUNTS, RUNS = "counts.json", "runs.json"
 
 
 class Known:
@@ -81,6 +85,10 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
             stem = signature(verdict)[:150]
             command = save(verdict, options.output, stem)
             print(f"\n{verdict}\n{command}", flush=True)
+        for failure in net.drawn:
+            stem = f"{signature(failure)[:130]}-{failure.network.digest[:16]}"
+            save(failure, options.output / DRAWN, stem)
+        net.drawn.clear()
         hits.update(net.counts.cells)
         queue.put((index, net.counts, _cpu_seconds(worker)))
         net.counts = Counts()
@@ -107,6 +115,7 @@ def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict
     return {
         "networks": number,
         **{kind: counts.kinds[kind] for kind in KINDS},
+        "right_when_judged_again": dict(counts.again),
         "cells": len(every),
         "cells_hit": sum(hit.values()),
         "cells_hit_by_column": hit,
@@ -152,19 +161,48 @@ def show(result: dict[str, Any]) -> None:
 
 
 def judge_again(folder: Path) -> int:
-    """Judge the failures in a folder with each driver, and remove the files of those that pass."""
+    """Judge the failures in a folder with each driver, and remove the files of those that pass.
+
+    What was counted as a failure and passes now, when the oracle or the compiler is mended, is
+    counted as right.
+    """
     workers = [Worker(driver) for driver in processor_drivers(quick=True) or [None]]
     failed = 0
-    for inputs in sorted(folder.glob("*.npz")):
-        network, configuration = load(inputs.with_suffix(".json"))
+    passed: Counter[str] = Counter()
+    for inputs in sorted(folder.rglob("*.npz")):
+        said = inputs.with_suffix(".json")
+        network, configuration = load(said)
         verdicts = [v for w in workers for v in w.judge([network], configuration) if v.failed]
         print(verdicts[0] if verdicts else f"{inputs.stem}: mended", flush=True)
         failed += bool(verdicts)
-        for file in [] if verdicts else folder.glob(f"{glob.escape(inputs.stem)}.*"):
+        if verdicts:
+            continue
+        if inputs.parent.name == DRAWN:
+            passed[json.loads(said.read_text())["kind"]] += 1
+        for file in inputs.parent.glob(f"{glob.escape(inputs.stem)}.*"):
             file.unlink()
     for worker in workers:
         worker.close()
+    kept = folder / RUNS
+    if passed and kept.exists():
+        state = json.loads(kept.read_text())
+        counts = Counts.from_json(state["counts"])
+        counts.kinds.subtract(passed)
+        counts.kinds["right"] += passed.total()
+        counts.again.update(passed)
+        tell(folder, counts, state["columns"], state["cpu_seconds"], state["wall_seconds"])
     return failed
+
+
+def tell(
+    folder: Path, counts: Counts, columns: list[str], cpu: float, wall: float
+) -> dict[str, Any]:
+    """Write the counts, and what another run needs to go on from them."""
+    result = summary(counts, columns, cpu, wall)
+    replace(folder / COUNTS, result)
+    times = {name: result[name] for name in ("cpu_seconds", "wall_seconds")}
+    replace(folder / RUNS, {"counts": counts.as_json(), "columns": columns, **times})
+    return result
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -186,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     columns = [c for c in COLUMNS if not options.columns or c in options.columns]
-    written, kept = options.output / "counts.json", options.output / "runs.json"
+    kept = options.output / RUNS
     counts, cpu_before, wall_before = Counts(), 0.0, 0.0
     if kept.exists():
         state = json.loads(kept.read_text())
@@ -213,12 +251,9 @@ def main(arguments: list[str] | None = None) -> int:
         if part is not None:
             counts.merge(part)
         wall = wall_before + time.monotonic() - started
-        result = summary(counts, columns, cpu_before + sum(cpu.values()), wall)
-        replace(written, result)
-        times = {name: result[name] for name in ("cpu_seconds", "wall_seconds")}
-        replace(kept, {"counts": counts.as_json(), **times})
+        result = tell(options.output, counts, columns, cpu_before + sum(cpu.values()), wall)
     show(result)
-    print(f"counts: {written}")
+    print(f"counts: {options.output / COUNTS}")
     return int(any(result[kind] for kind in KINDS if kind not in ("right", "refused", "unjudged")))
 
 

@@ -66,6 +66,15 @@ EXACT_IF_WHOLE = names(
     ScatterElements ScatterND Einsum PRelu
     """
 )
+#: Sums of all elements along axes, which may be taken one after the other.
+SUMS = names(
+    """
+    ReduceSum ReduceL1 ReduceL2 ReduceSumSquare ReduceMean ReduceLogSum GlobalAveragePool
+    """
+)
+#: How far a sum that is taken so errs for each of its terms: a quarter of the worst there is.  For
+#: terms of one sign, whose sum is a large whole number, a tenth of the worst is met.
+SERIAL = 2.0**-24 / 8
 #: Their weights may be multiplied by a factor of what they compute.
 WEIGHTED = names("Conv ConvTranspose MatMul Gemm")
 #: Whole numbers up to here are exact in fp32, and sums of them.
@@ -145,8 +154,11 @@ def moved(
                 continue
             last = name
             if not exact:
-                several = half and node.op_type in SEVERAL_STEPS
-                last = noise.around(nodes, last, values[name], least=2.0**-10 * several)
+                least = 2.0**-10 if half and node.op_type in SEVERAL_STEPS else 0.0
+                if node.op_type in SUMS:
+                    terms = values[node.input[0]].size / max(1, values[name].size)
+                    least = max(least, SERIAL * terms)
+                last = noise.around(nodes, last, values[name], least=least)
             least = 2.0**-11 if half and node.op_type in LOGARITHMS else 0.0
             if node.op_type in LESS_ONE or least:
                 last = noise.beside_one(nodes, last, values[name], least)

@@ -47,6 +47,8 @@ class Counts:
 
     #: Networks by verdict.
     kinds: Counter[str] = field(default_factory=Counter)
+    #: Networks by the verdict that they had before they were judged again, and are right.
+    again: Counter[str] = field(default_factory=Counter)
     #: Networks that ran, by operator, position and column.
     cells: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     #: Networks that ran, by operator and option.
@@ -178,6 +180,8 @@ class Net:
     known: Callable[[str], bool] = lambda _: False
     shrink_seconds: float = 60.0
     counts: Counts = field(default_factory=Counts)
+    #: Every failure as it was drawn and counted, known or not.
+    drawn: list[Verdict] = field(default_factory=list)
     #: Verdicts by the network and its configuration.
     _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     _failed: str | None = None
@@ -196,6 +200,7 @@ class Net:
         for verdict in self.worker.judge(networks, batch.configuration):
             self.counts.note(verdict)
             if verdict.failed:
+                self.drawn.append(verdict)
                 self._verdicts[self._key(verdict.network, batch.configuration)] = verdict
                 if found is None and not self.known(signature(verdict)):
                     self._failed = signature(verdict)

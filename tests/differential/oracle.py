@@ -217,8 +217,9 @@ def _compare(
             # NaN reaches all elements of its tile.
             right |= np.isnan(a)
         if tiled and half:
-            # Parts of sums are stored, and exceed 65504 before their sum does.
-            right |= np.isinf(a) & (np.abs(b) > LARGEST_TILED)
+            # Parts of sums are stored, and exceed 65504 before their sum does; the difference of
+            # two that do is NaN.
+            right |= ~np.isfinite(a) & (np.abs(b) > LARGEST_TILED)
         allowed = np.zeros(a.shape)
         if not right.all() and samples:
             moved = [_wide(sample) for sample in samples]
@@ -238,6 +239,10 @@ def _compare(
             low, high = np.fmin.reduce(numbers), np.fmax.reduce(numbers)
             allowed = np.where(np.isfinite(b), allowed, margin * (high - low))
             right |= (a >= low - allowed) & (a <= high + allowed) & ~np.isfinite(b)
+            # At a pole, such as log(0), errors give numbers, however large, and NaN; hardly any run
+            # meets infinity.
+            pole = told & np.any([np.isnan(sample) for sample in moved], axis=0)
+            right |= pole & ~(np.isfinite(a) & np.isfinite(b))
             for sample in moved:
                 right |= (np.isnan(a) & np.isnan(sample)) | (a == sample)
                 if half:

@@ -43,6 +43,7 @@ def save(verdict: Verdict, folder: Path, stem: str) -> str:
     command = commands(verdict, path)
     said = {
         "verdict": str(verdict),
+        "kind": verdict.kind,
         "command": command,
         "network": {name: getattr(network, name) for name in DRAWN},
         "configuration": asdict(verdict.configuration),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
 from collections import Counter
 
 import drawing_rules
+import fuzz
 import numpy as np
 import onnx
 import pytest
@@ -152,6 +154,34 @@ def test_a_failure_is_saved_with_its_commands(tmp_path):
     assert "wrong: why" in (tmp_path / "one.json").read_text()
     again, options = load(tmp_path / "one.json")
     assert (again.digest, again.outputs, options) == (n.digest, n.outputs, configuration)
+
+
+@pytest.mark.onnxruntime
+def test_failures_that_are_mended_count_as_right(tmp_path, monkeypatch):
+    """Two networks failed; one of them passes when it is judged again."""
+    from judging import Verdict
+
+    (mended, *_), (left, *_) = (drawn([(o, "alone")]).networks for o in ("Relu", "Slice"))
+    counts = Counts()
+    for n in (mended, left):
+        verdict = Verdict(n, Configuration("llvm"), "wrong", "why")
+        counts.note(verdict)
+        save(verdict, tmp_path / fuzz.DRAWN, n.digest)
+    fuzz.tell(tmp_path, counts, ["llvm"], cpu=1.0, wall=2.0)
+
+    class Judging(Falsifying):
+        def close(self):
+            pass
+
+    monkeypatch.setattr(fuzz, "processor_drivers", lambda quick: [None])
+    monkeypatch.setattr(fuzz, "Worker", lambda driver: Judging("Slice"))
+    assert fuzz.judge_again(tmp_path) == 1
+    found = json.loads((tmp_path / fuzz.COUNTS).read_text())
+    assert (found["right"], found["wrong"]) == (1, 1)
+    assert found["right_when_judged_again"] == {"wrong": 1}
+    assert {file.stem for file in (tmp_path / fuzz.DRAWN).iterdir()} == {left.digest}
+    assert fuzz.judge_again(tmp_path) == 1
+    assert json.loads((tmp_path / fuzz.COUNTS).read_text()) == found
 
 
 class Stopping(Worker):
