@@ -40,6 +40,8 @@ SEVERAL_STEPS = names(
 
 #: Exponentials less one, whose rounding counts near one, however small the difference is.
 LESS_ONE = names("Elu Celu Selu")
+#: Logarithms of one more, which ONNX Runtime rounds to fp64 before it takes them, and not to fp32.
+MORE_THAN_ONE_IN_64 = names("Softplus Mish")
 #: ONNX Runtime's is a polynomial within 0 to 1, off by this much where the function is nearly 0.
 LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 2.0**-24
 #: Their definitions overflow, or have no digits where results are small.
@@ -75,6 +77,8 @@ SUMS = names(
 #: How far a sum that is taken so errs for each of its terms: a quarter of the worst there is.  For
 #: terms of one sign, whose sum is a large whole number, a tenth of the worst is met.
 SERIAL = 2.0**-24 / 8
+#: Maxima of windows and of axes, of which ONNX Runtime loses NaN.
+LOSE_NAN = names("ReduceMax ReduceMin MaxPool GlobalMaxPool")
 #: Their weights may be multiplied by a factor of what they compute.
 WEIGHTED = names("Conv ConvTranspose MatMul Gemm")
 #: Whole numbers up to here are exact in fp32, and sums of them.
@@ -149,6 +153,11 @@ def moved(
             nodes.extend(_inlined(copy, body, noise, network.opset))
         else:
             nodes.append(copy)
+        first = values[node.input[0]]
+        if node.op_type in LOSE_NAN and first.dtype.kind == "f" and (half or np.isnan(first).any()):
+            # What follows may make a number of NaN.
+            noise.keep_nan(nodes, copy, first.dtype)
+            used = True
         for name in node.output:
             if not name or not types[name].startswith("float"):
                 continue
@@ -160,7 +169,9 @@ def moved(
                     least = max(least, SERIAL * terms)
                 last = noise.around(nodes, last, values[name], least=least)
             least = 2.0**-11 if half and node.op_type in LOGARITHMS else 0.0
-            if node.op_type in LESS_ONE or least:
+            near_one = node.op_type in LESS_ONE
+            near_one |= node.op_type in MORE_THAN_ONE_IN_64 and types[name] == "float64"
+            if near_one or least:
                 last = noise.beside_one(nodes, last, values[name], least)
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
@@ -376,6 +387,28 @@ class _Noise:
         one = self._node(nodes, "Constant", [], value=ones)
         near = self._source(value.shape, dtype, amount)
         return self._node(nodes, "Add", [name, self._node(nodes, "Sub", [near, one])])
+
+    def keep_nan(
+        self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, dtype: np.dtype[Any]
+    ) -> None:
+        """Make the maximum or minimum that is the last node NaN wherever it has one to choose."""
+        result, node.output[0] = node.output[0], self.name()
+        flags = self._node(nodes, "IsNaN", [node.input[0]])
+        if node.op_type == "ReduceMin":
+            flags = self._node(nodes, "Not", [flags])
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        del copy.output[1:]
+        copy.input[0] = self._node(nodes, "Cast", [flags], to=TensorProto.FLOAT)
+        copy.output[0] = self.name()
+        nodes.append(copy)
+        middle = numpy_helper.from_array(np.array(0.5, np.float32))
+        half = self._node(nodes, "Constant", [], value=middle)
+        order = ("Less", "Greater")[node.op_type != "ReduceMin"]
+        found = self._node(nodes, order, [copy.output[0], half])
+        nan = numpy_helper.from_array(np.array(np.nan, dtype))
+        nothing = self._node(nodes, "Constant", [], value=nan)
+        nodes.append(helper.make_node("Where", [found, nothing, node.output[0]], [result]))
 
     def stored(
         self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...], between: bool = True
