@@ -43,7 +43,7 @@ LESS_ONE = names("Elu Celu Selu")
 #: Logarithms of one more, which ONNX Runtime rounds to fp64 before it takes them, and not to fp32.
 MORE_THAN_ONE_IN_64 = names("Softplus Mish")
 #: ONNX Runtime's is a polynomial within 0 to 1, off by this much where the function is nearly 0.
-LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 2.0**-24
+LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 1.25 * 2.0**-24
 #: Their definitions overflow, or have no digits where results are small.
 NOT_AS_DEFINED = names("Clip Softplus ReduceLogSumExp")
 #: Logarithms of sums, of which any error is added: the sum may be stored in half precision.
@@ -282,8 +282,9 @@ class Source:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    #: Numbers are one, and up to this more or less; truth values are true so often.
+    #: Numbers are the middle, and up to this more or less; truth values are true so often.
     amount: float
+    middle: float = 1.0
     #: Whether it says which elements of a tensor between two nodes are stored.
     between: bool = False
 
@@ -295,7 +296,7 @@ class Source:
             # another: which tensors are stored, fusion decides.
             share = rng.choice([0.0, self.amount, 1.0])
             return np.asarray(rng.random(self.shape) < share)
-        return np.asarray(1 + self.amount * rng.uniform(-1, 1, self.shape)).astype(self.dtype)
+        return np.asarray(self.middle + self.amount * rng.uniform(-1, 1, self.shape), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -333,11 +334,9 @@ class _Noise:
         nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
         return name
 
-    def _source(
-        self, shape: tuple[int, ...], dtype: str, amount: float, between: bool = False
-    ) -> str:
+    def _source(self, shape: tuple[int, ...], dtype: str, amount: float, **more: Any) -> str:
         name = self.name()
-        self.sources[name] = Source(shape, np.dtype(dtype), amount, between)
+        self.sources[name] = Source(shape, np.dtype(dtype), amount, **more)
         return name
 
     def around(
@@ -377,16 +376,13 @@ class _Noise:
         least: float = 0.0,
         error: float | None = None,
     ) -> str:
-        """The tensor, to each element of which the error of a number near one is added.
+        """The tensor, to each element of which an error is added: that of a number near one.
 
         `error` says how near, where it is not the usual one.
         """
         dtype = value.dtype.name
         amount = max(self._usual(dtype), least) if error is None else error
-        ones = numpy_helper.from_array(np.ones([1] * value.ndim, value.dtype))
-        one = self._node(nodes, "Constant", [], value=ones)
-        near = self._source(value.shape, dtype, amount)
-        return self._node(nodes, "Add", [name, self._node(nodes, "Sub", [near, one])])
+        return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])
 
     def keep_nan(
         self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, dtype: np.dtype[Any]
@@ -416,7 +412,9 @@ class _Noise:
         """The tensor, most of whose elements are rounded to half precision."""
         half = self._node(nodes, "Cast", [name], to=TensorProto.FLOAT16)
         back = self._node(nodes, "Cast", [half], to=TensorProto.FLOAT)
-        return self._node(nodes, "Where", [self._source(shape, "bool", 0.7, between), back, name])
+        return self._node(
+            nodes, "Where", [self._source(shape, "bool", 0.7, between=between), back, name]
+        )
 
     def stored_sources(
         self, nodes: list[onnx.NodeProto], arrays: Mapping[str, np.ndarray]
