@@ -180,10 +180,10 @@ def moved(
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
                 error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
                 last = noise.beside_one(nodes, last, values[name], error=error)
-            if half and not exact and node.op_type in ("Resize", "Upsample"):
-                # Of the weights of neighbours, which are stored.
-                error = 2.0**-11 * _largest(values[node.input[0]])
-                last = noise.beside_one(nodes, last, values[name], error=error)
+            if not exact and node.op_type in ("Resize", "Upsample"):
+                # Of the weights of neighbours, which are stored, and made of positions in fp32.
+                unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
+                last = noise.beside_one(nodes, last, values[name], error=unit * _largest(first))
             if half and types[name] == "float32":
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
