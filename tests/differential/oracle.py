@@ -229,7 +229,8 @@ def _compare(
                 deviation = np.fmax(deviation, np.where(np.isfinite(distance), distance, 0))
             # Where errors lead out of a function's domain, no run says anything of an element.
             told = np.any([np.isfinite(sample) for sample in moved], axis=0)
-            relative = np.where((b != 0) & told, deviation / np.abs(b), np.nan)
+            counts = told & np.isfinite(b) & (b != 0)
+            relative = np.where(counts, deviation / np.abs(b), np.nan)
             usual = np.nanmedian(relative) if np.isfinite(relative).any() else ULPS * 2.0**-23
             allowed = margin * np.fmax(deviation, np.where(np.isfinite(b), usual * np.abs(b), 0))
             # Devices may take what is below the normal numbers for zero.
