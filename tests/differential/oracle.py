@@ -231,7 +231,8 @@ def _compare(
             told = np.any([np.isfinite(sample) for sample in moved], axis=0)
             counts = told & np.isfinite(b) & (b != 0)
             relative = np.where(counts, deviation / np.abs(b), np.nan)
-            usual = np.nanmedian(relative) if np.isfinite(relative).any() else ULPS * 2.0**-23
+            least = 2.0**-11 if half else ULPS * 2.0**-23
+            usual = np.nanmedian(relative) if np.isfinite(relative).any() else least
             allowed = margin * np.fmax(deviation, np.where(np.isfinite(b), usual * np.abs(b), 0))
             # Devices may take what is below the normal numbers for zero.
             allowed = np.fmax(allowed, np.finfo(np.float32).tiny)
