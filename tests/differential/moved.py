@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,10 @@ def moved(
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
                 error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
                 last = noise.beside_one(nodes, last, values[name], error=error)
+            if sums_in_half and node.op_type in ("LpPool", "GlobalLpPool"):
+                # Squares below 2^-14 have fewer digits in half precision.
+                window = _attribute(node, "kernel_shape") or first.shape[2:]
+                last = noise.of_square(nodes, last, values[name], 2.0**-24 * prod(window) ** 1.5)
             if not exact and node.op_type in ("Resize", "Upsample"):
                 # Of the weights of neighbours, which are stored, and made of positions in fp32.
                 unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
@@ -383,6 +388,15 @@ class _Noise:
         dtype = value.dtype.name
         amount = max(self._usual(dtype), least) if error is None else error
         return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])
+
+    def of_square(
+        self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, error: float
+    ) -> str:
+        """The tensor, to the square of each element of which an error is added."""
+        square = self._node(nodes, "Mul", [name, name])
+        beside = self._source(value.shape, value.dtype.name, error, middle=0)
+        distance = self._node(nodes, "Abs", [self._node(nodes, "Add", [square, beside])])
+        return self._node(nodes, "Sqrt", [distance])
 
     def keep_nan(
         self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, dtype: np.dtype[Any]
