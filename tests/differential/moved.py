@@ -182,9 +182,10 @@ def moved(
                 error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if sums_in_half and node.op_type in ("LpPool", "GlobalLpPool"):
-                # Squares below 2^-14 have fewer digits in half precision.
-                window = _attribute(node, "kernel_shape") or first.shape[2:]
-                last = noise.of_square(nodes, last, values[name], 2.0**-24 * prod(window) ** 1.5)
+                # Powers below 2^-14 have fewer digits in half precision.
+                terms = prod(_attribute(node, "kernel_shape") or first.shape[2:])
+                p = _attribute(node, "p") or 2
+                last = noise.of_power(nodes, last, values[name], p, 2.0**-24 * terms**1.5)
             if not exact and node.op_type in ("Resize", "Upsample"):
                 # Of the weights of neighbours, which are stored, and made of positions in fp32.
                 unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
@@ -389,14 +390,17 @@ class _Noise:
         amount = max(self._usual(dtype), least) if error is None else error
         return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])
 
-    def of_square(
-        self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, error: float
+    def of_power(
+        self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, p: int, error: float
     ) -> str:
-        """The tensor, to the square of each element of which an error is added."""
-        square = self._node(nodes, "Mul", [name, name])
-        beside = self._source(value.shape, value.dtype.name, error, middle=0)
-        distance = self._node(nodes, "Abs", [self._node(nodes, "Add", [square, beside])])
-        return self._node(nodes, "Sqrt", [distance])
+        """The tensor, to a power of each element of which an error is added."""
+        dtype = value.dtype
+        up, down = (numpy_helper.from_array(np.array(e, dtype)) for e in (p, 1 / p))
+        power = [self._node(nodes, "Abs", [name]), self._node(nodes, "Constant", [], value=up)]
+        beside = self._source(value.shape, dtype.name, error, middle=0)
+        moved = self._node(nodes, "Add", [self._node(nodes, "Pow", power), beside])
+        root = [self._node(nodes, "Abs", [moved]), self._node(nodes, "Constant", [], value=down)]
+        return self._node(nodes, "Pow", root)
 
     def keep_nan(
         self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, dtype: np.dtype[Any]
