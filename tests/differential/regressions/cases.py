@@ -339,3 +339,12 @@ def of_dtype(dtype: str, op_type: str, g: Graph) -> list[Tensor]:
 case("sign_of_uint8", partial(of_dtype, "uint8", "Sign"))
 case("shrink_of_uint16", partial(of_dtype, "uint16", "Shrink"))
 case("clip_of_float64", partial(of_dtype, "float64", "Clip"))
+
+
+def zeros_quantized(g: Graph) -> list[Tensor]:
+    """The scale of nothing but zeros is one in ONNX Runtime, and was zero."""
+    zeros = g.one("Mul", [picture(g), g.constant(np.float32(0))])
+    return list(g.node("DynamicQuantizeLinear", [g.one("Abs", [zeros])], 3))
+
+
+case("zeros_quantized", zeros_quantized)

@@ -122,12 +122,18 @@ def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr
 
 @converts("DynamicQuantizeLinear")
 def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
-    """Quantize to uint8 with scale and zero point from the extremes of the values."""
+    """Quantize to uint8 with scale and zero point from the extremes of the values.
+
+    As in ONNX Runtime the scale of nothing but zeros is one; by ONNX's definition it is zero, and
+    everything a quotient of two zeros.
+    """
     x = c.input()
-    zero = c.constant(0)
+    zero, one = c.constant(0), c.constant(1)
     highest = c.emit(R.maximum(c.emit(R.max(x)), zero))
     lowest = c.emit(R.minimum(c.emit(R.min(x)), zero))
-    scale = c.emit(exact.quotient(c.emit(R.subtract(highest, lowest)), c.constant(255)))
+    span = c.emit(R.subtract(highest, lowest))
+    step = c.emit(exact.quotient(span, c.constant(255)))
+    scale = c.emit(R.where(c.emit(R.equal(span, zero)), one, step))
     point = c.emit(R.round(c.emit(exact.quotient(c.emit(R.negative(lowest)), scale))))
     point = limit(c, point, "uint8")
     value = c.emit(R.add(c.emit(R.round(c.emit(exact.quotient(x, scale)))), point))
