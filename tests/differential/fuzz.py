@@ -205,6 +205,17 @@ def tell(
     return result
 
 
+def publish(folder: Path) -> None:
+    """Write the counts to ``benchmarks/results/fuzz.json``, with the machine and versions."""
+    sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
+    from common import write_json
+
+    counts = json.loads((folder / COUNTS).read_text())
+    # What refusals say names files and devices of this machine.
+    del counts["refusals"]
+    print(f"written: {write_json('fuzz', counts)}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run; the status is 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -217,9 +228,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--operators", nargs="*", default=[])
     parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)
     parser.add_argument("--again", action="store_true", help="judge what failed before, alone")
+    parser.add_argument("--publish", action="store_true", help="write the counts as results")
     options = parser.parse_args(arguments)
-    if options.again:
-        return int(judge_again(options.output) > 0)
+    if options.again or options.publish:
+        failed = judge_again(options.output) if options.again else 0
+        if options.publish:
+            publish(options.output)
+        return int(failed > 0)
     options.output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -230,6 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
         state = json.loads(kept.read_text())
         counts = Counts.from_json(state["counts"])
         cpu_before, wall_before = state["cpu_seconds"], state["wall_seconds"]
+        columns = [c for c in COLUMNS if c in columns or c in state["columns"]]
     # Not daemons: they have processes of their own.
     processes = [
         context.Process(target=work, args=(i, options, counts, queue)) for i in range(options.jobs)

@@ -13,6 +13,8 @@ And some that it defines otherwise:
 
 - ``sign`` of NaN is 0 there, and NaN here.
 - ``argmax`` and ``argmin`` have NaN compared, which no order has in it.
+- transposed convolutions with a dilation multiply inserted zeros of the kernel, which make NaN of
+  infinities that no tap reads; here there are only taps.
 - ``max``, ``min`` and maxima of windows start from the largest finite number, which would be the
   result for nothing but infinities (a fully masked row, for example); here from infinity.
 """
@@ -23,6 +25,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from tvm import relax, te, tirx, topi
+from tvm.tirx import floordiv, floormod
 
 from ..exact import elementwise
 from ..extremes import reducer
@@ -145,6 +148,43 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, call.args[0], primfunc_name_hint="max_pool")
 
 
+def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Transposed convolutions that are dilated, and not of the blocked layout."""
+    attrs = call.attrs
+    strides, padding, dilation = (
+        [int(v) for v in values] for values in (attrs.strides, attrs.padding, attrs.dilation)
+    )
+    if max(dilation) == 1:
+        return call.op.get_attr("FLegalize")(builder, call)
+    groups, dtype = int(attrs.groups), str(call.ty.dtype)
+
+    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        inputs, outputs = int(x.shape[1]) // groups, int(w.shape[1])
+        channel = te.reduce_axis((0, inputs), name="channel")
+        taps = [te.reduce_axis((0, extent)) for extent in w.shape[2:]]
+
+        def element(n: tirx.Var, k: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
+            # The input's element that a tap spreads to this place, if there is one.
+            steps = [
+                p + before - tap * step
+                for p, before, tap, step in zip(place, padding, taps, dilation, strict=False)
+            ]
+            at = [floordiv(v, stride) for v, stride in zip(steps, strides, strict=True)]
+            there = [floormod(v, stride) == 0 for v, stride in zip(steps, strides, strict=True)]
+            for source, size in zip(at, x.shape[2:], strict=True):
+                there += [source >= 0, source < size]
+            source = floordiv(k, outputs) * inputs + channel
+            left = x(n, source, *at).astype(dtype)
+            product = left * w(source, floormod(k, outputs), *taps).astype(dtype)
+            exists = tirx.all(*there)
+            zero = tirx.const(0, dtype)
+            return te.sum(tirx.if_then_else(exists, product, zero), axis=[channel, *taps])
+
+        return te.compute(shape_of(call), element, name="conv_transpose")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="conv_transpose")
+
+
 #: By operator, what TVM's legalisation takes instead of its own.
 LEGALIZE: dict[str, Legalize] = {
     "relax.sign": _sign,
@@ -155,6 +195,7 @@ LEGALIZE: dict[str, Legalize] = {
     "relax.argmin": partial(_position, largest=False),
     "relax.max": partial(_reduction, largest=True),
     "relax.min": partial(_reduction, largest=False),
+    **{f"relax.nn.conv{rank}d_transpose": _conv_transpose for rank in (1, 2, 3)},
     "relax.nn.max_pool1d": _max_pool,
     "relax.nn.max_pool3d": _max_pool,
 }

@@ -348,3 +348,14 @@ def zeros_quantized(g: Graph) -> list[Tensor]:
 
 
 case("zeros_quantized", zeros_quantized)
+
+
+def infinities_beside_taps(g: Graph) -> list[Tensor]:
+    """Zeros between the taps of a dilated kernel were multiplied, and made NaN of infinities."""
+    x = g.input([1, 6, 9])
+    x = g.one("Log", [g.one("Relu", [x])])
+    w = g.weights((6, 5, 3))
+    return [g.one("ConvTranspose", [x, w], dilations=[2], strides=[2], pads=[2, 1])]
+
+
+case("infinities_beside_taps", infinities_beside_taps)
