@@ -89,11 +89,11 @@ coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term-missing $(ARGS)
 
 .PHONY: check
-check: $(STAMPS)/dev ## Lint, formatting and types, of Python and C++
+check: $(STAMPS)/dev ## Lint, formatting, types and layers, of Python and C++
 	@# One failing check does not hide what the next one finds.
-	@$(MAKE) --no-print-directory --keep-going lint format-check types cpp-format-check cpp-lint
+	@$(MAKE) --no-print-directory --keep-going lint format-check types layers cpp-format-check cpp-lint
 
-.PHONY: lint format-check types cpp-format-check cpp-lint
+.PHONY: lint format-check types layers cpp-format-check cpp-lint
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check .
 
@@ -108,6 +108,14 @@ types: $(STAMPS)/dev
 	@ln -s $(CURDIR)/tvmflow/* $(foreach top,schedules models tuning_logs,$(CURDIR)/$(top)) $(TYPED)/tvmflow
 	MYPYPATH=$(TYPED) $(BIN)/mypy $(TYPED)/tvmflow examples | \
 	    sed -E 's#^$(TYPED)/(tvmflow/(schedules|models)|tvmflow)#\1#; s#^tvmflow/(schedules|models)/#\1/#'
+
+# Copies, as the linter follows no links.
+LAYERED := build/layers
+layers: $(STAMPS)/dev
+	@rm -rf $(LAYERED) && mkdir -p $(LAYERED)
+	@cp -r tvmflow $(LAYERED) && cp -r schedules models tuning_logs $(LAYERED)/tvmflow
+	cd $(LAYERED) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache --no-logo \
+	    --config $(CURDIR)/pyproject.toml
 
 CPP_SOURCES := $(filter %.cc,$(NATIVE))
 cpp-format-check: $(STAMPS)/dev

@@ -159,7 +159,7 @@ setup(
     package_data={
         "tvmflow": ["py.typed"],
         "tvmflow.tuning_logs": ["**/*"],
-        "tvmflow.profiling.page": ["*.html", "*.css", "*.js"],
+        "tvmflow.explain.profiling.page": ["*.html", "*.css", "*.js"],
         "": ["*.c", "*.h", "*.hpp"],
     },
     # MANIFEST.in has them for the source distribution.

@@ -1,8 +1,8 @@
 """Static analysis beside a device: what is predicted to cost more is slower there.
 
 Kernels that are good and bad at one property each, and the same otherwise, are analysed
-(`tvmflow.analysis`) for the device that runs them, and timed in turn by its own clock.  Each pair
-of a series with different costs is a prediction; a ratio is the median over the rounds.
+(`tvmflow.explain.analysis`) for the device that runs them, and timed in turn by its own clock.
+Each pair of a series with different costs is a prediction; a ratio is the median over the rounds.
 
     python benchmarks/analysis.py [--target opencl|cuda] [--device-index 0] [--rounds 9]
 
@@ -25,7 +25,8 @@ from common import report, summary, write_json
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tvmflow.analysis import (
+from tvmflow.devices.target import TargetSpec
+from tvmflow.explain.analysis import (
     bank_conflicts,
     coalescing,
     divergence,
@@ -33,10 +34,9 @@ from tvmflow.analysis import (
     texture_locality,
     vector_width,
 )
-from tvmflow.analysis.hardware import hardware_of
-from tvmflow.profiling.ceilings import build, target_of
+from tvmflow.explain.analysis.hardware import hardware_of
+from tvmflow.explain.profiling.ceilings import build, target_of
 from tvmflow.runtime.devices import DeviceInfo, cuda_devices, opencl_devices
-from tvmflow.target import TargetSpec
 
 #: Of 128 MiB, read once: beyond the last cache of what this is meant for.
 ELEMENTS = 1 << 25

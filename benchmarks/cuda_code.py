@@ -19,7 +19,7 @@ def keep_machine_code(folder: Path, arch: str) -> None:
     """Compile the source of every module that is made from now on with `nvcc`."""
     from tvm.support.nvcc import compile_cuda
 
-    import tvmflow.build  # noqa: F401 (what it does to the source comes first)
+    import tvmflow.compiler.generate  # noqa: F401 (what it does to the source comes first)
 
     name = "tvm_callback_cuda_postproc"
     before = tvm_ffi.get_global_func(name, allow_missing=True)

@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,13 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import tirx
 from tvm.s_tir import dlight
 
-from tvmflow import pipeline
-from tvmflow.build import wants_schedule
+from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.compiler.pipeline import run_stages
+from tvmflow.devices.target import TargetSpec, resolve, with_storage
+from tvmflow.ir.signatures import wants_schedule
 from tvmflow.schedules import schedule_function
-from tvmflow.target import TargetSpec, resolve, with_storage
-from tvmflow.tir_pipeline import TIR_PIPELINE
 
 #: Families that are no layers of products, sums or windows: what this benchmark compares.
 FAMILIES = ("fallback", "moving", "transpose")
@@ -168,21 +169,9 @@ def functions(
     source: onnx.ModelProto, spec: TargetSpec, storage: str = "buffer"
 ) -> Iterator[tuple[str, tirx.PrimFunc]]:
     """Primary functions of a model, not scheduled yet."""
-    job = pipeline.Compilation(
-        source=source,
-        shapes=None,
-        target=spec,
-        output=Path("unused"),
-        embed_limit_bytes=0,
-        options={},
-        storage=storage,
-    )
-    for name, stage in pipeline.STAGES:
-        if name == "schedule":
-            break
-        stage(job)
-    assert job.mod is not None
-    for gv, function in job.mod.functions.items():
+    job = Compilation(source, CompileOptions(), target=spec, storage=storage)
+    mod = run_stages(job, until="weights")
+    for gv, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc) and wants_schedule(function):
             yield gv.name_hint, function
 

@@ -24,10 +24,10 @@ from common import opencl_device, report, write_json
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 import tvmflow
+from tvmflow.devices.target import resolve
 from tvmflow.models import make
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.family import candidates
-from tvmflow.target import resolve
 
 BY_NAME: dict[str, Any] = {family.NAME: family for family in FAMILIES}
 #: FaceBoxNet's first dense layer has 4.3 GB of weights at full size: a smaller picture's is taken.

@@ -12,8 +12,8 @@ import torch
 import tvm_ffi
 
 if TYPE_CHECKING:
+    from tvmflow.devices.target import TargetSpec
     from tvmflow.ops.program import Program
-    from tvmflow.target import TargetSpec
 
 #: Forms of validity, with the dtypes of their inputs.
 FORMS: dict[str, dict[str, str]] = {
@@ -29,7 +29,7 @@ def compile_functions(folder: Path, target: str, arch: str) -> None:
     """Compile the loss in every form with every way of skipping, and its gradient."""
     from cuda_code import keep_machine_code
 
-    from tvmflow.target import resolve
+    from tvmflow.devices.target import resolve
 
     folder.mkdir(parents=True, exist_ok=True)
     if target == "cuda":
@@ -52,7 +52,7 @@ def compile_functions(folder: Path, target: str, arch: str) -> None:
 
 def _build(name: str, form: str, spec: TargetSpec, knobs: Any = None) -> Program:
     """One function in fp32; of the gradients, that of the prediction."""
-    from tvmflow.ops import OPERATORS
+    from tvmflow.ir.operators import OPERATORS
     from tvmflow.ops.program import build
     from tvmflow.ops.signature import read_signature
 

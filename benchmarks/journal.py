@@ -28,13 +28,13 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tvmflow._versions import REQUIRED_TVM, __version__
+from tvmflow.devices.target import resolve
+from tvmflow.journal.journal import Journal
+from tvmflow.journal.records import Device, Target, Trial, Workload
 from tvmflow.schedules import conv2d_1x1
 from tvmflow.schedules.conv2d_shape import Shape
 from tvmflow.schedules.family import refusal
-from tvmflow.target import resolve
-from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.maintenance import compact
-from tvmflow.tuning.records import Device, Target, Trial, Workload
 
 SPEC = resolve("opencl", "adreno")
 TARGET = Target.of(SPEC)

@@ -25,7 +25,7 @@ from common import report, write_json
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
-from tvmflow.target import resolve
+from tvmflow.devices.target import resolve
 
 RUN = """
 import sys

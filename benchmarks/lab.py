@@ -17,10 +17,10 @@ from typing import Any
 
 from common import in_process, report, write_json
 
-from tvmflow.lab import LabResult, run_lab
-from tvmflow.lab.machine import numpy_name
-from tvmflow.lab.running import prepare
-from tvmflow.lab.timing import in_turn
+from tvmflow.explain.lab import LabResult, run_lab
+from tvmflow.explain.lab.machine import numpy_name
+from tvmflow.explain.lab.running import prepare
+from tvmflow.explain.lab.timing import in_turn
 from tvmflow.schedules.lab import LABS
 
 SIZE = 1024

@@ -27,9 +27,9 @@ import xxhash
 from common import report, write_json
 
 import tvmflow
-from tvmflow.deploy.reader import Artifact, read_artifact
 from tvmflow.models import build
-from tvmflow.standalone.binding import NO_OPENCL, UNCHECKED_WEIGHTS, Library, Options
+from tvmflow.module.reader import Artifact, read_artifact
+from tvmflow.module.standalone.binding import NO_OPENCL, UNCHECKED_WEIGHTS, Library, Options
 
 #: What the requirements allow for MobileNetV2.
 LIMIT_MS = 5.0

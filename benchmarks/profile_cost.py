@@ -51,7 +51,7 @@ from tvmflow.runtime import plugin
 from pathlib import Path
 plugin.LIBRARY = Path(sys.argv[2] or plugin.LIBRARY)
 import tvmflow
-from tvmflow.deploy.samples import random_inputs
+from tvmflow.module.samples import random_inputs
 module = tvmflow.load(sys.argv[1])
 values = random_inputs(module, 0)
 module(values)
@@ -160,12 +160,12 @@ def off(module: Path, library: Path, rounds: int) -> dict[str, float]:
 
 def module_cost(model: Path, output: Path, target: str) -> dict[str, Any]:
     """Compile once, and see what is kept for profiles."""
-    from tvmflow.profiling import stored
+    from tvmflow.compiler import generate
 
     spent: dict[str, float] = {}
 
     def timed(name: str) -> Any:
-        function = getattr(stored, name)
+        function = getattr(generate, name)
 
         def run(*arguments: Any) -> Any:
             started = time.process_time()
@@ -176,9 +176,9 @@ def module_cost(model: Path, output: Path, target: str) -> dict[str, Any]:
         return run
 
     names = ("pack_functions", "fusion_left")
-    originals = {name: getattr(stored, name) for name in names}
+    originals = {name: getattr(generate, name) for name in names}
     for name in names:
-        setattr(stored, name, timed(name))
+        setattr(generate, name, timed(name))
     try:
         started = time.process_time()
         with tvmflow.compile(model, target=target) as module:
@@ -187,7 +187,7 @@ def module_cost(model: Path, output: Path, target: str) -> dict[str, Any]:
             module.save(output)
     finally:
         for name, function in originals.items():
-            setattr(stored, name, function)
+            setattr(generate, name, function)
     kept = len(json.dumps([meta["nodes"], meta["fusion_left"]]))
     return {
         "compile_s": round(total, 2),

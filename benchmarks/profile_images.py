@@ -21,10 +21,10 @@ from pathlib import Path
 from common import opencl_device
 
 import tvmflow
+from tvmflow.explain.profiling.page.write import write_page
+from tvmflow.explain.profiling.reading import read_profile
+from tvmflow.explain.profiling.record import Profile
 from tvmflow.models import make
-from tvmflow.profiling.page.write import write_page
-from tvmflow.profiling.reading import read_profile
-from tvmflow.profiling.record import Profile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 

@@ -21,9 +21,9 @@ from typing import Any
 from common import opencl_device, report, summary, write_json
 
 import tvmflow
+from tvmflow.explain.profiling.page.write import write_page
+from tvmflow.explain.profiling.record import Profile
 from tvmflow.models.resnet import residual_network
-from tvmflow.profiling.page.write import write_page
-from tvmflow.profiling.record import Profile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 

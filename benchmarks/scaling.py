@@ -22,10 +22,11 @@ from unittest import mock
 
 from common import opencl_device, report, write_json
 
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.explain.scaling.measure import Scaling, scale
+from tvmflow.explain.scaling.places import Farm, Local, Place
+from tvmflow.explain.scaling.sources import Network, from_models
 from tvmflow.models import build
-from tvmflow.scaling.measure import Scaling, scale
-from tvmflow.scaling.places import Farm, Local, Place
-from tvmflow.scaling.sources import Network, Recipe, from_models
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import farms
@@ -42,7 +43,7 @@ def network(name: str, target: str, batches: list[int], folder: Path) -> Network
     for batch in batches:
         models.append(folder / f"{name}_{batch}.onnx")
         build(name, models[-1], size=SIZES[name], batch=batch)
-    return from_models(models, folder, Recipe(target), print)
+    return from_models(models, folder, CompileOptions(target=target), print)
 
 
 def measure(compiled: Network, place: Place, **numbers: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from common import in_process, opencl_device, report, summary, write_json
 
 import tvmflow
 from tvmflow.models import build as build_model
-from tvmflow.standalone.format import Section
-from tvmflow.standalone.read import find_plan
+from tvmflow.module.standalone.format import Section
+from tvmflow.module.standalone.read import find_plan
 
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -46,8 +46,8 @@ sys.path.insert(0, sys.argv[1])
 from common import in_turn
 import numpy as np
 import tvmflow
-from tvmflow.standalone.binding import Library, Options
-from tvmflow.standalone.drivers import cache_folder, opencl_libraries
+from tvmflow.module.standalone.binding import Library, Options
+from tvmflow.module.standalone.drivers import cache_folder, opencl_libraries
 
 relax, standalone = tvmflow.load(sys.argv[2]), tvmflow.load(sys.argv[3])
 shape = relax.inputs[0].shape
@@ -93,7 +93,7 @@ MEMORY = """
 import ctypes, json, sys, time
 import numpy as np
 import tvmflow
-from tvmflow.standalone.drivers import opencl_libraries
+from tvmflow.module.standalone.drivers import opencl_libraries
 
 def status():
     fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -139,7 +139,7 @@ print(json.dumps(found))
 OVERHEAD = """
 import ctypes, json, sys, time
 import tvmflow
-from tvmflow.standalone.binding import Library, Options
+from tvmflow.module.standalone.binding import Library, Options
 library, found = Library(sys.argv[1]), {}
 for name, flags in (("one by one", 2), ("recorded", 0)):
     options = Options(ctypes.sizeof(Options), 0, flags, sys.argv[2].encode())

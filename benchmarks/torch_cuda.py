@@ -27,7 +27,7 @@ from common import in_turn, missing, report, summary, write_json
 from cuda_code import use_machine_code
 
 import tvmflow
-from tvmflow.tolerance import NETWORK, STORED_AS_HALF, compare, tolerance_for
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, compare, tolerance_for
 
 #: Elements of the copy that others are measured by.
 COPIED = 1 << 26

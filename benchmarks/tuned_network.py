@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--sweep-seconds", type=float, default=200, help="of the sweep, at most")
     options = parser.parse_args()
     device = opencl_device()
-    network = Network(make(options.model), "opencl")
+    network = Network(make(options.model))
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder, "tuned.journal")
         tuned = tune(network, journal, Options(Budget(options.trials, options.seconds)))

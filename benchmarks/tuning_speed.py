@@ -25,11 +25,12 @@ import tvm
 from common import opencl_device, report, write_json
 from tvm.s_tir import meta_schedule as ms
 
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.devices.choices import DIRECT
+from tvmflow.journal.journal import Journal
 from tvmflow.models import make
-from tvmflow.texture.algorithms import DIRECT
 from tvmflow.tuning.budget import Budget
 from tvmflow.tuning.builder import Builder, text_of
-from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.measure import Config
 from tvmflow.tuning.runner import LocalRunner
 from tvmflow.tuning.search import Search
@@ -57,7 +58,7 @@ def tasks(families: Sequence[str]) -> Iterator[Task]:
         if name not in networks:
             model = make(name)
             direct = {n.name: DIRECT for n in model.graph.node if n.op_type == "Conv"}
-            networks[name] = Network(model, "opencl", algorithms=direct).tasks()
+            networks[name] = Network(model, CompileOptions(algorithms=direct)).tasks()
         found = (task for task in networks[name] if family == task.family.NAME)
         yield max(found, key=lambda task: task.calls * task.operations)
 
@@ -128,7 +129,8 @@ def theirs(task: Task, trials: int, seconds: float, seed: int) -> dict[str, Any]
     while batch and time.perf_counter() - started[0] < seconds:
         inputs = [
             ms.builder.BuilderInput(
-                module.with_attr("tvmflow.knobs", json.dumps([text_of(task), knobs])), target
+                module.with_attr("tvmflow.compiler.knobs", json.dumps([text_of(task), knobs])),
+                target,
             )
             for knobs in batch
         ]
@@ -161,11 +163,11 @@ def theirs(task: Task, trials: int, seconds: float, seed: int) -> dict[str, Any]
 
 def build_with_knobs(module: tvm.IRModule, target: Any, _params: Any) -> tvm.runtime.Module:
     """Called in MetaSchedule's build process: our schedule and our lowering."""
+    from tvmflow.devices.target import resolve
     from tvmflow.schedules import schedule_function
-    from tvmflow.target import resolve
     from tvmflow.tuning.building import function_of, lower
 
-    text, knobs = json.loads(str(module.attrs["tvmflow.knobs"]))
+    text, knobs = json.loads(str(module.attrs["tvmflow.compiler.knobs"]))
     spec = resolve("opencl")
     with spec.tvm_target:
         scheduled = schedule_function(function_of(text), spec, knobs)

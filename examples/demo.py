@@ -24,11 +24,11 @@ from rich.text import Text
 
 import tvmflow
 from tvmflow import models
-from tvmflow.bench import Timing, benchmark
-from tvmflow.verify import Report, verify
+from tvmflow.module.bench import Timing, benchmark
+from tvmflow.verify.compare import Report, verify
 
 if TYPE_CHECKING:
-    from tvmflow.deploy.module import Module
+    from tvmflow.module.module import Module
 
 #: Calls that are measured, of the module and of ONNX Runtime, after some that are not.
 RUNS = 100

@@ -16,8 +16,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 
-from ..target import TargetSpec
-from ..texture.scope import CHANNELS, is_texture
+from ..devices.target import TargetSpec
+from ..ir.scope import CHANNELS, is_texture
 from . import (
     boxes,
     conv2d,
@@ -25,6 +25,7 @@ from . import (
     conv2d_transpose,
     dense,
     depthwise,
+    dynamic_shapes,
     fallback,
     gemm_simt,
     gemm_tensor,
@@ -34,7 +35,6 @@ from . import (
     matmul,
     moving,
     normalization,
-    open_extents,
     pooling,
     reduction,
     resize,
@@ -56,7 +56,7 @@ FAMILIES: tuple[Family, ...] = cast(
     "tuple[Family, ...]",
     (
         boxes,
-        open_extents,
+        dynamic_shapes,
         gemm_tensor,
         gemm_simt,
         conv2d_1x1,

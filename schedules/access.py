@@ -29,8 +29,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 from tvm.tirx import IterVar
 
-from ..texture.expressions import uses
-from ..texture.scope import is_texture
+from ..ir.expressions import uses
+from ..ir.scope import is_texture
 from .common import Block, Loop, Workload
 
 Steps = tuple[int | None, ...]

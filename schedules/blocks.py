@@ -12,9 +12,9 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
-from ..masks import keeps_booleans
-from ..texture.expressions import conjuncts, uses
-from ..texture.scope import is_texture
+from ..codegen.masks import keeps_booleans
+from ..ir.expressions import conjuncts, uses
+from ..ir.scope import is_texture
 
 
 def is_reduction(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:

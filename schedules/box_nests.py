@@ -11,8 +11,8 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from ..texture.expressions import uses
-from ..texture.scope import is_texture
+from ..ir.expressions import uses
+from ..ir.scope import is_texture
 from .box_code import COORDINATES, Code, Expr, choice, lanes_of
 from .box_loops import product
 from .box_rows import scatter_of

@@ -21,8 +21,8 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from ..texture.expressions import uses
-from ..texture.scope import is_texture
+from ..ir.expressions import uses
+from ..ir.scope import is_texture
 from .box_code import COORDINATES, Code, Expr, choice, is_of_box
 from .box_items import box_statement
 from .box_loops import loop

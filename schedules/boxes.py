@@ -20,7 +20,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .blocks import is_injective
 from .box_code import Expr
 from .box_items import box_statement, unowned_rows

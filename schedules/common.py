@@ -15,9 +15,9 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from ..masks import keeps_booleans
-from ..target import TargetSpec
-from ..texture.scope import is_half, is_texture
+from ..codegen.masks import keeps_booleans
+from ..devices.target import TargetSpec
+from ..ir.scope import is_half, is_texture
 from .blocks import (
     calls_scalar_function,
     gathers_bytes,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from tvm import s_tir, te, tirx
 
-from ..borders import PRAGMA as BORDERS
-from ..target import Device
+from ..codegen.loop_peeling import PRAGMA as BORDERS
+from ..devices.target import Device
 from .common import FAMILY, Multiply, Workload, narrowed, widened
 from .conv2d_shape import GROUP_BLOCKS, TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
 from .family import Value, knob

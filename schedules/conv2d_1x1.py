@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm import s_tir
 
-from ..target import Device
+from ..devices.target import Device
 from . import conv2d
 from .common import Block, Loop, Workload
 from .conv2d_shape import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape

@@ -11,7 +11,7 @@ from math import gcd
 
 from tvm import s_tir
 
-from ..texture.scope import is_half, is_texture
+from ..ir.scope import is_half, is_texture
 from .common import Workload
 from .family import Constraint
 from .sharing import CONSTANT_BYTES

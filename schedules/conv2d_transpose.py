@@ -23,7 +23,7 @@ from math import gcd
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .common import FAMILY, Workload, narrowed, widened
 from .conv2d_shape import input_lanes
 from .grouped import (

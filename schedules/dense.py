@@ -28,7 +28,7 @@ from math import gcd
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .batches import batch_of, leading
 from .blocks import drop_test, is_vector
 from .common import FAMILY, ROLE, Multiply, Workload, narrowed, widened

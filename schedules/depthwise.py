@@ -14,8 +14,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te
 
-from ..borders import PRAGMA as BORDERS
-from ..target import Device
+from ..codegen.loop_peeling import PRAGMA as BORDERS
+from ..devices.target import Device
 from .common import FAMILY, Workload, narrowed, widened
 from .family import Constraint, Value, knob
 from .tiles import tile_choices, tile_of

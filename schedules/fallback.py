@@ -15,7 +15,7 @@ from math import prod
 from tvm import s_tir
 from tvm.tirx import IterVar
 
-from ..target import Device
+from ..devices.target import Device
 from .access import nest_of
 from .blocks import is_injective, is_reduction, launches_threads
 from .common import LANES, Workload

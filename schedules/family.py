@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tvm import s_tir
 
-from ..target import Device
+from ..devices.target import Device
 from .common import Workload
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import s_tir
 
-from ..target import Device
+from ..devices.target import Device
 from .common import Workload
 from .family import Constraint, Value, knob, violated
 from .gemm import LEFT, RIGHT

@@ -19,7 +19,7 @@ from typing import Any
 
 from tvm import s_tir
 
-from ..target import Device
+from ..devices.target import Device
 from .common import Block, Loop, Workload
 from .family import Constraint, Value, knob, violated
 from .fragments import FRAGMENT, LOAD_A, LOAD_B, MULTIPLY, STORE, ZERO, register

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from math import gcd, prod
 from typing import Any, TypeVar
 
-from ..target import Device
+from ..devices.target import Device
 from .access import Axis, regroup
 from .common import ROLE, Block, Loop, Workload
 from .family import Constraint

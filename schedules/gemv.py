@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from tvm import s_tir
 from tvm.tirx import IterVar
 
-from ..target import Device
+from ..devices.target import Device
 from . import dense
 from .common import LANES, ROLE, Block, Loop, Workload
 from .dense import COLUMNS, PACKED, ROWS

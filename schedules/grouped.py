@@ -19,7 +19,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .common import FAMILY, Workload, narrowed, widened
 from .conv2d_shape import input_lanes
 from .family import GROUP_FITS, Constraint, Value, knob

@@ -1,10 +1,10 @@
 """Sums of products of 8-bit numbers, around the computations of the families.
 
 **Dot products.** Where weights fit int8 without their zero point, four input channels are
-multiplied at once (:mod:`tvmflow.dot_products`): an element of ``x`` and of ``w`` holds four of
-them.  The zero point of ``x`` leaves the sums, ``sum((x - z) w) = sum(x w) - z sum(w)``; the last
-term is a constant of each output channel.  Padding has the value ``z``, and int8 becomes uint8 by
-128 more, also in ``z``.  Input channels are padded to fours, their weights with zeros.
+multiplied at once (:mod:`tvmflow.codegen.dot_products`): an element of ``x`` and of ``w`` holds
+four of them.  The zero point of ``x`` leaves the sums, ``sum((x - z) w) = sum(x w) - z sum(w)``;
+the last term is a constant of each output channel.  Padding has the value ``z``, and int8 becomes
+uint8 by 128 more, also in ``z``.  Input channels are padded to fours, their weights with zeros.
 
     x[..]: uint8 or int8    words of four: int32    w[..]: int32, four of int8    y[..]: int32
 
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from ..dot_products import dot
+from ..codegen.dot_products import dot
 from .common import PAD, ROLE
 from .windows import pad_spatial
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .blocks import is_injective
 from .common import FAMILY, Workload
 from .family import GROUP_FITS, Constraint, Value, knob

@@ -17,7 +17,7 @@ from tvm.ir import Call, Op, Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from ..texture.expressions import uses
+from ..ir.expressions import uses
 from .common import Block, Workload
 from .statements import Statements, number
 

@@ -33,7 +33,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ..texture.scope import is_texture
+from ..ir.scope import is_texture
 from .masked_terms import CORNERS, Places, Row, Terms, named, replaced, with_rows
 from .statements import Buffer, Statements, Value, number
 

@@ -21,7 +21,7 @@ from math import prod
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .batches import batch_of, leading
 from .blocks import is_vector
 from .common import FAMILY, ROLE, Block, Loop, Workload

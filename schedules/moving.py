@@ -1,8 +1,8 @@
 """Layers that move or combine elements one by one: concat, slices, padding, gather.
 
 Serves any function that is one data-parallel block once producers are computed where they are
-read; what it computes comes from the operator, or from :mod:`..texture.moves` for tensors in
-blocks of channels.
+read; what it computes comes from the operator, or from :mod:`tvmflow.graph.layout.moves` for
+tensors in blocks of channels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 
 from tvm import s_tir
 
-from ..target import Device
+from ..devices.target import Device
 from .access import Nest, nest_of
 from .blocks import is_injective
 from .common import FAMILY, LANES, Workload

@@ -21,9 +21,9 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
-from ..masks import keeps_booleans
-from ..target import Device
-from ..texture.expressions import uses
+from ..codegen.masks import keeps_booleans
+from ..devices.target import Device
+from ..ir.expressions import uses
 from . import fallback
 from .blocks import is_injective, is_reduction
 from .common import LANES, Block, Workload

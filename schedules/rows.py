@@ -18,7 +18,7 @@ from math import gcd, prod
 
 from tvm import s_tir
 
-from ..target import Device
+from ..devices.target import Device
 from . import fallback
 from .blocks import is_injective
 from .common import LANES, ROLE, Block, Loop, Workload

@@ -9,10 +9,9 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from ..codegen.opencl_source import CONSTANT_SUFFIX
 from .common import LANES, Block, Loop, Workload
 
-#: What the name of a parameter ends in that kernels read from constant memory.
-CONSTANT_SUFFIX = "_in_constant_memory"
 #: The least that OpenCL 1.2 guarantees of constant memory and of local memory, in bytes.
 CONSTANT_BYTES = 65536
 LOCAL_BYTES = 32768

@@ -13,8 +13,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.sym import Analyzer, detect_linear_equation
 
-from ..masks import keeps_booleans
-from ..target import Device
+from ..codegen.masks import keeps_booleans
+from ..devices.target import Device
 from .access import Nest
 from .blocks import calls_scalar_function, gathers_bytes, gathers_channels
 from .common import LANES, Workload

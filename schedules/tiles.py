@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..target import Device
+from ..devices.target import Device
 
 
 def largest_divisor(extent: int, limit: int) -> int:

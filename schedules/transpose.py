@@ -20,8 +20,8 @@ from math import prod
 
 from tvm import s_tir, tirx
 
-from ..target import Device
-from ..texture.scope import is_texture
+from ..devices.target import Device
+from ..ir.scope import is_texture
 from .access import Nest
 from .common import LANES, Workload
 from .family import GROUP_FITS, Constraint, Value, knob

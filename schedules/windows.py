@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .blocks import gathers_bytes
 from .common import LANES, PAD, ROLE, Workload
 from .family import Constraint, Value

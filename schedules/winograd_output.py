@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload
 from .family import GROUP_FITS, Constraint, Value, knob
 from .tiles import group_sizes, tile_choices, tile_of

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te, tirx
 
-from ..target import Device
+from ..devices.target import Device
 from .common import FAMILY, Workload
 from .conv2d_shape import TILE_FITS, input_lanes
 from .family import GROUP_FITS, Constraint, Value, knob

@@ -25,7 +25,7 @@ from drivers import ONLY_PIP
 from oclgrind import Oclgrind
 
 if TYPE_CHECKING:
-    from tvmflow.profiling.record import Ceilings
+    from tvmflow.explain.profiling.record import Ceilings
 
 #: A function that says why the machine lacks something, or `None` when it is there.
 Reason = Callable[[], "str | None"]
@@ -260,8 +260,8 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 @pytest.fixture
 def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
     """Ceilings of every device, above any: measuring takes seconds, and has tests of its own."""
-    from tvmflow.profiling import ceilings
-    from tvmflow.profiling.record import Ceilings
+    from tvmflow.explain.profiling import ceilings
+    from tvmflow.explain.profiling.record import Ceilings
 
     known = Ceilings(10.0, 1e5, 0.001, texture_gbps=3.0, int8_gops=4e5)
     monkeypatch.setattr(ceilings._Device, "measure", lambda self: known)

@@ -12,8 +12,8 @@ from cuda_host import cuda_host
 from operators import check, feeds_for, single
 
 import tvmflow
-import tvmflow.build  # (registers what it does to the source of CUDA kernels)
-from tvmflow.tolerance import STORED_AS_HALF, assert_close
+import tvmflow.compiler.generate  # (registers what it does to the source of CUDA kernels)
+from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
 

@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._versions import __version__, check_tvm
 from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
-    from . import analysis, lab
-    from .deploy.module import Module, load
-    from .pipeline import compile
-    from .profiling.measure import profile
+    from .compiler.pipeline import compile
+    from .explain import analysis, lab
+    from .explain.profiling.measure import profile
+    from .module.module import Module, load
 
 
 def _check_packages() -> None:
@@ -41,13 +45,43 @@ _check_packages()
 
 #: Public names and the modules that define them, imported on first use.
 _LAZY = {
-    "compile": ".pipeline",
-    "load": ".deploy.module",
-    "Module": ".deploy.module",
-    "profile": ".profiling.measure",
+    "compile": ".compiler.pipeline",
+    "load": ".module.module",
+    "Module": ".module.module",
+    "profile": ".explain.profiling.measure",
 }
-#: Packages with functions for users.
-_PACKAGES = ("analysis", "lab")
+#: Packages that documents named before they were moved, and where they are.
+_MOVED = ("analysis", "lab", "profiling", "scaling")
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Imports ``tvmflow.analysis`` and the like from ``tvmflow.explain``, with a warning."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Find modules of the packages that were moved."""
+        top, _dot, rest = name.removeprefix(f"{__name__}.").partition(".")
+        if not name.startswith(f"{__name__}.") or top not in _MOVED:
+            return None
+        new = f"{__name__}.explain.{top}{'.' + rest if rest else ''}"
+        warnings.warn(f"{name} is {new} now.", DeprecationWarning, stacklevel=2)
+        return ModuleSpec(name, self, loader_state=import_module(new))
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module in its new place; importing it has put its own description there."""
+        module: ModuleType = spec.loader_state
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module, which has been run, as it is."""
+        module.__spec__ = self._own
+
+
+# Before the finder of files, which would import the modules of a moved package once more.
+sys.meta_path.insert(0, _Moved())
+
+#: Packages with functions for users, and where they are.
+_PACKAGES = {"analysis": ".explain.analysis", "lab": ".explain.lab"}
 
 __all__ = [
     "Module",
@@ -65,5 +99,5 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name], __name__), name)
     if name in _PACKAGES:
-        return import_module(f".{name}", __name__)
+        return import_module(_PACKAGES[name], __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

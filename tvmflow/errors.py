@@ -7,6 +7,8 @@ and exits with status 2; the library raises them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class TvmflowError(Exception):
     """A mistake in the input or the environment, with the remedy for it.
@@ -94,3 +96,20 @@ class VerificationError(TvmflowError):
     """Results differ from the reference by more than the tolerance."""
 
     exit_status = 1
+
+
+def nearest(name: str, known: Sequence[str], aliases: Mapping[str, str]) -> str:
+    """``; the nearest are …``, for an error about an unknown name; empty where none is near.
+
+    Parameters
+    ----------
+    known
+        The names that there are.
+    aliases
+        Names of them by other names that a user may have meant.
+    """
+    from difflib import get_close_matches
+
+    names = [*known, *(alias for alias, meant in aliases.items() if meant in known)]
+    near = list(dict.fromkeys(get_close_matches(name, names, n=4, cutoff=0.5)))
+    return f"; the nearest are {', '.join(near)}" if near else ""

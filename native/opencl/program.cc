@@ -12,7 +12,7 @@ constexpr const char* kBuildOptions = "-cl-mad-enable";
 
 std::string BuildOptions(const Device& device) {
   std::string options = kBuildOptions;
-  // Kernels' own functions ask for it (tvmflow/dot_products.py).
+  // Kernels' own functions ask for it (tvmflow/codegen/dot_products.py).
   if (device.info().type & CL_DEVICE_TYPE_CPU && HostHasVectorDotProducts())
     options += " -DTVMFLOW_AVX512_VNNI";
   const std::string extra = CurrentSettings().build_options;

@@ -10,14 +10,14 @@
 
 namespace tvmflow::tvm_plugin {
 
-// The scope of buffers that keep fp32 tensors in 16 bits (see tvmflow/texture/half.py).
+// The scope of buffers that keep fp32 tensors in 16 bits (see tvmflow/codegen/half.py).
 constexpr std::string_view kHalfBufferScope = "global.half";
 
 // True for "global.texture" and the names that begin with it.
 bool IsTextureScope(std::string_view scope);
 
 // The image of a tensor: its innermost axis, of extent 4, becomes the RGBA channels; the
-// others go where the scope says (see tvmflow/texture/scope.py).  "global.texture:p8" puts
+// others go where the scope says (see tvmflow/ir/scope.py).  "global.texture:p8" puts
 // 8 channel blocks side by side; "global.texture:0.3" cuts the axes into layers, rows and
 // columns before the axes named; TVM's own names imply the cuts:
 //   global.texture         n-3, n-2  [N, C, H, W, 4] -> layers N*C, height H, width W

@@ -1,7 +1,7 @@
 """The kernel lab: computations whose schedules go from the naive one to a fast one, step by step.
 
 Each lab is one computation in TE with its size as a parameter; each step schedules it anew and
-says what held the step before it back.  :mod:`tvmflow.lab` runs and times them.
+says what held the step before it back.  :mod:`tvmflow.explain.lab` runs and times them.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from math import prod
 
 from tvm import tirx
 
+from ...devices.target import TargetSpec, resolve
 from ...errors import InputError
-from ...target import TargetSpec, resolve
-from ...units import bytes_text
+from ...ir.units import bytes_text
 from . import LABS
 from .steps import Lab, Step, tensor_bytes
 
@@ -48,7 +48,7 @@ def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -
         if name not in (known := [step.name for step in steps]):
             raise InputError(
                 f"The lab {lab.name} has no step {name!r}; expected some of {', '.join(known)}.",
-                remedy="Name one of these; without --steps all of them run.",
+                remedy="Name one of these; without `steps` all of them run.",
             )
     return tuple(step for step in steps if not names or step.name in names)
 
@@ -73,14 +73,14 @@ def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int)
     if size < 1:
         raise InputError(
             f"The lab {lab.name} was asked for {size} {lab.counts}; expected at least 1.",
-            remedy=f"Give a positive --size, or none for {lab.size}.",
+            remedy=f"Give a positive `size`, or none for {lab.size}.",
         )
     if size > _MOST_ELEMENTS:
         # TE has no such tensors.
         raise InputError(
             f"The lab {lab.name} was asked for {size:,} {lab.counts}; kernels count up to "
             f"{_MOST_ELEMENTS:,}.",
-            remedy="Give a smaller --size.",
+            remedy="Give a smaller `size`.",
         )
     tensors = lab.compute(size)
     largest = max(prod(int(extent) for extent in tensor.shape) for tensor in tensors)
@@ -88,14 +88,14 @@ def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int)
         raise InputError(
             f"The lab {lab.name} with {size} {lab.counts} has a tensor of {largest:,} elements; "
             f"kernels count up to {_MOST_ELEMENTS:,}.",
-            remedy="Give a smaller --size.",
+            remedy="Give a smaller `size`.",
         )
     needed = copies * sum(tensor_bytes(tensor) for tensor in tensors)
     if memory is not None and needed > memory:
         raise InputError(
             f"The lab {lab.name} with {size} {lab.counts} needs {bytes_text(needed)}, copies "
             f"included; {where} has {bytes_text(memory)}.",
-            remedy="Give a smaller --size.",
+            remedy="Give a smaller `size`.",
         )
 
 

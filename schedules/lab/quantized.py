@@ -2,7 +2,7 @@
 
 A real number ``r`` is kept as ``q = clip(round(r / scale) + zero, 0, 255)`` and stands for
 ``(q - zero) * scale``.  Words hold four neighbours along the depth, whose products one operator
-adds up in int32 (:mod:`tvmflow.dot_products`); the left zero point leaves the sums::
+adds up in int32 (:mod:`tvmflow.codegen.dot_products`); the left zero point leaves the sums::
 
     x[M, K / 4]: four uint8   w[K / 4, N]: four int8   offset[N] = -zero_x * sum_k w[k, j]: int32
     y[i, j] = clip(round((sum_k x[i, k] * w[k, j] + offset[j]) * scale), 0, 255): uint8
@@ -90,7 +90,7 @@ def compute(size: int) -> list[te.Tensor]:
 
 def to_uint8(value: tirx.PrimExpr, zero: int) -> tirx.PrimExpr:
     """Rounded to even, moved by the zero point, and saturated."""
-    # Limited before it is rounded: the same, and rounding is an addition (tvmflow/rounding.py).
+    # Limited before it is rounded: the same, and rounding is an addition (codegen/rounding.py).
     low, high = (tirx.const(limit - zero, "float32") for limit in (0, 255))
     rounded = tirx.Cast("int32", tirx.nearbyint(tirx.max(tirx.min(value, high), low)))
     return tirx.Cast("uint8", rounded + tirx.const(zero, "int32"))

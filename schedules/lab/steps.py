@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from ...device_presets import Device
-from ...target import TargetSpec
+from ...devices.presets import Device
+from ...devices.target import TargetSpec
 from ..common import Block, Loop, Workload
 
 #: What groups of several items remove.

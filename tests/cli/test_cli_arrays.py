@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tvmflow.cli.arrays import read_inputs
 from tvmflow.errors import InputError
-from tvmflow.tensors import TensorInfo
+from tvmflow.ir.tensors import TensorInfo
 
 X = TensorInfo("x", (2, 3, 4), "float32")
 ARRAY = np.arange(24, dtype=np.float32).reshape(X.shape)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from tiny_model import tiny_model
 
-from tvmflow.tolerance import assert_close
+from tvmflow.verify.tolerance import assert_close
 
 SHAPE = ("--shape", "x/in=1,3,8,8")
 
@@ -118,7 +118,7 @@ def test_inspect(cli, compiled):
 
 @pytest.mark.onnxruntime
 def test_run_writes_what_onnxruntime_computes(cli, model, compiled, inputs):
-    from tvmflow.verify import run_reference
+    from tvmflow.verify.compare import run_reference
 
     np.savez("in.npz", **inputs)
     result = cli("run", compiled, "--inputs", "in.npz", "--outputs", "out.npz")

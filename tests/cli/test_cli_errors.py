@@ -13,9 +13,9 @@ import pytest
 from forks import run_command
 
 import tvmflow
-import tvmflow.verify
-from tvmflow.deploy import artifact as artifact_module
+import tvmflow.verify.compare
 from tvmflow.errors import EnvironmentMismatchError
+from tvmflow.module import artifact as artifact_module
 
 SHAPE = ("--shape", "x/in=1,3,8,8")
 LLVM = ("--target", "llvm", *SHAPE)
@@ -180,7 +180,7 @@ def test_verify_with_another_model(cli, compiled, tmp_path, model):
 
 
 def test_verify_without_onnxruntime(cli, model, compiled, monkeypatch):
-    monkeypatch.setattr(tvmflow.verify, "find_spec", lambda name: None)
+    monkeypatch.setattr(tvmflow.verify.compare, "find_spec", lambda name: None)
     result = cli("verify", model, compiled)
     result.refused("needs ONNX Runtime", "pip install 'tvmflow[verify]'")
     assert EnvironmentMismatchError.exit_status == 2

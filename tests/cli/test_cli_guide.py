@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvmflow import ops
+from tvmflow.ir import operators
 
 GUIDE = Path(__file__).parents[2] / "docs/custom-operators.md"
 
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", re.MU
 
 def test_the_guide(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Blocks that begin with a file's name are that file; behind a command may be its message."""
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     names: dict[str, object] = {}
     ran = []
     for kind, code, message in BLOCK.findall(GUIDE.read_text(encoding="utf-8")):
@@ -30,7 +30,7 @@ def test_the_guide(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             for command in map(shlex.split, code.splitlines()):
                 assert command[0] == "tvmflow"
                 if message:  # as in a process that knows no operators
-                    monkeypatch.setattr(ops, "_registered", {})
+                    monkeypatch.setattr(operators, "REGISTERED", {})
                 result = cli(*command[1:])
                 assert result.status == (2 if message else 0), result.stderr
                 assert " ".join(message.split()) in " ".join(result.stderr.split())

@@ -13,9 +13,9 @@ from onnx import helper
 from operators import build, random
 
 import tvmflow
-from tvmflow import ops
-from tvmflow.ops.operator import DOMAIN
-from tvmflow.verify import verify
+from tvmflow.ir import operators
+from tvmflow.ir.operator import DOMAIN
+from tvmflow.verify.compare import verify
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_a_difference_from_the_reference_is_found(cli, head, tmp_path):
 @pytest.fixture
 def mine(head: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A model with an operator that only a file defines."""
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     model = onnx.load(head)
     model.graph.node[1].op_type = "Mine"
     path = head.with_name("mine.onnx")
@@ -100,7 +100,7 @@ def test_a_file_of_operators(cli, mine, monkeypatch):
     for command in (("compile", mine, "--target", "llvm", "-o", "mine.so"), ("tasks", mine)):
         cli(*command).refused("ai.tvmflow.Mine", "no such operator is registered (--ops FILE)")
         assert cli(*command, "--ops", "mine.py").status == 0
-        monkeypatch.setattr(ops, "_registered", {})
+        monkeypatch.setattr(operators, "REGISTERED", {})
     cli("verify", mine, "mine.so").refused("Mine")
     assert cli("verify", mine, "mine.so", "--ops", "mine.py", "--json").json["passed"]
 

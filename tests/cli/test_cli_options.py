@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from tvmflow.cli.options import parse_keep_layout, parse_parameters, parse_shapes
+from tvmflow.cli.compile_flags import parse_keep_layout, parse_shapes
+from tvmflow.cli.options import parse_parameters
 
 
 def test_shapes():

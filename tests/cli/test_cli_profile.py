@@ -14,9 +14,9 @@ from rich.console import Console
 
 from tvmflow.cli.formats import ms_text
 from tvmflow.cli.profile import _print
-from tvmflow.deploy import elf
-from tvmflow.deploy.artifact import write_artifact
-from tvmflow.profiling.reading import from_json
+from tvmflow.explain.profiling.reading import from_json
+from tvmflow.module import elf
+from tvmflow.module.artifact import write_artifact
 from tvmflow.runtime.devices import cuda_devices
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -127,7 +127,7 @@ def test_a_trace_is_written(cli, compiled, tmp_path):
 
 @pytest.mark.parametrize("where", ["no/such/trace.json", "."])
 def test_a_trace_that_cannot_be_written_is_said_first(cli, compiled, monkeypatch, where):
-    monkeypatch.setattr("tvmflow.profiling.measure.benchmark", None)
+    monkeypatch.setattr("tvmflow.explain.profiling.measure.benchmark", None)
     cli("profile", compiled, "--trace", where).refused("Writing", "failed", "Remedy")
 
 
@@ -148,7 +148,7 @@ def test_a_page_is_written_of_one_profile_or_two(cli, compiled, tmp_path):
 
 
 def test_pages_that_cannot_be_made_are_refused_first(cli, compiled, tmp_path, monkeypatch):
-    monkeypatch.setattr("tvmflow.profiling.measure.benchmark", None)
+    monkeypatch.setattr("tvmflow.explain.profiling.measure.benchmark", None)
     assert cli("profile", compiled, "--compare", "before.json").status == 2
     assert cli("profile", compiled, "--trace", "one", "--html", "one").status == 2
     cli("profile", compiled, "--html", "no/such/page.html").refused("does not exist", "Remedy")

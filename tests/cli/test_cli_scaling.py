@@ -14,10 +14,10 @@ from tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import FarmError
+from tvmflow.explain.scaling import measure, places
 from tvmflow.farm import connect, tracker
 from tvmflow.farm.address import Address
-from tvmflow.scaling import measure, places
-from tvmflow.tuning.process import Worker, WorkerLostError
+from tvmflow.runtime.process import Worker, WorkerLostError
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def test_names_of_models_are_no_markup(cli, tmp_path, simulated):
 
 
 def test_a_tracker_that_is_not_there_is_told_before_anything_is_compiled(cli, model, monkeypatch):
-    monkeypatch.setattr("tvmflow.pipeline.compile", None)
+    monkeypatch.setattr("tvmflow.compiler.pipeline.compile", None)
     with closed_port() as port:
         farm = ("--tracker", f"127.0.0.1:{port}", "--key", "board")
         result = cli("bench", model, *SCALING, "--target", "llvm", *farm)

@@ -19,7 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: A stage that waits makes the moment of the signal certain; what surrounds it is the program.
 WAIT_IN_STAGE = """
 import sys, time
-import tvmflow.pipeline as pipeline
+from tvmflow.compiler import passes
 from tvmflow.cli import main
 
 def wait(job):
@@ -28,10 +28,10 @@ def wait(job):
     for _ in range(4000):
         time.sleep(0.1)
 
-stages = list(pipeline.STAGES)
-place = [name for name, _ in stages].index(sys.argv.pop(1))
-stages.insert(place, ("wait", wait))
-pipeline.STAGES = tuple(stages)
+stages = list(passes.STAGES)
+place = [stage.name for stage in stages].index(sys.argv.pop(1))
+stages.insert(place, passes.Stage("wait", other=wait))
+passes.STAGES = tuple(stages)
 main()
 """
 
@@ -39,9 +39,9 @@ main()
 WAIT_IN_WEIGHTS = """
 import time
 import numpy as np
-import tvmflow.stages as stages
+from tvmflow.compiler import generate
 from tvmflow.cli import main
-from tvmflow.deploy.artifact import LazyWeight
+from tvmflow.module.artifact import LazyWeight
 
 def pieces():
     yield np.zeros(8, np.float32)
@@ -49,13 +49,13 @@ def pieces():
     for _ in range(4000):
         time.sleep(0.1)
 
-real = stages.write_artifact
+real = generate.write_artifact
 
 def write(*arguments, weights, embed_limit_bytes, **keywords):
     weights = {"slow": LazyWeight((16,), np.dtype("float32"), pieces)}
     real(*arguments, weights=weights, embed_limit_bytes=0, **keywords)
 
-stages.write_artifact = write
+generate.write_artifact = write
 main()
 """
 
@@ -86,7 +86,7 @@ main()
 #: A signal that comes during a destructor, from which Python raises nothing.
 WAIT_IN_DESTRUCTOR = """
 import sys, time
-import tvmflow.pipeline as pipeline
+from tvmflow.compiler import passes
 from tvmflow.cli import main
 
 class Slow:
@@ -100,20 +100,20 @@ def drop(job):
     for _ in range(4000):
         time.sleep(0.1)
 
-pipeline.STAGES = (("drop", drop), *pipeline.STAGES)
+passes.STAGES = (passes.Stage("import", other=drop), *passes.STAGES[1:])
 main()
 """
 
 #: Python takes an interruption of text that it executes for unhandled, whoever handles it.
 WAIT_IN_TEXT = """
 import time
-import tvmflow.pipeline as pipeline
+from tvmflow.compiler import passes
 from tvmflow.cli import main
 
 def run(job):
     exec("print('waiting', flush=True)\\nfor _ in range(4000): time.sleep(0.1)", {"time": time})
 
-pipeline.STAGES = (("run", run), *pipeline.STAGES)
+passes.STAGES = (passes.Stage("import", other=run), *passes.STAGES[1:])
 main()
 """
 
@@ -143,7 +143,7 @@ MOMENTS = {
     "in-destructor": (WAIT_IN_DESTRUCTOR,),
     "in-text": (WAIT_IN_TEXT,),
     "in-conversion": (WAIT_IN_TVM, "tvmflow.frontend.convert:_result"),
-    "in-schedule": (WAIT_IN_TVM, "tvmflow.build:schedule_function"),
+    "in-schedule": (WAIT_IN_TVM, "tvmflow.compiler.scheduling:schedule_function"),
     "in-code": (WAIT_IN_TVM, "tvm.relax:build"),
 }
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -191,16 +191,16 @@ def test_a_stopped_compilation_leaves_nothing(
 GOES_ON = {
     "profile": (
         ["profile", "{module}", "--runs", "2", "--html", "out.html", "--trace", "out.json"],
-        "tvmflow.analysis:findings",
+        "tvmflow.explain.analysis:findings",
     ),
     "run": (
         ["run", "{module}", "--random-seed", "0", "--outputs", "out.npz"],
-        "tvmflow.deploy.session:Session.bring",
+        "tvmflow.module.session:Session.bring",
     ),
-    "bench": (["bench", "{module}"], "tvmflow.deploy.session:Session._to_host"),
+    "bench": (["bench", "{module}"], "tvmflow.module.session:Session._to_host"),
     "verify": (["verify", "{model}", "{module}"], "onnxruntime:InferenceSession.run"),
-    "lab": (["lab", "matmul", "--size", "16"], "tvmflow.lab.running:found_and_removed"),
-    "lab-ceilings": (["lab", "matmul", "--size", "16"], "tvmflow.lab.running:ceilings"),
+    "lab": (["lab", "matmul", "--size", "16"], "tvmflow.explain.lab.running:found_and_removed"),
+    "lab-ceilings": (["lab", "matmul", "--size", "16"], "tvmflow.explain.lab.running:ceilings"),
     "tune": (
         ["tune", "{model}", *OPTIONS, "--journal", "net.journal", "--report", "out.html"],
         "tvmflow.tuning.session:Tuner.run",

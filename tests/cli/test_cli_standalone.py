@@ -8,9 +8,9 @@ import onnxruntime
 import pytest
 
 import tvmflow
-from tvmflow.profiling.reading import from_json
-from tvmflow.standalone.loaded import StandaloneModule
-from tvmflow.tolerance import assert_close
+from tvmflow.explain.profiling.reading import from_json
+from tvmflow.module.standalone.loaded import StandaloneModule
+from tvmflow.verify.tolerance import assert_close
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 OPTIONS = ("--device", "cpu", "--shape", "x/in=1,3,8,8", "--standalone")

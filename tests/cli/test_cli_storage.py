@@ -178,7 +178,7 @@ def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, mo
         sch.bind(sch.fuse(*sch.get_loops(last)), "blockIdx.x")
         return Scheduled(sch, "broken", {}, {}, "heuristic")
 
-    monkeypatch.setattr("tvmflow.build.schedule_function", broken)
+    monkeypatch.setattr("tvmflow.compiler.scheduling.schedule_function", broken)
     result = cli("compile", network, *OPENCL, "--storage", "texture")
     result.refused("The primary function", "stores single channels", "Remedy: Compile with")
     # Behind warnings that the fallback was tried, one sentence and its remedy.

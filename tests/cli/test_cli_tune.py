@@ -13,7 +13,7 @@ from rich.console import Console
 from tunables import model, tasks
 
 from tvmflow.cli import tuning_view
-from tvmflow.deploy import link
+from tvmflow.module import link
 from tvmflow.tuning import contest, session
 from tvmflow.tuning.progress import Point, Progress, Standing
 
@@ -37,7 +37,7 @@ def network(tmp_path):
 @pytest.fixture
 def idle(monkeypatch):
     """Nothing that takes long may begin."""
-    monkeypatch.setattr(session.Network, "spec", lambda self: pytest.fail("the work has begun"))
+    monkeypatch.setattr(session.Network, "job", lambda self: pytest.fail("the work has begun"))
 
 
 def test_a_package_that_is_missing_is_named_before_the_work(cli, tmp_path, monkeypatch, idle):

@@ -113,7 +113,7 @@ def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outco
             # Knobs that a user gives may lead to no code, and are then left out.
             module = _compiled(model, networks, configuration, knobs)
         with module:
-            from tvmflow.deploy.kept import all_to_kept, all_to_logical
+            from tvmflow.module.kept import all_to_kept, all_to_logical
 
             results = module(all_to_kept(module.inputs, feeds))
             found = all_to_logical(module.outputs, dict(results.items()))
@@ -188,8 +188,8 @@ class Quick:
         from tvm.s_tir import Schedule
         from tvm.target import Target
 
+        from tvmflow.devices.target import TargetSpec
         from tvmflow.runtime.plugin import configure
-        from tvmflow.target import TargetSpec
 
         configure(build_options="-cl-opt-disable")
         # TVM checks the types of all arguments of its own methods, a tenth of the time.
@@ -234,16 +234,16 @@ class RandomKnobs:
         self._drawn = drawn
 
     def __enter__(self) -> None:
-        from tvmflow import build
+        from tvmflow.compiler import scheduling
 
-        self._original = build.schedule_function
+        self._original = scheduling.schedule_function
         if self._random is not None:
-            build.schedule_function = self._schedule  # type: ignore[assignment]
+            scheduling.schedule_function = self._schedule  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        from tvmflow import build
+        from tvmflow.compiler import scheduling
 
-        build.schedule_function = self._original
+        scheduling.schedule_function = self._original
 
     def _schedule(
         self, function: Any, target: Any, given: Any, name: str, *more: Any, **options: Any

@@ -368,7 +368,7 @@ class _Noise:
 
     def _usual(self, dtype: str, length: int = 1) -> float:
         if self._sums_in_half and dtype == "float32":
-            # See `tvmflow.tolerance.summed_in_half`.
+            # See `tvmflow.verify.tolerance.summed_in_half`.
             return 2.0**-10 * max(1.0, (length / 6) ** 0.5)
         # Half precision rounds what is computed in single: by little more than one unit.
         usual = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}

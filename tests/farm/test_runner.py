@@ -19,8 +19,8 @@ from tvmflow.farm.address import Address
 from tvmflow.farm.lane import Places
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import Tracker
+from tvmflow.journal.records import Event
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
-from tvmflow.tuning.records import Event
 from tvmflow.tuning.timing import Timing
 
 pytestmark = pytest.mark.slow
@@ -251,5 +251,5 @@ def test_a_server_without_the_plugin_gets_no_textures(
     future = runner.submit(replace(plain, arguments=scoped), candidates.case)
     with pytest.raises(FarmError, match="No device is left for the key 'bare'") as caught:
         future.result(PATIENCE_S)
-    assert "tune with --storage buffer" in caught.value.details
+    assert "tune with `storage=buffer`" in caught.value.details
     assert runner.counts() == {server: 1}

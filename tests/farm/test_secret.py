@@ -81,7 +81,7 @@ def test_strangers_are_only_listened_for_with_a_secret(make_secret: MakeSecret):
     for host in ("0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid"):
         with pytest.raises(FarmError, match="can run any program") as caught:
             check_bind(host, None)
-        assert "--secret-file" in caught.value.remedy
+        assert "`secret_file" in caught.value.remedy
         check_bind(host, make_secret())
     for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
         assert is_loopback(host)
@@ -229,7 +229,7 @@ def test_a_tracker_says_that_it_asks_for_a_secret(guarded: tuple[Gate, Address])
     _, address = guarded
     with pytest.raises(FarmError, match="it asks for a secret") as caught:
         Tracker(Address(address.host, address.port))
-    assert "--secret-file" in caught.value.remedy
+    assert "`secret_file" in caught.value.remedy
     assert not isinstance(caught.value, TrackerAwayError)
 
 

@@ -16,7 +16,7 @@ import pytest
 from farms import PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow import __version__
-from tvmflow.deploy.link import Host
+from tvmflow.devices.host import Host
 from tvmflow.errors import FarmError
 from tvmflow.farm.about import ABOUT_FUNCTION, About, is_throttled, temperature_c
 from tvmflow.farm.address import Address
@@ -111,7 +111,7 @@ def test_candidates_for_another_processor_are_refused():
     arm, same, stock = map(server_on, ("aarch64-linux-gnu", "x86_64-linux-musl", None))
     with pytest.raises(FarmError, match=r"compiled for the host x86_64.* run on aarch64") as caught:
         check_host([arm], laptop)
-    assert "--host aarch64-linux-gnu" in caught.value.remedy
+    assert "`host=aarch64-linux-gnu`" in caught.value.remedy
     check_host([arm, same], laptop)
     check_host([arm, stock], laptop)
     check_host([arm], Host.parse("aarch64-linux-gnu"))

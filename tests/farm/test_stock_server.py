@@ -9,6 +9,7 @@ import pytest
 from farms import PATIENCE_S, STOCK, Farm
 from networks import squeeze_and_excite
 
+from tvmflow.compiler.options import CompileOptions
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.tuning.builder import Builder
 from tvmflow.tuning.case import Case
@@ -19,7 +20,7 @@ from tvmflow.tuning.timing import Timing
 
 @pytest.mark.opencl
 def test_a_server_of_tvm_alone_measures_textures(farm: Farm, tmp_path: Path):
-    network = Network(squeeze_and_excite(), "opencl", "adreno", storage="texture")
+    network = Network(squeeze_and_excite(), CompileOptions(device="adreno", storage="texture"))
     task = max(network.tasks(), key=lambda task: sum(bool(a.scope) for a in task.arguments))
     assert any(a.scope.startswith("global.texture") for a in task.arguments)
     builder = Builder(1)

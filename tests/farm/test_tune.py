@@ -12,7 +12,7 @@ from farms import PATIENCE_S, Farm
 from forks import run_command
 from networks import Graph
 
-from tvmflow.tuning.journal import Journal
+from tvmflow.journal.journal import Journal
 
 
 def tune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

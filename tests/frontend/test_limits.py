@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto, helper
 from reference import graph_model
 
-from tvmflow import limits
 from tvmflow.errors import ModelError, ShapeError
 from tvmflow.frontend import load, load_model
-from tvmflow.tensors import TensorType
+from tvmflow.ir import limits
+from tvmflow.ir.tensors import TensorType
 
 
 def refused(model, match, **options):
@@ -120,7 +120,7 @@ def test_inputs(shape):
 def test_a_given_shape():
     model = one_node("Relu", ["x"], shape=("batch", 3))
     error = refused(model, "The input 'x' is too large", shapes={"x": [10**9, 3]})
-    assert "--shape" in error.remedy
+    assert "`shapes`" in error.remedy
 
 
 def test_an_extent_beside_an_empty_one():

@@ -8,8 +8,8 @@ from operators import build, random
 
 import tvmflow
 from tvmflow.frontend import load_model
-from tvmflow.graph.names import nodes_of
-from tvmflow.graph.rewriter import identifier
+from tvmflow.ir.names import nodes_of
+from tvmflow.ir.rewriter import identifier
 
 
 def names_of(nodes, outputs=("y",)):

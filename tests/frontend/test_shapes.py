@@ -46,8 +46,8 @@ def test_open_dimension_is_set():
 
 def test_open_dimensions_are_all_named():
     error = refused(dynamic(["N", 3, "H", None], ["N", 1, 1, 1]), "'a' has [N, 3, H, ?]", "'b'")
-    assert "--shape a=1,3,224,224" in error.remedy
-    assert "--shape b=1,1,1,1" in error.remedy
+    assert "`shapes=a=1,3,224,224`" in error.remedy
+    assert "`shapes=b=1,1,1,1`" in error.remedy
 
 
 def test_symbol_set_by_one_input_holds_for_others():
@@ -103,13 +103,13 @@ def test_weight_listed_as_input_is_no_input():
 
 def test_wrong_rank():
     error = refused(dynamic(["N", 3], [3]), "2 dimensions", "has 3", shapes={"a": (1, 2, 3)})
-    assert "--shape a=1,3" in error.remedy
+    assert "`shapes=a=1,3" in error.remedy
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (1, 2, 3)])
 def test_a_shape_for_a_static_input_is_not_answered_with_another(shape):
     error = refused(dynamic([2, 3], [3]), "[2, 3]", shapes={"a": shape})
-    assert "--shape" not in error.remedy
+    assert "`shapes" not in error.remedy
     assert "exported again" in error.remedy
 
 

@@ -12,7 +12,7 @@ from special_values import CASES, OF_INTEGERS, network, references
 
 import tvmflow
 from tvmflow.frontend.ops import CONVERTERS
-from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, compare, tolerance_for
+from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, compare, tolerance_for
 
 pytestmark = pytest.mark.onnxruntime
 

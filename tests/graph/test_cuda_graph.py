@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import tvm
 from cuda_host import cuda_host
+from first_stages import compiled_until
 from networks import NETWORKS
 from onnx import helper
 from operators import build, feeds_for, random, single
@@ -16,12 +17,10 @@ from tvm import relax
 from tvm.script import tirx as T
 
 import tvmflow
-from tvmflow.compilation import Compilation
 from tvmflow.errors import CompileError, TargetError
-from tvmflow.graph.cuda_graph import stage_boundary
-from tvmflow.stages import STAGES
-from tvmflow.target import resolve
-from tvmflow.tolerance import NETWORK, assert_close
+from tvmflow.graph.cuda_graph import StageBoundary
+from tvmflow.ir.passes import original_errors
+from tvmflow.verify.tolerance import NETWORK, assert_close
 
 
 def long_mean():
@@ -58,12 +57,7 @@ MODELS = {
 
 
 def lowered(model):
-    job = Compilation(model, None, resolve("cuda"), None, 0, {}, cuda_graph=True)
-    for name, stage in STAGES:
-        stage(job)
-        if name == "lower":
-            return job.mod
-    raise AssertionError("there is no stage `lower`")
+    return compiled_until("lower", model, target="cuda", cuda_graph=True).mod
 
 
 def calls(function):
@@ -120,7 +114,7 @@ def test_a_replayed_graph_computes_what_it_is_given(name):
 def test_only_cuda_has_graphs():
     with pytest.raises(TargetError, match="CUDA graph was asked for the target llvm") as caught:
         tvmflow.compile(long_mean(), target="llvm", cuda_graph=True)
-    assert "--target cuda" in str(caught.value)
+    assert "`target=cuda`" in str(caught.value)
 
 
 @T.prim_func(s_tir=True)
@@ -135,6 +129,7 @@ def allocates(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
 
 
 def test_functions_that_allocate_are_refused():
-    with pytest.raises(CompileError, match="allocates memory whenever it runs") as caught:
-        stage_boundary(tvm.IRModule({"allocates": allocates}))
-    assert "--cuda-graph" in str(caught.value)
+    refused = pytest.raises(CompileError, match="allocates memory whenever it runs")
+    with refused as caught, original_errors():
+        StageBoundary(tvm.IRModule({"allocates": allocates}))
+    assert "`cuda_graph`" in str(caught.value)

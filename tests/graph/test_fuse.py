@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from first_stages import through
 from tvm import relax
 
 from tvmflow.errors import CompileError
-from tvmflow.graph.fuse import legalize_and_fuse
-from tvmflow.graph.names import LONGEST_FUNCTION
-from tvmflow.target import resolve
+from tvmflow.ir.names import LONGEST_FUNCTION
 
 
 def test_an_operator_without_loops_is_named():
@@ -28,7 +27,7 @@ def test_an_operator_without_loops_is_named():
             result = builder.emit_output(relax.op.nn.relu(bad))
         builder.emit_func_output(result)
     with pytest.raises(CompileError, match=r"relax\.image\.grid_sample of the node the_sample"):
-        legalize_and_fuse(builder.get(), resolve("llvm"))
+        through("fuse", builder.get(), target="llvm")
 
 
 def test_names_of_functions_are_no_longer_than_those_of_files():
@@ -46,7 +45,7 @@ def test_names_of_functions_are_no_longer_than_those_of_files():
                 results.append(builder.emit(relax.op.sum(y)))
             result = builder.emit_output(relax.Tuple(results))
         builder.emit_func_output(result)
-    mod = legalize_and_fuse(builder.get(), resolve("llvm"))
+    mod = through("fuse", builder.get(), target="llvm")
     names = [var.name_hint for var, function in mod.functions_items()]
     assert max(map(len, names)) == LONGEST_FUNCTION
     assert len(names) >= 3

@@ -5,19 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from first_stages import compiled_until
 from networks import NETWORKS
 
-from tvmflow.build import lower_graph, schedule_module
-from tvmflow.frontend import load_model
-from tvmflow.graph.fuse import legalize_and_fuse
 from tvmflow.graph.memory import ALIGNMENT, Kind, MemoryPlan, Tensor, assign_blocks
-from tvmflow.graph.simplify import simplify
-from tvmflow.graph.weights import lift_weights
+from tvmflow.ir.scope import HALF_BUFFER
 from tvmflow.models import build as build_model
-from tvmflow.target import resolve, with_storage
-from tvmflow.texture.layout import apply_layouts
-from tvmflow.texture.scope import HALF_BUFFER
-from tvmflow.texture.storage import place_tensors
 
 
 def random_tensors(generator: random.Random) -> list[Tensor]:
@@ -101,13 +94,8 @@ def test_a_half_texture_and_a_texture_share_nothing():
 
 def plan_of(model, storage="texture", half=False):
     """Plan only: nothing is built or run."""
-    target = with_storage(resolve("opencl", "adreno"), storage)
-    mod = legalize_and_fuse(
-        apply_layouts(simplify(load_model(model).mod), target.device)[0], target
-    )
-    mod, _ = place_tensors(mod, target.device, storage, half=half)
-    mod, _ = lift_weights(mod)
-    return lower_graph(schedule_module(mod, target).mod)[1]
+    dtype = "fp16" if half else "fp32"
+    return compiled_until("lower", model, device="adreno", storage=storage, dtype=dtype).memory
 
 
 @pytest.mark.parametrize("storage", ["texture", "buffer", "auto"])

@@ -44,9 +44,10 @@ _COPIED = (
 _MAPPED = ("schedules", "models", "tuning_logs")
 #: Where a file comes from that a process imports, in a folder of no meaning.
 _WHERE = """
-import sys, tvmflow.schedules.conv2d, tvmflow.borders
-from tvmflow.native import native_folder
-print(tvmflow.borders.__file__, tvmflow.schedules.conv2d.__file__, native_folder("standalone"))
+import sys, tvmflow.schedules.conv2d, tvmflow.codegen.loop_peeling
+from tvmflow.module.native import native_folder
+files = tvmflow.codegen.loop_peeling.__file__, tvmflow.schedules.conv2d.__file__
+print(*files, native_folder("standalone"))
 """
 #: Mistakes of a mutant that every test would notice: such a mutant says nothing about tests.
 _BROKEN = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|NameError)\b")

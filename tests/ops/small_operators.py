@@ -6,8 +6,8 @@ import numpy as np
 from tvm import te, tirx
 
 from tvmflow.errors import InputError, ShapeError
-from tvmflow.ops.operator import Operand, Operator
-from tvmflow.tensors import TensorType
+from tvmflow.ir.operator import Operand, Operator
+from tvmflow.ir.tensors import TensorType
 
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -83,7 +83,7 @@ SHIFTED = Operator(
 
 def rows_of(shape, dtype="float32", seed=5):
     """Numbers of either sign in a dtype."""
-    from tvmflow.ops.operator import dtype_of
+    from tvmflow.ir.operator import dtype_of
 
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype_of(dtype))
 

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper
 from operators import build, check, feeds_for, random, references
 
 import tvmflow
-from tvmflow.ops import OPERATORS
-from tvmflow.ops.operator import DOMAIN
-from tvmflow.tolerance import NETWORK, OPERATOR, STORED_AS_HALF, assert_close
-from tvmflow.verify import verify
+from tvmflow.ir.operator import DOMAIN
+from tvmflow.ir.operators import OPERATORS
+from tvmflow.verify.compare import verify
+from tvmflow.verify.tolerance import NETWORK, OPERATOR, STORED_AS_HALF, assert_close
 
 DECODE = OPERATORS["BoxDecode"]
 

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 import tvmflow
 from tvmflow import ops
 from tvmflow.cli.app import app
-from tvmflow.deploy.samples import random_inputs
 from tvmflow.errors import InputError
+from tvmflow.ir import operators
+from tvmflow.ir.operator import DOMAIN
+from tvmflow.ir.tensors import TensorType
 from tvmflow.models import make
-from tvmflow.ops.operator import DOMAIN
-from tvmflow.tensors import TensorType
-from tvmflow.verify import verify
+from tvmflow.module.samples import random_inputs
+from tvmflow.verify.compare import verify
 
 SAMPLES, BOXES, ROWS = 3, 5, 7
 #: The form's dtype, shape and values that fit.
@@ -136,7 +137,7 @@ def test_random_inputs_fit(module, form):
 
 
 def test_network_with_loss_is_verified_with_random_inputs(tmp_path):
-    from tvmflow.bench import benchmark
+    from tvmflow.module.bench import benchmark
 
     path = tmp_path / "facebox_loss.onnx"
     path.write_bytes(make("facebox_loss", size=16, boxes=2, batch=4).SerializeToString())
@@ -165,7 +166,7 @@ def test_run_with_bad_counts_ends_with_status_2(module, form, tmp_path):
 @pytest.fixture
 def shifted(monkeypatch):
     """A module with an operator of a user."""
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     ops.register(SHIFTED)
     node = helper.make_node("Shifted", ["x", "", "keep"], ["y"], domain=DOMAIN)
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 4]) for n in "xy")
@@ -181,7 +182,7 @@ def test_operators_that_are_not_registered_are_passed_over(shifted, tmp_path, mo
     given = {"x": np.ones((3, 4), np.float32), "keep": np.array(-1, np.int32)}
     with pytest.raises(InputError, match=r"'keep'.*Shifted is given keep -1"):
         shifted(given)
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     with tvmflow.load(shifted.save(tmp_path / "other.so")) as module:
         (y,) = module(given)
         # A scalar among the random inputs.

@@ -11,10 +11,10 @@ import tvm_ffi
 from small_operators import SHIFTED, kinds, rows_of
 
 from tvmflow.errors import InputError, OperatorError
+from tvmflow.ir.operator import dtype_of
 from tvmflow.ops.compiled import compile_operator
-from tvmflow.ops.operator import dtype_of
 from tvmflow.ops.signature import describe, read_signature, signature_of
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 TARGETS = [
     "llvm",
@@ -47,8 +47,8 @@ def test_one_compilation_serves_any_size(target, dtype):
 def test_gpus_get_one_kernel_whose_items_take_rows(target, device):
     if (target, device) == ("cuda", "adreno"):
         pytest.skip("no such pair")
+    from tvmflow.devices.target import resolve
     from tvmflow.ops.program import build
-    from tvmflow.target import resolve
 
     signature = read_signature(SHIFTED, {"x": "float16[B, N, 4]"})
     program = build(SHIFTED, signature, {"factor": 2.0}, [0], resolve(target, device))

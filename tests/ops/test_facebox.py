@@ -10,7 +10,7 @@ import tvmflow
 from tvmflow.models import make
 from tvmflow.ops import giou_reference
 from tvmflow.ops.onnx_form import op_runs
-from tvmflow.tolerance import assert_close
+from tvmflow.verify.tolerance import assert_close
 
 SAMPLES, BOXES = 3, 9
 

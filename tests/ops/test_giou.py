@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from turns import in_turn
 
+from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.errors import InputError, OperatorError, ShapeError
-from tvmflow.ops import OPERATORS
+from tvmflow.ir.operator import dtype_of
+from tvmflow.ir.operators import OPERATORS
 from tvmflow.ops.compiled import compile_operator
-from tvmflow.ops.operator import dtype_of
 from tvmflow.ops.program import build
 from tvmflow.ops.signature import read_signature
 from tvmflow.schedules import boxes as schedule
 from tvmflow.schedules.family import candidates
-from tvmflow.target import PRESETS, resolve
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 TARGETS = [
     pytest.param("llvm", "cpu", id="llvm"),
@@ -206,7 +206,7 @@ def test_counts_and_offsets_out_of_range_read_nothing_else(target, device, rng):
 
 
 def _types(arrays):
-    from tvmflow.tensors import TensorType
+    from tvmflow.ir.tensors import TensorType
 
     return [None if a is None else TensorType(a.shape, a.dtype.name) for a in arrays]
 

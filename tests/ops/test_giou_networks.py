@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from turns import in_turn
 
 import tvmflow
-from tvmflow.ops import OPERATORS
-from tvmflow.ops.operator import DOMAIN
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.ir.operator import DOMAIN
+from tvmflow.ir.operators import OPERATORS
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 TARGETS = [
     pytest.param("llvm", "cpu", id="llvm"),

@@ -7,7 +7,7 @@ import duals
 import numpy as np
 import pytest
 
-from tvmflow.ops import OPERATORS
+from tvmflow.ir.operators import OPERATORS
 from tvmflow.ops.giou_reference import giou, giou_gradients
 
 EPSILON = 1e-5

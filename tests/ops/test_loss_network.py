@@ -12,8 +12,8 @@ from operators import build, random, references
 from turns import in_turn
 
 import tvmflow
-from tvmflow.ops.operator import DOMAIN
-from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
+from tvmflow.ir.operator import DOMAIN
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 SAMPLES, BOXES, ROWS = 3, 12, 20
 

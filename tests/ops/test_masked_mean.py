@@ -17,14 +17,14 @@ from operators import build, references
 from tvm import te, tirx
 
 import tvmflow
-import tvmflow.opencl_source  # TVM calls it back with the source of kernels
-from tvmflow.ops import OPERATORS
+import tvmflow.codegen.opencl_source  # TVM calls it back with the source of kernels
+from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
+from tvmflow.devices.target import PRESETS, resolve
+from tvmflow.ir.operator import DOMAIN, dtype_of
+from tvmflow.ir.operators import OPERATORS
 from tvmflow.ops.compiled import compile_operator
-from tvmflow.ops.operator import DOMAIN, dtype_of
 from tvmflow.schedules import masked_mean, schedule_function
-from tvmflow.target import PRESETS, resolve
-from tvmflow.tir_pipeline import TIR_PIPELINE
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 LOSS = OPERATORS["GIoULoss"]
 

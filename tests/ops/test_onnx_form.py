@@ -15,9 +15,10 @@ import tvmflow
 from tvmflow import ops
 from tvmflow.errors import InputError, ModelError, ShapeError, UnsupportedModelError
 from tvmflow.frontend import load_model
+from tvmflow.ir import operators
+from tvmflow.ir.operator import DOMAIN, Operand
 from tvmflow.ops.onnx_form import register_schemas
-from tvmflow.ops.operator import DOMAIN, Operand
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 BOXES = 6
 
@@ -94,7 +95,7 @@ def test_inference_says_which_shapes_do_not_fit():
 
 
 def test_a_schema_is_replaced_with_its_operator(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     mine = replace(ops.OPERATORS["BoxDecode"], name="MyDecode", gradient=None)
     register_schemas([ops.register(mine)])
     assert list(onnx.defs.get_schema("MyDecode", 1, DOMAIN).attributes) == ["limit"]
@@ -118,7 +119,7 @@ def test_a_model_with_a_custom_operator_computes_what_the_reference_does():
 
 def test_open_batches_are_set_when_it_is_compiled():
     model = with_extents(network(), ["N", BOXES, 4])
-    with pytest.raises(ShapeError, match="--shape x="):
+    with pytest.raises(ShapeError, match="`shapes=x="):
         load_model(model)
     assert load_model(model, {"x": (5, BOXES, 4)}).outputs[0].shape == (5, BOXES, 4)
 
@@ -170,7 +171,7 @@ def split(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator with two results, the second one a sum, and an optional input."""
     from tvm import te
 
-    from tvmflow.tensors import TensorType
+    from tvmflow.ir.tensors import TensorType
 
     def infer(types, attributes):
         return types[0], TensorType(types[0].shape[:1], types[0].dtype)
@@ -189,7 +190,7 @@ def split(monkeypatch: pytest.MonkeyPatch) -> None:
         x = x if offset is None else x + offset
         return [x * attributes["factor"], x.sum(1)]
 
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     floats = ("float32",)
     ops.register(
         ops.Operator(
@@ -268,7 +269,7 @@ def other_anchors(boxes: np.ndarray) -> Callable[[onnx.ModelProto], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (unknown, "ai.tvmflow.BoxDecod (1 node): no such operator is registered (--ops FILE)"),
+        (unknown, "ai.tvmflow.BoxDecod (1 node): no such operator is registered (`ops=FILE`)"),
         (version_2, "version 1 in its opset_import, but there is 2."),
         (no_version, "version 1 in its opset_import, but there is none."),
         (more_inputs, "has input size 3 not in range [min=2, max=2]"),
@@ -302,7 +303,7 @@ def test_values_of_constants_are_looked_at(monkeypatch: pytest.MonkeyPatch, cons
         if count is not None and count.max() > x.shape[1]:
             raise InputError(f"{count.max()} of {x.shape[1]}", remedy="Count again.")
 
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
     ops.register(
         ops.Operator(
             "First", "Some of them.", (Operand("x", ("float32",)), Operand("count", ("int64",))),

@@ -13,8 +13,9 @@ import pytest
 
 from tvmflow import ops
 from tvmflow.errors import OperatorError, ShapeError
-from tvmflow.ops.operator import Operand, Operator
-from tvmflow.tensors import TensorType
+from tvmflow.ir import operators
+from tvmflow.ir.operator import Operand, Operator
+from tvmflow.ir.tensors import TensorType
 
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -129,7 +130,7 @@ def test_a_gradient_is_named_after_the_operands():
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registered operators are forgotten behind a test."""
-    monkeypatch.setattr(ops, "_registered", {})
+    monkeypatch.setattr(operators, "REGISTERED", {})
 
 
 @pytest.mark.usefixtures("registry")
@@ -152,7 +153,7 @@ def test_operators_are_registered_with_their_gradients():
 @pytest.mark.parametrize("name", ["BoxDecode", "Conv", "ArrayFeatureExtractor", "a-b"])
 def test_names_that_are_taken_or_no_names_are_refused(name: str):
     refused(lambda: ops.register(scale(name)), name)
-    assert name not in ops._registered
+    assert name not in operators.REGISTERED
 
 
 def test_every_operator_of_the_package_is_under_its_name():

@@ -11,13 +11,14 @@ import tvm
 import tvm_ffi
 from small_operators import SHIFTED, rows_of
 
+from tvmflow.devices.target import resolve
 from tvmflow.errors import CompileError, InputError, OperatorError, TargetError
-from tvmflow.ops import OPERATORS, memory
+from tvmflow.ir.operators import OPERATORS
+from tvmflow.ir.tensors import TensorType
+from tvmflow.ops import memory
 from tvmflow.ops.compiled import compile_operator
 from tvmflow.runtime.devices import DeviceInfo, opencl_devices
-from tvmflow.target import resolve
-from tvmflow.tensors import TensorType
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 pytestmark = pytest.mark.opencl
 

@@ -21,8 +21,8 @@ USE = """
 import json, sys
 import tvmflow
 from tvmflow import models
-from tvmflow.tolerance import compare
-from tvmflow.verify import run_reference
+from tvmflow.verify.tolerance import compare
+from tvmflow.verify.compare import run_reference
 import numpy as np
 
 model = models.build("mobilenet_v2", "mobilenet_v2.onnx", seed=7)
@@ -84,8 +84,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     tops = {name.split("/")[0] for name in names}
     assert tops == {"tvmflow", wheel.name.split("-py3-")[0] + ".dist-info"}
     assert {"tvmflow/runtime/libtvmflow_opencl.so", "tvmflow/py.typed"} <= set(names)
-    page = ROOT / "tvmflow" / "profiling" / "page"
-    assert {f"tvmflow/profiling/page/{path.name}" for path in page.glob("*.*s")} <= set(names)
+    page = ROOT / "tvmflow" / "explain" / "profiling" / "page"
+    assert {f"tvmflow/explain/profiling/page/{path.name}" for path in page.glob("*.*s")} <= set(
+        names
+    )
     for top in ("schedules", "models", "tuning_logs"):
         packed = {name for name in names if name.startswith(f"tvmflow/{top}/")}
         packed = {name for name in packed if not name.endswith("README.md")}

@@ -9,8 +9,9 @@ from first_stages import chosen_schedules
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
-from tvmflow.schedules.sharing import CONSTANT_SUFFIX, LOCAL_BYTES, local_bytes
-from tvmflow.tolerance import assert_close
+from tvmflow.codegen.opencl_source import CONSTANT_SUFFIX
+from tvmflow.schedules.sharing import LOCAL_BYTES, local_bytes
+from tvmflow.verify.tolerance import assert_close
 
 #: Input channels, output channels, window, stride, size.
 LAYERS = {

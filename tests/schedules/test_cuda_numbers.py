@@ -17,7 +17,7 @@ from operators import build, check, conv, feeds_for, random, single
 import tvmflow
 from tvmflow.models import build as build_model
 from tvmflow.schedules import FAMILIES
-from tvmflow.tolerance import NETWORK, assert_close
+from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
 

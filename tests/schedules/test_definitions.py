@@ -13,9 +13,9 @@ import pytest
 import tvm
 from tvm import te
 
+from tvmflow.ir.blocked import words
 from tvmflow.schedules import conv2d, depthwise, grouped, pooling
 from tvmflow.schedules.integers import Dots, Integers
-from tvmflow.texture.blocked import words
 
 LANES = 4
 

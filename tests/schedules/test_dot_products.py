@@ -19,14 +19,14 @@ from quick_knobs import is_quick
 from tvm import s_tir, te, tirx
 
 import tvmflow
-from tvmflow.dot_products import CUDA, FUNCTION, OPENCL, dot, with_functions
+from tvmflow.codegen.dot_products import CUDA, FUNCTION, OPENCL, dot, with_functions
+from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
+from tvmflow.devices.target import PRESETS
+from tvmflow.ir import blocked
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.conv2d_shape import Shape as ConvShape
 from tvmflow.schedules.family import candidates
 from tvmflow.schedules.integers import fits_dots, words
-from tvmflow.target import PRESETS
-from tvmflow.texture import blocked
-from tvmflow.tir_pipeline import TIR_PIPELINE
 
 TARGETS = [
     pytest.param("llvm", "cpu", id="llvm"),

@@ -14,22 +14,22 @@ from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
 from operators import feeds_for, single
 from test_knobs import network
-from tvm import te
+from tvm import relax, te
 
 import tvmflow
-from tvmflow.build import build_executable, device_modules
+from tvmflow.devices.target import resolve, with_dtype
 from tvmflow.errors import CompileError
+from tvmflow.graph.storage.typed_half import with_types
+from tvmflow.ir.scope import HALF_BUFFER
+from tvmflow.ir.signatures import with_scopes
+from tvmflow.module.device_code import modules_in
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.family import candidates, refusal
 from tvmflow.schedules.gemm import deep, padded
 from tvmflow.schedules.gemm_simt import Knobs as Simt
 from tvmflow.schedules.gemm_tensor import Knobs as Tensor
 from tvmflow.schedules.gemm_tiles import Shape, groups
-from tvmflow.target import resolve, with_dtype
-from tvmflow.texture.scope import HALF_BUFFER
-from tvmflow.texture.signatures import with_scopes
-from tvmflow.texture.typed_half import with_types
-from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 BY_NAME = {family.NAME: family for family in FAMILIES}
 TOLERANCES = {"fp32": NETWORK, "fp16": STORED_AS_HALF}
@@ -222,13 +222,14 @@ def test_other_knobs_are_right(dtype, knobs):
 def kernel(model, family, monkeypatch, **options):
     """The source of the kernel of a family."""
     sources = []
+    build = relax.build
 
-    def keep(mod, target):
-        executable = build_executable(mod, target)
-        sources.extend(m.inspect_source() for m in device_modules(executable))
+    def keep(*arguments, **options):
+        executable = build(*arguments, **options)
+        sources.extend(m.inspect_source() for m in modules_in(executable.mod))
         return executable
 
-    monkeypatch.setattr("tvmflow.build.build_executable", keep)
+    monkeypatch.setattr("tvm.relax.build", keep)
     with closing(tvmflow.compile(model, target="cuda", **options)) as module:
         entries = module.metadata["schedules"].items()
         (name,) = [name for name, entry in entries if entry["family"] == family]

@@ -20,10 +20,10 @@ from quick_knobs import is_quick
 from turns import in_turn
 
 import tvmflow
+from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.family import Proposal, accepted, candidates, read_knobs, refusal
-from tvmflow.target import PRESETS
-from tvmflow.tolerance import assert_close
+from tvmflow.verify.tolerance import assert_close
 
 BY_NAME = {family.NAME: family for family in FAMILIES}
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from tvm.target import codegen
 
+from tvmflow.devices.target import resolve
 from tvmflow.errors import DeviceError, InputError, VerificationError
-from tvmflow.lab import run_lab, running
-from tvmflow.lab.findings import found_and_removed
-from tvmflow.profiling import ceilings
-from tvmflow.profiling.record import Ceilings
+from tvmflow.explain.lab import run_lab, running
+from tvmflow.explain.lab.findings import found_and_removed
+from tvmflow.explain.profiling import ceilings
+from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.schedules.lab import LABS, quantized
 from tvmflow.schedules.lab.choice import check_size, scheduled
-from tvmflow.target import resolve
 from tvmflow.tuning.building import lower
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -349,7 +349,7 @@ def test_steps_compile_for_cuda(name):
 
 
 _PACKED = """
-from tvmflow.lab import running
+from tvmflow.explain.lab import running
 
 running._peaks = lambda *_, **__: None  # a simulator takes minutes to measure its own
 options = {"target": "opencl", "device": "nvidia", "steps": ["packed"], "seconds": 1e-3}

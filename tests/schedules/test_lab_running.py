@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tvmflow.errors import VerificationError
-from tvmflow.lab import machine, run_lab, running, timing
-from tvmflow.profiling import ceilings
-from tvmflow.profiling.record import Ceilings
+from tvmflow.explain.lab import machine, run_lab, running, timing
+from tvmflow.explain.profiling import ceilings
+from tvmflow.explain.profiling.record import Ceilings
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -14,10 +14,10 @@ from operators import random as normal
 from turns import in_turn
 
 import tvmflow
+from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import gemv, matmul
 from tvmflow.schedules.family import candidates
-from tvmflow.target import PRESETS
-from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 #: Target, device, storage and dtype.
 TARGETS = [

@@ -16,12 +16,12 @@ from turns import in_turn
 from tvm import te, tirx
 
 import tvmflow
+from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
+from tvmflow.devices.target import resolve, with_storage
 from tvmflow.schedules import moving, schedule_function
 from tvmflow.schedules.common import Workload
 from tvmflow.schedules.family import candidates
-from tvmflow.target import resolve, with_storage
-from tvmflow.tir_pipeline import TIR_PIPELINE
-from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 CASES = {"plain": plain, "blocked_8": lambda: blocked(8), "blocked_7": lambda: blocked(7)}
 VARIANTS = {

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from turns import in_turn
 
 import tvmflow
-from tvmflow.opencl_source import store_bytes
+from tvmflow.codegen.opencl_source import store_bytes
 from tvmflow.schedules.integers import EXACT_LIMIT, narrowest, sums_of
 
 TARGETS = [

@@ -15,7 +15,7 @@ from turns import in_turn
 
 import tvmflow
 from tvmflow.schedules.reduction import Knobs
-from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 

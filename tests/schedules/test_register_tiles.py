@@ -10,10 +10,10 @@ import pytest
 from operators import conv
 from scheduled_networks import scheduled
 
-from tvmflow.analysis.counting import instructions
-from tvmflow.analysis.lowered import kernels_of
+from tvmflow.devices.target import PRESETS, resolve
+from tvmflow.explain.analysis.counting import instructions
+from tvmflow.explain.analysis.lowered import kernels_of
 from tvmflow.schedules import conv2d
-from tvmflow.target import PRESETS, resolve
 
 #: Elements read for a product: 0.25 where 4 channels of 8 pixels are multiplied with those of 2
 #: blocks, 0.375 where 4 pixels are (all that mali's registers hold), 1.25 of one pixel and block.

@@ -14,10 +14,10 @@ from rows import MODES, TURNS
 from turns import in_turn
 
 import tvmflow
+from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import resize
 from tvmflow.schedules.family import candidates
-from tvmflow.target import PRESETS
-from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 

@@ -12,7 +12,7 @@ from turns import in_turn
 
 import tvmflow
 from tvmflow.schedules.rows import Knobs
-from tvmflow.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -106,7 +106,7 @@ def test_normalization_with_its_scale_and_bias(case, mode):
     reference = normal(x.astype(np.float64), axes) * scale + bias
     model = single(operator, [shape], constants, **attributes)
     # The mean is rounded to 2^-24 of itself, which is 100 times the deviation.
-    from tvmflow.tolerance import NETWORK
+    from tvmflow.verify.tolerance import NETWORK
 
     assert check(model, reference, x, ["normalization"], mode, NETWORK) == ["normalization"]
 

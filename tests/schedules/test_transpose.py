@@ -12,14 +12,14 @@ from operators import check, single
 from tvm import te, tirx
 
 import tvmflow
+from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
+from tvmflow.devices.target import PRESETS, resolve, with_storage
+from tvmflow.ir.scope import interface_scope
+from tvmflow.ir.signatures import with_scopes
 from tvmflow.schedules import schedule_function, transpose
 from tvmflow.schedules.common import Workload
 from tvmflow.schedules.family import candidates
-from tvmflow.target import PRESETS, resolve, with_storage
-from tvmflow.texture.scope import interface_scope
-from tvmflow.texture.signatures import with_scopes
-from tvmflow.tir_pipeline import TIR_PIPELINE
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 
 def spec_of(device):

@@ -12,7 +12,7 @@ from onnx import helper
 from operators import build, feeds_for, random
 
 import tvmflow
-from tvmflow.tolerance import NETWORK, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -120,9 +120,9 @@ def test_shared_rows_under_oclgrind(storage, under_oclgrind):
 
 
 def test_rows_are_not_shared_on_a_cpu():
+    from tvmflow.devices.target import PRESETS
     from tvmflow.schedules import depthwise
     from tvmflow.schedules.family import refusal
-    from tvmflow.target import PRESETS
 
     extents = (1, 2, 14, 14, 4, 3, 3)
     shape = depthwise.Shape(

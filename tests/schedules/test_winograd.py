@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from turns import in_turn
 
 import tvmflow
+from tvmflow.devices.target import PRESETS
 from tvmflow.errors import CompileError
+from tvmflow.graph.layout.algorithms import WORTH, Convolution, choose, cost, impossible
 from tvmflow.schedules.winograd import TAPS, matrices, transformed_weight
-from tvmflow.target import PRESETS
-from tvmflow.texture.algorithms import WORTH, Convolution, choose, cost, impossible
-from tvmflow.tolerance import OPERATOR, assert_close, compare
+from tvmflow.verify.tolerance import OPERATOR, assert_close, compare
 
 WINOGRAD = {"winograd2": 2, "winograd4": 4}
 
@@ -321,7 +321,7 @@ def test_fp16_refuses_f4():
             dtype="fp16",
             algorithms={"layer": "winograd4"},
         )
-    assert "--dtype fp32" in str(caught.value)
+    assert "`dtype=fp32`" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["layer", "c"])

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tvmflow.ops import OPERATORS
-from tvmflow.ops.operator import dtype_of
+from tvmflow.ir.operator import dtype_of
+from tvmflow.ir.operators import OPERATORS
 
 FORMS = ("none", "count", "mask", "bytes", "offsets")
 

@@ -1,4 +1,4 @@
-"""The fake OpenCL driver of ``tests/standalone/fake_opencl``: compiling it, and its controls."""
+"""The fake OpenCL driver of ``module/standalone/fake_opencl``: compiling it, and its controls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from kept_builds import kept
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "tests" / "standalone" / "fake_opencl"
+SOURCES = ROOT / "tests" / "module" / "standalone" / "fake_opencl"
 #: The runtime is C11; these warnings are errors in the tests.
 FLAGS = ["-std=gnu11", "-g", "-O1", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 

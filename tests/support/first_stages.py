@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import onnx
+from tvm import IRModule
 
-import tvmflow
-from tvmflow.compilation import Compilation
-from tvmflow.stages import STAGES
-
-
-class _StopError(Exception):
-    """The last stage that is needed has run."""
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.compiler.pipeline import run_stages
+from tvmflow.devices.target import TargetSpec
 
 
 def compiled_until(
-    last: str, model: str | os.PathLike[str] | onnx.ModelProto, **options: Any
+    last: str,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    spec: TargetSpec | None = None,
+    **options: Any,
 ) -> Compilation:
-    """Return a compilation after a stage, which is in half of the time that all of them take."""
-    jobs: list[Compilation] = []
+    """Return a compilation after a stage; `spec` is for a device of other facts."""
+    job = Compilation(model, CompileOptions(**options), target=spec)
+    run_stages(job, until=last)
+    return job
 
-    def run(job: Compilation, **_: object) -> None:
-        jobs.append(job)
-        for name, stage in STAGES:
-            stage(job)
-            if name == last:
-                raise _StopError
 
-    with patch("tvmflow.pipeline.run_stages", run), suppress(_StopError):
-        tvmflow.compile(model, **options)
-    return jobs[0]
+def through(stage: str, mod: IRModule, **options: Any) -> IRModule:
+    """Run one stage on a program that no model was read for."""
+    job = Compilation(None, CompileOptions(**options))
+    job.model, job.mod = SimpleNamespace(bindings={}), mod
+    return run_stages(job, first=stage, until=stage)
 
 
 def chosen_schedules(model: onnx.ModelProto, **options: Any) -> dict[str, dict[str, Any]]:

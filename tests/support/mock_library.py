@@ -9,12 +9,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvmflow.deploy.link import Host
-from tvmflow.standalone.format import Section, Strings, encode_plan, records
+from tvmflow.devices.host import Host
+from tvmflow.module.standalone.format import Section, Strings, encode_plan, records
 
 ROOT = Path(__file__).parents[2]
 BINDINGS = ROOT / "native" / "bindings"
-SOURCE = ROOT / "tests" / "standalone" / "mock_model.c"
+SOURCE = ROOT / "tests" / "module" / "standalone" / "mock_model.c"
 C_COMPILER = shlex.split(os.environ.get("CC", "cc"))
 CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvmflow
+from tvmflow.ir.operator import DOMAIN, VERSION
 from tvmflow.ops.onnx_form import op_runs, register_schemas
-from tvmflow.ops.operator import DOMAIN, VERSION
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 RNG_SEED = 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvmflow.profiling.record import (
+from tvmflow.explain.profiling.record import (
     BOUNDS,
     FINDING_KINDS,
     Ceilings,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from first_stages import compiled_until
 
-from tvmflow.compilation import Compilation
 from tvmflow.schedules import Scheduled
-from tvmflow.stages import STAGES
-from tvmflow.target import resolve, with_storage
 
 #: A target, a device, a storage and a dtype.  Those of CPUs take turns, and those of GPUs.
 TURNS = (("llvm", "cpu"), ("texture", "half-buffer"))
@@ -27,12 +25,7 @@ def schedules(
     model: onnx.ModelProto, device: str, target: str = "opencl", storage: str = "auto"
 ) -> dict[str, Scheduled]:
     """The scheduled primary functions of a model, without code for them."""
-    spec = with_storage(resolve(target, device), storage)
-    job = Compilation(model, None, spec, None, 0, {}, storage=storage)
-    for name, stage in STAGES:
-        stage(job)
-        if name == "schedule":
-            break
+    job = compiled_until("schedule", model, target=target, device=device, storage=storage)
     return job.schedules
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tvmflow.deploy.link import Host
-from tvmflow.standalone.format import (
+from tvmflow.devices.host import Host
+from tvmflow.module.standalone.format import (
     DTYPES,
     WEIGHT_ALIGNMENT,
     ArgumentKind,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tvmflow.standalone import binding
-from tvmflow.standalone.binding import Kernel, Options, Test
-from tvmflow.standalone.drivers import opencl_libraries
-from tvmflow.standalone.format import DTYPES
+from tvmflow.module.standalone import binding
+from tvmflow.module.standalone.binding import Kernel, Options, Test
+from tvmflow.module.standalone.drivers import opencl_libraries
+from tvmflow.module.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
 (OK, ARGUMENT, NO_OPENCL, UNSUPPORTED, BUILD, MEMORY, DAMAGED, DEVICE, BUSY, WRONG) = range(10)

@@ -13,10 +13,10 @@ import pytest
 from journals import random_trials, read, write
 
 from tvmflow.errors import JournalError
+from tvmflow.journal.journal import Journal
+from tvmflow.journal.records import Device, Error, Trial
 from tvmflow.tuning import maintenance
 from tvmflow.tuning.importers import autotvm, import_file, native
-from tvmflow.tuning.journal import Journal
-from tvmflow.tuning.records import Device, Error, Trial
 from tvmflow.tuning_logs import find_journal
 
 #: Lines of the logs that the shipped journals are made of, and a digest of their content.

@@ -14,8 +14,8 @@ from tvm import te, tirx
 
 import tvmflow.tuning.building as building
 import tvmflow.tuning.measure as module
+from tvmflow.devices.target import resolve
 from tvmflow.schedules.family import candidates
-from tvmflow.target import resolve
 from tvmflow.tuning.builder import Builder
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Config, Session

@@ -7,14 +7,15 @@ import pytest
 from tunables import model, tasks
 
 import tvmflow
-from tvmflow.texture.scope import is_texture
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.ir.scope import is_texture
 from tvmflow.tuning.session import Network
 
 
 @pytest.mark.parametrize("storage", ["buffer", "texture"])
 def test_tasks_are_the_functions_that_are_compiled(storage):
     options = {"target": "opencl", "device": "adreno", "storage": storage}
-    found = Network(model(), **options).tasks()
+    found = Network(model(), CompileOptions(**options)).tasks()
     with tvmflow.compile(model(), **options) as module:
         schedules = module.metadata["schedules"]
         kernels = module.metadata["kernels"]

@@ -23,11 +23,11 @@ from tunables import (
 )
 
 from tvmflow.errors import FarmError
+from tvmflow.journal.journal import Journal
+from tvmflow.journal.records import Error
 from tvmflow.tuning import contest as module
 from tvmflow.tuning.budget import Budget
-from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.measure import WRONG
-from tvmflow.tuning.records import Error
 from tvmflow.tuning.session import searches
 from tvmflow.tuning.tuner import Tuner
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +10,19 @@ from networks import Graph
 from tunables import PretendedBuilder, PretendedRunner, failed
 
 import tvmflow
-from tvmflow.compilation import Compilation
-from tvmflow.tolerance import OPERATOR, assert_close
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.compiler.pipeline import run_stages
+from tvmflow.compiler.settled import network_digest
+from tvmflow.journal.journal import Journal
 from tvmflow.tuning import layers, maintenance
 from tvmflow.tuning.budget import Budget
-from tvmflow.tuning.journal import Journal
 from tvmflow.tuning.measure import CRASH
 from tvmflow.tuning.session import Network, searches
-from tvmflow.tuning.settled import network_digest
-from tvmflow.tuning.tasks import run_part
 from tvmflow.tuning.tuner import Tuner
 from tvmflow.tuning.variants import HOPELESS, LAUNCH_S, tune_variants, variants_of
-from tvmflow.verify import run_reference
+from tvmflow.verify.compare import run_reference
+from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}
 
@@ -38,13 +38,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def network(model, **options):
+    """What is tuned of a model."""
+    return Network(model, CompileOptions(**options))
+
+
 @pytest.fixture
 def tune(tmp_path, model):
     """Tune with pretended costs, which are given by family and storage."""
 
     def run(cost, budget=None, **options):
-        network = Network(model, "opencl", **{"device": "adreno", "storage": "buffer", **options})
-        variants = variants_of(network.job())
+        options = {"device": "adreno", "storage": "buffer", **options}
+        variants = variants_of(network(model, **options).job())
         kernels = [*variants.tasks]
         kernels += [t for d in variants.decisions for ts in d.options.values() for t in ts]
         by_digest = {task.digest: task for task in kernels}
@@ -99,7 +104,7 @@ def direct_wins(family: str, storage: str) -> float:
 
 
 def test_a_layers_tasks_are_those_of_the_network(model):
-    variants = variants_of(Network(model, "opencl", "adreno", storage="buffer").job())
+    variants = variants_of(network(model, device="adreno", storage="buffer").job())
     (decision,) = variants.decisions
     assert (decision.what, decision.names, decision.default) == (
         "algorithm",
@@ -114,7 +119,7 @@ def test_a_layers_tasks_are_those_of_the_network(model):
     known = {task.digest for task in variants.tasks}
     assert {task.digest for task in decision.options["direct"]} <= known
     # Of the network with Winograd's convolution as well, bias and activation included.
-    asked = Network(model, "opencl", "adreno", None, None, "buffer", algorithms={"t0": "winograd4"})
+    asked = network(model, device="adreno", storage="buffer", algorithms={"t0": "winograd4"})
     known = {task.digest for task in asked.tasks()}
     assert {task.digest for task in decision.options["winograd4"]} <= known
     assert [t.calls for t in decision.weighed("direct")] == [2]
@@ -122,7 +127,7 @@ def test_a_layers_tasks_are_those_of_the_network(model):
 
 def test_products_of_matrices_are_options_on_cuda(model):
     strided, of_equal = sorted(
-        variants_of(Network(model, "cuda", dtype="fp16").job()).decisions,
+        variants_of(network(model, target="cuda", dtype="fp16").job()).decisions,
         key=lambda d: d.names[0] != "t4",
     )
     assert set(strided.options) == {"direct", "gemm"}
@@ -133,19 +138,21 @@ def test_products_of_matrices_are_options_on_cuda(model):
 
 def test_what_the_user_asks_for_is_not_decided(model):
     both = {"t0": "winograd2", "t2": "direct"}
-    asked = Network(model, "opencl", "adreno", storage="texture", algorithms=both)
+    asked = network(model, device="adreno", storage="texture", algorithms=both)
     assert variants_of(asked.job()).decisions == []
     # A device without images has one storage.
-    assert [d.what for d in variants_of(Network(model, "llvm").job()).decisions] == ["algorithm"]
-    job = Network(model, "opencl", "adreno").job()
+    assert [d.what for d in variants_of(network(model, target="llvm").job()).decisions] == [
+        "algorithm"
+    ]
+    job = network(model, device="adreno").job()
     assert [d.what for d in variants_of(job).decisions] == ["storage", "algorithm"]
-    kept = replace(Network(model, "opencl", "adreno").job(), keep_layout={"x": "nchw4c"})
+    kept = network(model, device="adreno", keep_layout={"x": "nchw4c"}).job()
     assert [d.what for d in variants_of(kept).decisions] == ["algorithm"]
 
 
 def imported(model: object) -> Compilation:
-    job = Network(model, "llvm").job()
-    run_part(job, "import", "layout")
+    job = network(model, target="llvm").job()
+    run_stages(job, until="simplify")
     return job
 
 
@@ -201,7 +208,9 @@ def test_winograd_that_is_measured_to_be_faster_is_compiled(tune, model, tmp_pat
 @pytest.mark.opencl
 def test_direct_that_is_measured_to_be_faster_is_compiled(tune, model, tmp_path, monkeypatch):
     # A cost model that finds Winograd's convolution nearly free.
-    monkeypatch.setattr("tvmflow.texture.algorithms.cost", lambda _, a, __: float(a == "direct"))
+    monkeypatch.setattr(
+        "tvmflow.graph.layout.algorithms.cost", lambda _, a, __: float(a == "direct")
+    )
     with tvmflow.compile(model, device="adreno", algorithms={"t2": "direct"}) as module:
         assert algorithms(module)[0] != "direct"
     (settled,) = tune(direct_wins)[0].settled

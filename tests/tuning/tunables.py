@@ -15,12 +15,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.journal.records import Device
 from tvmflow.tuning.building import Built
 from tvmflow.tuning.case import Case
 from tvmflow.tuning.measure import Measured
 from tvmflow.tuning.progress import Standing
 from tvmflow.tuning.quiet import Quiet
-from tvmflow.tuning.records import Device
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
 from tvmflow.tuning.timing import PAIRS, Timing, time_alone, time_in_turn
@@ -62,7 +63,7 @@ def model() -> onnx.ModelProto:
 @cache
 def tasks(device: str = "cpu", storage: str = "auto") -> dict[str, Task]:
     """Its tasks by family."""
-    found = Network(model(), "opencl", device, storage=storage).tasks()
+    found = Network(model(), CompileOptions(device=device, storage=storage)).tasks()
     return {task.family.NAME: task for task in found}
 
 

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from ..deploy.module import Module
-    from ..tensors import TensorInfo
+    from ..ir.tensors import TensorInfo
+    from ..module.module import Module
 
 
 #: Of files in the form of zip.
@@ -125,7 +125,7 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> Any:
 
 def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[str, Any]:
     """Return the inputs of a file, and random ones for those it lacks if there is a seed."""
-    from ..deploy.samples import random_inputs
+    from ..module.samples import random_inputs
 
     values = read_inputs(path, module.inputs) if path is not None else {}
     if seed is not None:
@@ -143,7 +143,7 @@ def write_outputs(path: Path, arrays: Mapping[str, Any]) -> None:
     """
     import numpy as np
 
-    from ..deploy.files import publish, staging
+    from ..module.files import publish, staging
 
     with staging(path) as stage:
         temporary = stage / path.name

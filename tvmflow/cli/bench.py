@@ -9,28 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .compile_flags import DeviceName, InputShapes, TargetName
 from .formats import counted, facts, ms_text, print_section, table
 from .options import (
     CheckWeights,
     Debug,
     DeviceIndex,
-    DeviceName,
     FarmKey,
     InputsFile,
-    InputShapes,
     Json,
     Quiet,
     RandomSeed,
     SecretFile,
-    TargetName,
     Verbose,
 )
 from .scaling import Asked, measure_scaling
 from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
-    from ..bench import Timing
-    from ..deploy.kernel_time import KernelTime
+    from ..module.bench import Timing
+    from ..module.kernel_time import KernelTime
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -169,7 +167,7 @@ def bench_module(
     if len(files) > 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     from .. import load
-    from ..bench import benchmark
+    from ..module.bench import benchmark
     from .arrays import choose_inputs
 
     (module,) = files

@@ -5,33 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..compiler.options import CompileOptions
+from ..devices.choices import STANDALONE
+from .compile_flags import with_compile_flags
 from .formats import bytes_text
-from .options import (
-    Accumulate,
-    Debug,
-    DeviceName,
-    Dtype,
-    InputShapes,
-    Json,
-    ModelFile,
-    OpsFiles,
-    Quiet,
-    Storage,
-    TargetName,
-    Verbose,
-    load_operators,
-    parse_keep_layout,
-    parse_shapes,
-)
+from .options import Debug, Json, ModelFile, OpsFiles, Quiet, Verbose, load_operators
 from .session import command, err_console, note, note_file, print_json, state
 
 if TYPE_CHECKING:
-    from ..deploy.module import Module
+    from ..module.module import Module
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -55,20 +43,11 @@ EXAMPLES = """
 
 
 @command
+@with_compile_flags()
 def compile_model(
     model: ModelFile,
-    target: TargetName = "opencl",
-    device: DeviceName = "auto",
-    host: Annotated[
-        str | None,
-        typer.Option(
-            "--host",
-            metavar="HOST",
-            help="The machine that loads the module: linux-x64, linux-arm64, android-arm64, or a "
-            "triple. Default: this one.",
-        ),
-    ] = None,
-    shape: InputShapes = None,
+    context: typer.Context,
+    options: CompileOptions,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -78,92 +57,23 @@ def compile_model(
             help="The module to write. Default: the model's name in this folder.",
         ),
     ] = None,
-    storage: Storage = "auto",
-    storage_overrides: Annotated[
-        Path | None,
-        typer.Option(
-            "--storage-overrides",
-            metavar="FILE",
-            help="JSON object (or TOML table, in a file *.toml) of tensors' names with texture or "
-            "buffer: these tensors are kept there, whatever --storage says.",
-        ),
-    ] = None,
-    dtype: Dtype = "fp32",
-    accumulate: Accumulate = "fp32",
-    knobs: Annotated[
-        Path | None,
-        typer.Option(
-            "--knobs",
-            metavar="FILE",
-            help="JSON object of primary functions' names with their knobs, as inspect --schedules "
-            "prints them, instead of those that the heuristics choose.",
-        ),
-    ] = None,
-    journal: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--journal",
-            metavar="FILE",
-            help="Tuning journal whose measured knobs are used instead of the heuristics', and "
-            "whose algorithms and storage instead of the cost models'; "
-            "repeatable, the first one that has something for a function counts. adreno660 and "
-            "adreno740 stand for those that ship with tvmflow.",
-        ),
-    ] = None,
-    keep_layout: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep-layout",
-            metavar="NAME=nchw4c|texture",
-            help="An input or output that the application has in blocks of four channels, in a "
-            "buffer or an image; repeatable. The others have the layout of the ONNX model.",
-        ),
-    ] = None,
-    algorithms: Annotated[
-        Path | None,
-        typer.Option(
-            "--algorithms",
-            metavar="FILE",
-            help="JSON object (or TOML table, in a file *.toml) of convolutions' names with "
-            "direct, gemm (for cuda), winograd2 or winograd4, instead of what seems cheapest. -v "
-            "prints every convolution.",
-        ),
-    ] = None,
-    cuda_graph: Annotated[
-        bool,
-        typer.Option(
-            "--cuda-graph",
-            help="Launch all kernels at once, as a CUDA graph that the first run captures. For "
-            "the target cuda.",
-        ),
-    ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="tvm|standalone",
-            help="A module for TVM's runtime, or a library with a C interface (tvmflow.h) that "
-            "needs nothing but the device's OpenCL.",
-            show_default="tvm",
-            autocompletion=lambda: ["tvm", "standalone"],
-        ),
-    ] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="The same as --format standalone.")
     ] = False,
     dump_ir: Annotated[
         Path | None,
-        typer.Option("--dump-ir", metavar="DIR", help="Write the IR after each stage to DIR."),
-    ] = None,
-    embed_limit: Annotated[
-        int,
         typer.Option(
-            "--embed-limit",
-            metavar="MB",
-            min=0,
-            help="Weights of more than this in total go to OUT.so.weights, beside the module.",
+            "--dump-ir", metavar="DIR", help="Write the IR after each stage and pass to DIR."
         ),
-    ] = 512,
+    ] = None,
+    dump_ir_filter: Annotated[
+        str,
+        typer.Option(
+            "--dump-ir-filter",
+            metavar="REGEX",
+            help="Of the passes, only those whose names have this in them; ^$ is none.",
+        ),
+    ] = "",
     ops: OpsFiles = None,
     as_json: Json = False,
     _verbose: Verbose = False,
@@ -171,45 +81,29 @@ def compile_model(
     _debug: Debug = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
-    shapes = parse_shapes(shape or [])
-    kept = parse_keep_layout(keep_layout or [])
     final = output or Path(model.with_suffix(".so").name)
     _refuse_overwriting(model, final)
-    if standalone and format not in (None, "standalone"):
-        raise typer.BadParameter(f"--standalone and --format {format} contradict each other.")
+    if standalone:
+        source = context.get_parameter_source("format")
+        if options.format != STANDALONE and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"--standalone and --format {options.format} contradict each other."
+            )
+        options = replace(options, format=STANDALONE)
     from .. import compile as compile_network
-    from ..deploy.files import staging
-    from ..knobs import read_knobs_file
-    from ..texture.asked_algorithms import read_algorithms
-    from ..texture.overrides import read_overrides
+    from ..module.files import staging
 
     load_operators(ops)
-    given = read_knobs_file(knobs) if knobs else None
-    overrides = read_overrides(storage_overrides) if storage_overrides else None
-    chosen = read_algorithms(algorithms) if algorithms else None
     started = time.perf_counter()
     # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
     with staging(final) as stage:
         with _stages() as progress:
             module = compile_network(
                 model,
-                target=target,
-                device=device,
-                host=host,
-                shapes=shapes or None,
-                storage=storage,
-                storage_overrides=overrides,
-                dtype=dtype,
-                accumulate=accumulate,
-                algorithms=chosen,
-                knobs=given,
-                journals=journal or (),
-                keep_layout=kept,
-                cuda_graph=cuda_graph,
-                format="standalone" if standalone else format or "tvm",
+                options=options,
                 file_name=final.name,
                 dump_ir=dump_ir,
-                embed_limit_bytes=embed_limit * 10**6,
+                dump_ir_filter=dump_ir_filter,
                 work_folder=stage,
                 progress=progress,
             )
@@ -256,7 +150,7 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
 
 def _sizes(path: Path) -> tuple[int, Path | None, int]:
     """Return the module's size, and its weights file with its size."""
-    from ..deploy.reader import SIDECAR_SUFFIX
+    from ..module.reader import SIDECAR_SUFFIX
 
     # A file of an earlier module is not there any more: saving removes it.
     sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
@@ -266,7 +160,7 @@ def _sizes(path: Path) -> tuple[int, Path | None, int]:
 
 
 def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
-    from ..deploy.storage_summary import counts
+    from ..module.storage_summary import counts
 
     size, sidecar, sidecar_bytes = _sizes(saved)
     return {
@@ -282,7 +176,7 @@ def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
 
 
 def _report(module: Module, saved: Path, seconds: float) -> None:
-    from ..deploy.storage_summary import storage_summary
+    from ..module.storage_summary import storage_summary
 
     meta = module.metadata
     size, sidecar, sidecar_bytes = _sizes(saved)

@@ -74,7 +74,7 @@ def _rows(device: DeviceInfo) -> list[tuple[str, str]]:
         ("compiled for", device.assumed_processor),
     ]
     if device.kind == "opencl":
-        from ..target import preset_of
+        from ..devices.target import preset_of
 
         rows.append(("--device auto", preset_of(device).name))
     if state.verbose:

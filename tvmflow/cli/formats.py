@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..units import bytes_text as bytes_text
-from ..units import counted as counted
+from ..ir.units import bytes_text as bytes_text
+from ..ir.units import counted as counted
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ..tensors import TensorInfo
+    from ..ir.tensors import TensorInfo
 
 
 def ms_text(ms: float) -> str:
@@ -88,6 +88,9 @@ def tensors_table(infos: Sequence[TensorInfo]) -> Table:
 
 def option_text(name: str, value: Any) -> str:
     """Return an option of a compilation: ``dtype=fp16``."""
+    if isinstance(value, list):
+        return f"{name}={','.join(map(str, value))}"
     if not isinstance(value, dict):
         return f"{name}={value}"
-    return f"{name} for {len(value)} {'convolutions' if name == 'algorithms' else 'tensors'}"
+    nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs"}
+    return f"{name} for {len(value)} {nouns.get(name, 'tensors')}"

@@ -11,13 +11,13 @@ from .formats import facts, print_section, table
 from .session import out_console, print_json
 
 if TYPE_CHECKING:
-    from ..standalone.host_abi import Report
+    from ..module.standalone.host_abi import Report
 
 
 def inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
     """Check a library and print the report; exit with status 1 if it does not fit."""
-    from ..deploy.link import Host
-    from ..standalone.host_abi import check_host_abi
+    from ..devices.host import Host
+    from ..module.standalone.host_abi import check_host_abi
 
     report = check_host_abi(library, Host.parse(host) if host else None)
     if as_json:

@@ -24,7 +24,7 @@ from .schedules import print_algorithms, print_schedules
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..deploy.artifact import Artifact
+    from ..module.artifact import Artifact
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -93,8 +93,8 @@ def inspect_module(
     if host_abi:
         inspect_host_abi(module, host, as_json)
         return
-    from ..deploy.artifact import read_artifact
-    from ..standalone.read import find_plan
+    from ..module.artifact import read_artifact
+    from ..module.standalone.read import find_plan
     from .inspect_standalone import Asked, inspect_standalone
 
     encoded = find_plan(module) if module.is_file() else None
@@ -158,7 +158,7 @@ def _weights_text(artifact: Artifact) -> str:
 
 
 def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
-    from ..deploy.storage_summary import storage_summary
+    from ..module.storage_summary import storage_summary
 
     meta, sizes, console = artifact.metadata, _sizes(artifact), out_console()
     about = [

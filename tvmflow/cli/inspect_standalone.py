@@ -19,7 +19,7 @@ from .formats import (
 from .session import note, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..standalone.read import EncodedPlan
+    from ..module.standalone.read import EncodedPlan
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Asked:
 
 def inspect_standalone(path: Path, plan: EncodedPlan, asked: Asked) -> None:
     """Print what a library says of itself; nothing of it is run or loaded."""
-    from ..standalone.describe import describe, find_weights
+    from ..module.standalone.describe import describe, find_weights
 
     weights = find_weights(path, plan)
     if asked.check:
@@ -50,7 +50,7 @@ def inspect_standalone(path: Path, plan: EncodedPlan, asked: Asked) -> None:
 
 
 def _print(about: dict[str, Any], asked: Asked) -> None:
-    from ..deploy.reader import tensor_infos
+    from ..module.reader import tensor_infos
 
     console = out_console()
     print_section(console, about["path"], facts(_facts(about)))

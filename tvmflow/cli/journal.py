@@ -14,9 +14,9 @@ from .options import Debug, Json, Quiet, Verbose
 from .session import command, note, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..tuning.index import Entry
-    from ..tuning.journal import Journal
-    from ..tuning.records import Trial, Workload
+    from ..journal.index import Entry
+    from ..journal.journal import Journal
+    from ..journal.records import Trial, Workload
 
 app = typer.Typer(
     help="List, check, merge, import and export tuning journals.",
@@ -41,7 +41,7 @@ File = Annotated[
 
 def open_journal(path: Path) -> Journal:
     """Open a journal to read it, also one that ships with tvmflow, by its name."""
-    from ..tuning.journal import Journal
+    from ..journal.journal import Journal
     from ..tuning_logs import find_journal
 
     return Journal.open(find_journal(path))

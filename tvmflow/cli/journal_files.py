@@ -127,9 +127,9 @@ def import_logs(
     _debug: Debug = False,
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
+    from ..journal.journal import Journal
+    from ..journal.records import Device
     from ..tuning.importers import import_file
-    from ..tuning.journal import Journal
-    from ..tuning.records import Device
 
     device = Device(key, device_name)
     with Journal.open(journal, "a") as target:

@@ -9,24 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
+from .compile_flags import DeviceName, TargetName
 from .formats import bytes_text, ms_text, print_section, table
-from .options import (
-    Debug,
-    DeviceIndex,
-    DeviceName,
-    FreshCeilings,
-    Json,
-    Quiet,
-    RandomSeed,
-    TargetName,
-    Verbose,
-)
+from .options import Debug, DeviceIndex, FreshCeilings, Json, Quiet, RandomSeed, Verbose
 from .session import command, err_console, out_console, print_json, state
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..lab import LabResult
+    from ..explain.lab import LabResult
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -94,13 +85,13 @@ def run_lab(
         _list(as_json)
         return
     if show is not None:
-        from ..profiling.stored import tir_text
+        from ..module.functions import tir_text
         from ..schedules.lab.choice import scheduled
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
         return
-    from .. import lab
+    from ..explain import lab
 
     with err_console().status("measuring", spinner="dots"):
         result = lab.run_lab(

@@ -96,8 +96,8 @@ def print_placements(console: Console, placements: list[Mapping[str, Any]]) -> N
 
 def write_picture(plan: Mapping[str, Any], name: str, path: Path) -> None:
     """Write the plan as SVG."""
-    from ..deploy.files import publish, staging
-    from ..deploy.memory_svg import memory_svg
+    from ..module.files import publish, staging
+    from ..module.memory_svg import memory_svg
 
     with staging(path) as folder:
         written = folder / "plan.svg"

@@ -128,67 +128,6 @@ DeviceIndex = Annotated[
     ),
 ]
 
-# -- of what is compiled ----------------------------------------------------------------------
-
-TargetName = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        metavar="opencl|cuda|llvm",
-        help="What code is generated for.",
-        autocompletion=lambda: ["opencl", "cuda", "llvm"],
-    ),
-]
-DeviceName = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="NAME",
-        help="What kernels are shaped for: cpu, adreno, mali, nvidia, or auto, the device of "
-        "this machine.",
-        autocompletion=lambda: ["auto", "cpu", "adreno", "mali", "nvidia"],
-    ),
-]
-InputShapes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=1,3,224,224",
-        help="Shape of an input whose dimensions the model leaves open; repeatable.",
-    ),
-]
-Storage = Annotated[
-    str,
-    typer.Option(
-        "--storage",
-        metavar="auto|texture|buffer",
-        help="Where tensors between kernels are kept; auto decides for each of them by what "
-        "the device gains. With -v, every decision is shown.",
-        autocompletion=lambda: ["auto", "texture", "buffer"],
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype",
-        metavar="fp32|fp16",
-        help="Precision in which weights and tensors between kernels are stored, for "
-        "opencl and cuda. OpenCL devices need no cl_khr_fp16 for it.",
-        autocompletion=lambda: ["fp32", "fp16"],
-    ),
-]
-Accumulate = Annotated[
-    str,
-    typer.Option(
-        "--accumulate",
-        metavar="fp32|fp16",
-        help="Precision of products and sums in convolutions, dense layers and average "
-        "pooling. fp16 goes with --dtype fp16, needs a device with cl_khr_fp16, and is less "
-        "exact.",
-        autocompletion=lambda: ["fp32", "fp16"],
-    ),
-]
-
 
 def load_operators(files: list[Path] | None) -> None:
     """Run the files of ``--ops``."""
@@ -197,50 +136,6 @@ def load_operators(files: list[Path] | None) -> None:
 
         for file in files:
             load(file)
-
-
-def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=1,3,224,224`` options.
-
-    Raises
-    ------
-    typer.BadParameter
-        If one is not of that form, or a name comes twice.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, equals, extents = text.rpartition("=")
-        try:
-            shape = tuple(int(part) for part in extents.split(",")) if extents else ()
-        except ValueError:
-            shape = (0,)
-        if not equals or not name or min(shape, default=1) < 1:
-            raise typer.BadParameter(
-                f"{text!r} is not of the form NAME=1,3,224,224 with positive whole numbers."
-            )
-        if name in shapes:
-            raise typer.BadParameter(f"the shape of {name!r} is given twice.")
-        shapes[name] = shape
-    return shapes
-
-
-def parse_keep_layout(texts: list[str]) -> dict[str, str]:
-    """Read ``NAME=nchw4c`` options.
-
-    Raises
-    ------
-    typer.BadParameter
-        If one is not of that form, or a name comes twice.
-    """
-    kept: dict[str, str] = {}
-    for text in texts:
-        name, equals, form = text.rpartition("=")
-        if not equals or not name or not form:
-            raise typer.BadParameter(f"{text!r} is not of the form NAME=nchw4c or NAME=texture.")
-        if name in kept:
-            raise typer.BadParameter(f"the layout of {name!r} is given twice.")
-        kept[name] = form
-    return kept
 
 
 def parse_parameters(texts: list[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from .options import Debug, DeviceIndex, FarmKey, Json, Quiet, SecretFile, Verbo
 from .session import command, note, note_file, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..standalone.precompile import Precompiled, Source
+    from ..module.standalone.precompile import Precompiled, Source
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -64,8 +64,8 @@ def precompile_library(
     from ..errors import FarmError
     from ..farm.address import Address
     from ..farm.precompile import precompile_on_farm
-    from ..standalone.precompile import Source, precompile
-    from ..standalone.programs import beside, update
+    from ..module.standalone.precompile import Source, precompile
+    from ..module.standalone.programs import beside, update
 
     check_farm(tracker, key)
     source = Source.open(library)
@@ -103,8 +103,8 @@ def precompile_library(
 def _print(
     library: Path, source: Source, found: Mapping[str, Precompiled], changed: Mapping[str, int]
 ) -> None:
-    from ..standalone.format import Section
-    from ..standalone.programs import beside
+    from ..module.standalone.format import Section
+    from ..module.standalone.programs import beside
 
     if not found:
         return
@@ -136,7 +136,7 @@ def _describe(
     failed: Mapping[str, str],
     changed: Mapping[str, int],
 ) -> dict[str, Any]:
-    from ..standalone.programs import beside
+    from ..module.standalone.programs import beside
 
     devices = [
         {

@@ -22,12 +22,12 @@ from .options import (
     RandomSeed,
     Verbose,
 )
-from .session import command, note, note_file, out_console, print_json
+from .session import command, note, note_file, out_console, print_json, with_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..profiling.record import Kernel, Profile
+    from ..explain.profiling.record import Kernel, Profile
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -118,10 +118,10 @@ def profile_module(
         raise typer.BadParameter(
             f"{', '.join(given)} are for modules: {module} is shown as it was measured."
         )
-    from ..deploy.files import publish, staging
-    from ..profiling.page.write import page_text
-    from ..profiling.reading import read_profile
-    from ..profiling.trace import trace as trace_of
+    from ..explain.profiling.page.write import page_text
+    from ..explain.profiling.reading import read_profile
+    from ..explain.profiling.trace import trace as trace_of
+    from ..module.files import publish, staging
 
     with ExitStack() as stack:
         # What cannot be written is said before minutes of measuring.
@@ -132,7 +132,7 @@ def profile_module(
         else:
             # What only shows a profile does without TVM.
             from .. import load
-            from ..profiling.measure import DEFAULT_RUNS, profile
+            from ..explain.profiling.measure import DEFAULT_RUNS, profile
             from .arrays import choose_inputs
 
             network = load(module, device=device_index, check_weights=check_weights)
@@ -188,7 +188,7 @@ def _print(console: Console, profile: Profile) -> None:
         console.print(f"… {len(kernels) - _MAX_ROWS} more; --json has all")
     _print_findings(console, profile)
     for sentence in profile.notes:
-        note(sentence)
+        note(with_flags(sentence))
 
 
 def _print_findings(console: Console, profile: Profile) -> None:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from .compile_flags import parse_shapes
 from .formats import facts, ms_text, print_section, table
-from .options import check_farm, parse_shapes
+from .options import check_farm
 from .session import err_console, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..scaling.measure import Scaling
-    from ..scaling.places import Place
-    from ..scaling.predict import Law, Point
-    from ..scaling.sources import Network
+    from ..explain.scaling.measure import Scaling
+    from ..explain.scaling.places import Place
+    from ..explain.scaling.predict import Law, Point
+    from ..explain.scaling.sources import Network
 
 _MODEL_BATCHES = [1, 2, 4, 8]
 _MODEL = ".onnx"
@@ -56,7 +57,7 @@ def measure_scaling(
     """Measure modules, or a model that is compiled for each batch, and print."""
     from rich.text import Text
 
-    from ..scaling.measure import scale
+    from ..explain.scaling.measure import scale
 
     check_farm(asked.tracker, asked.key)
     batches = _numbers("batches", asked.batches)
@@ -95,8 +96,8 @@ def measure_scaling(
 
 
 def _place(asked: Asked, target: str, host: str | None, device_index: int) -> Place:
+    from ..explain.scaling.places import Farm, Local
     from ..farm.address import Address
-    from ..scaling.places import Farm, Local
 
     if asked.tracker is None or asked.key is None:
         return Local.find(target, device_index)
@@ -112,9 +113,15 @@ def _network(
     find_place: Callable[[str, str | None], Place],
     watch: Callable[[str], object],
 ) -> tuple[Network, Place]:
-    from ..scaling.places import check_preset
-    from ..scaling.sources import Recipe, from_model, from_models, from_modules, is_batch_open
-    from ..target import check_target
+    from ..compiler.options import CompileOptions
+    from ..devices.target import check_target
+    from ..explain.scaling.places import check_preset
+    from ..explain.scaling.sources import (
+        from_model,
+        from_models,
+        from_modules,
+        is_batch_open,
+    )
 
     if not any(file.suffix == _MODEL for file in files):
         if asked.target or asked.device or asked.host or asked.shape:
@@ -130,16 +137,18 @@ def _network(
     elif asked.host is not None:
         raise typer.BadParameter("--host is for the servers of --tracker and --key.")
     place = find_place(target, asked.host)
-    recipe = Recipe(target, device, asked.host, parse_shapes(asked.shape))
+    options = CompileOptions(
+        target=target, device=device, host=asked.host, shapes=parse_shapes(asked.shape)
+    )
     # A model with a fixed batch is measured with that, unless others are asked for.
     if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
-        return from_models(files, folder, recipe, watch), place
-    return from_model(files[0], batches or _MODEL_BATCHES, folder, recipe, watch), place
+        return from_models(files, folder, options, watch), place
+    return from_model(files[0], batches or _MODEL_BATCHES, folder, options, watch), place
 
 
 def _numbers(name: str, text: str | None) -> list[int] | None:
     """Read positive whole numbers."""
-    from ..scaling.measure import check_numbers
+    from ..explain.scaling.measure import check_numbers
 
     if text is None:
         return None
@@ -191,7 +200,7 @@ def _rate_text(rate: float | None) -> str:
 
 def _law_text(law: Law) -> str:
     """``Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2: rate …``."""
-    from ..scaling.predict import counted_along
+    from ..explain.scaling.predict import counted_along
 
     fit = law.fit
     at = ", ".join(counted_along(name, n) for name, n in law.at.items() if n is not None)

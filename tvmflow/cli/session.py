@@ -11,6 +11,7 @@ import functools
 import logging
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from ..devices.choices import STANDALONE
 from ..errors import TvmflowError
 
 if TYPE_CHECKING:
@@ -174,15 +176,43 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
     raise typer.Exit(1) from None
 
 
+#: Options in messages: `storage=buffer`, or a name alone.
+_OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
+#: Those that commands have beside `CompileOptions`, and are not spelled like it there.
+_OPTIONS = frozenset({
+    "advertise", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops", "port", "search",
+    "secret_file", "size", "steps", "threads",
+})  # fmt: skip
+
+
+def with_flags(text: str) -> str:
+    """A message of the library with its options as they are typed: ``--storage buffer``."""
+    from .compile_flags import FLAGS
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if (name, value) == ("format", STANDALONE):
+            return "--standalone"
+        if name in FLAGS:
+            typed = FLAGS[name].name
+        elif name in _OPTIONS:
+            typed = f"--{name.replace('_', '-')}"
+        else:
+            return match[0]
+        return f"{typed} {value}" if value else typed
+
+    return _OPTION.sub(flag, text)
+
+
 def _print_error(error: TvmflowError) -> None:
     from rich.text import Text
 
     console = err_console()
-    console.print(Text.assemble(("Error: ", "bold red"), error.message))
+    console.print(Text.assemble(("Error: ", "bold red"), with_flags(error.message)))
     if error.remedy:
-        console.print(Text.assemble(("Remedy: ", "bold green"), error.remedy))
+        console.print(Text.assemble(("Remedy: ", "bold green"), with_flags(error.remedy)))
     if error.details:
-        console.print(Text(error.details, style="dim"))
+        console.print(Text(with_flags(error.details), style="dim"))
 
 
 def _print_unexpected(error: BaseException) -> None:
@@ -225,7 +255,9 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from rich.text import Text
 
-        err_console().print(Text.assemble(("Warning: ", "bold yellow"), record.getMessage()))
+        err_console().print(
+            Text.assemble(("Warning: ", "bold yellow"), with_flags(record.getMessage()))
+        )
 
 
 @contextmanager

@@ -5,23 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..compiler.options import CompileOptions
+from .compile_flags import TUNED, with_compile_flags
 from .formats import table
-from .options import (
-    Accumulate,
-    Debug,
-    DeviceName,
-    Dtype,
-    InputShapes,
-    Json,
-    ModelFile,
-    OpsFiles,
-    Quiet,
-    Storage,
-    TargetName,
-    Verbose,
-    load_operators,
-    parse_shapes,
-)
+from .options import Debug, Json, ModelFile, OpsFiles, Quiet, Verbose, load_operators
 from .session import command, out_console, print_json
 
 TASKS_EXAMPLES = """
@@ -32,14 +19,10 @@ TASKS_EXAMPLES = """
 
 
 @command
+@with_compile_flags(*TUNED)
 def list_tasks(
     model: ModelFile,
-    target: TargetName = "opencl",
-    device: DeviceName = "auto",
-    shape: InputShapes = None,
-    storage: Storage = "auto",
-    dtype: Dtype = "fp32",
-    accumulate: Accumulate = "fp32",
+    options: CompileOptions,
     ops: OpsFiles = None,
     as_json: Json = False,
     _verbose: Verbose = False,
@@ -50,11 +33,7 @@ def list_tasks(
     from ..tuning.session import Network
 
     load_operators(ops)
-    network = Network(
-        *(model, target, device, None, parse_shapes(shape or []) or None),
-        *(storage, dtype, accumulate),
-    )
-    tasks = network.tasks()
+    tasks = Network(model, options).tasks()
     everything = sum(task.calls * task.operations for task in tasks)
     described: list[dict[str, Any]] = [
         {

@@ -7,25 +7,20 @@ from typing import Annotated
 
 import typer
 
+from ..compiler.options import CompileOptions
+from .compile_flags import TUNED, with_compile_flags
 from .options import (
-    Accumulate,
     Debug,
     DeviceIndex,
-    DeviceName,
-    Dtype,
     FarmKey,
-    InputShapes,
     Json,
     ModelFile,
     OpsFiles,
     Quiet,
     SecretFile,
-    Storage,
-    TargetName,
     Verbose,
     check_farm,
     load_operators,
-    parse_shapes,
 )
 from .session import command, note_file, print_json
 from .tuning_view import describe, summarize, watching
@@ -45,6 +40,7 @@ TUNE_EXAMPLES = """
 
 
 @command
+@with_compile_flags(*TUNED, "host")
 def tune_model(
     model: ModelFile,
     journal: Annotated[
@@ -55,12 +51,7 @@ def tune_model(
             help="The journal that gets every trial. Tuning goes on where it left off.",
         ),
     ],
-    target: TargetName = "opencl",
-    device: DeviceName = "auto",
-    shape: InputShapes = None,
-    storage: Storage = "auto",
-    dtype: Dtype = "fp32",
-    accumulate: Accumulate = "fp32",
+    options: CompileOptions,
     trials: Annotated[
         int, typer.Option("--trials", metavar="N", min=1, help="Trials of each task.")
     ] = 32,
@@ -128,15 +119,6 @@ def tune_model(
     ] = None,
     key: FarmKey = None,
     secret_file: SecretFile = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            "--host",
-            metavar="HOST",
-            help="The machine that the devices' servers run on: linux-x64, linux-arm64, "
-            "android-arm64, or a triple. Default: this one.",
-        ),
-    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -162,29 +144,27 @@ def tune_model(
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
-    from ..deploy.files import check_writable
+    from ..farm.tuning import Farm
+    from ..module.files import check_writable
     from ..tuning.budget import Budget
     from ..tuning.measure import Config
     from ..tuning.report import write_report
-    from ..tuning.session import Farm, Network, Options, tune
+    from ..tuning.session import Network, Options, tune
 
     check_farm(tracker, key)
     if report is not None:
         check_writable(report)
     load_operators(ops)
     farm = Farm(tracker, key, secret_file) if tracker is not None and key is not None else None
-    network = Network(
-        *(model, target, device, host, parse_shapes(shape or []) or None),
-        *(storage, dtype, accumulate),
-    )
-    options = Options(
+    network = Network(model, options)
+    how = Options(
         Budget(trials, seconds, patience),
         *(search, seed, workers, device_index),
         measuring=Config(cool_down_s=cool_down),
         compare=compare,
     )
     with watching(trials, seconds) as watch:
-        tuned = tune(network, journal, options, relatives=relatives or (), farm=farm, watch=watch)
+        tuned = tune(network, journal, how, relatives=relatives or (), farm=farm, watch=watch)
     if report is not None:
         write_report(report, model.name, tuned)
         note_file(report)

@@ -23,7 +23,7 @@ from .options import (
 from .session import command, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..verify import Report
+    from ..verify.compare import Report
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -60,7 +60,7 @@ def verify_module(
     Exits with status 1 when an output differs by more than the tolerance of its dtype.
     """
     from .. import load
-    from ..verify import verify
+    from ..verify.compare import verify
     from .arrays import choose_inputs
 
     load_operators(ops)

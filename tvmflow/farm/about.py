@@ -51,7 +51,7 @@ class About:
         """Describe this machine; opens the OpenCL library."""
         import tvm
 
-        from ..deploy.link import Host
+        from ..devices.host import Host
         from ..runtime.devices import list_devices
 
         devices = (ServedDevice(d.kind, d.index, d.name, d.driver) for d in list_devices())

@@ -102,6 +102,6 @@ def check_bind(host: str, secret: Secret | None) -> None:
         raise FarmError(
             f"Listening at {host} was refused: other machines can reach that address, and whoever "
             "reaches a farm can run any program on its machines.",
-            remedy="Name a secret that only your machines know with --secret-file, or leave --bind "
+            remedy="Name a secret that only your machines know with `secret_file`, or leave `bind` "
             "out and use a tunnel: docs/farm.md shows both.",
         )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import FarmError
+from ..runtime.process import Worker, WorkerLostError
 from ..tuning.measure import CRASH, TIMEOUT, Config, Measured
-from ..tuning.process import Worker, WorkerLostError
 from . import session
 from .about import check_version
 from .address import Address
@@ -32,7 +32,7 @@ TICK_S = 0.5
 
 _NO_TEXTURES = (
     "its OpenCL runtime is not tvmflow's, which textures need: "
-    "run `tvmflow farm serve` there, or tune with --storage buffer"
+    "run `tvmflow farm serve` there, or tune with `storage=buffer`"
 )
 
 

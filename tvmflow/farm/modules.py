@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..deploy.kept import to_kept
-from ..deploy.module import Module, load
-from ..deploy.values import Outputs, as_array
 from ..errors import FarmError, TvmflowError
-from ..tensors import TensorInfo
+from ..ir.tensors import TensorInfo
+from ..module.kept import to_kept
+from ..module.module import Module, load
+from ..module.values import Outputs, as_array
 from .address import Address
 from .connect import last_line
 
 if TYPE_CHECKING:
-    from ..deploy.kernel_time import KernelTime
+    from ..module.kernel_time import KernelTime
 
 #: Functions of a server of tvmflow: a file's name, JSON of all files' sizes by name, and a device's
 #: index → JSON; a number → the tensor of the server's host for that input, or behind them output;

@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..deploy import elf
-from ..deploy.link import Host
+from ..devices.host import Host
 from ..errors import FarmError, TvmflowError
-from ..standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
-from ..standalone.programs import SOURCE, beside, read, update
-from ..tuning import process
-from ..tuning.process import Worker, WorkerLostError
+from ..module import elf
+from ..module.standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
+from ..module.standalone.programs import SOURCE, beside, read, update
+from ..runtime import process
+from ..runtime.process import Worker, WorkerLostError
 from .address import Address
 from .connect import borrow, connect, last_line
 from .tracker import Offer, Tracker, check_key, check_served
@@ -110,7 +110,7 @@ def talk(
     if there != architecture:
         return (
             f"It is {there}, but the library is for {architecture}: compile it with "
-            f"--host {about.host}."
+            f"`host={about.host}`."
         )
     for path in (library, weights):
         if path is not None:

@@ -11,11 +11,11 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from ..errors import FarmError, TvmflowError
+from ..journal.records import Device, Event
 from ..tuning.building import Built
 from ..tuning.case import Case
 from ..tuning.measure import BUILD, Config, Measured
 from ..tuning.progress import Standing
-from ..tuning.records import Device, Event
 from ..tuning.runner import MEASURE_LIMIT_S
 from .about import About
 from .address import Address

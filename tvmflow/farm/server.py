@@ -87,8 +87,8 @@ class ServeOptions:
             raise FarmError(
                 f"Serving for the tracker at {self.tracker} was refused: the server would listen "
                 f"at {self.host}, which no other machine reaches.",
-                remedy="Give --bind ADDRESS and --secret-file FILE, or, behind a tunnel, "
-                "--advertise HOST.",
+                remedy="Give `bind=ADDRESS` and `secret_file=FILE`, or, behind a tunnel, "
+                "`advertise=HOST`.",
             )
 
 
@@ -249,7 +249,7 @@ def _started(worker: Any, start: Callable[[], int | str], host: str, ports: rang
     where = Address(host, last) if len(ports) == 1 else f"{host}, ports {ports.start} to {last}"
     raise FarmError(
         f"Listening at {where} failed: {port}.",
-        remedy="Give an address of this machine with --bind and a free port with --port.",
+        remedy="Give an address of this machine with `bind` and a free port with `port`.",
     )
 
 

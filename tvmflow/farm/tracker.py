@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ..deploy.link import Host
+from ..devices.host import Host
 from ..errors import FarmError
 from .about import About, check_version
 from .address import Address
@@ -173,7 +173,7 @@ class Tracker:
     def _unproven(self, reason: str) -> FarmError:
         return FarmError(
             f"The tracker at {self.address} was not used: {reason}.",
-            remedy="Give the file that the tracker was started with (--secret-file), if any.",
+            remedy="Give the file that the tracker was started with (`secret_file`), if any.",
         )
 
 
@@ -251,5 +251,5 @@ def check_host(servers: Sequence[Server], host: Host) -> None:
         raise FarmError(
             f"Candidates would be compiled for the host {host.triple}, but the servers of the key "
             f"{servers[0].key!r} run on {', '.join(sorted(triples))}.",
-            remedy=f"Name their host: --host {triple}",
+            remedy=f"Name their host: `host={triple}`",
         )

@@ -10,9 +10,9 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from ..ops import OPERATORS
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
-from ..tensors import TensorType
 from .graph import Graph
 from .source import Source
 from .weights import to_array

@@ -11,9 +11,9 @@ import onnx
 import tvm
 from tvm import relax
 
-from ..graph.names import unique
-from ..graph.rewriter import identifier
-from ..tensors import TensorType
+from ..ir.names import unique
+from ..ir.rewriter import identifier
+from ..ir.tensors import TensorType
 from .graph import Graph, node_name
 from .half import HALF, WIDE, converted
 from .ops import NodeContext, Refusal, bind, constant, converter_of, dtype_of, shape_of

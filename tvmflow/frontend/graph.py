@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from ..tensors import TensorInfo, TensorType
+from ..ir.tensors import TensorInfo, TensorType
 
 
 @dataclass

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, topi
 
-from ..tensors import TensorType
+from ..ir.tensors import TensorType
 from .graph import Graph
 
 HALF, WIDE = "float16", "float32"

@@ -9,12 +9,12 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from ..errors import InputError, ModelError, OperatorError, ShapeError
-from ..limits import MOST_ELEMENTS, check_size
-from ..ops import OPERATORS
-from ..ops.call_checks import CallCheck
+from ..ir.limits import MOST_ELEMENTS, check_size
+from ..ir.operator import DOMAIN
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorType
+from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
-from ..ops.operator import DOMAIN
-from ..tensors import TensorType
 from .graph import Graph, node_name
 from .slices import slice_ranges
 from .weights import DTYPES, dtype_name

@@ -11,8 +11,9 @@ import onnx
 import tvm
 
 from ..errors import UnsupportedModelError
-from ..ops.call_checks import CallCheck
-from ..tensors import TensorInfo
+from ..ir.limits import LARGE_WEIGHT_BYTES
+from ..ir.tensors import TensorInfo
+from ..module.call_checks import CallCheck
 from .batchnorm import fold_batch_norms
 from .convert import binding_names, to_relax
 from .graph import Graph
@@ -21,7 +22,7 @@ from .inference import call_checks
 from .prepare import prepare
 from .propagate import propagate
 from .report import unsupported
-from .source import LARGE_WEIGHT_BYTES, open_model
+from .source import open_model
 
 
 @dataclass

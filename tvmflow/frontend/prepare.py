@@ -9,10 +9,10 @@ import onnx
 from onnx import helper, inliner
 
 from ..errors import ModelError, UnsupportedModelError
-from ..ops import OPERATORS
+from ..ir.operator import DOMAIN, VERSION
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from ..ops.operator import DOMAIN, VERSION
-from ..tensors import TensorInfo, TensorType
 from .constants import constant_value
 from .graph import Graph, has_nested_graph
 from .qoperators import expanded, moved_first

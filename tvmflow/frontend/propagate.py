@@ -7,9 +7,9 @@ from collections.abc import Container, Mapping
 import numpy as np
 import onnx
 
-from ..ops import OPERATORS
-from ..ops.operator import DOMAIN
-from ..tensors import TensorType
+from ..ir.operator import DOMAIN
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorType
 from .constants import fold
 from .graph import Graph, has_nested_graph
 from .inference import infer
@@ -74,7 +74,7 @@ def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeP
 def _structural_reason(node: onnx.NodeProto, opset: int) -> str | None:
     """Refuse nodes of which nothing can be said: unknown operators, nested graphs."""
     if node.domain == DOMAIN and node.op_type not in OPERATORS:
-        return f"no such operator is registered (--ops FILE), there are {', '.join(OPERATORS)}"
+        return f"no such operator is registered (`ops=FILE`), there are {', '.join(OPERATORS)}"
     if node.domain not in ("", DOMAIN):
         return f"only ONNX's own operators and those of {DOMAIN} are supported"
     if has_nested_graph(node):

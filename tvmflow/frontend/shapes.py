@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from ..errors import ModelError, ShapeError, UnsupportedModelError
-from ..limits import check_size
-from ..tensors import TensorInfo, TensorType
+from ..ir.limits import check_size
+from ..ir.tensors import TensorInfo, TensorType
 from .weights import DTYPES, dtype_name
 
 #: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.
@@ -59,7 +59,9 @@ def static_inputs(
             open_inputs.append(value.name)
         else:
             kind = TensorType(static, DTYPES[value.type.tensor_type.elem_type])
-            remedy = "Give it a smaller shape with --shape." if given else "Export a smaller input."
+            remedy = (
+                "Give it a smaller shape with `shapes`." if given else "Export a smaller input."
+            )
             check_size(f"The input {value.name!r}", kind, remedy)
             opened = _open(dims, static)
             result.append(TensorInfo(value.name, kind.shape, kind.dtype, open_dims=opened))
@@ -136,7 +138,7 @@ def _extents(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         raise ShapeError(
             f"The shape given for the input {name!r} is {shape!r}, expected positive whole "
             "numbers.",
-            remedy=f"--shape {name}=1,3,224,224, for example",
+            remedy=f"`shapes={name}=1,3,224,224`, for example",
         )
     return extents
 
@@ -189,7 +191,7 @@ def _check(
             f"{_text(shape)} has {len(shape)}.",
             remedy=_FIXED
             if is_fixed
-            else f"--shape {name}={_suggestion(dims, symbols)}, for example",
+            else f"`shapes={name}={_suggestion(dims, symbols)}`, for example",
         )
     for dim, extent in zip(dims, shape, strict=True):
         if isinstance(dim, int) and dim != extent:
@@ -198,7 +200,7 @@ def _check(
                 f"the given {_text(shape)}.",
                 remedy=_FIXED
                 if is_fixed
-                else f"--shape {name}={_suggestion(dims, symbols)}, for "
+                else f"`shapes={name}={_suggestion(dims, symbols)}`, for "
                 "example; extents that the model fixes change only by exporting it again",
             )
         if isinstance(dim, str):
@@ -208,7 +210,7 @@ def _check(
                 raise ShapeError(
                     f"The given shape {_text(shape)} of the input {name!r} makes the dimension "
                     f"{dim!r} {extent}, but the input {where} makes it {known}.",
-                    remedy=f"Give the dimension {dim!r} one extent in all --shape options.",
+                    remedy=f"Give the dimension {dim!r} one extent in all `shapes`.",
                 )
 
 
@@ -238,7 +240,7 @@ def _open_error(
     for name in names:
         dims = declared[name]
         parts.append(f"{name!r} has {'an unknown rank' if dims is None else _text(dims)}")
-        options.append(f"--shape {name}={_suggestion(dims, symbols)}")
+        options.append(f"`shapes={name}={_suggestion(dims, symbols)}`")
     return ShapeError(
         f"The model is compiled for static shapes, but {'; '.join(parts)}.",
         remedy=f"Set all extents, for example {' '.join(options)}",

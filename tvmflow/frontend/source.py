@@ -12,10 +12,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ..errors import ModelError
+from ..ir.limits import LARGE_WEIGHT_BYTES
 from .wire import strip_large_tensors
-
-#: Weights of at least this size stay outside the IR, as memory-mapped arrays.
-LARGE_WEIGHT_BYTES = 64 << 20
 
 
 @dataclass

@@ -10,8 +10,8 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from ..errors import ModelError, UnsupportedModelError
-from ..limits import check_size
-from ..tensors import TensorType
+from ..ir.limits import check_size
+from ..ir.tensors import TensorType
 from .source import Source
 from .wire import SAME_FILE
 

@@ -1,1 +1,1 @@
-"""Graph passes on Relax: simplification before layouts, fusion after them."""
+"""Passes on Relax, from the imported graph to calls with planned memory."""

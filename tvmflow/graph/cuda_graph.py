@@ -26,38 +26,41 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, tirx
 
+from ..codegen.workspaces import allocates
 from ..errors import CompileError
-from .rewriter import op_name, substitute
-from .workspaces import allocates, allocation, hoist_workspaces, with_body
+from ..ir.passes import module_pass
+from ..ir.rewriter import op_name, substitute
+from .workspaces import allocation, with_body
 
 #: Copies between tensors of a device, in the order of its launches.
 COPY = "runtime.TVMTensorCopyFromTo"
 
 
-def stage_boundary(mod: IRModule) -> IRModule:
+@module_pass("StageBoundary")
+def StageBoundary(mod: IRModule) -> IRModule:  # noqa: N802
     """Put all that kernels touch, but the weights, among the tensors that `main` allocates.
 
-    Runs when calls write to such tensors.
+    Runs when calls write to such tensors, and workspaces are among them.
 
     Raises
     ------
     CompileError
         If a function allocates memory of the device while it runs.
     """
-    mod = hoist_workspaces(mod)
     for gv, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc) and allocates(function):
             raise CompileError(
                 f"A CUDA graph was asked for, but the function {gv.name_hint} allocates memory "
                 "whenever it runs, which a graph cannot.",
-                remedy="Compile without --cuda-graph.",
+                remedy="Compile without `cuda_graph`.",
             )
     main = _Boundary(mod["main"]).run()
     functions = {gv: main if gv.name_hint == "main" else f for gv, f in mod.functions.items()}
     return IRModule(functions, attrs=mod.attrs)
 
 
-def capture(mod: IRModule) -> IRModule:
+@module_pass("CaptureGraph")
+def CaptureGraph(mod: IRModule) -> IRModule:  # noqa: N802
     """Make the calls of a planned `main` a captured function; TVM's pass does it."""
     main = mod["main"]
     # TVM's pass knows storage by the memory dialect's operator.
@@ -69,7 +72,9 @@ def capture(mod: IRModule) -> IRModule:
     functions = {gv: planned if gv.name_hint == "main" else f for gv, f in mod.functions.items()}
     # New calls get their types before the pass remembers functions by what is in them.
     passes = [relax.transform.Normalize(), relax.transform.RewriteCUDAGraph()]
-    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+    instruments = tvm.transform.PassContext.current().instruments
+    config = {"relax.backend.use_cuda_graph": True}
+    with tvm.transform.PassContext(config=config, instruments=list(instruments or ())):
         return tvm.transform.Sequential(passes)(IRModule(functions, attrs=mod.attrs))
 
 

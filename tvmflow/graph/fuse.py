@@ -11,61 +11,26 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import tvm
 from tvm import IRModule, relax, tirx
 from tvm.relax import backend, transform
 
+from ..devices.target import TargetSpec
 from ..errors import CompileError
-from ..ops.operator import FUNCTION_ATTRIBUTE
-from ..target import TargetSpec
+from ..ir.operator import FUNCTION_ATTRIBUTE
+from ..ir.passes import module_pass
+from ..ir.rewriter import op_name
 from .legalize import LEGALIZE
-from .names import restore_names, shorten_functions
-from .rewriter import op_name
-from .scans import replace_scans
 
 #: TVM's numbers for how a function's results depend on its operands, which decide what is fused.
 _ELEMENTWISE, _BROADCAST, _INJECTIVE, _REDUCTION, _PRODUCT = range(5)
 
 
-def legalize_and_fuse(
-    mod: IRModule,
-    target: TargetSpec,
-    model_names: Collection[str] = (),
-    members: dict[str, list[str]] | None = None,
-) -> IRModule:
-    """Turn every operator into TIR and fuse what belongs together.
-
-    ``model_names`` are those of the model's tensors, which variables keep or get back.
-    ``members`` gets the names of the tensors that became one function's, by that of its result.
-    """
-    legalize = [
-        backend.DispatchSampling(),
-        backend.DispatchSortScan(),
-        transform.LegalizeOps(LEGALIZE),
-        transform.AnnotateTIROpPattern(),
-        _annotate_custom_operators,
-    ]
-    finish = [
-        transform.FuseTIR(),
-        # A reshape is a view in the virtual machine, not a kernel.
-        transform.RewriteDataflowReshape(),
-        transform.DeadCodeElimination(["main"]),
-    ]
-    if target.is_gpu_kernel:
-        mod = replace_scans(mod)
-    with target.tvm_target:
-        try:
-            mod = tvm.transform.Sequential(legalize)(mod)
-        except Exception as error:
-            raise _named(mod, tvm.transform.Sequential(legalize), error) from error
-        mod = restore_names(mod, transform.FuseOps()(mod), model_names, members)
-        return shorten_functions(tvm.transform.Sequential(finish)(mod))
-
-
-def _named(mod: IRModule, legalize: tvm.transform.Pass, error: Exception) -> CompileError:
+def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> CompileError:
     """What TVM's legalisation stumbled over: the first call that cannot be legalised alone."""
+    legalize = tvm.transform.Sequential(
+        [backend.DispatchSampling(), backend.DispatchSortScan(), transform.LegalizeOps(LEGALIZE)]
+    )
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             call = binding.value
@@ -75,7 +40,8 @@ def _named(mod: IRModule, legalize: tvm.transform.Pass, error: Exception) -> Com
             single = mod.clone()
             single["main"] = alone.with_attr("global_symbol", "main")
             try:
-                legalize(transform.Normalize()(single))
+                with target.tvm_target:
+                    legalize(transform.Normalize()(single))
             except Exception as found:  # noqa: BLE001 (whatever it is, it is the reason)
                 return CompileError(
                     f"The operator {op_name(call)} of the node {binding.var.name} could not be "
@@ -88,8 +54,8 @@ def _named(mod: IRModule, legalize: tvm.transform.Pass, error: Exception) -> Com
     )
 
 
-@tvm.transform.module_pass(opt_level=0, name="AnnotateCustomOperators")
-def _annotate_custom_operators(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+@module_pass("AnnotateCustomOperators")
+def AnnotateCustomOperators(mod: IRModule) -> IRModule:  # noqa: N802
     """Fuse custom operators with what is around them.
 
     TVM fuses nothing into what it does not understand, such as a sum with two results, and no

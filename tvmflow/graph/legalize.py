@@ -27,9 +27,9 @@ from functools import partial
 from tvm import relax, te, tirx, topi
 from tvm.tirx import floordiv, floormod
 
-from ..exact import elementwise
-from ..extremes import reducer
-from .rewriter import shape_of
+from ..codegen.exact import elementwise
+from ..codegen.extremes import reducer
+from ..ir.rewriter import shape_of
 
 #: Emits the TIR of a call.
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]

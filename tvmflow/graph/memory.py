@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from ..texture.scope import (
+from ..ir.scope import (
     CHANNELS,
     HALF,
     HALF_BUFFER,
@@ -55,7 +55,7 @@ class Kind(Enum):
     HALF_IMAGE = f"{HALF}:1.2"
 
 
-#: Blocks of channels that devices have, see :mod:`tvmflow.target`.
+#: Blocks of channels that devices have, see :mod:`tvmflow.devices.target`.
 LANES = (4, 8, 16)
 #: Drivers align buffers to this many bytes, at least.
 ALIGNMENT = 64

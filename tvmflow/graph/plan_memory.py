@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op, StringImm
 
-from ..texture.scope import CHANNELS
+from ..ir.rewriter import op_name, shape_of
+from ..ir.scope import CHANNELS
 from .memory import Block, Kind, MemoryPlan, Tensor, assign_blocks
-from .rewriter import op_name, shape_of
 
 
 class _Planner:

@@ -15,7 +15,8 @@ import tvm_ffi
 from tvm import IRModule, relax, te, tirx
 from tvm.ir import Call
 
-from .rewriter import Rewriter, op_name, shape_of
+from ..ir.passes import module_pass
+from ..ir.rewriter import Rewriter, op_name, shape_of
 
 #: TVM's pattern of functions that are not fused: inlined into each other, steps would double
 #: what they read.
@@ -24,7 +25,8 @@ _OPAQUE = 8
 PARTIAL = "tvmflow.partial"
 
 
-def replace_scans(mod: IRModule) -> IRModule:
+@module_pass("ReplaceScans")
+def ReplaceScans(mod: IRModule) -> IRModule:  # noqa: N802
     """Replace running sums along an axis; a module without any stays as it is."""
     found: list[Any] = []
     tvm_ffi.structural_walk(mod["main"], (Call, found.append))

@@ -1,4 +1,4 @@
-"""Simplification before layouts: decomposition, constant folding, dead code.
+"""Constant folding before layouts.
 
 Before::
 
@@ -18,7 +18,8 @@ import numpy as np
 from tvm import IRModule, relax
 from tvm.relax import transform
 
-from .rewriter import Rewriter, constant_array, op_name, shape_of
+from ..ir.passes import module_pass
+from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
 
 #: Operators whose result on constants is a view or a copy of the data.
 _SHAPE_OPERATORS: dict[str, Callable[[np.ndarray, relax.Call], np.ndarray]] = {
@@ -70,14 +71,16 @@ def _constants(call: relax.Call) -> list[np.ndarray]:
     return arrays if len(arrays) == len(tensors) else []
 
 
-def simplify(mod: IRModule) -> IRModule:
-    """Decompose training operators, fold constants and drop what nobody reads."""
-    mod = transform.DecomposeOpsForInference("main")(mod)
-    mod = transform.CanonicalizeBindings()(mod)
-    mod = _FoldConstants(mod).run()
-    if _has_constant_call(mod):
-        mod = transform.FoldConstant()(mod)
-    return transform.DeadCodeElimination(["main"])(mod)
+@module_pass("FoldArrays")
+def FoldArrays(mod: IRModule) -> IRModule:  # noqa: N802
+    """Evaluate operators that only shape their constants, and arithmetic on constants."""
+    return _FoldConstants(mod).run()
+
+
+@module_pass("FoldCalls")
+def FoldCalls(mod: IRModule) -> IRModule:  # noqa: N802
+    """Have TVM evaluate what still reads nothing but constants."""
+    return transform.FoldConstant()(mod) if _has_constant_call(mod) else mod
 
 
 def _has_constant_call(mod: IRModule) -> bool:

@@ -17,14 +17,18 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import IRModule, relax, s_tir, tirx
+from tvm import IRModule, relax, tirx
+
+from ..codegen.workspaces import with_workspaces
+from ..ir.passes import module_pass
 
 
-def hoist_workspaces(mod: IRModule) -> IRModule:
+@module_pass("HoistWorkspaces")
+def HoistWorkspaces(mod: IRModule) -> IRModule:  # noqa: N802
     """Make workspaces tensors of `main`; runs when calls write to tensors that it allocates.
 
-    Functions that are no scheduled blocks keep what they allocate: see `allocates`.
+    Functions that are no scheduled blocks keep what they allocate: see
+    `tvmflow.codegen.workspaces.allocates`.
     """
     builder = relax.BlockBuilder()
     calls: dict[str, tuple[tvm.ir.GlobalVar, list[Any]]] = {}
@@ -39,14 +43,6 @@ def hoist_workspaces(mod: IRModule) -> IRModule:
         elif not isinstance(function, tirx.PrimFunc):
             functions[gv] = function
     return IRModule(functions, attrs=mod.attrs)
-
-
-def allocates(function: tirx.PrimFunc) -> bool:
-    """Whether a function allocates memory of the device while it runs."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, lambda b: found.extend(b.alloc_buffers)))
-    tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, lambda a: found.append(a.buffer)))
-    return any(_is_global(buffer) for buffer in found)
 
 
 def allocation(name: str, ty: Any) -> relax.VarBinding:
@@ -80,26 +76,3 @@ def with_body(main: relax.Function, body: relax.SeqExpr) -> relax.Function:
 
 def _tensor(buffer: Any) -> Any:
     return relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype))
-
-
-def with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
-    """A scheduled function with the device's memory that it allocates as parameters, and these."""
-    body = function.body
-    if not (isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"):
-        return function, []
-    root = body.block
-    found = [b for b in root.alloc_buffers if _is_global(b)]
-    if not found:
-        return function, found
-    kept = [b for b in root.alloc_buffers if not _is_global(b)]
-    block = s_tir.SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept,
-        root.match_buffers, root.annotations,
-    )  # fmt: skip
-    body = s_tir.SBlockRealize(body.iter_values, body.predicate, block)
-    params = [*function.params, *found]
-    return tirx.PrimFunc(params, body, function.ret_type, function.attrs), found
-
-
-def _is_global(buffer: Any) -> bool:
-    return buffer.scope() == "" or buffer.scope().startswith("global")

@@ -8,47 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..ir import operators
+from ..ir.operators import BUILT_IN, OPERATORS
+
 if TYPE_CHECKING:
-    from ..tensors import TensorType
-    from .operator import Operand, Operator
+    from ..ir.operator import Operand, Operator
+    from ..ir.tensors import TensorType
 
 __all__ = ["OPERATORS", "Operand", "Operator", "TensorType", "load", "register"]
-
-#: Names of the operators that each module of this package defines in its ``OPERATORS``.
-_BUILT_IN = {
-    ".box_decode": ("BoxDecode", "BoxDecodeGrad"),
-    ".giou": ("GIoU", "GIoUGrad"),
-    ".giou_loss": ("GIoULoss", "GIoULossGrad"),
-}
-_MODULES = {name: module for module, names in _BUILT_IN.items() for name in names}
-_registered: dict[str, Operator] = {}
-
-
-class _Operators(Mapping[str, "Operator"]):
-    """Operators by name: those of this package, imported on first use, and registered ones."""
-
-    def __getitem__(self, name: str) -> Operator:
-        if name in _MODULES:
-            operators = import_module(_MODULES[name], __name__).OPERATORS
-            return next(operator for operator in operators if operator.name == name)
-        return _registered[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*_MODULES, *_registered))
-
-    def __len__(self) -> int:
-        return len(_MODULES) + len(_registered)
-
-
-#: Every operator that a model can use, by name.
-OPERATORS: Mapping[str, Operator] = _Operators()
 
 
 def register(operator: Operator) -> Operator:
@@ -70,8 +43,8 @@ def register(operator: Operator) -> Operator:
 
     added = [operator] if operator.gradient is None else [operator, operator.gradient]
     for item in added:
-        check_name(item.name, _MODULES)
-    _registered.update({item.name: item for item in added})
+        check_name(item.name, BUILT_IN)
+    operators.REGISTERED.update({item.name: item for item in added})
     return operator
 
 
@@ -85,7 +58,7 @@ def load(path: str | os.PathLike[str]) -> None:
     """
     from ..errors import OperatorError
 
-    file, before = Path(path), dict(_registered)
+    file, before = Path(path), dict(operators.REGISTERED)
     what = f"Loading operators from {file}"
     if not file.is_file():
         raise OperatorError(f"{what} failed: there is no such file.", remedy="Check the name.")
@@ -106,7 +79,7 @@ def load(path: str | os.PathLike[str]) -> None:
             remedy="Run the file with Python; it must end without an error.",
             details=_place(error, str(file)),
         ) from error
-    if all(before.get(name) is operator for name, operator in _registered.items()):
+    if all(before.get(name) is operator for name, operator in operators.REGISTERED.items()):
         raise OperatorError(
             f"{what} failed: it registers no operator.",
             remedy="Call tvmflow.ops.register(operator) in it.",
@@ -123,5 +96,5 @@ def _place(error: BaseException, file: str) -> str | None:
 
 def __getattr__(name: str) -> Any:
     if name in ("Operand", "Operator", "TensorType"):
-        return getattr(import_module(".operator", __name__), name)
+        return getattr(import_module("..ir.operator", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,9 +21,9 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import ShapeError
+from ..ir.operator import Arrays, Attributes, Operand, Operator, Tensors, Types
+from ..ir.tensors import TensorType
 from ..schedules import boxes
-from ..tensors import TensorType
-from .operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 
 _DTYPES = ("float32", "float16")
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ..deploy.boundary import translate
-from ..deploy.session import find_device
+from ..devices.target import TargetSpec, resolve
 from ..errors import InputError, OperatorError
-from ..target import TargetSpec, resolve
-from ..tensors import TensorType
-from . import OPERATORS
-from .exchange import Shared, is_on_host, on_host, shared, type_of, unknown
+from ..ir.operator import Operator, dtype_of
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorType
+from ..module.exchange import Shared, is_on_host, on_host, shared, type_of, unknown
+from ..module.session import find_device
+from ..runtime.boundary import translate
 from .memory import Memory, check_storage
-from .operator import Operator, dtype_of
 from .program import alignment, build
 from .signature import Signature, describe, read_signature
 

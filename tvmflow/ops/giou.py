@@ -12,12 +12,12 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import ShapeError
+from ..ir.operator import Arrays, Attributes, Operand, Operator, Tensors, Types
+from ..ir.tensors import TensorType
 from ..schedules import boxes
-from ..tensors import TensorType
 from . import giou_reference
 from .giou_terms import EPSILON, giou_of, gradients_of
 from .names import lane_of
-from .operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 from .validity import Batch, check_pair
 
 FLOATS = ("float32", "float16", "bfloat16")

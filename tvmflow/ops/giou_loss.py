@@ -12,13 +12,13 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import ShapeError
+from ..ir.operator import Arrays, Attributes, Operand, Operator, Tensors, Types
+from ..ir.tensors import TensorType
 from ..schedules import box_rows, boxes, masked_mean
-from ..tensors import TensorType
 from . import giou_reference
 from .giou import ATTRIBUTES, BOXES, FLOATS
 from .giou_terms import giou_of, gradients_of
 from .names import lane_of
-from .operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 from .validity import FORMS, Batch, check_forms, check_pair, check_values
 
 

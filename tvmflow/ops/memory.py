@@ -13,14 +13,14 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from ..device_presets import Device, preset_of
+from ..devices.presets import Device, preset_of
+from ..devices.target import TargetSpec
 from ..errors import InputError, OperatorError, TargetError
+from ..ir.operator import Operator
+from ..ir.scope import CHANNELS, HALF_BUFFER, PREFIX, extent_of, is_texture, with_half
+from ..ir.tensors import TensorType
+from ..module.exchange import address_of, tensor_of, type_of
 from ..runtime.devices import opencl_devices
-from ..target import TargetSpec
-from ..tensors import TensorType
-from ..texture.scope import CHANNELS, HALF_BUFFER, PREFIX, extent_of, is_texture, with_half
-from .exchange import address_of, tensor_of, type_of
-from .operator import Operator
 from .signature import Signature
 
 STORAGES = ("buffer", "texture")

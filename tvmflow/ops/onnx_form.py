@@ -15,9 +15,9 @@ from onnx import TensorProto, defs, helper, shape_inference
 from onnx.reference.op_run import OpRun
 
 from ..errors import OperatorError, ShapeError
-from ..tensors import TensorType
-from . import OPERATORS
-from .operator import DOMAIN, VERSION, Operand, Operator
+from ..ir.operator import DOMAIN, VERSION, Operand, Operator
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorType
 
 #: The two dtypes for which ONNX has another word than NumPy.
 _WORDS = {"float32": "float", "float64": "double"}

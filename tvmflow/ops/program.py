@@ -9,17 +9,17 @@ from typing import Any
 import tvm
 from tvm import IRModule, te, tirx
 
-from .. import opencl_source  # noqa: F401 (registers its callback with TVM)
+from ..codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
+from ..codegen.tir_pipeline import TIR_PIPELINE
+from ..codegen.workspaces import with_workspaces
+from ..devices.target import TargetSpec
 from ..errors import CompileError
-from ..graph.workspaces import with_workspaces
+from ..ir.operator import Operator, dtype_of
+from ..ir.passes import original_errors
+from ..ir.signatures import with_parameters
+from ..ir.tensors import TensorType
 from ..schedules import Scheduled, schedule_function
-from ..target import TargetSpec
-from ..tensors import TensorType
-from ..texture.refusal import refusals
-from ..texture.signatures import with_parameters
-from ..tir_pipeline import TIR_PIPELINE
 from .memory import in_half, scope_of
-from .operator import Operator, dtype_of
 from .signature import Extent, OpenType, Signature, describe
 
 #: The most that an alignment of a tensor's first element is made use of, in bytes.
@@ -72,7 +72,7 @@ def build(
     attempt = f"Compiling {operator.name}({describe(operator, signature)}) for {target.kind}"
     name = operator.name.lower()
     try:
-        with refusals(), target.tvm_target:
+        with original_errors(), target.tvm_target:
             function = _function_of(operator, signature, attributes, results, target, storage)
             scheduled = schedule_function(function, target, knobs, name)
             lowered = scheduled.schedule.mod["main"]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .operator import dtype_of
+from ..ir.operator import dtype_of
 
 #: Numbers of a box.
 LANES = 4

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import OperatorError
-from ..tensors import TensorType
-from .operator import Operand, Operator
+from ..ir.operator import Operand, Operator
+from ..ir.tensors import TensorType
 
 _TYPE = re.compile(r"(\w+)(?:\[(.*)\])?")
 _EXTENT = re.compile(r"([A-Za-z_]\w*)(?:\s*\+\s*(\d+))?|(\d+)")

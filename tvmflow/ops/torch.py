@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
+from ..devices.target import resolve
 from ..errors import InputError
-from ..target import resolve
-from ..tensors import TensorType
+from ..ir.operator import Operator
+from ..ir.tensors import TensorType
+from ..module.exchange import unknown
 from .compiled import CompiledOperator, find_operator
-from .exchange import unknown
-from .operator import Operator
 from .ragged import LANES, Ragged
 from .signature import signature_of
 

@@ -16,8 +16,8 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import InputError, ShapeError
-from ..tensors import TensorType
-from .operator import Arrays, Operand, Types
+from ..ir.operator import Arrays, Operand, Types
+from ..ir.tensors import TensorType
 
 INTEGERS = ("int32", "int64")
 #: Inputs after ``pred`` and ``target``; a node has at most one of them.

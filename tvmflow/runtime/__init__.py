@@ -1,1 +1,1 @@
-"""Running compiled modules: the OpenCL plug-in and the devices."""
+"""TVM's runtime as it is used here: the OpenCL plug-in, devices, errors, processes beside ours."""

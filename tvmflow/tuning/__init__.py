@@ -2,8 +2,7 @@
 
 :mod:`.tasks` says what there is to tune, :mod:`.search` proposes knobs, :mod:`.builder` makes
 modules of them in worker processes, :mod:`.runner` measures these on a device, and
-:mod:`.tuner` brings them together.  What a journal holds is in :mod:`.records`, how it is read and
-written in :mod:`.journal`.
+:mod:`.tuner` brings them together.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from typing import Any
 
 import tvm
 
-from ..texture.narrow import half_lengths
+from ..codegen.narrow import half_lengths
+from ..runtime.process import Pool, WorkerLostError
 from .building import ENTRY, Built, build_candidate
 from .case import Case, write_case
-from .process import Pool, WorkerLostError
 from .quiet import Quiet
 from .tasks import Task
 

@@ -16,12 +16,12 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 
-from ..deploy.link import Host
-from ..deploy.writer import export_library
+from ..codegen.tir_pipeline import TIR_PIPELINE
+from ..devices.host import Host
+from ..devices.target import TargetSpec
+from ..module.writer import export_library
 from ..runtime import plugin
 from ..schedules import schedule_function
-from ..target import TargetSpec
-from ..tir_pipeline import TIR_PIPELINE
 from .memory import Memory
 from .tasks import Argument, arguments_of
 

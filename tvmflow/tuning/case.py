@@ -12,10 +12,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..target import resolve
-from ..texture.scope import is_half
-from ..texture.signatures import with_scopes
-from ..tolerance import (
+from ..devices.target import resolve
+from ..ir.scope import is_half
+from ..ir.signatures import with_scopes
+from ..verify.tolerance import (
     NETWORK,
     STORED_AS_HALF,
     Comparison,

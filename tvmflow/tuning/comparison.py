@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..deploy.module import Module, load
-from ..deploy.samples import random_inputs
+from ..module.module import Module, load
+from ..module.samples import random_inputs
 from .timing import is_faster
 
 if TYPE_CHECKING:

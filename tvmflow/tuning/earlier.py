@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .journal import Journal
+from ..journal.journal import Journal
+from ..journal.records import Device, Trial
 from .progress import Knobs
-from .records import Device, Trial
 from .search import key_of
 from .tasks import Task
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from tvm import IRModule, relax
 
-from ..graph.rewriter import identifier, op_name, shape_of, substitute
-from ..texture.algorithms import Choice, Convolution, convolutions
-from ..texture.rules import elementwise
+from ..graph.layout.algorithms import Choice, Convolution, convolutions
+from ..graph.layout.rules import elementwise
+from ..ir.rewriter import identifier, op_name, shape_of, substitute
 
 
 def distinct(choices: Sequence[Choice]) -> list[list[Choice]]:

@@ -12,12 +12,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ..deploy.files import publish, staging
 from ..errors import JournalError
-from .frames import Damage
+from ..journal.frames import Damage
+from ..journal.journal import Journal
+from ..journal.records import Event, Trial
+from ..module.files import publish, staging
 from .importers import autotvm, metaschedule, native
-from .journal import Journal
-from .records import Event, Trial
 
 FORMATS = ("json", "metaschedule", "autotvm")
 
@@ -209,5 +209,5 @@ def check_format(form: str) -> None:
     if form not in FORMATS:
         raise JournalError(
             f"The format {form!r} is not known; expected one of {', '.join(FORMATS)}.",
-            remedy="Choose one of them with --format.",
+            remedy="Choose one of them with `format`.",
         )

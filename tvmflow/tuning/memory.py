@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..deploy.kept import from_image, panels_of, to_image
-from ..tensors import TensorInfo
+from ..ir.tensors import TensorInfo
+from ..module.kept import from_image, panels_of, to_image
 from .tasks import Argument
 
 

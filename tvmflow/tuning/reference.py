@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import te
 
-from ..target import TargetSpec
+from ..devices.target import TargetSpec
 from .tasks import Task, task_of
 
 #: Its extents: some milliseconds on a phone, and nothing that a cache is too small for.

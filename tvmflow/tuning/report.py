@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from ..deploy.files import staging
+from ..module.files import staging
 from .progress import Progress
 from .session import Tuned
 

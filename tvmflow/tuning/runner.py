@@ -11,15 +11,15 @@ from typing import Any, Protocol
 import tvm
 import tvm_ffi
 
+from ..journal.records import Device
 from ..runtime import plugin
 from ..runtime.devices import list_devices
+from ..runtime.process import Pool, WorkerLostError
 from .building import Built
 from .case import Case
 from .measure import BUILD, CRASH, TIMEOUT, Config, Measured, Session
-from .process import Pool, WorkerLostError
 from .progress import Standing
 from .quiet import Quiet
-from .records import Device
 
 #: Seconds that measuring one candidate may take, its kernels' compilation included.
 MEASURE_LIMIT_S = 60.0

@@ -141,5 +141,5 @@ def check_search(kind: str) -> None:
     if kind not in SEARCHES:
         raise TvmflowError(
             f"The search {kind!r} is not known; expected one of {', '.join(SEARCHES)}.",
-            remedy="Choose one of them with --search.",
+            remedy="Choose one of them with `search`.",
         )

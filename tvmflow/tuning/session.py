@@ -8,97 +8,53 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ..compilation import Compilation
-from ..deploy.artifact import EMBED_LIMIT_BYTES
-from ..deploy.link import Host, check_linker
-from ..deploy.module import Module
-from ..errors import TargetError, TvmflowError
-from ..pipeline import compile as compile_network
-from ..precision import check_accumulate, check_dtype
-from ..target import TargetSpec, resolve, with_dtype, with_storage
+from ..compiler.compilation import Compilation
+from ..compiler.options import CompileOptions
+from ..compiler.pipeline import compile as compile_network
+from ..compiler.pipeline import run_stages
+from ..devices.host import Host
+from ..devices.target import TargetSpec
+from ..errors import TvmflowError
+from ..journal.journal import Journal
+from ..journal.records import Event
+from ..module.link import check_linker
+from ..module.module import Module
 from .budget import Budget
 from .builder import Builder
 from .comparison import Comparison, compare
-from .journal import Journal
 from .measure import Config
 from .progress import Knobs, Progress, Standing, Watch
 from .reference import reference_task
 from .runner import LocalRunner, Runner
 from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check_search
-from .tasks import Task, extract_tasks, run_part
+from .tasks import Task, extract_tasks
 from .tuner import Tuner
 from .variants import Settled, tune_variants, variants_of
-
-if TYPE_CHECKING:
-    from ..farm.address import Address
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Network:
-    """What is tuned: a model, and how it is compiled; see :func:`tvmflow.compile`."""
+    """What is tuned: a model, and how it is compiled."""
 
     model: Any
-    target: str = "opencl"
-    device: str = "auto"
-    host: str | None = None
-    shapes: Mapping[str, tuple[int, ...]] | None = None
-    storage: str = "auto"
-    dtype: str = "fp32"
-    accumulate: str = "fp32"
-    algorithms: Mapping[str, str] = field(default_factory=dict)
-
-    def spec(self) -> TargetSpec:
-        """The target, checked.
-
-        Raises
-        ------
-        TargetError
-            If something of it is unknown or impossible.
-        """
-        spec = with_storage(resolve(self.target, self.device, self.host), self.storage)
-        check_dtype(spec, self.dtype)
-        check_accumulate(spec, self.accumulate, self.dtype, self.device)
-        return with_dtype(spec, self.dtype)
+    options: CompileOptions = field(default_factory=CompileOptions)
 
     def tasks(self) -> list[Task]:
         """The network's tasks."""
         job = self.job()
-        return extract_tasks(run_part(job, "import", "schedule"), job.target)
+        return extract_tasks(run_stages(job, until="weights"), job.target)
 
     def job(self) -> Compilation:
         """A compilation of it that has run no stage yet."""
-        return Compilation(
-            source=self.model,
-            shapes=self.shapes,
-            target=self.spec(),
-            output=Path(),
-            embed_limit_bytes=EMBED_LIMIT_BYTES,
-            options={},
-            storage=self.storage,
-            dtype=self.dtype,
-            accumulate=self.accumulate,
-            algorithms=self.algorithms,
-        )
+        return Compilation(self.model, self.options)
 
     def compile(self, knobs: Mapping[str, Knobs]) -> Module:
         """Compile it with knobs by the names of primary functions."""
-        return compile_network(
-            self.model,
-            target=self.target,
-            device=self.device,
-            host=self.host,
-            shapes=self.shapes,
-            storage=self.storage,
-            dtype=self.dtype,
-            accumulate=self.accumulate,
-            algorithms=self.algorithms,
-            knobs=knobs,
-        )
+        return compile_network(self.model, options=self.options, knobs=knobs)
 
 
 @dataclass(frozen=True)
@@ -140,26 +96,18 @@ class Options:
     compare: bool = True
 
 
-@dataclass(frozen=True)
-class Farm:
-    """Devices at a tracker that measure instead of this machine's."""
+class Devices(Protocol):
+    """Devices of other machines that measure; :class:`tvmflow.farm.tuning.Farm` has some."""
 
-    tracker: str
-    key: str
-    #: Holds the secret that the tracker and its servers ask for.
-    secret_file: Path | None = None
+    @property
+    def key(self) -> str:
+        """What they are lent for: trials of one key are compared."""
 
-    def address(self) -> Address:
-        """Return the tracker's address, with the secret.
+    def check(self, device: str, host: Host) -> None:
+        """Refuse a preset or a host that they cannot have; raises a `TvmflowError`."""
 
-        Raises
-        ------
-        FarmError
-            If it is not of the form, or the secret cannot be used.
-        """
-        from ..farm.address import Address
-
-        return Address.parse(self.tracker, self.secret_file)
+    def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> Runner:
+        """What measures on all of them, and tells the journal of its events."""
 
 
 def tune(
@@ -168,7 +116,7 @@ def tune(
     options: Options | None = None,
     *,
     relatives: Sequence[str | os.PathLike[str]] = (),
-    farm: Farm | None = None,
+    farm: Devices | None = None,
     watch: Watch | None = None,
 ) -> Tuned:
     """Tune a network's primary functions, beginning where the journal left off.
@@ -197,10 +145,12 @@ def tune(
     check_search(options.search)
     _check_packages(options.search)
     began = time.monotonic()
+    asked = network.options
+    host = Host.parse(asked.host) if asked.host else Host.native()
     if farm is not None:
-        _check_farm(farm, network)
-    spec = network.spec()
-    check_linker(Host.parse(network.host) if network.host else Host.native())
+        farm.check(asked.device, host)
+    spec = asked.resolve()
+    check_linker(host)
     with ExitStack() as stack:
         book = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
@@ -230,7 +180,8 @@ def tune(
     _refuse_silence(result.progress)
     found = Tuned(result.progress, time.monotonic() - began, None, result.settled, standings)
     if farm is None and options.compare and any(p.trials for p in found.progress):
-        after = replace(network, storage=result.storage, algorithms=result.algorithms)
+        chosen = replace(asked, storage=result.storage, algorithms=result.algorithms)
+        after = replace(network, options=chosen)
         comparison = compare(network, after, found.knobs, options.device_index)
         found = replace(found, comparison=comparison)
         if comparison.is_slower:
@@ -264,35 +215,16 @@ def _check_packages(search: str) -> None:
     except ImportError as error:
         raise TvmflowError(
             "The evolutionary search needs the package xgboost, which is not installed.",
-            remedy="python -m pip install 'tvmflow[tuning]', or choose --search random.",
+            remedy="python -m pip install 'tvmflow[tuning]', or choose `search=random`.",
         ) from error
 
 
-def _check_farm(farm: Farm, network: Network) -> None:
-    """Refuse what would fail only after the network's tasks are found."""
-    from ..farm.tracker import Tracker, check_host, check_served
-
-    if network.device == "auto":
-        raise TargetError(
-            "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
-            "stands for the OpenCL device of this machine.",
-            remedy="Name it, for example with --device adreno.",
-        )
-    with Tracker(farm.address()) as tracker:
-        servers = check_served(tracker, farm.key)
-    check_host(servers, Host.parse(network.host) if network.host else Host.native())
-
-
 def _runner(
-    spec: TargetSpec, options: Options, builder: Builder, farm: Farm | None, journal: Journal
+    spec: TargetSpec, options: Options, builder: Builder, farm: Devices | None, journal: Journal
 ) -> Runner:
     """What measures."""
     if farm is not None:
-        from ..farm.runner import FarmRunner
-
-        return FarmRunner(
-            *(farm.address(), farm.key, spec.kind, options.measuring), listener=journal.append
-        )
+        return farm.runner(spec.kind, options.measuring, journal.append)
     # On a CPU, builds would run on the cores that are to be measured.
     quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
     return LocalRunner(

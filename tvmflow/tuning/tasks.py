@@ -11,16 +11,13 @@ from typing import Any
 
 from tvm import IRModule, tirx
 
-from ..build import wants_schedule
-from ..compilation import Compilation
+from ..compiler.lookup import workload_of
+from ..devices.target import TargetSpec
+from ..ir.signatures import called_function, wants_schedule
+from ..journal import records
 from ..schedules import FAMILIES, schedule_function
 from ..schedules.common import Workload
 from ..schedules.family import Family, facts_of, refusal
-from ..stages import STAGES
-from ..target import TargetSpec
-from ..texture.signatures import called_function
-from . import records
-from .lookup import workload_of
 
 BY_NAME: dict[str, Family] = {family.NAME: family for family in FAMILIES}
 
@@ -125,15 +122,6 @@ def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
         shape = tuple(int(extent) for extent in param.shape)
         found.append(Argument(shape, str(param.dtype), "" if scope == "global" else scope))
     return tuple(found)
-
-
-def run_part(job: Compilation, first: str, end: str) -> IRModule:
-    """Run the stages of a compilation from ``first`` on, up to ``end``, which is not run."""
-    names = [name for name, _ in STAGES]
-    for _, stage in STAGES[names.index(first) : names.index(end)]:
-        stage(job)
-    assert job.mod is not None
-    return job.mod
 
 
 def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:

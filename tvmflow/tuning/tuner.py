@@ -19,15 +19,15 @@ from functools import partial
 from typing import Any
 
 from .. import _versions
+from ..journal.journal import Journal
+from ..journal.records import Device, Error, Trial
 from .budget import Budget
 from .builder import Builder, Built
 from .contest import Contest
 from .earlier import knobs_of_others, trials_of
-from .journal import Journal
 from .measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Measured
 from .progress import Knobs, Point, Progress, Watch
 from .quiet import busy
-from .records import Device, Error, Trial
 from .runner import Runner
 from .search import Search
 from .tasks import Task

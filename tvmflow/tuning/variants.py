@@ -19,17 +19,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..compilation import Compilation
+from ..compiler.compilation import Compilation
+from ..compiler.pipeline import run_stages
+from ..compiler.settled import ALGORITHM, STORAGE, algorithm_workload, is_open, storage_workload
+from ..devices.target import with_storage
 from ..errors import CompileError
-from ..target import with_storage
-from ..texture.algorithms import Choice
+from ..graph.layout.algorithms import Choice
+from ..journal.journal import Journal
+from ..journal.records import Target, Trial, Workload
 from . import layers
 from .budget import Budget
-from .journal import Journal
 from .progress import Progress
-from .records import Target, Trial, Workload
-from .settled import ALGORITHM, STORAGE, algorithm_workload, is_open, storage_workload
-from .tasks import Task, extract_tasks, run_part
+from .tasks import Task, extract_tasks
 from .tuner import TOOLCHAIN
 
 logger = logging.getLogger(__name__)
@@ -130,9 +131,9 @@ def variants_of(job: Compilation) -> Variants:
 
     ``job`` has run no stage yet, and names what the user asks for: that is not decided here.
     """
-    run_part(job, "import", "layout")
+    run_stages(job, until="simplify")
     base = replace(job)
-    tasks = extract_tasks(run_part(base, "layout", "schedule"), base.target)
+    tasks = extract_tasks(run_stages(base, first="layout", until="weights"), base.target)
     found = Variants(job, tasks)
     if is_open(job):
         found.decisions += _storage(job, tasks)
@@ -147,9 +148,10 @@ def _tasks(
     """Those of a network that stands before the layout stage."""
     storage = storage or job.storage
     target = with_storage(job.target, storage)
-    asked = job.algorithms if algorithms is None else algorithms
-    one = replace(job, storage=storage, target=target, algorithms=asked)
-    return extract_tasks(run_part(one, "layout", "schedule"), target)
+    asked = job.options.algorithms if algorithms is None else algorithms
+    options = replace(job.options, algorithms=asked)
+    one = replace(job, storage=storage, target=target, options=options)
+    return extract_tasks(run_stages(one, first="layout", until="weights"), target)
 
 
 def _storage(job: Compilation, tasks: list[Task]) -> list[Decision]:
@@ -163,7 +165,7 @@ def _storage(job: Compilation, tasks: list[Task]) -> list[Decision]:
     if len(options) == 1:
         return []
     assert job.model is not None
-    workload = storage_workload(job.mod, job.dtype, job.accumulate)
+    workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
     return [Decision(STORAGE, (job.model.name,), job.storage, workload, options)]
 
 
@@ -173,7 +175,8 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
     assert job.model is not None
     model = replace(job.model, inputs=(), outputs=(), weights={}, bindings={})
     mod = layers.network_of(job.mod, first.convolution)
-    one = replace(job, mod=mod, model=model, overrides={}, keep_layout={})
+    free = replace(job.options, storage_overrides={}, keep_layout={})
+    one = replace(job, mod=mod, model=model, options=free)
     options: dict[str, list[Task]] = {}
     for algorithm in first.possible:
         try:
@@ -192,7 +195,7 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
     if first.algorithm not in options or not all(options.values()):
         return []
     names = tuple(choice.convolution for choice in group)
-    workload = algorithm_workload(first.layer, first.half, job.accumulate)
+    workload = algorithm_workload(first.layer, first.half, job.options.accumulate)
     return [Decision(ALGORITHM, names, first.algorithm, workload, options)]
 
 
@@ -211,7 +214,7 @@ def tune_variants(
     job = variants.job
     changed = [s for s in settled if s.choice != s.default]
     algorithms = {n: s.choice for s in changed if s.what == ALGORITHM for n in s.names}
-    algorithms = {**job.algorithms, **algorithms}
+    algorithms = {**job.options.algorithms, **algorithms}
     storage = next((s.choice for s in changed if s.what == STORAGE), job.storage)
     tasks = _tasks(job, storage, algorithms) if changed else variants.tasks
     new = [task for task in tasks if task.digest not in found]

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ... import exact
+from ...codegen import exact
 from .context import NodeContext, Refusal
 from .registry import converts
 

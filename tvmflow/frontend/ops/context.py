@@ -11,9 +11,9 @@ import onnx
 from onnx import helper
 from tvm import relax
 
-from ...graph.rewriter import identifier
-from ...limits import excess
-from ...tensors import TensorType
+from ...ir.limits import excess
+from ...ir.rewriter import identifier
+from ...ir.tensors import TensorType
 from ..graph import node_name
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm import relax, te
 
-from ...ops import OPERATORS
+from ...ir.operator import FUNCTION_ATTRIBUTE
+from ...ir.operators import OPERATORS
 from ...ops.onnx_form import attributes_of
-from ...ops.operator import FUNCTION_ATTRIBUTE
 from .context import NodeContext
 
 

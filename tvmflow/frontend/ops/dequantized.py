@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from ..source import LARGE_WEIGHT_BYTES
+from ...ir.limits import LARGE_WEIGHT_BYTES
 from .context import NodeContext, constant
 
 R = relax.op

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...schedules.resize import linear_taps
 from .context import Refusal
 
 #: Up to here fp32, in which positions are worked out, has all whole numbers.
@@ -194,63 +195,8 @@ def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray,
     return places, _cubic(distance, modes.cubic_alpha)
 
 
-def linear_taps(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return places and weights of the two elements around each position, within an axis.
-
-    As in ONNX Runtime they are the element at or below the position and the next one, though its
-    weight be zero, in which NaN is NaN.  The last element has no next one and is its own half.
-    """
-    x = np.clip(x.astype(np.float64), 0, size - 1)
-    low = np.floor(x).astype(np.int64)
-    high = np.minimum(low + 1, size - 1)
-    above = np.where(low == high, 0.5, x - low)
-    return np.stack([low, high], axis=1), np.stack([1 - above, above], axis=1)
-
-
-def without_zeros(places: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return places and weights by which elements of the weight zero are not read.
-
-    Zero times infinity is NaN. The first element of another weight is read instead, and its
-    weight halved as often, exactly: its parts are the same multiple of it, an infinite one too.
-
-    Parameters
-    ----------
-    places, weights
-        Shape (result, taps); each row has a weight that is not zero.
-    """
-    places, weights = places.copy(), weights.copy()
-    for row_places, row in zip(places, weights, strict=True):
-        first = int(np.flatnonzero(row)[0])
-        for tap in np.flatnonzero(row == 0):
-            row[first] /= 2
-            row_places[tap], row[tap] = row_places[first], row[first]
-    return places, weights
-
-
 def _cubic(t: np.ndarray, a: float) -> np.ndarray:
     """Keys' cubic convolution kernel (IEEE Trans. ASSP 29(6), 1981, eq. 4 with free a)."""
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
-
-
-# -- Relax's own operator for images --------------------------------------------------------
-
-
-def relax_positions(size: int, result: int, mode: str) -> np.ndarray:
-    """Real positions in an axis of so many elements, in a coordinate mode of Relax's operator."""
-    y = np.arange(result)
-    if mode == "half_pixel":
-        return (y + 0.5) * (size / result) - 0.5
-    if mode == "asymmetric":
-        return y * (size / result)
-    return y * (size - 1) / (result - 1)
-
-
-def relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
-    """Round like Relax's operator, which moves positions a little for two of the modes."""
-    if rounding == "round_prefer_floor":
-        return np.ceil(x - 0.5)
-    if rounding == "round_prefer_ceil":
-        return np.floor(x + 0.5)
-    return np.floor(x + 1e-5) if rounding == "floor" else np.ceil(x - 1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ... import exact
+from ...codegen import exact
 from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
 from .requantized import requantized
@@ -44,7 +44,7 @@ def rounded(
 ) -> relax.Expr:
     """round(value) + zero point, to even, limited to an integer type's range.
 
-    Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.rounding`).
+    Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.codegen.rounding`).
     ``added`` is what the value has of the zero point already.
     """
     limits, zero = np.iinfo(target), zero - added

@@ -1,7 +1,7 @@
 """Convolutions and matrix products of 8-bit numbers, with sums in int32.
 
 Zero points are subtracted from the operands, constants among them now.  The layout pass finds
-the 8-bit tensors behind the differences again (:mod:`tvmflow.texture.rules.quantized`).
+the 8-bit tensors behind the differences again (:mod:`tvmflow.graph.layout.rules.quantized`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ... import exact
+from ...codegen import exact
 from .context import NodeContext, Refusal, constant
 from .convolution import convolve
 from .quantization import rounded

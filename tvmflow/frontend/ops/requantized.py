@@ -19,8 +19,8 @@ from math import prod
 import numpy as np
 from tvm import relax, tirx
 
-from ... import exact
-from ...graph.rewriter import constant_array, op_name
+from ...codegen import exact
+from ...ir.rewriter import constant_array, op_name
 from .context import NodeContext, constant, dtype_of, shape_of
 
 R = relax.op

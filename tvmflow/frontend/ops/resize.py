@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ...schedules.resize import relax_nearest, relax_positions
 from .context import NodeContext, Refusal, constant, dtype_of
-from .interpolation import AxisMap, ResizeModes, axis_map, relax_nearest, relax_positions
+from .interpolation import AxisMap, ResizeModes, axis_map
 from .registry import converts
 from .shaping import normalized_axes, take_places
 

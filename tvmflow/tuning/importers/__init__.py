@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import JournalError
-from ..journal import Journal
-from ..records import Device, Trial
+from ...journal.journal import Journal
+from ...journal.records import Device, Trial
 from . import autotvm, metaschedule, native
 
 #: Refused lines that a message names.

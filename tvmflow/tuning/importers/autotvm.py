@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..records import Device, Error, Original, Target, Trial, Workload, canonical
+from ...journal.records import Device, Error, Original, Target, Trial, Workload, canonical
 
 FORMAT = "autotvm"
 VERSION = 0.2

@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from ...devices.target import PRESETS
+from ...journal.records import Workload
 from ...schedules import conv2d, conv2d_1x1, depthwise
 from ...schedules.conv2d_shape import Shape, input_lanes
 from ...schedules.family import facts_of, refusal
 from ...schedules.tiles import largest_divisor
-from ...target import PRESETS
-from ..records import Workload
 
 #: Channels of a texel.
 BLOCK = 4

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import JournalError
-from ..records import Device, Error, Original, Target, Trial, Workload
+from ...journal.records import Device, Error, Original, Target, Trial, Workload
 
 FORMAT = "metaschedule"
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"

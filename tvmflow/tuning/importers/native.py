@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Device, Error, Event, Original, Target, Trial, Workload, vars_of
+from ...journal.records import Device, Error, Event, Original, Target, Trial, Workload, vars_of
 
 
 def document(trial: Trial) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""Data-parallel functions whose extents are not known yet: any operator, compiled once for all.
+
+    y[i, ..., l] = f(i, ..., l)        i, ... of any extent; l of a known one, or of any
+
+Blocks that others read are inlined; every output is a kernel of its own.  All axes but a last one
+of a known, small extent are one range, which is cut into equal parts: a work-item's on a GPU, a
+thread's on a CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import s_tir, tirx
+
+from ..devices.target import Device
+from .blocks import is_injective
+from .common import FAMILY, LANES, Block, Workload
+from .family import GROUP_FITS, Constraint, Value, knob
+from .tiles import group_sizes
+
+NAME = "open_extents"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of the outputs."""
+
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How the range is cut."""
+
+    rows: int = knob("Positions of the open axes that a work-item computes; a GPU's one.")
+    group_size: int = knob("Work-items of a work-group.")
+
+
+CONSTRAINTS: tuple[Constraint, ...] = (GROUP_FITS,)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """A CPU's work-item has enough to do for what starting it costs."""
+    return Knobs(1024, 1) if device.is_cpu else Knobs(1, device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Parts of several sizes."""
+    rows = (256, 1024, 4096) if device.is_cpu else (1, 2, 4)
+    return {"rows": rows, "group_size": group_sizes(device)}
+
+
+def has_dynamic_shapes(function: tirx.PrimFunc) -> bool:
+    """Whether a parameter has an extent that is no number."""
+    return any(
+        not isinstance(extent, tirx.IntImm) for param in function.params for extent in param.shape
+    )
+
+
+def match(workload: Workload) -> Shape | None:
+    """Functions with open extents and without a reduction that no family has a block in."""
+    sch = workload.sch
+    if not has_dynamic_shapes(sch.mod["main"]):
+        return None
+    if any(workload.annotation(block, FAMILY) for block in workload.blocks):
+        return None
+    if not all(is_injective(sch, block) for block in workload.blocks):
+        return None
+    outputs = [block for block in workload.blocks if not sch.get_consumers(block)]
+    return Shape(len(outputs))
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Schedule each output by itself."""
+    sch = workload.sch
+    for block in list(workload.blocks):
+        if sch.get_consumers(block):
+            workload.inline(block)
+    for block in workload.blocks:
+        _spread(workload, block, knobs)
+    return sch
+
+
+def _spread(workload: Workload, block: Block, knobs: Knobs) -> None:
+    sch = workload.sch
+    loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
+    last = sch.get(loops[-1]).extent
+    lanes = int(last) if len(loops) > 1 and isinstance(last, tirx.IntImm) else 0
+    vector = loops.pop() if lanes in LANES else None
+    if vector is not None and workload.lanes_of(block):
+        sch.vectorize(vector)
+    rows = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    if not workload.target.is_gpu_kernel:
+        # TVM's runtime cuts the range of a parallel loop by itself.
+        sch.parallel(rows)
+        return
+    groups, items, _ = sch.split(rows, [None, knobs.group_size, knobs.rows])
+    sch.bind(groups, "blockIdx.x")
+    sch.bind(items, "threadIdx.x")

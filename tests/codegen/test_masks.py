@@ -1,0 +1,141 @@
+"""Booleans in vectors of OpenCL C: masks choose, and are nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from tvm import tirx
+from tvm.script import tirx as T
+
+import tvmflow
+from tvmflow.codegen.masks import MaskLanes, VerifyMasks
+from tvmflow.errors import CompileError
+from tvmflow.ir.passes import original_errors
+
+OPENCL = {"kind": "opencl"}
+
+
+@T.prim_func(s_tir=True)
+def converts(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = T.Cast("float32", x[k] > T.float32(0))
+
+
+@T.prim_func(s_tir=True)
+def keeps(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "bool")):
+    for k in T.vectorized(4):
+        y[k] = x[k] > T.float32(0)
+
+
+@T.prim_func(s_tir=True)
+def branches(x: T.Buffer((5,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = T.Select(x[4] > T.float32(0), x[k], T.float32(1))
+
+
+@T.prim_func(s_tir=True)
+def chooses(x: T.Buffer((5,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = T.Cast(
+            "float32",
+            T.if_then_else(x[4] > T.float32(0), x[k] > T.float32(1), x[k] > T.float32(2)),
+        )
+
+
+def module(function, kind="opencl"):
+    return tvm.IRModule({"main": function.with_attr("target", tvm.target.Target(kind))})
+
+
+def run(function, kind="opencl"):
+    return MaskLanes(module(function, kind))["main"].script()
+
+
+def test_a_mask_as_a_number_is_a_choice():
+    text = run(converts)
+    assert "T.Select" in text
+    assert "T.vectorized" in text
+    assert "Cast" not in text
+
+
+@pytest.mark.parametrize("function", [keeps, chooses], ids=lambda f: f.__name__)
+def test_what_keeps_booleans_is_computed_lane_by_lane(function):
+    text = run(function)
+    assert "T.unroll" in text
+    assert "T.vectorized" not in text
+
+
+def test_one_condition_for_all_lanes_is_a_branch():
+    assert "T.if_then_else" in run(branches)
+
+
+def test_other_targets_are_left_alone():
+    assert run(keeps, "llvm") == module(keeps, "llvm")["main"].script()
+
+
+@pytest.mark.parametrize("function", [converts, keeps, branches, chooses], ids=lambda f: f.__name__)
+def test_what_is_left_is_refused(function):
+    vectors = tirx.transform.VectorizeLoop(True)(module(function))
+    with pytest.raises(CompileError, match="booleans"), original_errors():
+        VerifyMasks(vectors)
+    VerifyMasks(tirx.transform.VectorizeLoop(True)(MaskLanes(module(function))))
+
+
+def masked(nodes, outputs):
+    """``x > t`` and ``x < b``, what ``nodes`` make of them, and a convolution behind it."""
+    rng = np.random.default_rng(2)
+    constants = {
+        "t": np.float32(0.1),
+        "b": rng.standard_normal((1, 17, 6, 7)).astype(np.float32),
+        "w": (rng.standard_normal((9, 17, 3, 3)) * 0.2).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Greater", ["x", "t"], ["g"]),
+            helper.make_node("Less", ["x", "b"], ["l"]),
+            *nodes,
+            helper.make_node("Conv", ["v", "w"], ["y"], kernel_shape=[3, 3], pads=[1] * 4),
+        ],
+        "masked",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 17, 6, 7])],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+CASES = {
+    "where": [helper.make_node("Where", ["g", "x", "b"], ["v"])],
+    "cast": [helper.make_node("Cast", ["g"], ["v"], to=TensorProto.FLOAT)],
+    "xor": [
+        helper.make_node("Xor", ["g", "l"], ["k"]),
+        helper.make_node("Where", ["k", "b", "x"], ["v"]),
+    ],
+    "and_not": [
+        helper.make_node("Not", ["l"], ["n"]),
+        helper.make_node("And", ["g", "n"], ["k"]),
+        helper.make_node("Cast", ["k"], ["v"], to=TensorProto.FLOAT),
+    ],
+}
+PLACES = {
+    "cpu": {"device": "cpu"},
+    "textures": {"device": "adreno", "storage": "texture"},
+    "half": {"device": "mali", "dtype": "fp16"},
+}
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("case", CASES)
+def test_masks_before_a_convolution(case, place):
+    model = masked(CASES[case], {"y": TensorProto.FLOAT, "g": TensorProto.BOOL})
+    x = np.random.default_rng(1).standard_normal((1, 17, 6, 7)).astype(np.float32)
+    expected, kept = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    with tvmflow.compile(model, target="opencl", **PLACES[place]) as compiled:
+        outputs = compiled(x=x)
+        # Halves compare as they are stored: an element within rounding of a limit may differ.
+        error = 2e-2 if place == "half" else 1e-5
+        np.testing.assert_allclose(outputs["y"], expected, atol=error * abs(expected).max())
+        assert (outputs["g"] == kept).all()

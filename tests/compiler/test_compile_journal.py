@@ -1,0 +1,185 @@
+"""Knobs of journals in compiled networks."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from first_stages import compiled_until
+from journals import write
+from networks import Graph
+
+import tvmflow
+from tvmflow import models
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.lookup import workload_of
+from tvmflow.devices.target import resolve
+from tvmflow.journal.journal import Journal
+from tvmflow.journal.records import Device, Target, Trial, Workload
+from tvmflow.schedules import FAMILIES
+from tvmflow.tuning_logs import find_journal, shipped
+from tvmflow.verify.compare import run_reference
+from tvmflow.verify.tolerance import OPERATOR, assert_close
+
+CONVOLUTIONS = ("conv2d", "conv2d_1x1", "depthwise", "winograd_product")
+ADRENO = resolve("opencl", "adreno")
+
+
+def scheduled(tmp_path: Path, model: object, journals: list[Path], **options: object):
+    """A network after the schedule stage."""
+    return compiled_until("schedule", model, device="adreno", journals=journals, **options)
+
+
+def sources(job: Compilation) -> list[str]:
+    return [c.source for c in job.schedules.values() if c.family in CONVOLUTIONS]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers of MobileNetV1, as the shipped journals have them."""
+    graph = Graph(1, 64, 14, 14)
+    layer = graph.conv("x", 512, 1)
+    layer = graph.node("Relu", [graph.conv(layer, 512, 3, groups=512)], 512)
+    layer = graph.node("Relu", [graph.conv(layer, 512, 1)], 512)
+    path = tmp_path_factory.mktemp("small") / "small.onnx"
+    path.write_bytes(graph.model(layer).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(("journal", "dtype"), [("adreno660", "fp32"), ("adreno740", "fp16")])
+def test_every_convolution_of_mobilenet_v1_has_what_was_measured(
+    tmp_path: Path, journal: str, dtype: str
+):
+    path = find_journal(Path(journal))
+    job = scheduled(tmp_path, models.make("mobilenet_v1"), [path], dtype=dtype)
+    assert sources(job) == ["journal"] * 19
+    origins = [c.origin for c in job.schedules.values() if c.source == "journal"]
+    assert all(origin.startswith(f"{journal}.journal: ") for origin in origins)
+    assert all("octoml/qualcomm" in origin and "autotvm" in origin for origin in origins)
+    assert all(f", {dtype}, mace_mobilenetv1" in origin for origin in origins)
+
+
+@pytest.mark.slow
+def test_most_convolutions_of_resnet50_have_what_was_measured(tmp_path: Path):
+    model = models.make("resnet50", size=299)
+    job = scheduled(tmp_path, model, [find_journal(Path("adreno740"))])
+    # The other six are Winograd's, or convolutions that the measured network does not have.
+    assert sources(job).count("journal") == 22
+    assert len(sources(job)) == 28
+
+
+def test_shipped_journals_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert {"adreno660", "adreno740"} <= set(shipped())
+    monkeypatch.chdir(tmp_path)
+    assert find_journal(Path("adreno660")).is_file()
+    assert find_journal(Path("other")) == Path("other")
+    Path("adreno660").touch()
+    assert find_journal(Path("adreno660")) == Path("adreno660")
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+def test_a_network_with_measured_knobs_is_right(small: Path, storage: str):
+    journals = [find_journal(Path("adreno660"))]
+    options = {"target": "opencl", "device": "adreno", "storage": storage}
+    with tvmflow.compile(small, journals=journals, **options) as module:
+        entries = module.metadata["schedules"].values()
+        assert {e["family"] for e in entries if e["source"] == "journal"} == {
+            *("depthwise", "conv2d_1x1"),
+        }
+        x = np.random.default_rng(0).standard_normal((1, 64, 14, 14)).astype(np.float32)
+        outputs = module({"x": x})
+        reference, _ = run_reference(small, {"x": x}, list(outputs.keys()))
+        for name, value in outputs.items():
+            assert_close(value, reference[name], OPERATOR, name)
+
+
+def trial(workload: Workload, cost: float, **knobs: object) -> Trial:
+    device = Device("phone", "Adreno (TM) 750")
+    return Trial(workload, Target.of(ADRENO), device, knobs, (cost,), timestamp=1.7e9)
+
+
+@pytest.fixture
+def tuned(small: Path, tmp_path: Path) -> tuple[Compilation, str, Workload]:
+    """The network by heuristics, one of its functions, and that one's workload."""
+    job = scheduled(tmp_path, small, [])
+    name, choice = next((n, c) for n, c in job.schedules.items() if c.family == "depthwise")
+    return job, name, workload_of(job.unscheduled[name], choice.family, choice.shape)
+
+
+def test_a_workload_says_how_tensors_are_stored(small: Path, tmp_path: Path, tuned):
+    _, name, workload = tuned
+    assert (workload.dtype, workload.storage, workload.accumulate) == ("fp32", "texture", "fp32")
+    assert "1x128x14x14x4" in workload.signature
+    half = scheduled(tmp_path, small, [], dtype="fp16", accumulate="fp16")
+    choice = half.schedules[name]
+    other = workload_of(half.unscheduled[name], choice.family, choice.shape)
+    assert (other.dtype, other.accumulate) == ("fp16", "fp16")
+    assert other.key != workload.key
+    assert other.kin == workload.kin
+
+
+def test_given_knobs_come_first_then_the_first_journal_and_the_fastest(
+    small: Path, tmp_path: Path, tuned
+):
+    job, name, workload = tuned
+    base = job.schedules[name].knobs
+    one = write(
+        tmp_path / "one.journal",
+        [trial(workload, 3e-3, **{**base, "tile_h": 2}), trial(workload, 2e-3, **base)],
+    )
+    two = write(tmp_path / "two.journal", [trial(workload, 1e-3, **{**base, "tile_h": 4})])
+    for journals, tile_h in (([one, two], base["tile_h"]), ([two, one], 4), ([two], 4)):
+        choice = scheduled(tmp_path, small, journals).schedules[name]
+        assert (choice.source, choice.knobs["tile_h"]) == ("journal", tile_h)
+    given = {name: {**base, "tile_h": 7}}
+    choice = scheduled(tmp_path, small, [two], knobs=given).schedules[name]
+    assert (choice.source, choice.knobs["tile_h"]) == ("given", 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tile_w": 99}, "tile_w vectors must fit the device's registers."),
+        ({"other": 1}, "There is no knob 'other'"),
+        ({"tile_h": "two"}, "must be a positive number"),
+    ],
+)
+def test_measured_knobs_that_do_not_fit_are_not_used(
+    small: Path, tmp_path: Path, tuned, caplog: pytest.LogCaptureFixture, change: dict, words: str
+):
+    job, name, workload = tuned
+    knobs = {**job.schedules[name].knobs, **change}
+    path = write(tmp_path / "a.journal", [trial(workload, 1e-3, **knobs)])
+    caplog.set_level(logging.INFO, "tvmflow.schedules")
+    choice = scheduled(tmp_path, small, [path]).schedules[name]
+    assert choice.source == "heuristic"
+    assert choice.knobs == job.schedules[name].knobs
+    assert words in caplog.text
+    assert "a.journal: 1 ms on Adreno (TM) 750" in caplog.text
+
+
+def test_a_journal_for_another_device_changes_nothing(small: Path, tmp_path: Path, tuned, caplog):
+    job, name, workload = tuned
+    other = dataclasses.replace(
+        trial(workload, 1e-3, **job.schedules[name].knobs), target=Target("opencl", "mali")
+    )
+    path = write(tmp_path / "a.journal", [other])
+    assert sources(scheduled(tmp_path, small, [path])) == ["heuristic"] * 3
+    assert "a.journal had knobs for 0 of 5 functions" in caplog.text
+
+
+def test_what_was_imported_is_knobs_of_our_families():
+    families = {family.NAME: family for family in FAMILIES}
+    used = 0
+    for name in shipped():
+        with Journal.open(find_journal(Path(name))) as journal:
+            for one in journal.trials():
+                if one.workload.family in families:
+                    family = families[one.workload.family]
+                    assert one.knobs.keys() == {f.name for f in dataclasses.fields(family.Knobs)}
+                    used += 1
+    assert used >= 134

@@ -1,0 +1,90 @@
+"""Options of a compilation: tables and files, JSON in and out, one list for Python and commands."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+import tvmflow
+from tvmflow.cli.compile_flags import FLAGS
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.errors import CompileError, TargetError
+
+FULL = CompileOptions(
+    target="opencl",
+    device="adreno",
+    host="linux-arm64",
+    shapes={"x": (1, 3, 8, 8)},
+    storage="texture",
+    storage_overrides={"conv1": "buffer"},
+    dtype="fp16",
+    accumulate="fp16",
+    algorithms={"conv1": "winograd4"},
+    knobs={"pool": {"tile_h": 2}},
+    journals=("mine.journal",),
+    keep_layout={"x": "nchw4c"},
+    format="standalone",
+    embed_limit_bytes=1000,
+)
+
+
+@pytest.mark.parametrize("options", [CompileOptions(), FULL])
+def test_options_are_the_same_after_json(options):
+    assert CompileOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+
+
+def test_json_has_what_is_not_the_default():
+    assert CompileOptions().to_json() == {"storage": "auto", "dtype": "fp32", "accumulate": "fp32"}
+    assert CompileOptions(cuda_graph=True).to_json()["cuda_graph"] is True
+    assert CompileOptions.from_json({"of_another_version": 1}) == CompileOptions()
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("storage_overrides", {"a": "texture"}),
+        ("algorithms", {"a": "winograd2"}),
+        ("knobs", {"a": {"tile_h": 2}}),
+        ("keep_layout", {"a": "nchw4c"}),
+    ],
+)
+def test_tables_may_be_files(name, table, tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table))
+    assert CompileOptions(**{name: path}) == CompileOptions(**{name: str(path)})
+    assert getattr(CompileOptions(**{name: path}), name) == table
+
+
+@pytest.mark.parametrize("name", ["storage_overrides", "algorithms", "knobs", "keep_layout"])
+def test_what_a_table_may_not_have_is_refused(name, tmp_path):
+    with pytest.raises(CompileError, match=r" '?a'? ") as caught:
+        CompileOptions(**{name: {"a": "diagonal"}})
+    assert caught.value.remedy
+    with pytest.raises(CompileError, match=r"none\.json could not be read"):
+        CompileOptions(**{name: tmp_path / "none.json"})
+
+
+def test_options_cannot_be_changed_and_are_checked_for_a_device():
+    with pytest.raises(AttributeError):
+        FULL.dtype = "fp32"
+    assert FULL.resolve().device.channel_block == 4
+    with pytest.raises(TargetError, match="only opencl and cuda"):
+        replace(FULL, target="llvm", device="cpu", storage="auto", storage_overrides={},
+                keep_layout={}).resolve()  # fmt: skip
+
+
+def test_every_option_has_a_flag_and_a_keyword():
+    names = [field.name for field in fields(CompileOptions)]
+    assert sorted(FLAGS) == sorted(names)
+    keywords = inspect.signature(tvmflow.compile).parameters
+    assert set(names) <= set(keywords)
+    assert len({flag.name for flag in FLAGS.values()}) == len(FLAGS)
+
+
+def test_a_keyword_that_is_no_option_is_refused():
+    with pytest.raises(TypeError, match="colour"):
+        tvmflow.compile(Path("net.onnx"), colour="red")

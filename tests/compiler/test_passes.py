@@ -1,0 +1,63 @@
+"""The list of passes: TVM's instruments see all of it, and dumps are one."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from operators import conv
+
+import tvmflow
+from tvmflow.codegen.tir_pipeline import stages
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.compiler.passes import STAGES, listing
+from tvmflow.errors import TvmflowError
+
+
+def listed(**options):
+    return [name for _, name in listing(Compilation(None, CompileOptions(**options)))]
+
+
+def test_instruments_see_every_pass_that_is_listed():
+    seen = []
+
+    @tvm.instrument.pass_instrument
+    class Note:
+        def run_before_pass(self, mod, info):
+            seen.append(str(info.name))
+
+    with (
+        tvm.transform.PassContext(instruments=[Note()]),
+        tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm"),
+    ):
+        pass
+    rest = iter(seen)
+    # In this order; others of TVM's own run between them.
+    assert all(name in rest for name in listed(target="llvm") if not is_finisher(name))
+
+
+def is_finisher(name):
+    """Passes on functions that have been split: TVM runs the host's after the device's."""
+    return name in {str(each.info.name) for part in ("host", "kernels") for each in stages()[part]}
+
+
+def test_the_list_says_what_a_target_needs():
+    assert "tvmflow.ReplaceScans" in listed(device="adreno")
+    assert "tvmflow.ReplaceScans" not in listed(target="llvm")
+    assert "tvmflow.CaptureGraph" in listed(target="cuda", cuda_graph=True)
+    assert "VMShapeLower" not in listed(device="adreno", format="standalone")
+
+
+def test_passes_are_dumped_by_name(tmp_path):
+    options = {"target": "llvm", "dump_ir": tmp_path, "dump_ir_filter": "Fuse|VectorizeLoop"}
+    tvmflow.compile(conv((1, 3, 8, 8), 5), **options).close()
+    written = {path.relative_to(tmp_path).parent.name for path in tmp_path.rglob("*/*.py")}
+    assert written == {"3_fuse", f"{[s.name for s in STAGES].index('build')}_build"}
+    (fused,) = tmp_path.glob("3_fuse/*_FuseTIR.py")
+    assert "conv2d" in fused.read_text()
+    assert (tmp_path / "2_layout.py").exists()
+
+
+def test_a_filter_that_is_no_expression_is_refused(tmp_path):
+    with pytest.raises(TvmflowError, match="no regular expression"):
+        tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=tmp_path, dump_ir_filter="(")

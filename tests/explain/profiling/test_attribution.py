@@ -1,0 +1,78 @@
+"""Launches find their functions, calls and nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tvmflow.compiler.generate import kernel_texts
+from tvmflow.explain.profiling.attribution import count_at, places
+from tvmflow.explain.profiling.counting import Count
+
+
+def tensor(name, producer):
+    return {"name": name, "producer": producer}
+
+
+METADATA = {
+    "kernels": [
+        {"name": "conv_kernel", "function": "conv"},
+        {"name": "sum_kernel", "function": "sum"},
+        {"name": "sum_kernel_1", "function": "sum"},
+    ],
+    "memory": {
+        "steps": ["conv", "sum", "vm.builtin.reshape", "conv"],
+        "tensors": [
+            *(tensor("a", "conv"), tensor("work", "sum"), tensor("b", "sum")),
+            tensor("c", "conv"),
+        ],
+    },
+    "nodes": {"a": ["Conv_0", "Relu_0"], "b": ["Sum_1"], "c": ["Conv_2"], "work": []},
+}
+LAUNCHES = ["conv_kernel", "sum_kernel", "sum_kernel_1", "conv_kernel"]
+
+
+def test_every_launch_has_its_call():
+    found = places(LAUNCHES, METADATA)
+    assert [place.function for place in found] == ["conv", "sum", "sum", "conv"]
+    assert [place.number for place in found] == [0, 0, 1, 0]
+    assert [place.nodes for place in found] == [
+        ("Conv_0", "Relu_0"),
+        ("Sum_1",),
+        ("Sum_1",),
+        ("Conv_2",),
+    ]
+
+
+def test_functions_that_are_measured_as_a_whole():
+    found = places(["conv", "sum", "conv"], METADATA)
+    assert [place.number for place in found] == [None] * 3
+    assert [place.nodes for place in found] == [("Conv_0", "Relu_0"), ("Sum_1",), ("Conv_2",)]
+
+
+def test_names_alone_are_enough():
+    assert [place.function for place in places(["x", "x"], {})] == ["x", "x"]
+    assert [place.nodes for place in places(["x"], METADATA)] == [()]
+
+
+def test_a_kernel_has_its_own_count_and_a_function_that_of_all():
+    counts = [Count(Counter(fp32=3), 10, 4), Count(Counter(fp32=5), 4, 2, True)]
+    first, second, whole = places(["sum_kernel", "sum_kernel_1", "sum"], METADATA)
+    assert count_at(first, "sum_kernel", counts) == counts[0]
+    assert count_at(second, "sum_kernel_1", counts) == counts[1]
+    assert count_at(whole, "sum", counts) == Count(Counter(fp32=8), 14, 6, True)
+    assert count_at(whole, "sum", None) is None
+    assert count_at(second, "sum_kernel_1", counts[:1]) is None
+
+
+@pytest.mark.parametrize(
+    "head", ["__kernel void", 'extern "C" __global__ void __launch_bounds__(64)']
+)
+def test_kernels_are_cut_out_of_their_source(head):
+    one, two = (f"{head} {name}(float* x) {{\n  if (x) {{\n  }}\n}}" for name in ("one", "two"))
+    source = f"{head} one(float* x);\n{one}\n\nint helper() {{\n}}\n{two}\n"
+    # The linkage in front of CUDA's kernels is not needed to read them.
+    assert kernel_texts([source]) == {
+        name: text.removeprefix('extern "C" ') for name, text in (("one", one), ("two", two))
+    }

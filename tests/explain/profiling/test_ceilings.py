@@ -1,0 +1,177 @@
+"""Ceilings: kernels that compute what they say, and a cache that is a cache."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tvmflow.devices.target import resolve
+from tvmflow.explain.profiling import ceilings as module
+from tvmflow.explain.profiling import microkernels
+from tvmflow.explain.profiling.counting import count_kernels
+from tvmflow.explain.profiling.record import Ceilings
+from tvmflow.runtime.devices import DeviceInfo, host_device, opencl_devices
+
+KNOWN = Ceilings(10.0, 100.0, 5.0, int8_gops=400.0)
+
+
+def device(kind):
+    """The device of this machine, with the means to run kernels on it."""
+    info = host_device() if kind == "llvm" else opencl_devices()[0]
+    return module._Device(kind, info)
+
+
+KINDS = ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_and_sums_are_computed_one_behind_the_other(kind):
+    on = device(kind)
+    function = microkernels.arithmetic(on.target, "float32", items=4, steps=5)
+    kernel, (factors, sums) = on._prepare(function)
+    lanes = on.target.device.channel_block
+    rng = np.random.default_rng(1)
+    values = rng.uniform(0.2, 0.9, (2, lanes)).astype(np.float32)
+    factors.copyfrom(values)
+    kernel["main"](factors, sums)
+    expected = values[1].astype(np.float64)
+    for _ in range(5):
+        expected = expected * values[0] + values[1]
+    np.testing.assert_allclose(sums.numpy(), np.broadcast_to(expected, sums.shape), rtol=1e-5)
+    (count,) = count_kernels(function, on_gpu=kind != "llvm")
+    assert count.flops == {"fp32": 2 * 5 * 4 * microkernels.CHAINS * lanes}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_is_one(kind):
+    on = device(kind)
+    kernel, (source, result) = on._prepare(microkernels.copy(on.target))
+    values = np.arange(microkernels.COPIED, dtype=np.float32).reshape(source.shape)
+    source.copyfrom(values)
+    kernel["main"](source, result)
+    np.testing.assert_array_equal(result.numpy(), values)
+
+
+@pytest.mark.opencl
+def test_every_texel_is_read():
+    on = device("opencl")
+    if not on.info.images:
+        pytest.skip("the device has no images")
+    function = microkernels.texels(on.target)
+    kernel, (image, sums) = on._prepare(function, microkernels.TEXTURE)
+    values = np.random.default_rng(2).standard_normal(image.shape, np.float32)
+    image.copyfrom(values)
+    kernel["main"](image, sums)
+    np.testing.assert_allclose(sums.numpy(), values.sum(0), rtol=1e-4, atol=1e-5)
+    (count,) = count_kernels(function, on_gpu=True)
+    assert count.bytes_read == values.nbytes
+    assert count.reads_texture
+
+
+@pytest.mark.parametrize("target", ["adreno", "mali", pytest.param("cuda", marks=pytest.mark.nvcc)])
+def test_code_is_generated_for_devices_that_are_not_here(target):
+    spec = resolve("cuda") if target == "cuda" else resolve("opencl", target)
+    kernels = {
+        "copy": (microkernels.copy(spec), "source"),
+        "fp16": (microkernels.arithmetic(spec, "float16", 256, 3), "half"),
+        "int8": (microkernels.arithmetic(spec, "int32", 256, 3), "tvmflow_dot4"),
+        "nothing": (microkernels.nothing(spec), "result"),
+    }
+    if spec.kind == "opencl":
+        kernels["texels"] = (microkernels.texels(spec), "read_imagef")
+    for name, (function, word) in kernels.items():
+        built = module.build(function, spec)
+        (kernel,) = (part for part in built.imports if part.kind == spec.kind)
+        assert word in kernel.inspect_source(), name
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    """A device that is measured in no time, and how often it was."""
+    measured = []
+
+    class Device:
+        def __init__(self, kind, info):
+            measured.append((kind, info.driver))
+
+        def measure(self):
+            return KNOWN
+
+    monkeypatch.setattr(module, "_Device", Device)
+    monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TVMFLOW_CACHE", raising=False)
+    return measured
+
+
+INFO = DeviceInfo("opencl", 0, "a device", driver="1", version="OpenCL 3.0", compute_units=2)
+
+
+def test_a_device_is_measured_once(counted):
+    assert module.ceilings("opencl", INFO) == KNOWN
+    assert module.ceilings("opencl", INFO) == KNOWN
+    assert len(counted) == 1
+    assert module.ceilings("opencl", INFO, fresh=True) == KNOWN
+    assert len(counted) == 2
+
+
+def test_another_driver_is_another_device(counted):
+    for driver in ("1", "2", "1"):
+        module.ceilings("opencl", dataclasses.replace(INFO, driver=driver))
+    assert counted == [("opencl", "1"), ("opencl", "2")]
+
+
+def test_other_threads_of_the_host_are_another_device(counted, monkeypatch):
+    host = dataclasses.replace(INFO, kind="llvm")
+    for threads in (1, 2, 1):
+        monkeypatch.setattr(module.tvm.runtime, "num_threads", lambda threads=threads: threads)
+        module.ceilings("llvm", host)
+        # TVM binds threads to cores: how many this one may use depends on what ran before.
+        module.ceilings("llvm", dataclasses.replace(host, compute_units=1))
+        module.ceilings("opencl", INFO)
+    assert [kind for kind, _ in counted] == ["llvm", "opencl", "llvm"]
+
+
+DAMAGED = [
+    *("", "{", "7", '{"copy_gbps": 1.0}', '{"colour": 3}'),
+    '{"copy_gbps": null, "fp32_gflops": 1.0, "launch_us": 1.0}',
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_file_is_measured_again(counted, tmp_path, content):
+    module.ceilings("opencl", INFO)
+    (path,) = (tmp_path / "ceilings").iterdir()
+    path.write_text(content)
+    assert module.ceilings("opencl", INFO) == KNOWN
+    assert module.ceilings("opencl", INFO) == KNOWN
+    assert len(counted) == 2
+
+
+def test_nothing_is_kept_where_nothing_should_be(counted, monkeypatch, tmp_path):
+    monkeypatch.setenv("TVMFLOW_CACHE", "0")
+    module.ceilings("opencl", INFO)
+    module.ceilings("opencl", INFO)
+    assert len(counted) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(counted, monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(blocked))
+    assert module.ceilings("opencl", INFO) == KNOWN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ceilings_of_this_machine_are_plausible(kind, monkeypatch):
+    monkeypatch.setattr(module, "_REPEATS", 2)
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_LAUNCHES", 20)
+    found = device(kind).measure()
+    assert 0.1 < found.copy_gbps < 1e5
+    assert 0.5 < found.fp32_gflops < 1e6
+    assert 0 < found.launch_us < 1e5
+    assert found.int8_gops > 0
+    assert found.texture_gbps is None or 0 < found.texture_gbps < 1e5

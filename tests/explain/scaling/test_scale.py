@@ -1,0 +1,228 @@
+"""Throughput over batches, threads and devices: what is measured, and what is predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from drivers import DRIVERS
+from onnx import TensorProto, helper
+from tiny_model import tiny_model
+
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.errors import DeviceError, InputError, ShapeError
+from tvmflow.explain.scaling import measure
+from tvmflow.explain.scaling.fit import AMDAHL, LINEAR
+from tvmflow.explain.scaling.measure import scale
+from tvmflow.explain.scaling.places import Local
+from tvmflow.explain.scaling.sources import Network, from_model, from_models
+from tvmflow.frontend.shapes import batch_shapes
+from tvmflow.runtime.devices import DeviceInfo
+
+MODULES = {1: Path("1.so"), 4: Path("4.so")}
+NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
+CPU = DeviceInfo("llvm", 0, "a CPU", compute_units=2)
+OTHER = DeviceInfo("llvm", 1, "another", compute_units=2)
+PLACE = Local((CPU,), cores=2)
+
+
+def milliseconds(batch: int, threads: int, devices: int) -> float:
+    """A call takes 2 ms and 1 ms a sample, of which a fifth is done by one thread.
+
+    Devices do not disturb each other.
+    """
+    return (2 + batch) * (0.2 + 0.8 / threads)
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    def ask(worker, place, path, batched, devices, threads, seconds, seed, limit_s):
+        ms = milliseconds(int(path.stem), threads or 1, devices)
+        return ms, 0.9 * ms, 1.25 * ms
+
+    monkeypatch.setattr(measure, "_ask", ask)
+
+
+def points(result):
+    return {(p.batch, p.threads, p.devices): p for p in result.points}
+
+
+def test_what_exists_is_measured_and_the_rest_is_predicted(simulated):
+    result = scale(NETWORK, PLACE, batches=[1, 4, 16], threads=[1, 2, 8], devices=[1, 2])
+    found = points(result)
+    assert len(found) == 3 * 3 + 3
+    measured = {place for place, point in found.items() if point.measured}
+    assert measured == {(1, 1, 1), (4, 1, 1), (1, 2, 1), (4, 2, 1)}
+    for batch, threads in ((1, 8), (4, 8), (16, 1), (16, 8)):
+        point = found[batch, threads, 1]
+        wanted = batch / milliseconds(batch, threads, 1) * 1e3
+        assert point.items_per_s == pytest.approx(wanted), (batch, threads)
+        assert {law.fit.law for law in point.laws} == {AMDAHL}
+        assert point.low_per_s < point.items_per_s < point.high_per_s
+    # One device says nothing of two: as if they did not disturb each other.
+    assert found[4, 8, 2].items_per_s == pytest.approx(2 * found[4, 8, 1].items_per_s)
+    assert [law.fit.law for law in found[4, 8, 2].laws] == [AMDAHL, LINEAR]
+    threads = [law for law in result.laws if law.axis == "threads"]
+    assert [law.fit.contention for law in threads] == pytest.approx([0.2, 0.2])
+
+
+def test_several_devices_are_measured_with_the_most_threads(simulated):
+    place = Local((CPU, OTHER), cores=2)
+    result = scale(NETWORK, place, batches=[1, 4], threads=[1, 2, 8], devices=[2, 4])
+    assert result.device_name == "1 × a CPU, 1 × another"
+    found = points(result)
+    measured = {where for where, point in found.items() if point.measured}
+    # One device is what two are compared with.
+    assert measured == {(b, t, d) for b in (1, 4) for t, d in ((1, 1), (2, 1), (2, 2))}
+    assert found[4, 2, 2].items_per_s == pytest.approx(2 * found[4, 2, 1].items_per_s)
+    predicted = found[4, 8, 4]
+    assert predicted.items_per_s == pytest.approx(4 * 4 / milliseconds(4, 8, 4) * 1e3)
+    assert [law.axis for law in predicted.laws] == ["threads", "devices"]
+    assert [law.fitted_to for law in predicted.laws] == [(1, 2), (1, 2)]
+
+
+def test_one_number_predicts_no_other(simulated):
+    network = Network("llvm", "", {4: Path("4.so")}, frozenset(["x"]))
+    found = points(scale(network, PLACE, batches=[4, 64], threads=[2, 64], devices=[1, 2]))
+    assert [where for where, point in found.items() if point.measured] == [(4, 2, 1)]
+    batch, threads, both = found[64, 2, 1], found[4, 64, 1], found[64, 64, 1]
+    assert {point.items_per_s for point in (batch, threads, both)} == {None}
+    assert "only one batch was measured" in batch.why_not
+    assert "only one number of threads was measured" in threads.why_not
+
+
+def test_a_law_that_does_not_fit_predicts_nothing(monkeypatch):
+    # Two threads are far slower than one: all of Amdahl's law is serial, and still too fast.
+    monkeypatch.setattr(
+        measure, "_ask", lambda *arguments, limit_s: (10.0 * arguments[5] ** 3,) * 3
+    )
+    found = points(scale(NETWORK, PLACE, batches=[1], threads=[1, 2, 8]))
+    assert found[1, 8, 1].items_per_s is None
+    assert "Amdahl's law differs by" in found[1, 8, 1].why_not
+
+
+def test_facts_as_json(simulated):
+    told = scale(NETWORK, PLACE, batches=[1, 4], threads=[1, 2, 8]).described()
+    told = json.loads(json.dumps(told))
+    (point,) = (p for p in told["points"] if (p["batch"], p["threads"]) == (4, 8))
+    assert not point["measured"]
+    (law,) = (told["laws"][number] for number in point["laws"])
+    assert (law["axis"], law["batch"], law["devices"]) == ("threads", 4, 1)
+    assert law["fitted_to"] == [1, 2]
+    assert law["contention"] == pytest.approx(0.2)
+    assert law["rate_per_s"] == pytest.approx(4 / milliseconds(4, 1, 1) * 1e3)
+    assert law["error"] is None
+
+
+@pytest.mark.parametrize("name", ["batches", "threads", "devices"])
+def test_impossible_numbers_are_refused(simulated, name):
+    # The laws' arithmetic would overflow with the last one.
+    with pytest.raises(InputError, match=f"Numbers of {name} have to be .*, got 0, -3, 10{{400}}"):
+        scale(NETWORK, PLACE, **{"batches": [1], name: [2, 0, -3, 10**400]})
+
+
+def test_a_device_that_is_missing_is_refused():
+    with pytest.raises(DeviceError, match="no llvm device 1"):
+        Local.find("llvm", 1)
+
+
+def test_threads_of_a_gpu_are_refused(simulated):
+    place = Local((DeviceInfo("opencl", 0, "a GPU", platform="Mali"),), cores=2)
+    with pytest.raises(DeviceError, match="threads of a GPU"):
+        scale(NETWORK, place, batches=[1], threads=[1])
+
+
+def test_a_batch_is_the_first_open_dimension():
+    inputs = tiny_model().graph.input
+    assert batch_shapes(inputs, {}, 4) == {"x/in": (4, 3, 8, 8)}
+    assert batch_shapes(inputs, {"x/in": (1, 3, 8, 8)}, 2) == {"x/in": (2, 3, 8, 8)}
+
+
+def open_input(name, *dims):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+
+def test_other_open_dimensions_are_those_of_any_input():
+    inputs = [open_input("a", "N", "H"), open_input("b", "N", 3, "H"), open_input("c", "M")]
+    assert batch_shapes(inputs, {"a": (1, 9)}, 2) == {"a": (2, 9), "b": (2, 3, 9)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((), "has 4 dimensions"),
+        ((1, 3, 8), "has 4 dimensions"),
+        ((1, 3, 9, 8), "contradicts the given"),
+        ((1, 3, 8.5, 8), "positive whole numbers"),
+    ],
+)
+def test_given_shapes_that_do_not_fit_are_refused(shape, message):
+    with pytest.raises(ShapeError, match=message):
+        batch_shapes([open_input("x", None, 3, 8, "W")], {"x": shape}, 2)
+
+
+OPTIONS = CompileOptions(target="llvm")
+
+
+def fixed(folder, batch):
+    model = tiny_model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
+    onnx.save(model, folder / f"batch{batch}.onnx")
+    return folder / f"batch{batch}.onnx"
+
+
+def test_a_model_without_an_open_batch_is_refused(tmp_path):
+    with pytest.raises(ShapeError, match="none of whose inputs has an open first dimension"):
+        from_model(fixed(tmp_path, 1), [2], tmp_path, OPTIONS)
+
+
+def test_models_of_several_batches_are_one_network(tmp_path):
+    network = from_models([fixed(tmp_path, 3), fixed(tmp_path, 2)], tmp_path, OPTIONS)
+    assert (sorted(network.modules), network.batched) == ([2, 3], {"x/in"})
+
+
+def test_a_network_is_measured(tmp_path):
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    network = from_model(tmp_path / "tiny.onnx", [1, 4], tmp_path, OPTIONS)
+    place = Local.find("llvm", 0)
+    result = scale(network, place, batches=[1, 4], threads=[1, 2], seconds=0.1)
+    assert set(points(result)) == {(b, t, 1) for b in (1, 4) for t in (1, 2)}
+    for point in result.points:
+        assert point.measured
+        assert point.items_per_s == pytest.approx(point.batch / point.median_ms * 1e3)
+        assert 0 < point.p10_ms <= point.median_ms <= point.p90_ms
+
+
+_POCL = DRIVERS[1]
+
+
+@pytest.mark.opencl
+@pytest.mark.skipif(not _POCL.path, reason="Debian's PoCL is not installed")
+def test_threads_of_pocl_are_those_that_were_asked_for(run_python):
+    """It is seen by the processor time of a call: not more than so many threads have."""
+    code = """
+import resource, sys, time
+sys.path[:0] = sys.argv[1:]
+import numpy as np, onnx, tvmflow
+from onnx import TensorProto, helper
+from tvmflow.explain.scaling.places import Local
+value = helper.make_tensor_value_info
+graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "square",
+    [value("x", TensorProto.FLOAT, [1024, 1024])], [value("y", TensorProto.FLOAT, [1024, 1024])])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+Local.find("opencl", 0).check_threads(1)
+with tvmflow.compile(model, target="opencl", device="cpu") as module:
+    x = np.ones((1024, 1024), np.float32)
+    module(x)
+    started, used = time.perf_counter(), time.process_time()
+    for _ in range(10):
+        module(x)
+    print((time.process_time() - used) / (time.perf_counter() - started))
+"""
+    place = Local((DeviceInfo("opencl", 0, "PoCL", platform="Portable Computing Language"),), 2)
+    env = {**_POCL.variables(_POCL.path), **place.environment(1)}
+    process = run_python(code, env=env)
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) < 1.3

@@ -1,0 +1,46 @@
+"""Module files of the tiny network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Whatever way pytest imports test modules, they find the network beside them.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from tiny_network import build, metadata, weight
+
+from tvmflow.module.artifact import write_artifact
+
+
+@pytest.fixture(scope="session")
+def executable() -> Any:
+    return build()
+
+
+@pytest.fixture(scope="session")
+def original(executable: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A module file with its weight inside; tests copy it and leave it as it is."""
+    path = tmp_path_factory.mktemp("module") / "tiny.so"
+    write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
+    return path
+
+
+@pytest.fixture
+def module_file(original: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.so"
+    path.write_bytes(original.read_bytes())
+    return path
+
+
+@pytest.fixture
+def with_sidecar(executable: Any, tmp_path: Path) -> Path:
+    """A module file whose weight lies beside it."""
+    path = tmp_path / "beside.so"
+    write_artifact(
+        executable, path, metadata=metadata(), weights={"w": weight()}, embed_limit_bytes=0
+    )
+    return path

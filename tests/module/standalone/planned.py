@@ -1,0 +1,87 @@
+"""Plans of networks, as the export stage makes them, without a library around."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+from interpreter import Interpreter
+
+import tvmflow
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.compiler.pipeline import run_stages
+from tvmflow.compiler.standalone.export import make_plan, write_plan
+from tvmflow.compiler.standalone.self_test import values_of
+from tvmflow.devices.choices import STANDALONE
+from tvmflow.devices.host import Host
+from tvmflow.module.kept import all_to_logical
+from tvmflow.module.standalone.link import link_library
+from tvmflow.module.standalone.loaded import StandaloneModule
+from tvmflow.module.standalone.plan import Plan
+from tvmflow.verify.compare import table_for
+from tvmflow.verify.tolerance import assert_close
+
+
+def parsed(inputs: str, outputs: str, body: str, constants: str = "") -> onnx.ModelProto:
+    """A model of a line of text."""
+    head = f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => ({outputs})'
+    return onnx.parser.parse_model(f"{head} {f'<{constants}>' if constants else ''} {{ {body} }}")
+
+
+def plan_of(
+    model: Any,
+    device: str = "cpu",
+    storage: str = "auto",
+    dtype: str = "fp32",
+    keep_layout: dict[str, str] | None = None,
+) -> Plan:
+    """The plan of a network."""
+    options = CompileOptions(
+        device=device,
+        storage=storage,
+        dtype=dtype,
+        keep_layout=keep_layout or {},
+        format=STANDALONE,
+    )
+    job = Compilation(model, options, Path("unused.so"))
+    run_stages(job, until="build")
+    return make_plan(job)
+
+
+def seeded_arrays(plan: Plan) -> dict[str, np.ndarray]:
+    """The inputs of a plan's self-test."""
+    pairs = zip(plan.inputs, plan.test_inputs, strict=True)
+    return {i.info.name: values_of(test, i.info) for i, test in pairs}
+
+
+def assert_right(plan: Plan, model: Any, folder: Path) -> dict[str, np.ndarray]:
+    """Compare what the plan's bytes give with ONNX Runtime; returns the outputs.
+
+    The library with the same plan must give the same, and pass its self-test.
+    """
+    weights = folder / "weights"
+    content = write_plan(plan, weights)
+    arrays = seeded_arrays(plan)
+    inputs, outputs = [i.info for i in plan.inputs], [o.info for o in plan.outputs]
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    session = onnxruntime.InferenceSession(source)
+    references = session.run([o.name for o in outputs], all_to_logical(inputs, arrays))
+    interpreted = Interpreter(content, weights)(arrays)
+    got = all_to_logical(outputs, interpreted)
+    table = table_for(plan.metadata)
+    for info, reference in zip(outputs, references, strict=True):
+        assert_close(got[info.name], reference, table, info.name)
+    library = folder / "libplan.so"
+    held = weights if weights.exists() else None
+    link_library(content, held, Host.native(), library, embed=True)
+    with tvmflow.load(library) as module:
+        assert isinstance(module, StandaloneModule)
+        from_library = all_to_logical(outputs, dict(module(arrays).items()))
+        module.self_test()
+    for info in outputs:
+        np.testing.assert_array_equal(from_library[info.name], got[info.name], info.name)
+    return got

@@ -1,0 +1,374 @@
+"""Binaries of programs: in the application's folder, and in the file beside the library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runtime_build
+from drivers import DRIVERS, system_loader
+from fake_opencl import Fake, build_fake
+from small_plans import ADD, Plan, add_plan
+from standalone_api import Model
+
+from tvmflow.errors import ArtifactError
+from tvmflow.journal.frames import HEADER_BYTES
+from tvmflow.module.standalone import programs
+
+SIZE, SCALE = 64, 2.0
+PROGRAMS = 3
+THROUGH_A_LOADER = f"""
+import sys
+sys.path.insert(0, {str(Path(runtime_build.__file__).parent)!r})
+import numpy as np
+from standalone_api import Model
+with Model(sys.argv[1], opencl_library="libOpenCL.so.1", cache_folder=sys.argv[2]) as model:
+    model(np.ones(64, np.float32))
+"""
+X = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
+
+
+def many_programs(options: str = "") -> tuple[Plan, np.ndarray]:
+    """``y = 2 x + w`` three times, each in a program of its own."""
+    w = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
+    plan = Plan(ADD, options)
+    tensors = [plan.buffer(4 * SIZE) for _ in range(PROGRAMS + 1)]
+    weight = plan.buffer(4 * SIZE)
+    plan.weight(weight, w)
+    for index in range(PROGRAMS):
+        program = plan.program(ADD + f"// {index}\n", options) if index else 0
+        x, y = tensors[index : index + 2]
+        plan.launch("add", [x, weight, y, np.float32(SCALE)], (SIZE,), program=program)
+    plan.input("x", (SIZE,), tensors[0])
+    plan.output("y", (SIZE,), tensors[-1])
+    y = X.astype(np.float64)
+    for _ in range(PROGRAMS):
+        y = SCALE * y + w
+    return plan, y
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The library, its driver, and what it computes."""
+    folder = tmp_path_factory.mktemp("built")
+    plan, expected = many_programs()
+    library = runtime_build.link(folder / "libnet.so", plan.encode(), plan.weights())
+    return library, build_fake(folder), expected
+
+
+class Case:
+    """One library with a driver and a folder."""
+
+    def __init__(self, library: Path, driver: Path, expected: np.ndarray, folder: Path):
+        self.library, self.driver, self.expected, self.folder = library, driver, expected, folder
+        self.fake = Fake(driver)
+
+    def run(self, library: Path | None = None, **options) -> tuple[int, int, dict]:
+        """Programs built from source and taken as binaries, and the description."""
+        self.fake.fake_reset()
+        options = {"opencl_library": self.driver, "cache_folder": self.folder, **options}
+        with Model(library or self.library, **options) as model:
+            (found,) = model(X)
+            description = model.describe()
+        np.testing.assert_allclose(found, self.expected, rtol=1e-5, atol=1e-5)
+        assert not self.fake.violations
+        assert not self.fake.live
+        return self.fake.fake_count(b"source"), self.fake.fake_count(b"binary"), description
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*"))
+
+
+@pytest.fixture
+def case(built, tmp_path):
+    case = Case(*built, tmp_path / "a" / "b")
+    yield case
+    for name in ("DRIVER", "NAME", "BINARIES", "PLATFORM_NAME"):
+        case.fake.set(name, None)
+    built[0].with_name("libnet.so.programs").unlink(missing_ok=True)
+
+
+def counts(result):
+    return result[:2]
+
+
+def test_the_second_instance_builds_nothing(case):
+    assert counts(case.run()) == (PROGRAMS, 0)
+    assert [path.stat().st_mode & 0o777 for path in case.files] == [0o600] * PROGRAMS
+    assert case.folder.stat().st_mode & 0o777 == 0o700
+    source, binary, description = case.run()
+    assert (source, binary) == (0, PROGRAMS)
+    assert (description["programs_from_cache"], description["cache"]) == (True, "")
+    assert (description["programs_built"], description["programs_shipped"]) == (0, 0)
+
+
+@pytest.mark.parametrize("setting", ["DRIVER", "NAME", "VERSION"])
+def test_another_device_or_driver_builds_its_own(case, setting):
+    case.run()
+    case.fake.set(setting, "OpenCL 2.0 another")
+    assert counts(case.run()) == (PROGRAMS, 0)
+    case.fake.set(setting, None)
+    assert counts(case.run()) == (0, PROGRAMS)
+
+
+def test_pocl_s_binaries_depend_on_how_it_compiles(case, monkeypatch):
+    def built(value: str) -> int:
+        monkeypatch.setenv("POCL_WORK_GROUP_SPECIALIZATION", value)
+        return counts(case.run())[0]
+
+    assert [built(value) for value in "01"] == [PROGRAMS, 0]
+    case.fake.set("PLATFORM_NAME", "Portable Computing Language")
+    assert [built(value) for value in "0101"] == [PROGRAMS, PROGRAMS, 0, 0]
+
+
+def test_other_options_are_another_program(case, built, tmp_path):
+    case.run()
+    plan, _ = many_programs("-DOTHER")
+    other = runtime_build.link(tmp_path / "libother.so", plan.encode(), plan.weights())
+    assert counts(case.run(other)) == (PROGRAMS, 0)
+    assert len(case.files) == 2 * PROGRAMS
+
+
+def flip(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:0],
+        lambda content: content[:40],
+        lambda content: content[:-1],
+        lambda content: content + b"x",
+        *(lambda content, at=at: flip(content, at) for at in (0, 8, 12, 20, 50, 60, 88, 200)),
+    ],
+)
+def test_a_damaged_file_is_built_again_and_replaced(case, damage):
+    case.run()
+    path = case.files[1]
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    assert counts(case.run()) == (1, PROGRAMS - 1)
+    assert path.read_bytes() == content
+
+
+def test_what_the_driver_refuses_is_built_again(case):
+    case.run()
+    case.fake.set("BINARIES", "refuse")
+    source, binary, _ = case.run()
+    assert (source, binary) == (PROGRAMS, 0)
+
+
+def test_a_driver_without_binaries_builds_each_time(case):
+    case.fake.set("BINARIES", "none")
+    case.run()
+    assert counts(case.run()) == (PROGRAMS, 0)
+    assert not case.files
+
+
+def test_a_file_that_others_can_write_is_not_trusted(case):
+    case.run()
+    case.files[0].chmod(0o622)
+    assert counts(case.run()) == (1, PROGRAMS - 1)
+
+
+def test_binaries_are_taken_when_they_are_whole(case):
+    case.fake.set("BINARIES", "late")
+    case.fake.set("PLATFORM_NAME", "Portable Computing Language")
+    assert counts(case.run()) == (PROGRAMS, 0)
+    assert counts(case.run()) == (0, PROGRAMS)
+    assert case.fake.fake_count(b"incomplete") == 0
+
+
+def test_a_folder_that_cannot_be_is_only_noted(case, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    source, _, description = case.run(cache_folder=tmp_path / "file" / "sub")
+    assert source == PROGRAMS
+    assert "nothing is kept" in description["cache"]
+    # One of the files cannot be put in its place.
+    case.run()
+    name = case.files[0].name
+    case.files[0].unlink()
+    (case.folder / name / "something").mkdir(parents=True)
+    assert "nothing is kept" in case.run()[2]["cache"]
+    assert not list(case.folder.glob("tmp-*"))
+
+
+def test_no_folder_keeps_nothing(case):
+    assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
+    assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
+
+
+def test_a_writer_that_died_leaves_nothing_for_long(case):
+    case.folder.mkdir(parents=True)
+    old, new = case.folder / "tmp-1", case.folder / "tmp-2"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    case.run()
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_the_files_used_least_recently_go(case, tmp_path):
+    case.run()
+    size = max(path.stat().st_size for path in case.files)
+    limit = (PROGRAMS + 1) * size
+    plan, _ = many_programs("-DOTHER")
+    other = runtime_build.link(
+        tmp_path / "libother.so",
+        plan.encode(),
+        plan.weights(),
+        f"-DTF_CACHE_LIMIT_BYTES={limit}u",
+    )
+    for index, path in enumerate(case.files):
+        os.utime(path, (1e9 + index,) * 2)
+    kept = case.files[-1]
+    case.run(other)
+    assert sum(path.stat().st_size for path in case.files) <= limit
+    assert (len(case.files), kept.exists()) == (PROGRAMS + 1, True)
+
+
+def test_instances_write_the_same_folder_at_once(case):
+    failures = []
+
+    def work():
+        try:
+            with Model(case.library, opencl_library=case.driver, cache_folder=case.folder) as model:
+                np.testing.assert_allclose(model(X)[0], case.expected, rtol=1e-5, atol=1e-5)
+        except Exception as error:  # noqa: BLE001 - of any kind, told by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert counts(case.run()) == (0, PROGRAMS)
+    assert len(case.files) == PROGRAMS
+
+
+# ---- The file beside the library --------------------------------------------------------------
+
+
+@pytest.fixture
+def shipped(case) -> Path:
+    """The file with the binaries that this driver has built, and those of another one."""
+    case.run()
+    path = case.library.with_name("libnet.so.programs")
+    taken = list(programs.from_folder(case.folder, {"device": "Fake GPU"}))
+    others = [p._replace(key=bytes(32), binary=b"\xd7J" * 9) for p in taken[:1]]
+    assert programs.update(path, others + taken).added == PROGRAMS + 1
+    return path
+
+
+def test_binaries_beside_the_library_are_taken(case, shipped):
+    source, binary, description = case.run(cache_folder=None)
+    assert (source, binary) == (0, PROGRAMS)
+    assert (description["programs_built"], description["programs_shipped"]) == (0, PROGRAMS)
+    # Not those of another driver, and not what the driver refuses.
+    case.fake.set("DRIVER", "2.0")
+    assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
+
+
+def test_the_folder_has_what_the_shipped_file_has_not(case, shipped, tmp_path):
+    folder = tmp_path / "new"
+    case.fake.set("DRIVER", "2.0")
+    source, _, description = case.run(cache_folder=folder)
+    assert (source, description["programs_built"]) == (PROGRAMS, PROGRAMS)
+    source, _, description = case.run(cache_folder=folder)
+    assert (source, description["programs_shipped"]) == (0, 0)
+
+
+def test_what_is_there_is_replaced(case, shipped):
+    again = programs.from_folder(case.folder, {"device": "renamed"})
+    assert programs.update(shipped, again) == programs.Updated(0, PROGRAMS, 0, 0)
+    read = programs.read(shipped)
+    assert [program.description["device"] for program in read] == ["Fake GPU", *["renamed"] * 3]
+    assert read[0].binary == b"\xd7J" * 9
+    assert counts(case.run(cache_folder=None)) == (0, PROGRAMS)
+
+
+def test_what_other_sources_gave_is_dropped(case, shipped):
+    first, *others = programs.read(shipped)
+    of_these = [p._replace(description={programs.SOURCE: "1"}) for p in others]
+    # Of those that are there nothing is known.
+    assert programs.update(shipped, of_these) == programs.Updated(0, PROGRAMS, 0, 0)
+    next_ones = [p._replace(key=b"k" * 32, description={programs.SOURCE: "2"}) for p in others[:1]]
+    assert programs.update(shipped, next_ones) == programs.Updated(1, 0, PROGRAMS, 0)
+    assert programs.read(shipped) == [first, *next_ones]
+
+
+def test_a_damaged_file_is_written_with_what_is_sound(case, shipped):
+    content = shipped.read_bytes()
+    shipped.write_bytes(flip(content, 20)[:-1])
+    whole = programs.read(shipped)
+    assert len(whole) == PROGRAMS - 1
+    updated = programs.update(shipped, whole)
+    assert (updated.replaced, updated.damaged_bytes > 200) == (PROGRAMS - 1, True)
+    assert programs.update(shipped, whole).damaged_bytes == 0
+    shipped.write_bytes(flip(content, 3))
+    assert programs.update(shipped, []) == programs.Updated(0, 0, 0, HEADER_BYTES)
+    shipped.write_bytes(b"something else")
+    with pytest.raises(ArtifactError, match="begins with"):
+        programs.update(shipped, whole)
+    assert shipped.read_bytes() == b"something else"
+    assert not list(shipped.parent.glob(".*.tmp"))
+
+
+def test_a_binary_that_no_frame_takes_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match="less than 16 MiB"):
+        programs.update(tmp_path / "p", [programs.Program(bytes(32), {}, bytes(1 << 24))])
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_shipped_file_that_is_cut_or_damaged_costs_what_it_touches(case, shipped):
+    content = shipped.read_bytes()
+    rng = np.random.default_rng(11)
+    lost = []
+    for at in rng.choice(len(content), 60, replace=False):
+        for damaged in (content[:at], flip(content, at)):
+            shipped.write_bytes(damaged)
+            source, binary, _ = case.run(cache_folder=None)
+            assert source + binary == PROGRAMS
+        lost.append(source)
+    # A byte that is wrong costs one program at most, but one of the header costs all.
+    assert set(lost) <= {0, 1, PROGRAMS}
+    assert 1 in lost
+    assert np.mean(lost) < 1.3
+
+
+def test_what_is_shipped_for_another_driver_is_not_noticed_by_users(case, shipped):
+    case.fake.set("BINARIES", "refuse")
+    assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
+
+
+def test_add_plan_is_what_the_fake_driver_computes(case, tmp_path):
+    plan, w = add_plan()
+    library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
+    with Model(library, opencl_library=case.driver) as model:
+        np.testing.assert_allclose(model(X)[0], 2 * X + w, rtol=1e-6)
+
+
+@pytest.mark.opencl
+def test_the_driver_behind_a_loader_is_the_one_that_counts(tmp_path):
+    """An update of it need not change what it says about itself."""
+    driver = next(one.path for one in DRIVERS if one.name == "system-pocl")
+    if not driver or system_loader() is None:
+        pytest.skip("PoCL or a loader is not installed")
+    plan, _ = add_plan()
+    library = runtime_build.link(tmp_path / "libnet.so", plan.encode(), plan.weights())
+    command = [sys.executable, "-c", THROUGH_A_LOADER, str(library), str(tmp_path / "cache")]
+    environment = {**os.environ, "OCL_ICD_VENDORS": driver, "TVMFLOW_OPENCL_DEVICE": ""}
+    subprocess.run(command, env=environment, check=True)
+    (kept,) = (tmp_path / "cache").glob("*.program")
+    status = Path(driver).stat()
+    identity = (status.st_size * 31 + int(status.st_mtime)) % 2**32
+    assert int.from_bytes(kept.read_bytes()[12:16], "little") == identity

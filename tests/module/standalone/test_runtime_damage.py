@@ -1,0 +1,338 @@
+"""Plans, weights and libraries that are damaged or cut short: refused, without a crash."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runtime_build
+import standalone_api as api
+from fake_opencl import build_fake
+from small_plans import ADD, Plan, add_plan
+
+from tvmflow.module.standalone import binding
+from tvmflow.module.standalone.format import RECORDS, Section
+
+SOURCE = Path(__file__).parent / "damage.c"
+SIZE = 64
+
+
+def rich_plan() -> Plan:
+    """A plan with records of all kinds."""
+    plan, _ = add_plan(SIZE)
+    image = plan.image(3, 2, 2)
+    other = plan.program("__kernel void other(read_only image2d_array_t x) {}", "-DA=1")
+    plan.launch("other", [image], (6, 4, 2), (3, 2, 1), program=other)
+    plan.input("image", (2, 2, 3, 4), image, regions=[(0, (0, 0, 0), (3, 2, 2))])
+    plan.input("half", (2, 5), plan.buffer(20), half=True)
+    plan.rows[Section.EXTENSIONS].append("cl_khr_byte_addressable_store")
+    plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1)], {0: np.arange(SIZE)}, stride=2)
+    return plan
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory):
+    """A driver that checks how it is used and leaves nothing."""
+    return build_fake(tmp_path_factory.mktemp("driver"), *runtime_build.SANITIZERS)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """The same without sanitizers, for this process."""
+    return build_fake(tmp_path_factory.mktemp("plain"))
+
+
+def run(program: Path, *arguments: object, driver: Path | str = "") -> str:
+    done = subprocess.run(
+        [program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TVMFLOW_OPENCL_LIBRARY": str(driver)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_each_byte_of_a_plan_and_of_the_weights_header_matters_or_does_not(tmp_path, fake):
+    plan, _ = add_plan(SIZE)
+    encoded = plan.encode()
+    program = runtime_build.program(tmp_path / "damage", SOURCE, encoded, plan.weights())
+    # Nothing looks at what is reserved in the weights' header.
+    assert run(program, "create", SIZE, driver=fake).splitlines() == [
+        f"plan {len(encoded)} refused 0 taken",
+        f"weights {128 - 68} refused 68 taken",
+    ]
+    run(program, "many", SIZE, 1000, driver=fake)
+
+
+def test_wrong_records_under_a_right_checksum_are_not_followed(tmp_path):
+    program = runtime_build.program(tmp_path / "damage", SOURCE, rich_plan().encode())
+    tried, _, taken, _ = run(program, "records").split()
+    assert int(tried) > 5000
+    assert 0 < int(taken) < 0.7 * int(tried)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "fixed", "stored"])
+def test_damaged_streams_are_refused(tmp_path, kind):
+    text = ADD.encode() * 3 + bytes(range(256)) + b"0" * 700
+    level, strategy = {"dynamic": (9, 0), "fixed": (9, zlib.Z_FIXED), "stored": (0, 0)}[kind]
+    deflate = zlib.compressobj(level, zlib.DEFLATED, -15, 9, strategy)
+    (tmp_path / "stream").write_bytes(deflate.compress(text) + deflate.flush())
+    program = runtime_build.program(tmp_path / "damage", SOURCE, b"")
+    run(program, "inflate", tmp_path / "stream", len(text))
+
+
+@pytest.fixture(scope="module")
+def inflate(tmp_path_factory):
+    """`tf_inflate` by itself."""
+    path = tmp_path_factory.mktemp("inflate") / "libinflate.so"
+    source = str(runtime_build.NATIVE / "inflate.c")
+    subprocess.run([*runtime_build.COMPILER, "-shared", "-fPIC", source, "-o", path], check=True)
+    function = ctypes.CDLL(str(path)).tf_inflate
+    function.restype = ctypes.c_bool
+    function.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+    return function
+
+
+@pytest.mark.parametrize("level", range(10))
+@pytest.mark.parametrize("strategy", [zlib.Z_DEFAULT_STRATEGY, zlib.Z_FIXED, zlib.Z_HUFFMAN_ONLY])
+def test_streams_of_zlib_are_inflated(inflate, level, strategy):
+    random = np.random.default_rng(level)
+    texts = [b"", b"a", b"a" * 100_000, random.bytes(70_000)]
+    texts += [random.integers(97, 97 + n, 200_000, np.uint8).tobytes() for n in (1, 2, 3, 20)]
+    texts.append(b"".join(p.read_bytes() for p in sorted(runtime_build.NATIVE.glob("*.c"))))
+    for text in texts:
+        deflate = zlib.compressobj(level, zlib.DEFLATED, -15, 9, strategy)
+        stream = deflate.compress(text) + deflate.flush()
+        out = ctypes.create_string_buffer(len(text) + 1)
+        assert inflate(stream, len(stream), out, len(text))
+        assert out.raw[:-1] == text
+
+
+def set_field(plan: Plan, section: Section, index: int, **fields: object) -> Plan:
+    plan.rows[section][index].update(fields)
+    return plan
+
+
+WRONG = [
+    (Section.ALLOCATIONS, 0, {"kind": 2}),
+    (Section.ALLOCATIONS, 0, {"bytes": 0}),
+    (Section.ALLOCATIONS, 0, {"bytes": 255}),
+    (Section.ALLOCATIONS, 0, {"bytes": 1 << 63}),
+    (Section.ALLOCATIONS, 3, {"channel_type": 0x10D2}),
+    (Section.ALLOCATIONS, 3, {"image_size": (0, 2, 2)}),
+    (Section.ALLOCATIONS, 3, {"image_size": (1 << 31, 1 << 31, 1 << 31)}),
+    (Section.ALLOCATIONS, 3, {"bytes": 12 * 16 + 16}),
+    (Section.WEIGHTS, 0, {"name": 10_000}),
+    (Section.WEIGHTS, 0, {"allocation": 9}),
+    (Section.WEIGHTS, 0, {"allocation": 0}),
+    (Section.WEIGHTS, 0, {"offset": 0}),
+    (Section.WEIGHTS, 0, {"offset": 129}),
+    (Section.WEIGHTS, 0, {"offset": 256}),
+    (Section.WEIGHTS, 0, {"offset": 2**64 - 128}),
+    (Section.WEIGHTS, 0, {"bytes": 257}),
+    (Section.PROGRAMS, 0, {"offset": 2**32 - 1}),
+    (Section.PROGRAMS, 0, {"bytes": 100_000}),
+    (Section.PROGRAMS, 0, {"options": 100_000}),
+    (Section.LAUNCHES, 0, {"program": 2}),
+    (Section.LAUNCHES, 0, {"kernel": 2**32 - 1}),
+    (Section.LAUNCHES, 0, {"first_argument": 2**32 - 1}),
+    (Section.LAUNCHES, 0, {"arguments": 6}),
+    (Section.LAUNCHES, 0, {"dimensions": 0}),
+    (Section.LAUNCHES, 0, {"dimensions": 4}),
+    (Section.LAUNCHES, 0, {"global": (65, 1, 1)}),
+    (Section.LAUNCHES, 0, {"global": (0, 1, 1)}),
+    (Section.LAUNCHES, 0, {"local": (0, 1, 1)}),
+    (Section.ARGUMENTS, 0, {"kind": 2}),
+    (Section.ARGUMENTS, 0, {"allocation": 5}),
+    (Section.ARGUMENTS, 3, {"bytes": 9}),
+    (Section.ARGUMENTS, 3, {"bytes": 0}),
+    (Section.INPUTS, 0, {"dtype": 13}),
+    (Section.INPUTS, 0, {"dimensions": 9}),
+    (Section.INPUTS, 0, {"shape": (-64,) + (0,) * 7}),
+    (Section.INPUTS, 0, {"shape": (1 << 62,) * 8, "dimensions": 8}),
+    (Section.INPUTS, 0, {"bytes": 252}),
+    (Section.INPUTS, 0, {"allocation": 1}),
+    (Section.INPUTS, 0, {"allocation": 77}),
+    (Section.INPUTS, 0, {"half": 2}),
+    (Section.INPUTS, 0, {"regions": 1}),
+    (Section.INPUTS, 1, {"regions": 0}),
+    (Section.INPUTS, 1, {"regions": 2}),
+    (Section.INPUTS, 1, {"half": 1}),
+    (Section.OUTPUTS, 0, {"layout": 2**31}),
+    (Section.REGIONS, 0, {"element": 1}),
+    (Section.REGIONS, 0, {"element": 2**64 - 4}),
+    (Section.REGIONS, 0, {"origin": (1, 0, 0)}),
+    (Section.REGIONS, 0, {"origin": (2**32 - 1, 0, 0)}),
+    (Section.REGIONS, 0, {"size": (3, 2, 3)}),
+    (Section.REGIONS, 0, {"size": (3, 0, 2)}),
+    (Section.TEST_INPUTS, 0, {"low": np.nan}),
+    (Section.TEST_INPUTS, 0, {"high": np.inf}),
+    (Section.TEST_INPUTS, 0, {"low": 2.0}),
+    (Section.TEST_OUTPUTS, 0, {"output": 1}),
+    (Section.TEST_OUTPUTS, 0, {"first_value": 1}),
+    (Section.TEST_OUTPUTS, 0, {"count": 33}),
+    (Section.TEST_OUTPUTS, 0, {"count": 0}),
+    (Section.TEST_OUTPUTS, 0, {"stride": 0}),
+    (Section.TEST_OUTPUTS, 0, {"stride": 2**63}),
+    (Section.TEST_OUTPUTS, 0, {"stride": 3}),
+    (Section.TEST_OUTPUTS, 0, {"rtol": np.nan}),
+    (Section.TEST_OUTPUTS, 0, {"atol": -1.0}),
+]
+
+
+@pytest.fixture(scope="module")
+def open_plan(tmp_path_factory):
+    """`tf_plan_open`: its status and message."""
+    path = tmp_path_factory.mktemp("plan") / "libplan.so"
+    sources = [str(runtime_build.NATIVE / name) for name in ("plan.c", "message.c")]
+    command = [*runtime_build.COMPILER, "-std=gnu11", "-shared", "-fPIC", *sources, "-o", path]
+    subprocess.run(command, check=True)
+    library = ctypes.CDLL(str(path))
+
+    def run(encoded: bytes):
+        plan, message = ctypes.create_string_buffer(256), ctypes.create_string_buffer(8192)
+        # Aligned as the link step aligns it.
+        data = np.zeros(len(encoded) // 8 + 1, np.uint64)
+        data.view(np.uint8)[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        pointer = data.ctypes.data_as(ctypes.c_void_p)
+        status = library.tf_plan_open(plan, pointer, ctypes.c_size_t(len(encoded)), message)
+        return status, message.value.decode()
+
+    return run
+
+
+def test_a_plan_with_records_of_all_kinds_is_right(open_plan):
+    plan = rich_plan()
+    assert all(plan.rows[section] for section in RECORDS if section != Section.TEST_VALUES)
+    assert open_plan(plan.encode()) == (api.OK, "")
+
+
+@pytest.mark.parametrize(("section", "index", "fields"), WRONG)
+def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
+    status, message = open_plan(set_field(rich_plan(), section, index, **fields).encode())
+    assert status == api.DAMAGED
+    named = "self-test" if section >= Section.TEST_INPUTS else "record of section TF_"
+    assert named in message
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    """A library whose weights lie in a file beside it; the file and the weights."""
+    folder = tmp_path_factory.mktemp("beside")
+    plan, w = add_plan(SIZE)
+    path = runtime_build.link(folder / "libadd.so", plan.encode())
+    weights = folder / "libadd.so.weights"
+    weights.write_bytes(plan.weights())
+    return path, weights, w
+
+
+@pytest.mark.opencl
+def test_weights_in_a_file_beside_the_library(beside, tmp_path):
+    library, weights, w = beside
+    x = np.arange(SIZE, dtype=np.float32)
+    other = shutil.copy(weights, tmp_path / "w")
+    for options in ({}, {"weights_path": other}):
+        with api.Model(library, **options) as model:
+            np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
+
+
+def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
+    library, weights, _ = beside
+    content = weights.read_bytes()
+    another = add_plan(SIZE, seed=2)[0].weights()
+    path = tmp_path / "w"
+    for changed, text in (
+        (content[:-1], "cut short"),
+        (content[:128], "cut short"),
+        (content[:127], "cut short"),
+        (b"", "cut short"),
+        (content + b"\0", "cut short"),
+        (b"x" + content[1:], "damaged"),
+        (another, "another model"),
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(api.CallError, match=text) as caught:
+            api.Model(library, weights_path=path)
+        assert caught.value.status == api.DAMAGED
+        assert "Remedy: " in caught.value.message
+    for wrong in (tmp_path, tmp_path / "none"):
+        with pytest.raises(api.CallError, match="weights") as caught:
+            api.Model(library, weights_path=wrong)
+        assert caught.value.status == api.DAMAGED
+
+
+@pytest.mark.parametrize("position", [128, 129, 200, -1])
+def test_a_flipped_byte_of_the_weights_is_noticed(beside, driver, tmp_path, position):
+    """Of a file beside the library, and in it; unless the application does not want that."""
+    plan, w = add_plan(SIZE)
+    content = bytearray(plan.weights())
+    content[position] ^= 0x10
+    path = tmp_path / "w"
+    path.write_bytes(content)
+    inside = runtime_build.link(tmp_path / "libadd.so", plan.encode(), bytes(content))
+    for library, options in ((beside[0], {"weights_path": path}), (inside, {})):
+        options["opencl_library"] = driver
+        with pytest.raises(api.CallError, match="they are damaged, their checksum") as caught:
+            api.Model(library, **options)
+        assert caught.value.status == api.DAMAGED
+        assert "Remedy: " in caught.value.message
+        x = np.zeros(SIZE, np.float32)
+        with api.Model(library, flags=binding.UNCHECKED_WEIGHTS, **options) as model:
+            assert (model(x)[0] != w).sum() == 1
+
+
+def test_large_weights_are_compared_in_pieces(driver, tmp_path):
+    """Of 16 MiB: a byte in each, and behind the last."""
+    count = (33 << 20) // 4
+    plan, w = add_plan(count)
+    content = plan.weights()
+    library = runtime_build.link(tmp_path / "libadd.so", plan.encode())
+    path = tmp_path / "libadd.so.weights"
+    path.write_bytes(content)
+    with api.Model(library, opencl_library=driver) as model:
+        np.testing.assert_array_equal(model(np.zeros(count, np.float32))[0], w)
+    for position in (1 << 20, 17 << 20, len(content) - 1):
+        with open(path, "r+b") as file:
+            file.seek(position)
+            file.write(bytes([content[position] ^ 1]))
+            file.flush()
+            with pytest.raises(api.CallError, match="checksum"):
+                api.Model(library, opencl_library=driver)
+            file.seek(position)
+            file.write(content[position : position + 1])
+
+
+def end_of_segments(path: Path) -> int:
+    data = path.read_bytes()
+    table, entry, entries = (
+        struct.unpack_from(f, data, at)[0] for f, at in (("<Q", 32), ("<H", 54), ("<H", 56))
+    )
+    headers = [data[table + i * entry :] for i in range(entries)]
+    return max(
+        struct.unpack_from("<Q", h, 8)[0] + struct.unpack_from("<Q", h, 32)[0]
+        for h in headers
+        if struct.unpack_from("<I", h)[0] == 1
+    )
+
+
+def test_a_library_that_is_cut_short_is_noticed(tmp_path):
+    plan, _ = add_plan(SIZE)
+    tail = runtime_build.data_object(tmp_path / "tail.o", {"tail": b"t" * 64}, '.data, "aw"')
+    path = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights(), more=[tail])
+    end = end_of_segments(path)
+    content = path.read_bytes()
+    # Another name: the dynamic linker knows files by their identity.
+    cut = tmp_path / "libcut.so"
+    cut.write_bytes(content[: end - 8])
+    with pytest.raises(api.CallError, match="cut short") as caught:
+        api.Model(cut)
+    assert caught.value.status == api.DAMAGED

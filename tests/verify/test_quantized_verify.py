@@ -1,0 +1,99 @@
+"""What `verify` says of quantized networks, which round to other steps than ONNX Runtime does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from quantized_networks import picture, quantized
+
+import tvmflow
+from tvmflow.ir.tensors import TensorInfo
+from tvmflow.verify.compare import verify
+from tvmflow.verify.quantization_noise import step_of, widened
+from tvmflow.verify.tolerance import NETWORK
+
+#: Of an input for which ONNX Runtime differs from itself without optimisations.
+SEED = 5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("quantized") / "model.onnx"
+    onnx.save(quantized("resnet18", "QDQ"), path)
+    return path
+
+
+def results(path, feeds, optimised):
+    options = onnxruntime.SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(path, options).run(None, feeds)[0]
+
+
+def module_with(feeds, output):
+    """As a module that returns this."""
+    inputs = [TensorInfo(name, a.shape, str(a.dtype)) for name, a in feeds.items()]
+    info = TensorInfo("output", output.shape, str(output.dtype))
+
+    class Module(SimpleNamespace):
+        def __call__(self, _feeds):
+            return {"output": output}
+
+    return Module(inputs=inputs, outputs=[info], metadata={})
+
+
+@pytest.mark.onnxruntime
+def test_a_right_result_passes_that_is_some_steps_off(model):
+    """What ONNX Runtime computes without its optimisations is as right as with them."""
+    feeds = picture(onnx.load(model), SEED)
+    other, usual = (results(model, feeds, optimised) for optimised in (False, True))
+    (tolerance,) = [NETWORK["float32"]]
+    error = np.abs(other - usual)
+    assert (error > tolerance.relative * np.abs(usual) + tolerance.absolute).any()
+    report = verify(model, module_with(feeds, other), feeds)
+    assert report.passed
+    assert "twice what ONNX Runtime's own results differ by" in report.outputs[0].tolerance.reason
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("seed", [2, SEED])
+def test_a_wrong_result_fails(model, seed):
+    """Of the same network but for one zero point."""
+    wrong = onnx.load(model)
+    node = next(n for n in wrong.graph.node if n.op_type == "Conv")
+    maker = next(n for n in wrong.graph.node if n.output[0] == node.input[0])
+    tensor = next(t for t in wrong.graph.initializer if t.name == maker.input[2])
+    values = numpy_helper.to_array(tensor)
+    changed = numpy_helper.from_array(values + np.uint8(6), "changed")
+    wrong.graph.initializer.append(changed)
+    maker.input[2] = "changed"
+    feeds = picture(wrong, seed)
+    output = results(wrong.SerializeToString(), feeds, optimised=True)
+    report = verify(model, module_with(feeds, output), feeds)
+    assert not report.passed
+
+
+@pytest.mark.onnxruntime
+def test_our_module_passes(model):
+    with tvmflow.compile(model, target="llvm") as module:
+        for seed in (2, SEED):
+            assert verify(model, module, picture(onnx.load(model), seed)).passed
+
+
+def test_a_step_is_the_scale_of_what_is_dequantized_last(model):
+    loaded = onnx.load(model)
+    last = loaded.graph.node[-1]
+    assert last.op_type == "DequantizeLinear"
+    (scale,) = [t for t in loaded.graph.initializer if t.name == last.input[1]]
+    step = step_of(loaded, "output")
+    assert step == float(numpy_helper.to_array(scale))
+    reference = np.float32([[10 * step, -3 * step]])
+    allowed = widened(NETWORK["float32"], reference, 0.0, step)
+    assert allowed.absolute * 10 * step == pytest.approx(step, rel=1e-5)
+    allowed = widened(NETWORK["float32"], reference, 2 * step, step)
+    assert allowed.absolute * 10 * step == pytest.approx(4 * step, rel=1e-5)

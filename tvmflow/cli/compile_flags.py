@@ -1,0 +1,283 @@
+"""Flags of the command line for `CompileOptions`: one for each of its fields."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..compiler.options import CompileOptions
+from ..devices.choices import FORMATS, PRECISIONS, STORAGES, TARGETS
+from ..devices.presets import PRESETS
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag.
+
+    Parameters
+    ----------
+    name
+        As it is typed.
+    kind
+        What is typed; a list for a flag that is repeatable.
+    metavar, help
+        Of the help text.
+    words
+        What may be typed, for completion.
+    read
+        From what was typed to the field's value.
+    default
+        What is shown; ``...`` is the field's.
+    least
+        The least number.
+    """
+
+    name: str
+    kind: Any
+    metavar: str
+    help: str
+    words: Sequence[str] = ()
+    read: Callable[[Any], Any] = _same
+    default: Any = ...
+    least: int | None = None
+
+    def annotated(self) -> Any:
+        """The type of a command's parameter."""
+        return Annotated[
+            self.kind,
+            typer.Option(
+                self.name,
+                metavar=self.metavar or None,
+                min=self.least,
+                help=self.help,
+                autocompletion=(lambda: [*self.words]) if self.words else None,
+            ),
+        ]
+
+
+def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Read ``NAME=1,3,224,224`` options.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one is not of that form, or a name comes twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts or []:
+        name, equals, extents = text.rpartition("=")
+        try:
+            shape = tuple(int(part) for part in extents.split(",")) if extents else ()
+        except ValueError:
+            shape = (0,)
+        if not equals or not name or min(shape, default=1) < 1:
+            raise typer.BadParameter(
+                f"{text!r} is not of the form NAME=1,3,224,224 with positive whole numbers."
+            )
+        if name in shapes:
+            raise typer.BadParameter(f"the shape of {name!r} is given twice.")
+        shapes[name] = shape
+    return shapes
+
+
+def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
+    """Read ``NAME=nchw4c`` options.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one is not of that form, or a name comes twice.
+    """
+    kept: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, form = text.rpartition("=")
+        if not equals or not name or not form:
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=nchw4c or NAME=texture.")
+        if name in kept:
+            raise typer.BadParameter(f"the layout of {name!r} is given twice.")
+        kept[name] = form
+    return kept
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return "|".join(words)
+
+
+FLAGS: dict[str, Flag] = {
+    "target": Flag("--target", str, _alternatives(TARGETS), "What code is generated for.", TARGETS),
+    "device": Flag(
+        "--device",
+        str,
+        "NAME",
+        f"What kernels are shaped for: {', '.join(PRESETS)}, or auto, the device of this machine.",
+        ("auto", *PRESETS),
+    ),
+    "host": Flag(
+        "--host",
+        str | None,
+        "HOST",
+        "The machine that loads the module: linux-x64, linux-arm64, android-arm64, or a "
+        "triple. Default: this one.",
+    ),
+    "shapes": Flag(
+        "--shape",
+        list[str] | None,
+        "NAME=1,3,224,224",
+        "Shape of an input whose dimensions the model leaves open; repeatable.",
+        read=parse_shapes,
+        default=None,
+    ),
+    "storage": Flag(
+        "--storage",
+        str,
+        _alternatives(STORAGES),
+        "Where tensors between kernels are kept; auto decides for each of them by what "
+        "the device gains. With -v, every decision is shown.",
+        STORAGES,
+    ),
+    "storage_overrides": Flag(
+        "--storage-overrides",
+        Path | None,
+        "FILE",
+        "JSON object (or TOML table, in a file *.toml) of tensors' names with texture or "
+        "buffer: these tensors are kept there, whatever --storage says.",
+        default=None,
+    ),
+    "dtype": Flag(
+        "--dtype",
+        str,
+        _alternatives(PRECISIONS),
+        "Precision in which weights and tensors between kernels are stored, for "
+        "opencl and cuda. OpenCL devices need no cl_khr_fp16 for it.",
+        PRECISIONS,
+    ),
+    "accumulate": Flag(
+        "--accumulate",
+        str,
+        _alternatives(PRECISIONS),
+        "Precision of products and sums in convolutions, dense layers and average "
+        "pooling. fp16 goes with --dtype fp16, needs a device with cl_khr_fp16, and is less "
+        "exact.",
+        PRECISIONS,
+    ),
+    "knobs": Flag(
+        "--knobs",
+        Path | None,
+        "FILE",
+        "JSON object of primary functions' names with their knobs, as inspect --schedules "
+        "prints them, instead of those that the heuristics choose.",
+        default=None,
+    ),
+    "journals": Flag(
+        "--journal",
+        list[Path] | None,
+        "FILE",
+        "Tuning journal whose measured knobs are used instead of the heuristics', and "
+        "whose algorithms and storage instead of the cost models'; "
+        "repeatable, the first one that has something for a function counts. adreno660 and "
+        "adreno740 stand for those that ship with tvmflow.",
+        read=lambda paths: paths or (),
+        default=None,
+    ),
+    "keep_layout": Flag(
+        "--keep-layout",
+        list[str] | None,
+        "NAME=nchw4c|texture",
+        "An input or output that the application has in blocks of four channels, in a "
+        "buffer or an image; repeatable. The others have the layout of the ONNX model.",
+        read=parse_keep_layout,
+        default=None,
+    ),
+    "algorithms": Flag(
+        "--algorithms",
+        Path | None,
+        "FILE",
+        "JSON object (or TOML table, in a file *.toml) of convolutions' names with "
+        "direct, gemm (for cuda), winograd2 or winograd4, instead of what seems cheapest. -v "
+        "prints every convolution.",
+        default=None,
+    ),
+    "cuda_graph": Flag(
+        "--cuda-graph",
+        bool,
+        "",
+        "Launch all kernels at once, as a CUDA graph that the first run captures. For "
+        "the target cuda.",
+    ),
+    "format": Flag(
+        "--format",
+        str,
+        _alternatives(FORMATS),
+        "A module for TVM's runtime, or a library with a C interface (tvmflow.h) that "
+        "needs nothing but the device's OpenCL.",
+        FORMATS,
+    ),
+    "embed_limit_bytes": Flag(
+        "--embed-limit",
+        int,
+        "MB",
+        "Weights of more than this in total go to OUT.so.weights, beside the module.",
+        read=lambda megabytes: megabytes * 10**6,
+        default=512,
+        least=0,
+    ),
+}
+
+
+#: Fields of what is tuned.
+TUNED = ("target", "device", "shapes", "storage", "dtype", "accumulate")
+#: For commands that have some of them, and no `CompileOptions`.
+TargetName = FLAGS["target"].annotated()
+DeviceName = FLAGS["device"].annotated()
+InputShapes = FLAGS["shapes"].annotated()
+
+
+def with_compile_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the flags of these fields, or of all; it gets its `options` of them."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        wanted = names or tuple(FLAGS)
+        signature = inspect.signature(function, eval_str=True)
+        first, *others = (p for p in signature.parameters.values() if p.name != "options")
+        kinds = {field.name: field for field in fields(CompileOptions)}
+        flags = []
+        for name in wanted:
+            flag = FLAGS[name]
+            default = kinds[name].default if flag.default is ... else flag.default
+            assert default is not MISSING
+            flags.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=flag.annotated(),
+                )
+            )
+        others = [other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others]
+
+        @functools.wraps(function)
+        def run(**given: Any) -> Any:
+            chosen = {name: FLAGS[name].read(given.pop(name)) for name in wanted}
+            return function(options=CompileOptions(**chosen), **given)
+
+        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[first.replace(kind=inspect.Parameter.KEYWORD_ONLY), *flags, *others]
+        )
+        run.__annotations__ = {
+            parameter.name: parameter.annotation
+            for parameter in run.__signature__.parameters.values()  # type: ignore[attr-defined]
+        }
+        del run.__wrapped__
+        return run
+
+    return decorate

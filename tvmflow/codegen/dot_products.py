@@ -1,0 +1,183 @@
+"""Dot products of four 8-bit numbers, summed up in int32: ``s + x0*w0 + x1*w1 + x2*w2 + x3*w3``.
+
+CPUs and GPUs have an instruction for it.  Here it is one operator of TIR, on 32-bit numbers that
+hold four bytes each, the lowest first: those of ``x`` are unsigned, those of ``w`` signed.  TVM
+vectorises it lane by lane.  A sum over dot products, in TE ``sum(dot(0, x, w))``, becomes a
+chain of them (:func:`ChainDots`)::
+
+    acc[0:16] = acc[0:16] + dot(0, x, w[0:16])      acc[0:16] = dot(acc[0:16], x, w[0:16])
+
+Each target has it in its own words: an instruction of AVX-512 VNNI for LLVM, functions that are
+put before the kernels for OpenCL C and CUDA C++, and plain arithmetic for any other CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+from tvm.target import codegen
+from tvm.tirx.op import register_intrin_lowering
+
+from ..ir.passes import prim_func_pass
+from .extremes import with_cuda_functions
+
+NAME = "tirx.tvmflow_dot4"
+#: Prefix of the functions in kernels' source; the number of lanes follows.
+FUNCTION = "tvmflow_dot4_"
+
+_PURE = 1
+tvm.ir._ffi_api.RegisterOp(NAME, "A sum plus the dot product of four 8-bit numbers.")
+tvm.ir.register_op_attr(NAME, "TVectorizable", True)
+tvm.ir.register_op_attr(NAME, "TCallEffectKind", _PURE)
+tvm.ir.register_op_attr(NAME, "TScriptPrinterName", "tvmflow_dot4")
+_DOT = Op.get(NAME)
+
+
+def dot(total: tirx.PrimExpr, x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+    """``total`` plus the products of the four bytes of ``x`` (unsigned) and ``w`` (signed)."""
+    return tirx.call_intrin("int32", NAME, total, x, w)
+
+
+@prim_func_pass("ChainDots")
+def ChainDots(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+    """Let dot products add to the sum that they are added to."""
+
+    def chained(add: tirx.Add) -> Any:
+        product = add.b
+        if not (isinstance(product, Call) and product.op.same_as(_DOT)):
+            return add
+        return tirx.call_intrin(product.ty, NAME, add.a, *product.args[1:])
+
+    return function.with_body(tvm_ffi.structural_map(function.body, [(tirx.Add, chained)]))
+
+
+# -- LLVM ---------------------------------------------------------------------------------
+
+
+def _for_llvm(call: Call) -> tirx.PrimExpr:
+    total, *factors = call.args
+    target = tvm.target.Target.current(allow_none=True)
+    lanes = call.ty.dtype.lanes
+    if lanes == 16 and target is not None and codegen.target_has_features("avx512vnni", target):
+        bytes_ = [tirx.reinterpret("int8x64", factor) for factor in factors]
+        return tirx.call_llvm_pure_intrin(call.ty, "llvm.x86.avx512.vpdpbusd.512", total, *bytes_)
+    return _arithmetic(*call.args)
+
+
+def _arithmetic(total: Any, x: Any, w: Any) -> tirx.PrimExpr:
+    """The same in shifts, products and sums of 32 bits."""
+
+    def constant(value: int) -> tirx.PrimExpr:
+        scalar = tirx.const(value, "int32")
+        return scalar if total.ty.dtype.lanes == 1 else tirx.Broadcast(scalar, total.ty.dtype.lanes)
+
+    for byte in range(4):
+        unsigned = (x >> constant(8 * byte)) & constant(255)
+        signed = (w << constant(24 - 8 * byte)) >> constant(24)
+        total = total + unsigned * signed
+    return total
+
+
+# -- OpenCL C and CUDA C++ ----------------------------------------------------------------
+
+
+def _by_function(call: Call) -> tirx.PrimExpr:
+    return tirx.call_pure_extern(call.ty, f"{FUNCTION}{call.ty.dtype.lanes}", *call.args)
+
+
+def _by_scalar_function(call: Call) -> tirx.PrimExpr:
+    # TVM's CUDA code calls functions lane by lane.
+    return tirx.call_pure_extern(call.ty, f"{FUNCTION}1", *call.args)
+
+
+register_intrin_lowering(NAME, target="llvm", f=_for_llvm)
+register_intrin_lowering(NAME, target="opencl", f=_by_function)
+register_intrin_lowering(NAME, target="cuda", f=_by_scalar_function)
+
+#: Vectors of two and more lanes, by halves.
+_HALVES = (
+    "inline int{n} tvmflow_dot4_{n}(int{n} s, int{n} x, int{n} w) {{\n"
+    "  return (int{n})(tvmflow_dot4_{h}(s.lo, x.lo, w.lo), tvmflow_dot4_{h}(s.hi, x.hi, w.hi));\n"
+    "}}\n"
+)
+
+# The feature, not the extension, says that a driver has the packed functions: Intel's CPU runtime
+# reports cl_khr_integer_dot_product and has none of them in OpenCL C 1.2.
+#
+# Where a driver compiles for x86 itself (PoCL), instructions are written as such: OpenCL C has no
+# name for them.  Our runtime tells whether the CPU has dot products, as drivers compile for an
+# older one.  Products of pairs, which all CPUs with AVX-512 have, take four instructions for one.
+# Without any of these, four products and sums in fp32 are the fastest that all devices have, and
+# exact: none exceeds 4 * 255 * 128.  Kernels are built together, and each has the functions.
+OPENCL = (
+    """\
+#ifndef TVMFLOW_DOT4
+#define TVMFLOW_DOT4
+#if defined(__opencl_c_integer_dot_product_input_4x8bit_packed)
+inline int tvmflow_dot4_1(int s, int x, int w) {
+  return dot_acc_sat_4x8packed_us_int(as_uint(x), as_uint(w), s);
+}
+#else
+inline int tvmflow_dot4_1(int s, int x, int w) {
+  return s + convert_int(dot(convert_float4(as_uchar4(x)), convert_float4(as_char4(w))));
+}
+#endif
+"""
+    + "".join(_HALVES.format(n=n, h=n // 2 if n > 2 else 1) for n in (2, 4, 8))
+    + """\
+#if defined(__AVX512F__) && (defined(TVMFLOW_AVX512_VNNI) || defined(__AVX512VNNI__))
+inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(x), "v"(w));
+  return s;
+}
+#elif defined(__AVX512BW__)
+inline int16 tvmflow_pairs(int16 x, int16 w) {
+  int16 sums;
+  __asm__("vpmaddwd %2, %1, %0" : "=v"(sums) : "v"(x), "v"(w));
+  return sums;
+}
+inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
+  int16 even, odd;
+  __asm__("vpsllw $8, %1, %0" : "=v"(even) : "v"(w));
+  __asm__("vpsraw $8, %1, %0" : "=v"(even) : "v"(even));
+  __asm__("vpsraw $8, %1, %0" : "=v"(odd) : "v"(w));
+  return s + tvmflow_pairs(x & 0x00ff00ff, even) + tvmflow_pairs((x >> 8) & 0x00ff00ff, odd);
+}
+#else
+inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
+  for (int byte = 0; byte < 32; byte += 8) {
+    s += ((x >> byte) & 255) * ((w << (24 - byte)) >> 24);
+  }
+  return s;
+}
+#endif
+#endif
+"""
+)
+
+# CUDA C++ has a name only for factors that are both signed, or both not.
+CUDA = """\
+static __device__ __forceinline__ int tvmflow_dot4_1(int s, int x, int w) {
+#if defined(__CUDACC__)
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(s) : "r"(x), "r"(w), "r"(s));
+#else
+  for (int byte = 0; byte < 32; byte += 8) s += (x >> byte & 255) * (signed char)(w >> byte);
+#endif
+  return s;
+}
+"""
+
+
+def with_functions(source: str, functions: str) -> str:
+    """Kernels with the functions before them that they call."""
+    return functions + source if FUNCTION in source else source
+
+
+@tvm_ffi.register_global_func("tvm_callback_cuda_postproc", override=True)
+def postprocess_cuda(source: str, _target: tvm.target.Target) -> str:
+    """TVM calls this with the source of all kernels."""
+    return with_cuda_functions(with_functions(source, CUDA))

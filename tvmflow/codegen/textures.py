@@ -1,0 +1,179 @@
+"""TIR passes that turn accesses to textures into image reads and writes.
+
+They run on loops without blocks, before vectorisation.  Before::
+
+    for k in T.vectorized(4):
+        y[n, c, h, w, k] = x[n, c, h, w, k] * 2
+
+After, with both in the scope ``global.texture:p1``::
+
+    texel = T.alloc_buffer((4,), scope="local")
+    for k in T.vectorized(4):
+        texel[k] = T.texture2d_load(x, w, (n * C + c) * H + h, 0, 128, k) * 2
+    T.texture2d_store(y, w, (n * C + c) * H + h, 0, 128, texel[0:4])
+
+TVM has passes of these names, which know three fixed mappings of axes to image
+coordinates and store the lanes of a texel one by one; its code generator then
+writes a whole texel for each lane, with the lane's value in all channels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+from tvm.ir.expr import TensorLoad
+
+from ..ir.expressions import uses
+from ..ir.passes import prim_func_pass, refuse
+from ..ir.scope import CHANNELS, coordinates, extent_of, is_texture
+
+#: Attributes of TVM's OpenCL targets: width and height, and layers, of the largest image.
+EXTENT_LIMIT = "texture_spatial_limit"
+LAYERS_LIMIT = "texture_depth_limit"
+
+LOAD = "tirx.texture2d_load"
+STORE = "tirx.texture2d_store"
+
+
+def name_of(function: tirx.PrimFunc) -> str:
+    """The primary function's name, for messages."""
+    return str((function.attrs or {}).get("global_symbol", "(without a name)"))
+
+
+def target_kind(function: tirx.PrimFunc) -> str | None:
+    """The kind of the target that a function is bound to, such as ``opencl``; ``None``: unbound."""
+    target = (function.attrs or {}).get("target")
+    return None if target is None else str(target.kind.name)
+
+
+def _access(buffer: Any, indices: Any) -> list[Any]:
+    """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
+    bits = CHANNELS * tvm_ffi.dtype(buffer.dtype).bits
+    place = coordinates(buffer.shape, buffer.scope(), indices)
+    return [buffer.data, *place, tirx.const(bits, "int32")]
+
+
+class _Flatten:
+    """Rewrites one function."""
+
+    def __init__(self, function: tirx.PrimFunc):
+        self.function = function
+        self.names = (f"texel{number}" for number in itertools.count())
+
+    def run(self) -> tirx.PrimFunc:
+        for param in self.function.params:
+            if tirx.is_buffer_var(param) and is_texture(param.scope()):
+                self.check_extent(param)
+        body = tvm_ffi.structural_map(
+            self.function.body, [(TensorLoad, self.load), (tirx.For, self.loop)]
+        )
+        tvm_ffi.structural_walk(body, (tirx.BufferStore, self.refuse))
+        return self.function.with_body(body)
+
+    def load(self, load: TensorLoad) -> Any:
+        if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
+            return load
+        place = _access(load.source, load.indices)
+        return Call(LOAD, [*place, load.indices[-1]], ret_ty=load.ty)
+
+    def loop(self, loop: tirx.For) -> Any:
+        """Gather the lanes that a loop stores one by one, and store them as one texel."""
+        body, guard = loop.body, None
+        if isinstance(body, tirx.IfThenElse) and body.else_case is None:
+            body, guard = body.then_case, body.condition
+        if not (isinstance(body, tirx.BufferStore) and is_texture(body.buffer.scope())):
+            return loop
+        lane = body.indices[-1]
+        whole = (
+            isinstance(lane, tirx.Var)
+            and lane.same_as(loop.loop_var)
+            and int(loop.min) == 0
+            and int(loop.extent) == CHANNELS
+            and (guard is None or not uses(guard, lane))
+            and not any(uses(index, lane) for index in body.indices[:-1])
+        )
+        if not whole:
+            return loop
+        texel = tirx.decl_buffer((CHANNELS,), body.buffer.dtype, next(self.names), scope="local")
+        gather = tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            loop.kind,
+            tirx.BufferStore(texel, body.value, [lane]),
+            annotations=loop.annotations,
+        )
+        lanes = tirx.BufferLoad(texel, [tirx.Ramp(0, 1, CHANNELS)])
+        place = _access(body.buffer, body.indices)
+        store = tirx.Evaluate(Call(STORE, [*place, lanes], ret_ty="void"))
+        statement = tirx.SeqStmt([tirx.AllocBuffer(texel), gather, store])
+        return statement if guard is None else tirx.IfThenElse(guard, statement, None)
+
+    def check_extent(self, buffer: Any) -> None:
+        """Refuse an image that is larger than those of the target."""
+        target = (self.function.attrs or {}).get("target")
+        attributes = {} if target is None else dict(target.attrs)
+        # An extent that is a variable is known to who makes the image.
+        known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
+        if EXTENT_LIMIT not in attributes or not known:
+            return
+        extent = extent_of([int(d) for d in buffer.shape], buffer.scope())
+        limit, layers = int(attributes[EXTENT_LIMIT]), int(attributes[LAYERS_LIMIT])
+        if max(extent.width, extent.height) > limit or extent.layers > layers:
+            refuse(
+                f"The primary function {name_of(self.function)} has an image of {extent} texels, "
+                f"{buffer.name}; the device's are at most {limit}x{limit} in {layers} layers.",
+                remedy="Compile with `storage=auto` or `storage=buffer`.",
+            )
+
+    def refuse(self, store: tirx.BufferStore) -> None:
+        if is_texture(store.buffer.scope()):
+            refuse(
+                f"The primary function {name_of(self.function)} stores single channels of the "
+                f"texture {store.buffer.name}; an image is written in whole texels of "
+                f"{CHANNELS} channels.",
+                remedy="Compile with `storage=buffer`, or keep this tensor in a buffer.",
+            )
+
+
+def image_of(pointer: Any) -> Any:
+    """The variable behind the pointer that an image access is given."""
+    return pointer.args[0] if isinstance(pointer, Call) else pointer
+
+
+@prim_func_pass("TextureFlatten")
+def TextureFlatten(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+    """Replace loads and stores of texture tensors by image accesses.
+
+    Raises
+    ------
+    CompileError
+        If a texture is not stored in whole texels.
+    """
+    return _Flatten(function).run()
+
+
+@prim_func_pass("NameTexels")
+def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+    """Bind what each image store writes to a variable of its own.
+
+    TVM's OpenCL code generator remembers the text of a stored value and takes the same
+    variable when the same text comes again, whatever was written to memory in between:
+    unrolled code would store its first texel everywhere.  A variable it takes as it is.
+    """
+    names = (f"texel_{number}" for number in itertools.count())
+
+    def bind(statement: tirx.Evaluate) -> tirx.Stmt:
+        call = statement.value
+        if not (isinstance(call, Call) and isinstance(call.op, Op) and call.op.name == STORE):
+            return statement
+        *place, value = call.args
+        texel = tirx.Var(next(names), value.ty)
+        store = tirx.Evaluate(Call(call.op, [*place, texel], ret_ty=call.ty))
+        return tirx.SeqStmt([tirx.Bind(texel, value), store])
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Evaluate, bind)))

@@ -1,0 +1,100 @@
+"""What compiling a model yields, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..devices.choices import STANDALONE
+from ..devices.target import TargetSpec
+from .options import CompileOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from tvm import IRModule, relax
+
+    from ..codegen.kernels import Kernels
+    from ..frontend import ImportedModel
+    from ..graph.layout.algorithms import Choice
+    from ..graph.layout.keep import Kept
+    from ..graph.memory import MemoryPlan
+    from ..graph.storage.placement import Placement
+    from ..schedules import Scheduled
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Where schedules come from: less and less, where code generation fails.
+
+    Parameters
+    ----------
+    knobs
+        Of single primary functions, instead of the heuristic's.
+    journals
+        In which knobs are looked up for the others.
+    last_resort
+        Primary functions that only the fallback schedules.
+    """
+
+    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    journals: Sequence[Path] = ()
+    last_resort: Collection[str] = ()
+
+
+@dataclass
+class Compilation:
+    """A model, its options, and what the passes have made of it so far."""
+
+    source: Any
+    options: CompileOptions
+    output: Path = Path()
+    #: What the kernels are for, and where tensors are kept: as the options have it, or with what
+    #: was measured to be faster.
+    target: TargetSpec = None  # type: ignore[assignment] # set below
+    storage: str = ""
+    #: Which record of which journal chose the storage, for people.
+    settled_storage: str = ""
+    model: ImportedModel | None = None
+    #: The program as it stands.
+    mod: IRModule | None = None
+    #: Inputs and outputs that are blocked.
+    kept: Kept | None = None
+    #: The algorithm of each convolution.
+    choices: list[Choice] = field(default_factory=list)
+    #: Names of ONNX nodes by the tensor that the call which computes them writes.
+    nodes: dict[str, list[str]] = field(default_factory=dict)
+    placements: list[Placement] = field(default_factory=list)
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Memory scopes of the weights that are no plain buffers.
+    weight_scopes: dict[str, str] = field(default_factory=dict)
+    #: Lengths of the sums that are taken in 16 bits.
+    half_sums: list[int] = field(default_factory=list)
+    #: The program before it was scheduled: to begin again from, and for its graph.
+    unscheduled: IRModule | None = None
+    attempt: Attempt = field(default_factory=Attempt)
+    #: What was chosen for each primary function, and the functions with it.
+    schedules: dict[str, Scheduled] = field(default_factory=dict)
+    scheduled: IRModule | None = None
+    memory: MemoryPlan | None = None
+    #: Generated code: for TVM's runtime, or without it.
+    executable: relax.VMExecutable | None = None
+    kernels: Kernels | None = None
+    stage_ms: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self.target = self.target or options.resolve()
+        self.storage = self.storage or options.storage
+        self.attempt = Attempt(options.knobs, [Path(path) for path in options.journals])
+
+    @property
+    def standalone(self) -> bool:
+        """Whether a library is made that needs no TVM."""
+        return self.options.format == STANDALONE
+
+    @property
+    def half(self) -> bool:
+        """Whether tensors are stored in 16 bits."""
+        return self.options.dtype == "fp16"

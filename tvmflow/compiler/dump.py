@@ -1,0 +1,112 @@
+"""``--dump-ir``: the program after each stage, and after each pass, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import IRModule
+
+from ..errors import TvmflowError
+from ..module.device_code import modules_in
+from .compilation import Compilation
+
+
+class Dump:
+    """Writes to a folder: ``3_fuse.py`` after a stage, ``3_fuse/007_FuseTIR.py`` after a pass.
+
+    Parameters
+    ----------
+    folder
+        Made if it is not there.
+    wanted
+        A regular expression that the names of passes must contain; empty: all of them.
+
+    Raises
+    ------
+    TvmflowError
+        If the folder cannot be written, or the expression is none.
+    """
+
+    def __init__(self, folder: Path, wanted: str = ""):
+        self.folder = folder
+        try:
+            self._wanted = re.compile(wanted)
+        except re.error as error:
+            raise TvmflowError(
+                f"The names of passes to dump, {wanted!r}, are no regular expression: {error}.",
+                remedy="Give a part of their names, such as Fuse.",
+            ) from error
+        self._failed: OSError | None = None
+        self._count = 0
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def stage(self, job: Compilation, stem: str) -> Iterator[None]:
+        """Write what the passes within make of the program, and what it is after them."""
+        folder = self.folder / stem
+        write, self._count = self._write, 0
+
+        @tvm.instrument.pass_instrument
+        class AfterPass:
+            def run_after_pass(self, mod: IRModule, info: Any) -> None:
+                write(folder, str(info.name), mod)
+
+        context = tvm.transform.PassContext.current()
+        with tvm.transform.PassContext(
+            opt_level=context.opt_level,
+            required_pass=context.required_pass,
+            disabled_pass=context.disabled_pass,
+            instruments=[*(context.instruments or ()), AfterPass()],
+            config=dict(context.config),
+        ):
+            yield
+        with self._writing():
+            if self._failed is not None:
+                raise self._failed
+            _write_stage(job, self.folder / stem)
+
+    def _write(self, folder: Path, name: str, mod: IRModule) -> None:
+        """Write a program; what the system says against it is told after the stage."""
+        name = name.removeprefix("tvmflow.")
+        number, self._count = self._count, self._count + 1
+        if name == "sequential" or not self._wanted.search(name) or self._failed is not None:
+            return
+        try:
+            folder.mkdir(exist_ok=True)
+            path = folder / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
+            path.write_text(mod.script(show_meta=False), encoding="utf-8")
+        except OSError as error:
+            self._failed = error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn what the system says into an error that a user can act on."""
+        try:
+            yield
+        except OSError as error:
+            raise TvmflowError(
+                f"Writing the IR to the folder {self.folder} failed: {error.strerror or error}.",
+                remedy="Name a folder that can be written with `dump_ir`.",
+            ) from error
+
+
+def _write_stage(job: Compilation, stem: Path) -> None:
+    """Write the program as it stands, and the kernels' source once there is one."""
+    if job.executable is None:
+        assert job.mod is not None
+        stem.with_suffix(".py").write_text(job.mod.script(show_meta=False), encoding="utf-8")
+        if job.kernels is not None:
+            source = "\n".join(job.kernels.sources.values())
+            stem.with_suffix(".opencl").write_text(source, encoding="utf-8")
+        return
+    stem.with_suffix(".vm.txt").write_text(job.executable.as_text(), encoding="utf-8")
+    for number, module in enumerate(modules_in(job.executable.mod)):
+        source = module.inspect_source()
+        if source:
+            stem.with_suffix(f".{number}.{module.kind}").write_text(source, encoding="utf-8")

@@ -1,0 +1,168 @@
+"""Code for scheduled functions, and the module file around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import IRModule, relax, tirx
+
+from ..codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
+from ..codegen.kernels import generate_kernels
+from ..codegen.tir_pipeline import TIR_PIPELINE
+from ..devices.target import TargetSpec
+from ..errors import CompileError
+from ..graph.fusion_left import fusion_left
+from ..ir.passes import original_errors
+from ..module.artifact import write_artifact
+from ..module.device_code import sources_in
+from ..module.functions import pack_functions
+from ..runtime.devices import FP16_EXTENSION, FP64_EXTENSION
+from ..schedules import Scheduled
+from .compilation import Compilation
+from .scheduling import reason_of
+
+
+def generate(job: Compilation) -> None:
+    """Machine code and kernel source; a standalone library has no code for the host.
+
+    Raises
+    ------
+    CompileError
+        If code generation fails; the message names the reason TVM gave.
+    """
+    assert job.mod is not None
+    with generating(job.target):
+        if job.standalone:
+            job.kernels = generate_kernels(job.mod, job.target)
+        else:
+            target = job.target.tvm_target
+            job.executable = relax.build(
+                job.mod, target=target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
+            )
+
+
+def export(job: Compilation) -> None:
+    """The module file, and the weights beside it when they are large."""
+    if job.standalone:
+        from .standalone.export import write_library
+
+        write_library(job)
+        return
+    write_artifact(
+        job.executable,
+        job.output,
+        metadata=_metadata(job),
+        weights=job.weights,
+        functions=pack_functions(job.scheduled),
+        host=job.target.host,
+        embed_limit_bytes=job.options.embed_limit_bytes,
+    )
+
+
+@contextmanager
+def generating(target: TargetSpec) -> Iterator[None]:
+    """Say in an error of ours what TVM's code generation refused."""
+    try:
+        with original_errors(), target.tvm_target:
+            yield
+    except CompileError:
+        raise
+    except Exception as error:
+        raise CompileError(
+            f"Code for the target {target.kind} could not be generated: {reason_of(error)}",
+            details="\n".join(str(error).strip().splitlines()[:-1]) or None,
+        ) from error
+
+
+def without_code(mod: IRModule, target: TargetSpec) -> dict[str, str]:
+    """Scheduled primary functions for which no code can be generated, with TVM's reasons.
+
+    Each is built by itself: in a whole module TVM does not say which function it is at.
+    """
+    found = {}
+    for gv, function in mod.functions.items():
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        single = function.with_attr("global_symbol", gv.name_hint)
+        try:
+            with generating(target):
+                tirx.build(single, target=target.tvm_target, pipeline=TIR_PIPELINE)
+        except CompileError as error:
+            found[gv.name_hint] = error.message.rpartition("could not be generated: ")[2]
+    return found
+
+
+# -- what was built ------------------------------------------------------------------------
+
+
+def _metadata(job: Compilation) -> dict[str, Any]:
+    """What a module for TVM's runtime says of itself."""
+    assert job.model is not None
+    assert job.executable is not None
+    assert job.memory is not None
+    assert job.unscheduled is not None
+    sources = sources_in(job.executable.mod)
+    return {
+        "name": job.model.name,
+        "target": job.target.kind,
+        "device": job.target.device.name,
+        "inputs": job.model.inputs,
+        "outputs": job.model.outputs,
+        "call_checks": [check.report() for check in job.model.call_checks],
+        "kernels": kernel_names(sources, job.schedules),
+        "schedules": {name: choice.report() for name, choice in job.schedules.items()},
+        "nodes": job.nodes,
+        "fusion_left": fusion_left(job.unscheduled),
+        "extensions": extensions(sources),
+        "half_sums": job.half_sums,
+        "algorithms": [choice.report() for choice in job.choices],
+        "settled_storage": job.settled_storage,
+        "weight_scopes": job.weight_scopes,
+        "placements": [placement.report() for placement in job.placements],
+        "memory": job.memory.report(),
+        "cpu": job.target.cpu,
+        "options": job.options.to_json(),
+        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+    }
+
+
+def extensions(sources: Iterable[str]) -> list[str]:
+    """OpenCL extensions that the kernels need of the device.
+
+    TVM asks for ``cl_khr_fp16`` in the source of kernels that compute with ``half``, and for
+    ``cl_khr_fp64`` where they have ``double``.
+    """
+    text = "".join(sources)
+    return [name for name in (FP16_EXTENSION, FP64_EXTENSION) if name in text]
+
+
+#: Definitions (not declarations) of kernels in OpenCL C and CUDA C++.
+_KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
+
+
+def kernel_texts(sources: Iterable[str]) -> dict[str, str]:
+    """Kernels in generated source by name, each from its head to its last brace."""
+    found = {}
+    for source in sources:
+        for head in _KERNEL.finditer(source):
+            end = source.find("\n}", head.end())
+            found[head[1]] = source[head.start() : end + 2 if end >= 0 else None]
+    return found
+
+
+def kernel_names(sources: Iterable[str], choices: Mapping[str, Scheduled]) -> list[dict[str, str]]:
+    """Kernels in generated source with the primary function and schedule family of each.
+
+    TVM names the kernels of a function ``f_kernel``, ``f_kernel_1`` and so on; on
+    a CPU a primary function is one "kernel" of its own name.
+    """
+    names = [name for source in sources for name in _KERNEL.findall(source)]
+    kernels = []
+    for name in names or choices:
+        function = re.sub(r"_kernel(_\d+)?$", "", name)
+        family = choices[function].family if function in choices else ""
+        kernels.append({"name": name, "function": function, "family": family})
+    return kernels

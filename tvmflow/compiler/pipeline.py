@@ -1,0 +1,204 @@
+"""`compile`: who runs the stages of `passes`, and what is tried where no code can be generated.
+
+Dumps of the program, timings and the progress display are instruments around the stages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..devices.host import Host
+from ..errors import CompileError
+from ..module.link import check_linker
+from ..module.module import Module
+from .compilation import Attempt, Compilation
+from .options import CompileOptions
+
+if TYPE_CHECKING:
+    import onnx
+    from tvm import IRModule
+
+    from .dump import Dump
+
+logger = logging.getLogger(__name__)
+
+#: Called before each stage with its name, its index and the number of stages.
+Progress = Callable[[str, int, int], None]
+
+
+def compile(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    options: CompileOptions | None = None,
+    file_name: str = "module.so",
+    dump_ir: str | os.PathLike[str] | None = None,
+    dump_ir_filter: str = "",
+    work_folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    **fields: Any,
+) -> Module:
+    """Compile an ONNX model to a module that can be run here and saved.
+
+    Parameters
+    ----------
+    model
+        Path of an ONNX file, or a model in memory.
+    options
+        How it is compiled; further keywords are fields of `CompileOptions` that are other ones.
+    file_name
+        The name that the module's file will have; a standalone library knows its own.
+    dump_ir
+        Folder that gets the program after each stage and each pass, as text.
+    dump_ir_filter
+        A regular expression that the names of the passes must contain which are dumped.
+    work_folder
+        Where the module is written until it is saved, default the system's folder for
+        temporary files.  On the file system of the final file, saving is a link.
+    progress
+        Called before each stage with its name, its index and the number of stages.
+
+    Raises
+    ------
+    ModelError, TargetError, CompileError
+        With one sentence on what is wrong and one on the remedy.
+
+    Examples
+    --------
+    >>> module = tvmflow.compile("face.onnx", target="opencl", shapes={"image": (1, 1, 64, 64)})
+    >>> boxes = module(image=picture)["boxes"]
+    >>> module.save("face.so")
+    """
+    options = replace(options or CompileOptions(), **fields)
+    target = options.resolve()
+    check_linker(Host.parse(options.host) if options.host else Host.native())
+    folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
+    try:
+        job = Compilation(model, options, folder / file_name, target)
+        dump = None
+        if dump_ir is not None:
+            from .dump import Dump
+
+            dump = Dump(Path(dump_ir), dump_ir_filter)
+        run_stages(job, progress=progress, dump=dump)
+        return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))
+    except BaseException:
+        # Ctrl-C included: nothing of an unfinished compilation stays behind.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _with_fields() -> inspect.Signature:
+    """The signature of `compile` with the fields of its options, for people and their editors."""
+    own = inspect.signature(compile)
+    keywords = [
+        inspect.Parameter(
+            item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type
+        )
+        for item in fields(CompileOptions)
+    ]
+    first, *others, _ = own.parameters.values()
+    return own.replace(parameters=[first, *keywords, *others])
+
+
+compile.__signature__ = _with_fields()  # type: ignore[attr-defined]
+
+
+def run_stages(
+    job: Compilation,
+    *,
+    first: str = "import",
+    until: str = "export",
+    progress: Progress | None = None,
+    dump: Dump | None = None,
+) -> IRModule:
+    """Run the stages of a compilation from ``first`` to ``until``, both included.
+
+    Returns the program as it is then.
+
+    Where no code can be generated, the schedules are made again: see `next_attempt`.
+    """
+    from .passes import STAGES
+
+    names = [stage.name for stage in STAGES]
+    index, end = names.index(first), names.index(until)
+    while index <= end:
+        stage = STAGES[index]
+        if progress is not None:
+            progress(stage.name, index, len(STAGES))
+        if stage.name == "schedule":
+            job.unscheduled = job.mod
+        started = time.perf_counter()
+        try:
+            with dump.stage(job, f"{index}_{stage.name}") if dump is not None else nullcontext():
+                stage(job)
+        except CompileError as error:
+            if stage.name != "build":
+                raise
+            job.attempt, job.mod = next_attempt(job, error), job.unscheduled
+            index = names.index("schedule")
+            continue
+        ms = (time.perf_counter() - started) * 1e3
+        job.stage_ms[stage.name] = ms
+        logger.info("%-9s %8.1f ms", stage.name, ms)
+        index += 1
+    assert job.mod is not None
+    return job.mod
+
+
+def next_attempt(job: Compilation, error: CompileError) -> Attempt:
+    """Say how functions are scheduled where code generation has failed.
+
+    Knobs may meet all constraints and still lead to code that TVM cannot generate: the heuristics
+    come next.  Then the fallback schedules the functions that have no code.
+
+    Raises
+    ------
+    CompileError
+        If there is nothing left to try; names the primary function and its nodes.
+    """
+    from ..ir.names import nodes_of_functions
+    from ..schedules import fallback
+    from .generate import without_code
+    from .scheduling import described
+
+    if job.attempt.knobs or job.attempt.journals:
+        logger.warning(
+            "No code could be generated with the knobs given or looked up. The heuristics are "
+            "used for all functions. (%s)",
+            error.message,
+        )
+        return Attempt()
+    assert job.unscheduled is not None
+    assert job.scheduled is not None
+    nodes = nodes_of_functions(job.unscheduled, job.nodes)
+    failed = without_code(job.scheduled, job.target)
+    if not failed:
+        raise error
+    families = {name: job.schedules[name].family for name in failed if name in job.schedules}
+    others = any(family != fallback.NAME for family in families.values())
+    if others and not job.attempt.last_resort:
+        for name, reason in failed.items():
+            logger.warning(
+                "%s has no code by its schedule family %s: the fallback is used. (%s)",
+                described(name, nodes),
+                families.get(name, "(none)"),
+                reason,
+            )
+        return Attempt(last_resort=sorted(failed))
+    name, reason = next(iter(failed.items()))
+    raise CompileError(
+        f"{described(name, nodes)} could not be compiled for {job.target.kind}: {reason}",
+        remedy=error.remedy
+        or "Compile with `storage=buffer` or `target=llvm`, and report the model.",
+        details=error.details,
+    ) from error

@@ -1,0 +1,143 @@
+"""From a compiled network to a library: the last stage of ``--format standalone``."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvm import IRModule
+
+from ... import _versions
+from ...devices.choices import STANDALONE
+from ...devices.host import Host
+from ...errors import TvmflowError
+from ...ir.rewriter import op_name
+from ...ir.units import bytes_text
+from ...module.standalone.encode import encode
+from ...module.standalone.link import link_library
+from ...module.standalone.plan import Plan
+from ...module.standalone.weights import write_weights
+from ...module.storage_summary import counts, storage_summary
+from ...module.weights import weight_bytes
+from ...verify.compare import table_for
+from ..compilation import Compilation
+from ..generate import extensions
+from .check import check_plan
+from .extract import extract_plan
+from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
+
+logger = logging.getLogger(__name__)
+
+#: Weights of more than this are streamed to the library; a reference would have them in memory.
+REFERENCE_LIMIT_BYTES = 2 << 30
+
+
+def make_plan(job: Compilation) -> Plan:
+    """The plan of a network whose kernels are generated, with its self-test."""
+    assert job.model is not None
+    assert job.kernels is not None
+    assert job.mod is not None
+    model = job.model
+    plan = extract_plan(
+        job.mod, job.kernels, inputs=model.inputs, outputs=model.outputs, weights=job.weights
+    )
+    check_plan(plan)
+    plan.extensions = extensions(plan.sources.values())
+    plan.metadata = _metadata(job, plan)
+    _add_self_test(job, plan)
+    return plan
+
+
+def _add_self_test(job: Compilation, plan: Plan) -> None:
+    """Compute what the network gives for its seeded inputs; a plan can do without."""
+    assert job.model is not None
+    model = job.model
+    size = sum(weight_bytes(weight) for weight in plan.weights.values())
+    if size > REFERENCE_LIMIT_BYTES:
+        logger.warning(
+            "The library has no self-test: running the model for its results would take more than "
+            "its %s of weights.",
+            bytes_text(size),
+        )
+        return
+    if job.half and _rounds(model.mod):
+        logger.warning(
+            "The library has no self-test: with `dtype=fp16` a quantized network rounds some "
+            "numbers to other steps than its reference does. Compile it with `dtype=fp32`."
+        )
+        return
+    tests = seeded_inputs(model.inputs)
+    pairs = zip(model.inputs, tests, strict=True)
+    arrays = {info.name: values_of(test, info) for info, test in pairs}
+    try:
+        references, source = reference_outputs(
+            job.source, job.options.shapes, model.inputs, model.outputs, arrays
+        )
+    except TvmflowError as error:
+        logger.warning("The library has no self-test: %s", error.message)
+        return
+    plan.test_inputs = tests
+    plan.test_outputs = expected_outputs(model.outputs, references, table_for(plan.metadata))
+    plan.metadata["reference"] = source
+
+
+def _rounds(mod: IRModule) -> bool:
+    """Whether a network rounds to whole numbers: a small error becomes a whole step."""
+    bindings = (binding for block in mod["main"].body.blocks for binding in block.bindings)
+    return any(op_name(binding.value) == "relax.round" for binding in bindings)
+
+
+def _metadata(job: Compilation, plan: Plan) -> dict[str, Any]:
+    """What the library says of itself, besides what the plan's sections say."""
+    assert job.model is not None
+    assert job.memory is not None
+    about = {
+        "target": job.target.kind,
+        "memory": job.memory.report(),
+        "placements": [placement.report() for placement in job.placements],
+    }
+    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
+    sizes = [a.bytes for i, a in enumerate(plan.allocations) if i not in weights]
+    infos = *job.model.inputs, *job.model.outputs
+    return {
+        "name": job.model.name,
+        "format": STANDALONE,
+        "target": job.target.kind,
+        "device": job.target.device.name,
+        "host": _host(job).triple,
+        "tvmflow": _versions.__version__,
+        "tvm": _versions.REQUIRED_TVM["apache-tvm"],
+        "options": job.options.to_json(),
+        "half_sums": job.half_sums,
+        "logical_shapes": {
+            info.name: info.logical_shape for info in infos if info.logical_shape is not None
+        },
+        "open_dims": {info.name: info.open_dims for info in job.model.inputs if info.open_dims},
+        "storage_counts": counts(about),
+        "storage_summary": storage_summary(about),
+        # Besides the weights: intermediate tensors, inputs and outputs.
+        "memory_bytes": sum(sizes),
+        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+    }
+
+
+def _host(job: Compilation) -> Host:
+    return Host.parse(job.target.host) if job.target.host else Host.native()
+
+
+def write_plan(plan: Plan, weights: Path) -> bytes:
+    """Write the file of the weights, if there are any, and return the plan's bytes."""
+    return encode(plan, write_weights(weights, plan.weights))
+
+
+def write_library(job: Compilation) -> None:
+    """Write the library, and the weights beside it when they are large."""
+    plan = make_plan(job)
+    with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
+        file = Path(folder) / "weights"
+        content = write_plan(plan, file)
+        weights = file if file.exists() else None
+        embed = weights is None or weights.stat().st_size <= job.options.embed_limit_bytes
+        link_library(content, weights, _host(job), job.output, embed=embed)

@@ -1,0 +1,242 @@
+"""The execution plan of a compiled network.
+
+`main`, with its memory planned, is a list of bindings; each is followed once::
+
+    image0 = R.vm.alloc_storage(R.shape([1, 64, 16, 4]), ...)    an allocation
+    alloc  = R.call_packed("vm.builtin.alloc_tensor", image0, 0, ...)   a tensor in it
+    _      = conv2d(x, w, alloc)                                 its launches
+    lv     = R.reshape(alloc, ...)                               the same tensor
+
+Inputs, weights and results have allocations of their own.  A result that is an input, a
+constant, or another result under a second name is copied by a kernel: an application may then
+give any input and output memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from tvm import IRModule, relax, tirx
+from tvm.ir import GenericConst, StringImm
+
+from ...codegen.host_calls import REMEDY, KernelCall, kernel_calls, refuse
+from ...codegen.kernels import Kernels
+from ...errors import CompileError
+from ...ir.rewriter import op_name, shape_of
+from ...ir.tensors import TensorInfo
+from ...module.standalone.format import MAX_DIMENSIONS
+from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, Tensor
+from ...module.weights import WeightLike
+from .copies import copy_launch
+
+_ALLOC_TENSOR = "vm.builtin.alloc_tensor"
+
+
+def extract_plan(
+    mod: IRModule,
+    kernels: Kernels,
+    *,
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    weights: Mapping[str, WeightLike],
+) -> Plan:
+    """The plan of a module whose memory is planned.
+
+    Parameters
+    ----------
+    mod
+        What `plan_calls` returned.
+    kernels
+        What was generated for its primary functions.
+    inputs, outputs
+        The interface, in order.
+    weights
+        Arrays by the names of the other parameters of ``main``.
+
+    Raises
+    ------
+    CompileError
+        If something is not expressible as launches of static sizes.
+    """
+    return _Extractor(mod, kernels, inputs, outputs, weights).run()
+
+
+class _Extractor:
+    def __init__(
+        self,
+        mod: IRModule,
+        kernels: Kernels,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        weights: Mapping[str, WeightLike],
+    ):
+        self.mod, self.kernels = mod, kernels
+        self.infos = inputs, outputs
+        self.given = weights
+        self.plan = Plan()
+        #: What each variable stands for: a tensor, several, or the number of an allocation.
+        self.env: dict[Any, Any] = {}
+        self.constants: dict[int, Tensor] = {}
+        self.calls: dict[str, list[KernelCall]] = {}
+
+    def run(self) -> Plan:
+        """Follow ``main``."""
+        for info in (*self.infos[0], *self.infos[1]):
+            _check_dimensions(info)
+        main = self.mod["main"]
+        self.scopes = self._parameter_scopes(main)
+        infos = iter(self.infos[0])
+        for param in main.params:
+            if param.name not in self.given:
+                self._input(param, next(infos))
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                self.env[binding.var] = self._value(binding.var, binding.value)
+        results = self._operand(main.body.body)
+        self._results(results if isinstance(results, tuple) else (results,))
+        used = {launch.kernel for launch in self.plan.launches}
+        self.plan.sources |= {k: v for k, v in self.kernels.sources.items() if k in used}
+        return self.plan
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    def _parameter_scopes(self, main: relax.Function) -> dict[Any, str | None]:
+        """Memory scopes of the parameters of ``main``, as their readers have them."""
+        params = set(main.params)
+        scopes: dict[Any, str | None] = {}
+        for binding in (b for block in main.body.blocks for b in block.bindings):
+            if isinstance(binding.value, relax.Call) and isinstance(
+                binding.value.op, relax.GlobalVar
+            ):
+                function = self.mod[binding.value.op]
+                for param, argument in zip(function.params, binding.value.args, strict=True):
+                    if argument in params:
+                        scopes[argument] = _scope(param)
+        return scopes
+
+    def _input(self, param: relax.Var, info: TensorInfo) -> None:
+        scope = self.scopes.get(param, info.scope)
+        number = self.plan.allocate(Allocation.of(info.shape, info.dtype, scope))
+        tensor = Tensor(info.name, number, scope)
+        self.env[param] = tensor
+        self.plan.inputs.append(Interface(info, tensor))
+
+    def _weight(self, name: str, array: WeightLike, scope: str | None) -> Tensor:
+        shape = tuple(array.shape)
+        dtype = array.dtype.name
+        # 16-bit weights are already stored so.
+        number = self.plan.allocate(Allocation.of(shape, dtype, scope))
+        tensor = Tensor(name, number, scope)
+        if prod(shape):
+            self.plan.weights[name], self.plan.weight_tensors[name] = array, tensor
+        return tensor
+
+    def _operand(self, expr: relax.Expr) -> Any:
+        """What an argument or a result stands for."""
+        if isinstance(expr, relax.Var):
+            if expr not in self.env:
+                self.env[expr] = self._weight(
+                    expr.name, self.given[expr.name], self.scopes.get(expr)
+                )
+            return self.env[expr]
+        if isinstance(expr, GenericConst):
+            key = hash(expr.value)
+            if key not in self.constants:
+                name = f"constant{len(self.constants)}"
+                self.constants[key] = self._weight(name, expr.value.numpy(), None)
+            return self.constants[key]
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._operand(field) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return self._operand(expr.tuple_value)[expr.index]
+        raise CompileError(
+            f"A standalone module cannot be made: {type(expr).__name__} in the program has no "
+            "place in a plan.",
+            remedy=REMEDY,
+        )
+
+    # -- bindings ----------------------------------------------------------------------------------
+
+    def _value(self, var: relax.Var, value: relax.Expr) -> Any:
+        if not isinstance(value, relax.Call):
+            return self._operand(value)
+        if isinstance(value.op, relax.GlobalVar):
+            return self._call(value)
+        name = op_name(value)
+        if isinstance(value.op, relax.ExternFunc):
+            name = str(value.op.global_symbol)
+        if name == "relax.vm.alloc_storage":
+            return self._storage(value)
+        if name == "relax.builtin.alloc_tensor":
+            # A result in a buffer of its own.
+            return self._own(var)
+        if name in (_ALLOC_TENSOR, "relax.memory.alloc_tensor"):
+            scope = value.args[4].value if name == _ALLOC_TENSOR else None
+            return Tensor(var.name, self.env[value.args[0]], scope)
+        if name == "relax.reshape":
+            return self._operand(value.args[0])
+        raise refuse(str(name), "it is called on the host and launches no kernels of ours")
+
+    def _own(self, var: relax.Var) -> Tensor:
+        allocation = Allocation.of(shape_of(var), str(var.ty.dtype))
+        return Tensor(var.name, self.plan.allocate(allocation))
+
+    def _storage(self, call: relax.Call) -> int:
+        shape = tuple(int(d) for d in call.args[0].values)
+        scope = call.args[3].value if isinstance(call.args[3], StringImm) else None
+        return self.plan.allocate(Allocation.of(shape, str(call.args[2].value), scope))
+
+    def _call(self, call: relax.Call) -> None:
+        name = call.op.name_hint
+        if name not in self.calls:
+            self.calls[name] = kernel_calls(self.kernels, name)
+        operands = [self._operand(argument) for argument in call.args]
+        for operand, param in zip(operands, self.mod[call.op].params, strict=True):
+            if operand.scope != _scope(param):
+                raise refuse(
+                    name, f"{operand.name} is in {operand.scope}, and it takes {_scope(param)}"
+                )
+        for kernel in self.calls[name]:
+            arguments = tuple(
+                argument
+                if isinstance(argument, bytes)
+                else Operand(operands[argument.source], argument.read, argument.written)
+                for argument in kernel.arguments
+            )
+            self.plan.launches.append(
+                Launch(kernel.kernel, name, arguments, kernel.global_size, kernel.local_size)
+            )
+
+    # -- results -----------------------------------------------------------------------------------
+
+    def _results(self, results: tuple[Tensor, ...]) -> None:
+        taken = {i.tensor.allocation for i in self.plan.inputs}
+        taken |= {tensor.allocation for tensor in self.plan.weight_tensors.values()}
+        for info, tensor in zip(self.infos[1], results, strict=True):
+            if tensor.allocation in taken:
+                copy = self.plan.allocate(self.plan.allocations[tensor.allocation])
+                target = Tensor(info.name, copy, tensor.scope)
+                launch, source = copy_launch(tensor, target, self.plan.allocations[copy])
+                self.plan.launches.append(launch)
+                self.plan.sources[launch.kernel] = source
+                tensor = target
+            taken.add(tensor.allocation)
+            self.plan.outputs.append(Interface(info, tensor))
+
+
+def _check_dimensions(info: TensorInfo) -> None:
+    if len(info.shape) > MAX_DIMENSIONS:
+        raise CompileError(
+            f"A standalone module cannot be made: {info.name!r} has {len(info.shape)} dimensions, "
+            f"but its C interface has at most {MAX_DIMENSIONS}.",
+            remedy=REMEDY,
+        )
+
+
+def _scope(param: Any) -> str | None:
+    """Memory scope of a primary function's parameter, ``None`` for a plain buffer."""
+    if not tirx.is_buffer_var(param) or param.scope() in ("", "global"):
+        return None
+    return str(param.scope())

@@ -1,0 +1,151 @@
+"""The self-test of a standalone module: an input that a seed stands for, and its results.
+
+Element ``i`` of an input, in the order of the host's data, is ``low + (high - low) * u``::
+
+    z = seed + (i + 1) * 0x9E3779B97F4A7C15                    SplitMix64, modulo 2^64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    u = ((z ^ (z >> 31)) >> 40) / 2^24                         in [0, 1)
+
+in double precision, then rounded to the nearest number of the input's dtype; for integers and
+booleans rounded down.  The library has up to `VALUES` elements of each output's reference.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import TvmflowError
+from ...ir.tensors import TensorInfo
+from ...module.kept import all_to_logical, to_kept
+from ...module.standalone.plan import ExpectedOutput, SeededInput
+from ...module.weights import dtype_from_name
+from ...verify.tolerance import Tolerance, tolerance_for
+
+if TYPE_CHECKING:
+    import onnx
+
+logger = logging.getLogger(__name__)
+
+#: Elements of an output that are compared, at most.
+VALUES = 1024
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+#: Of integers by dtype; others are small, so that they are valid as indices and counts.
+_RANGES = {"uint8": (0.0, 256.0), "int8": (-128.0, 128.0), "bool": (0.0, 2.0)}
+_FLOATS, _INTEGERS = (-1.0, 1.0), (0.0, 4.0)
+
+
+def seeded_inputs(infos: Sequence[TensorInfo]) -> list[SeededInput]:
+    """The seed and range of each input."""
+    return [SeededInput(index + 1, *_range(info.dtype)) for index, info in enumerate(infos)]
+
+
+def _range(dtype: str) -> tuple[float, float]:
+    usual = _INTEGERS if dtype_from_name(dtype).kind in "iu" else _FLOATS
+    return _RANGES.get(dtype, usual)
+
+
+def values_of(test: SeededInput, info: TensorInfo) -> np.ndarray:
+    """The array that a seed stands for, in the layout that the application has."""
+    uniform = random_numbers(test.seed, info.elements)
+    values = test.low + (test.high - test.low) * uniform
+    dtype = dtype_from_name(info.dtype)
+    if dtype.kind in "iub":
+        values = np.floor(values)
+    return values.astype(dtype).reshape(info.shape)
+
+
+def random_numbers(seed: int, count: int) -> np.ndarray:
+    """Numbers in [0, 1), as in the module's docstring."""
+    with np.errstate(over="ignore"):
+        z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * _GAMMA
+        for shift, factor in _MIX:
+            z = (z ^ (z >> np.uint64(shift))) * factor
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(40)).astype(np.float64) / 2.0**24
+
+
+def expected_outputs(
+    infos: Sequence[TensorInfo],
+    references: Mapping[str, np.ndarray],
+    table: dict[str, Tolerance],
+) -> list[ExpectedOutput]:
+    """What is compared of each output.
+
+    Elements that the network leaves open, lanes beyond the last channel, are NaN there: what is
+    NaN is not compared.
+    """
+    tests = []
+    for index, info in enumerate(infos):
+        reference = references[info.name].astype(np.float64)
+        finite = np.abs(reference[np.isfinite(reference)])
+        tolerance = tolerance_for(info.dtype, table)
+        flat = _as_kept(info, reference).ravel()
+        # An odd stride meets all lanes of a block of channels.
+        stride = max(1, -(-flat.size // VALUES)) | 1
+        scale = float(finite.max()) if finite.size else 0.0
+        tests.append(
+            ExpectedOutput(
+                index, stride, tolerance.relative, tolerance.absolute * scale, flat[::stride]
+            )
+        )
+    return tests
+
+
+def _as_kept(info: TensorInfo, reference: np.ndarray) -> np.ndarray:
+    """The reference in the application's layout, with NaN as padding."""
+    if info.logical_shape is None:
+        return reference
+    kept = to_kept(info, reference)
+    inside = to_kept(info, np.ones(reference.shape, np.float64))
+    return np.where(inside > 0, kept, np.nan)
+
+
+def reference_outputs(
+    source: Any,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    arrays: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], str]:
+    """What the model gives for these inputs, and what computed it.
+
+    ONNX Runtime where it is installed and reads the model, else the target ``llvm`` in fp32.
+    """
+    logical = all_to_logical(inputs, arrays)
+    names = [info.name for info in outputs]
+    if find_spec("onnxruntime") is not None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
+                return _run_onnxruntime(source, Path(folder), logical, names)
+        except (TvmflowError, ValueError) as error:
+            logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
+    from ..pipeline import compile as compile_network
+
+    with compile_network(source, target="llvm", shapes=shapes) as module:
+        return dict(module(logical).items()), "tvmflow's llvm target"
+
+
+def _run_onnxruntime(
+    source: str | os.PathLike[str] | onnx.ModelProto,
+    folder: Path,
+    arrays: Mapping[str, np.ndarray],
+    names: list[str],
+) -> tuple[dict[str, np.ndarray], str]:
+    from ...verify.compare import run_reference
+
+    path = source
+    if not isinstance(source, (str, os.PathLike)):
+        import onnx
+
+        path = folder / "model.onnx"
+        onnx.save(source, path)
+    return run_reference(path, arrays, names)

@@ -1,1 +1,0 @@
-"""Deployment: the module file, how it is linked, and how it is loaded and run."""

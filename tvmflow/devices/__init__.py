@@ -1,0 +1,1 @@
+"""What is compiled for: targets, presets of devices with their limits, hosts, precisions."""

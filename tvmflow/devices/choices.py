@@ -1,0 +1,22 @@
+"""What options of a compilation may be, by name."""
+
+from __future__ import annotations
+
+#: Code generators.
+TARGETS = ("opencl", "cuda", "llvm")
+#: Where tensors between primary functions may be kept.
+STORAGES = ("texture", "buffer", "auto")
+#: In which tensors are stored, and in which products and sums are taken.
+PRECISIONS = ("fp32", "fp16")
+#: Forms of an input or output that the application has in the blocked layout.
+KEPT_FORMS = ("nchw4c", "texture")
+#: Algorithms of convolutions: directly, as a product of matrices, and Winograd's with the outputs
+#: of a tile in each direction.
+DIRECT, GEMM, WINOGRAD = "direct", "gemm", {"winograd2": 2, "winograd4": 4}
+ALGORITHMS = (DIRECT, GEMM, *WINOGRAD)
+#: Forms of a module: for TVM's runtime, or a library that needs none.
+TVM, STANDALONE = "tvm", "standalone"
+FORMATS = (TVM, STANDALONE)
+#: Weights above this many bytes travel beside the module: most file systems, app stores
+#: and version control systems are still at ease with a file of this size.
+EMBED_LIMIT_BYTES = 512 << 20

@@ -1,0 +1,80 @@
+"""Hosts: the machines that load a module, by their triples."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import TargetError
+
+#: Short names of hosts, with the triples that they stand for.
+HOSTS = {
+    "linux-x64": "x86_64-linux-gnu",
+    "linux-arm64": "aarch64-linux-gnu",
+    "android-arm64": "aarch64-linux-android24",
+}
+_ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that host code runs on: the parts of its triple."""
+
+    architecture: str
+    system: str
+    abi: str
+
+    @classmethod
+    def parse(cls, triple: str) -> Host:
+        """Read a short name (`HOSTS`), or a triple of three or four parts.
+
+        Raises
+        ------
+        TargetError
+            If it is not of that form, or its system is not Linux or Android.
+        """
+        name = triple.strip().lower()
+        parts = HOSTS.get(name, name).split("-")
+        if len(parts) == 4:
+            del parts[1]  # the vendor
+        if len(parts) != 3 or not all(parts) or parts[1] != "linux":
+            raise TargetError(
+                f"The host triple {triple!r} was not understood: "
+                f"{', '.join(HOSTS)} or ARCHITECTURE-linux-ABI was expected.",
+                remedy="Use one of these names, or a triple such as x86_64-linux-gnu, "
+                "aarch64-linux-gnu or aarch64-linux-android24.",
+            )
+        architecture = _ARCHITECTURES.get(parts[0], parts[0])
+        return cls(architecture, parts[1], parts[2])
+
+    @classmethod
+    def native(cls) -> Host:
+        """Return the machine that this process runs on."""
+        machine = platform.machine().lower()
+        abi = "musl" if platform.libc_ver()[0] == "" and _runs_on_musl() else "gnu"
+        return cls(_ARCHITECTURES.get(machine, machine), "linux", abi)
+
+    @property
+    def triple(self) -> str:
+        """The three-part triple that cross compilers are named after."""
+        return f"{self.architecture}-{self.system}-{self.abi}"
+
+    @property
+    def llvm_triple(self) -> str:
+        """The four-part triple for LLVM, which knows Android's reserved registers only from it."""
+        return f"{self.architecture}-unknown-{self.system}-{self.abi}"
+
+    @property
+    def is_android(self) -> bool:
+        """Whether the C library is Android's."""
+        return self.abi.startswith("android")
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this process could load a library of this host."""
+        return self == Host.native()
+
+
+def _runs_on_musl() -> bool:
+    return any(Path("/lib").glob("ld-musl-*"))

@@ -1,0 +1,259 @@
+"""Targets: what code is generated, and what for.
+
+A *target* is a code generator (``opencl``, ``cuda``, ``llvm``); a *device* is a
+preset of the facts that schedules ask for (:mod:`.presets`); a *host* is
+the triple that host code is compiled for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TargetError
+from .choices import STORAGES, TARGETS
+from .host import Host
+from .multiprocessors import first_gpu, multiprocessors
+from .presets import PRESETS, Device, preset_of, without_images
+
+if TYPE_CHECKING:
+    import tvm
+
+__all__ = [
+    "PRESETS",
+    "STORAGES",
+    "TARGETS",
+    "Device",
+    "TargetSpec",
+    "check_cuda_graph",
+    "preset_of",
+    "resolve",
+    "with_dtype",
+    "with_storage",
+]
+
+
+#: Without LLVM's vectoriser of loops: the one in TVM's wheel (22) reads wrong elements where an
+#: index holds ``i & 3`` for a loop ``i`` that it widens past 3, as `Tile` has.  Our schedules write
+#: vectors out, and networks are as fast without it (docs/performance.md).
+_LLVM_OPTIONS = ("-vectorize-loops:bool=false",)
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """A target, its device and its host, resolved and checked."""
+
+    kind: str
+    device: Device
+    #: LLVM triple of the host code; ``None`` is this machine.
+    host: str | None
+    #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
+    arch: str | None = None
+
+    @property
+    def is_gpu_kernel(self) -> bool:
+        """Whether kernels are launched with block and thread indices."""
+        return self.kind in ("opencl", "cuda")
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether host code for this target can be loaded on this machine."""
+        return self.host is None or Host.parse(self.host).is_native
+
+    @cached_property
+    def cpu(self) -> str | None:
+        """LLVM's name of the CPU that host code needs; ``None`` for any of its architecture.
+
+        Only code that carries the kernels uses every instruction of this machine.
+        """
+        if self.kind != "llvm" or self.host is not None:
+            return None
+        from tvm.target.codegen import llvm_get_system_cpu
+
+        return str(llvm_get_system_cpu())
+
+    @cached_property
+    def tvm_target(self) -> tvm.target.Target:
+        """The same as TVM's target object, with the host inside."""
+        from tvm.target import Target
+
+        host: dict[str, Any] = {"kind": "llvm", "cl-opt": list(_LLVM_OPTIONS)}
+        if self.host is not None:
+            machine = Host.parse(self.host)
+            host["mtriple"] = machine.llvm_triple
+            if machine.is_android and machine.architecture == "aarch64":
+                # Android keeps a register for itself.
+                host["mattr"] = ["+reserve-x18"]
+        if self.cpu is not None:
+            host["mcpu"] = self.cpu
+        if (level := _llvm_opt_level()) is not None:
+            host["opt-level"] = level
+        if self.kind == "llvm":
+            return Target(host, host=host)
+        spec: dict[str, Any] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
+        if self.kind == "opencl":
+            spec["texture_spatial_limit"] = self.device.image_extent
+            spec["texture_depth_limit"] = self.device.image_layers
+        if self.kind == "cuda":
+            spec["arch"] = self.arch or "sm_80"
+            spec["max_threads_per_block"] = spec.pop("max_num_threads")
+        return Target(spec, host=host)
+
+
+def check_target(target: str) -> None:
+    """Raise a `TargetError` unless this is one of :data:`TARGETS`."""
+    if target not in TARGETS:
+        raise TargetError(
+            f"The target {target!r} is not known; expected one of {', '.join(TARGETS)}.",
+            remedy="Choose one of them with `target`.",
+        )
+
+
+def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
+    """Check the user's choice and fill in what ``auto`` leaves open.
+
+    Parameters
+    ----------
+    target
+        One of :data:`TARGETS`.
+    device
+        ``auto`` or a name in :data:`PRESETS`.  ``auto`` asks the running device
+        for ``opencl``, and is ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
+    host
+        LLVM triple of the machine that loads the module, default this one.
+
+    Raises
+    ------
+    TargetError
+        If a name is unknown, a combination impossible, or ``auto`` finds no device or would
+        be this machine's for another one.
+    """
+    check_target(target)
+    if device != "auto" and device not in PRESETS:
+        raise TargetError(
+            f"The device {device!r} is not known; expected auto or one of {', '.join(PRESETS)}.",
+            remedy="Choose one of them with `device`.",
+        )
+    if host is not None:
+        Host.parse(host)
+    arch = None
+    if target == "llvm":
+        if device not in ("auto", "cpu"):
+            raise TargetError(
+                f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
+                remedy="Use `target=opencl` (or cuda) for a GPU, or `device=cpu`.",
+            )
+        return TargetSpec("llvm", without_images(PRESETS["cpu"]), host)
+    if target == "cuda":
+        if device not in ("auto", "nvidia"):
+            raise TargetError(
+                f"The target cuda compiles for NVIDIA GPUs, but {device!r} was asked for.",
+                remedy="Use `device=nvidia`, or `target=opencl`.",
+            )
+        arch, count = first_gpu()
+        preset = without_images(PRESETS["nvidia"])
+        gpu = replace(preset, multiprocessors=multiprocessors(arch, count))
+        return TargetSpec("cuda", gpu, host, arch)
+    if device == "auto":
+        if host is not None and _is_elsewhere(Host.parse(host)):
+            raise TargetError(
+                "The device 'auto' stands for the OpenCL device of this machine, but the host "
+                f"{host} is another one.",
+                remedy="Name the device to compile for, for example `device=adreno`.",
+            )
+        return TargetSpec("opencl", _running_opencl_device(), host)
+    return TargetSpec("opencl", PRESETS[device], host)
+
+
+def check_cuda_graph(spec: TargetSpec) -> None:
+    """Check that kernels can be launched as a CUDA graph.
+
+    Raises
+    ------
+    TargetError
+        If the target is not CUDA.
+    """
+    if spec.kind != "cuda":
+        raise TargetError(
+            f"A CUDA graph was asked for the target {spec.kind}; only cuda has them.",
+            remedy="Use `target=cuda`, or leave `cuda_graph` out.",
+        )
+
+
+def with_storage(
+    spec: TargetSpec,
+    storage: str,
+    overrides: Mapping[str, str] | None = None,
+    keep_layout: Mapping[str, str] | None = None,
+) -> TargetSpec:
+    """Check the choice of storage, and make the layout fit it.
+
+    Textures hold blocks of four channels; a device that prefers wider blocks has them
+    as long as nobody insists on textures, for all tensors or for one, or on such blocks.
+
+    Raises
+    ------
+    TargetError
+        If the storage is unknown, or the target has no textures.
+    """
+    if storage not in STORAGES:
+        raise TargetError(
+            f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
+            remedy="Leave `storage` out, or choose one of them.",
+        )
+    kept = list((keep_layout or {}).values())
+    textures = "texture" in (storage, *(overrides or {}).values(), *kept)
+    if not textures and not kept:
+        return spec
+    if textures and spec.kind != "opencl":
+        raise TargetError(
+            f"The target {spec.kind} has no texture storage; textures are images of OpenCL.",
+            remedy="Use `target=opencl`, or `storage=auto` without overrides or kept textures.",
+        )
+    return replace(spec, device=replace(spec.device, channel_block=4))
+
+
+def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
+    """The target as it is for tensors that are stored in ``dtype``, ``fp32`` or ``fp16``.
+
+    On CUDA a block of channels is one access of 16 bytes: four in fp32, eight in fp16.
+    """
+    device = spec.device
+    if dtype != "fp16" or spec.kind != "cuda":
+        return spec
+    block, accumulators = 2 * device.channel_block, device.accumulators // 2
+    narrow = replace(device, channel_block=block, accumulators=accumulators)
+    return replace(spec, device=narrow)
+
+
+def _llvm_opt_level() -> int | None:
+    """The user's choice of how far LLVM optimises; ``None`` leaves it to TVM."""
+    given = os.environ.get("TVMFLOW_LLVM_OPT_LEVEL", "")
+    if given in ("", "0", "1", "2", "3"):
+        return int(given) if given else None
+    raise TargetError(
+        f"The environment variable TVMFLOW_LLVM_OPT_LEVEL is {given!r}; expected 0, 1, 2 or 3.",
+        remedy="Unset it, or give it one of them.",
+    )
+
+
+def _is_elsewhere(host: Host) -> bool:
+    return host.is_android or host.architecture != Host.native().architecture
+
+
+def _running_opencl_device() -> Device:
+    from ..runtime.devices import opencl_devices, why_no_opencl
+    from ..runtime.plugin import split_message
+
+    if devices := opencl_devices():
+        return preset_of(devices[0])
+    reason, _, tried = split_message(why_no_opencl() or "")
+    raise TargetError(
+        "The device 'auto' stands for the OpenCL device of this machine, but there is none.",
+        remedy="Name the device to compile for, for example `device=adreno`, or install one: "
+        "python -m pip install 'tvmflow[cpu-opencl]'",
+        details="\n".join(filter(None, (reason, tried))),
+    )

@@ -1,0 +1,137 @@
+"""Divergence: work-items of a wave that wait while others run what they do not.
+
+A wave runs both sides of a condition one after the other where its items do not agree, and a loop
+as often as the item that takes longest::
+
+    if item % 2 == 0: ...             half of each wave waits, on either side
+    if item // 64 % 2 == 0: ...       waves of 64 agree: nobody waits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from ...devices.target import TargetSpec
+from ..profiling.record import Finding
+from .counting import executions
+from .evaluate import UnknownError
+from .hardware import hardware_of
+from .lowered import Kernel, kernels_of
+from .sites import Branch, tirx_text
+from .waves import waves_at
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A condition, and how many work-items wait for others because of it."""
+
+    kernel: str
+    #: As TVMScript.
+    condition: str
+    line: int
+    #: Whether it is the same for all work-items of a group, whatever is in memory.
+    uniform: bool
+    #: How often waves come to it.
+    waves: int
+    #: How often their items do not agree.
+    split: int
+    #: Items that wait, times accesses to memory that they wait for.
+    masked_lanes: int
+    #: Of all items of waves that run either side, times its accesses, from 0 to 1.
+    masked: float
+    #: Whether all is counted: no wave is left out, and the condition does not depend on data.
+    exact: bool
+
+
+def divergence(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Divergence]:
+    """Find how many work-items wait at each condition and each loop of varying length.
+
+    How long they wait is counted in accesses to memory of any kind, private memory too: it
+    stands for arithmetic, whose operands it has.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+
+    Returns
+    -------
+    list of Divergence
+        In the order of the code, inner ones first.  Where a condition depends on data, nobody
+        is taken to wait.
+    """
+    return [
+        _divergence(kernel, branch, hardware_of(target).wave)
+        for kernel in kernels_of(function, target)
+        for branch in kernel.branches
+    ]
+
+
+def _divergence(kernel: Kernel, branch: Branch, wave: int) -> Divergence:
+    items = {var for tag, (var, _) in kernel.launch.items() if tag.startswith("threadIdx")}
+    used = branch.variables
+    known = {var for var, _ in (*kernel.launch.values(), *branch.place.loops)}
+    uniform = not used & items and used <= known
+    reached = split = masked = running = 0.0
+    exact = True
+    try:
+        waves = waves_at(kernel, branch.place, wave, branch.variables)
+        holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
+        there = waves.active.sum(axis=1)
+        arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]
+        reached = (there > 0).sum() * waves.weight
+        split = ((arms[0] > 0) & (arms[1] > 0)).sum() * waves.weight
+        for arm, accesses in zip(arms, branch.accesses, strict=True):
+            running += (there[arm > 0]).sum() * accesses * waves.weight
+            masked += (there - arm)[arm > 0].sum() * accesses * waves.weight
+        exact = waves.exact
+    except UnknownError:
+        exact = False
+    return Divergence(
+        kernel.name,
+        tirx_text(branch.condition),
+        kernel.line(*branch.sites),
+        uniform,
+        round(reached),
+        round(split),
+        round(masked),
+        float(masked / running) if running else 0.0,
+        exact,
+    )
+
+
+def divergence_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """Conditions that let a considerable share of a kernel's lanes idle."""
+    findings = []
+    wave = hardware_of(target).wave
+    for kernel in kernels_of(function, target):
+        found = divergence(kernel, target)
+        useful = sum(executions(kernel, site.place).times for site in kernel.sites)
+        lanes = useful + sum(one.masked_lanes for one in found)
+        for one in found:
+            share = one.masked_lanes / max(1, lanes)
+            if not one.masked_lanes:
+                continue
+            sentence = (
+                f"Work-items of {one.split:,} of {one.waves:,} waves do not agree on "
+                f"{one.condition}: {one.masked:.0%} of the lanes wait there."
+            )
+            findings.append(
+                Finding(
+                    kernel.name,
+                    "divergence",
+                    one.condition,
+                    one.line,
+                    # A wave's access is a cycle.
+                    {"cycles": one.masked_lanes / wave},
+                    share,
+                    sentence,
+                    "Let whole waves agree: choose by work-group or by a loop's variable, pad the "
+                    "tensor to whole groups, or compute both sides and select.",
+                )
+            )
+    return findings

@@ -1,0 +1,281 @@
+"""Local memory: how often what is copied there is used, and which banks work at a time.
+
+Local (shared) memory has banks, a word of four bytes each in turn.  Work-items that access
+different words of one bank wait for each other; one word for several items is one access::
+
+    tile[item]             32 items, 32 banks: one cycle
+    tile[item * 32]        32 items, 32 words of one bank: 32 cycles
+    tile[item * 33]        rows padded by a word: one cycle
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+
+from ...devices.target import TargetSpec
+from ..profiling.record import Finding
+from .counting import instructions, wave_instructions
+from .evaluate import Array, UnknownError
+from .hardware import Hardware, hardware_of
+from .lowered import Kernel, kernels_of
+from .sites import Site, buffer_bytes
+from .waves import waves_at
+
+#: Bytes of a bank's word.
+_WORD = 4
+#: An access that takes less than this, relative to one without conflicts, is good.
+_GOOD = 1.25
+
+
+@dataclass(frozen=True)
+class BankAccess:
+    """An access to local memory, and how long its banks take."""
+
+    kernel: str
+    buffer: str
+    #: Buffer and index as TVMScript.
+    text: str
+    line: int
+    is_store: bool
+    #: Instructions that all work-items run together.
+    instructions: int
+    #: Cycles of the banks, for all waves.
+    cycles: int
+    #: Cycles that the same elements would take side by side.
+    least_cycles: int
+    #: Words of the busiest bank, at worst, that are asked for at a time: 1 is no conflict.
+    degree: int
+    #: Whether all is counted.
+    exact: bool
+
+
+@dataclass(frozen=True)
+class LocalMemory:
+    """A buffer in local memory, and what it is good for."""
+
+    kernel: str
+    #: Its name, or names of all that share it in turn.
+    buffer: str
+    #: In the text of the scheduled function, where it is first written.
+    line: int
+    #: Memory that a work-group has for it.
+    bytes: int
+    #: Elements that all work-items write, and read.
+    writes: int
+    reads: int
+    #: How often what is written is read.
+    reuse: float
+    #: Whether items only read what they have written themselves.
+    is_private: bool
+    #: Whether all is counted.
+    exact: bool
+
+
+def bank_conflicts(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[BankAccess]:
+    """Find how long the banks of local memory take for each access.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+
+    Returns
+    -------
+    list of BankAccess
+        In the order of the code; empty where local memory has no banks of its own (``cpu`` and
+        ``mali``).
+    """
+    hardware = hardware_of(target)
+    if hardware.banks == 1:
+        return []
+    return [
+        _bank_access(kernel, site, hardware)
+        for kernel in kernels_of(function, target)
+        for site in kernel.sites
+        if is_local(site)
+    ]
+
+
+def local_memory(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[LocalMemory]:
+    """Find how much local memory each buffer takes, and how often its elements are used.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+    """
+    return [
+        _local_memory(kernel, buffer)
+        for kernel in kernels_of(function, target)
+        for buffer in kernel.allocated
+        if str(buffer.scope()).startswith("shared")
+    ]
+
+
+def local_bytes(kernel: Kernel) -> int:
+    """Local memory of a work-group, in bytes."""
+    return sum(buffer_bytes(b) for b in kernel.allocated if str(b.scope()).startswith("shared"))
+
+
+def is_local(site: Site) -> bool:
+    """Whether an access is to memory that a work-group shares."""
+    return site.scope.startswith("shared")
+
+
+def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
+    sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
+    moved = {True: 0, False: 0}
+    exact = True
+    for site in sites:
+        count = instructions(kernel, site)
+        moved[site.is_store] += count.times * (site.lanes if site.is_contiguous else 1)
+        exact &= count.exact
+    written = {_places(site) for site in sites if site.is_store}
+    read = {_places(site) for site in sites if not site.is_store}
+    items = [
+        var for tag, (var, extent) in kernel.launch.items() if "threadIdx" in tag if extent > 1
+    ]
+    own = all(all(_uses(site, item) for item in items) for site in sites if site.is_store)
+    return LocalMemory(
+        kernel.name,
+        ", ".join(dict.fromkeys(site.name for site in sites)) or str(buffer.name),
+        kernel.line(*sorted(sites, key=lambda site: not site.is_store)),
+        buffer_bytes(buffer),
+        moved[True],
+        moved[False],
+        moved[False] / max(1, moved[True]),
+        own and bool(read) and read <= written,
+        exact,
+    )
+
+
+def _places(site: Site) -> tuple[str, ...]:
+    """An index, and how far the loops go that it depends on: names may be of several loops."""
+    loops = (f"{v.name} {extent}" for v, extent in site.place.loops if v in site.variables)
+    return str(site), *loops
+
+
+def _uses(site: Site, var: Any) -> bool:
+    return var in site.variables
+
+
+def _bank_access(kernel: Kernel, site: Site, hardware: Hardware) -> BankAccess:
+    count = instructions(kernel, site)
+    cycles, least, degree, exact = 0.0, 0.0, 1, False
+    try:
+        waves = waves_at(kernel, site.place, hardware.wave, site.variables, site.lanes)
+        places = waves.compute(site.indices[0], site.lanes) * site.element_bytes
+        for part in np.split(places, 1 if site.is_contiguous else site.lanes, axis=2):
+            words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)
+            busiest, distinct = _banks(words, active, hardware.banks)
+            cycles += busiest.sum() * waves.weight
+            least += np.ceil(distinct / hardware.banks).sum() * waves.weight
+            degree = max(degree, int(busiest.max(initial=1)))
+        exact = count.exact and waves.exact
+    except UnknownError:
+        cycles = least = count.times / hardware.wave
+    return BankAccess(
+        kernel.name,
+        site.name,
+        str(site),
+        kernel.line(site),
+        site.is_store,
+        count.times,
+        round(cycles),
+        round(least),
+        degree,
+        exact,
+    )
+
+
+def _phases(
+    places: Array, active: NDArray[np.bool_], element_bytes: int, banks: int
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Words, by rows of items whose words the banks serve at a time.
+
+    Items that ask for 16 bytes are served in parts: as many as have a word for each bank.  Smaller
+    elements share words.
+    """
+    each = max(1, element_bytes // _WORD)
+    words = (places // _WORD)[..., None] + np.arange(each)
+    words = words.reshape(*places.shape[:2], -1)
+    bytes_ = places.shape[2] * element_bytes
+    items = max(1, min(words.shape[1], banks * _WORD // bytes_))
+    rows = words.reshape(-1, items * words.shape[2])
+    mask = np.repeat(active.reshape(-1, items), words.shape[2], axis=1)
+    return rows, mask
+
+
+def _banks(words: Array, active: NDArray[np.bool_], banks: int) -> tuple[Array, Array]:
+    """Different words of the busiest bank, and of all banks, in each row."""
+    ordered = np.sort(np.where(active, words, -1), axis=1)
+    first = np.diff(ordered, axis=1, prepend=-1) != 0
+    row = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
+    cells = (row * banks + ordered % banks)[first]
+    loads = np.bincount(cells, minlength=len(words) * banks).reshape(-1, banks)
+    return loads.max(axis=1), loads.sum(axis=1)
+
+
+def bank_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """Accesses to local memory whose work-items wait for one bank."""
+    return [
+        _bank_finding(access, cycles)
+        for kernel in kernels_of(function, target)
+        for accesses in [bank_conflicts(kernel, target)]
+        for cycles in [_cycles(kernel, accesses, hardware_of(target).wave)]
+        for access in accesses
+        if access.cycles >= _GOOD * access.least_cycles
+    ]
+
+
+def _cycles(kernel: Kernel, accesses: Sequence[BankAccess], wave: int) -> float:
+    """Cycles of a kernel's waves: an instruction is one, and waits for the banks."""
+    waiting = sum(access.cycles - access.least_cycles for access in accesses)
+    return wave_instructions(kernel, wave) + waiting
+
+
+def _bank_finding(access: BankAccess, cycles: float) -> Finding:
+    extra = access.cycles - access.least_cycles
+    return Finding(
+        access.kernel,
+        "bank-conflicts",
+        access.text,
+        access.line,
+        {"cycles": float(extra)},
+        extra / cycles,
+        f"Up to {access.degree} items access different words of one bank of "
+        f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
+        "Pad its rows by a word (by a vector, where vectors are read), so that "
+        "neighbours are in different banks, or swap the axes of the tile.",
+    )
+
+
+def local_memory_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """Copies to local memory that gain nothing."""
+    buffers = local_memory(function, target)
+    return [
+        Finding(
+            buffer.kernel,
+            "local-memory",
+            buffer.buffer,
+            buffer.line,
+            {"bytes": float(buffer.bytes)},
+            buffer.bytes / sum(b.bytes for b in buffers if b.kernel == buffer.kernel),
+            f"Work-items only read what they have written themselves to {buffer.buffer}, "
+            f"{buffer.bytes:,} bytes of local memory.",
+            "Keep it in private memory (scope local): no barrier is needed, and more work-groups "
+            "fit.",
+        )
+        for buffer in buffers
+        if buffer.is_private
+    ]

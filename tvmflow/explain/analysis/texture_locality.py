@@ -1,0 +1,234 @@
+"""Texture locality: how many texels a work-group reads again, and how near those of a wave are.
+
+Images are stored in blocks that fill a line of the cache: what is near in both directions is
+fetched together.  How vendors tile images is not published; blocks as square as possible are
+assumed here, of 2 x 2 texels of 16 bytes in a line of 64::
+
+    image[y, x]     an item a column: 64 items are a row of texels, half of each block is wanted
+    image[y, x]     items in squares of 8 x 8: whole blocks
+
+Drivers for CPUs keep images row by row: a line is a part of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from ...devices.target import TargetSpec
+from ..profiling.record import Finding
+from .counting import instructions
+from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
+from .hardware import hardware_of
+from .lowered import Kernel, kernels_of
+from .sites import Site
+from .waves import distinct, waves_at
+
+#: Less than this share of the blocks that are fetched would do: a finding.
+_GOOD = 0.6
+#: Groups that are looked at for texels that are read again, at most.
+_GROUPS = 4
+#: Accesses of a group that are looked at, at most.
+_POINTS = 1 << 19
+#: Images are smaller than this, in every direction.
+_EXTENT_BITS = 20
+
+
+@dataclass(frozen=True)
+class TextureUse:
+    """What a kernel reads of, or writes to, an image."""
+
+    kernel: str
+    image: str
+    #: The first access, as TVMScript: column, row and layer.
+    text: str
+    line: int
+    is_store: bool
+    #: Texels that all work-items access; what several of them access counts for each.
+    texels: int
+    #: Accesses to each different texel of a work-group.
+    reuse: float
+    #: Different texels that a work-group accesses, on average of some groups.
+    group_texels: float
+    #: Cache blocks that these are in, and blocks that would do for as many side by side.
+    group_blocks: float
+    least_group_blocks: float
+    #: Cache blocks that waves fetch, each for itself at each instruction.
+    blocks: int
+    #: Blocks that would do for as many texels side by side, per block that is fetched.
+    efficiency: float
+    #: Whether all is counted; what groups access is counted in a few, of long loops' first steps.
+    exact: bool
+
+
+def texture_locality(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[TextureUse]:
+    """Find how near the texels are that kernels access together, and how often they do again.
+
+    Parameters
+    ----------
+    function
+        A scheduled primary function, or one of its kernels.
+    target
+        What it is compiled for.
+
+    Returns
+    -------
+    list of TextureUse
+        One for each image of a kernel, in the order of the code.
+    """
+    found = []
+    for kernel in kernels_of(function, target):
+        images: dict[tuple[Any, bool], list[Site]] = {}
+        for site in kernel.sites:
+            if site.is_image:
+                images.setdefault((site.buffer, site.is_store), []).append(site)
+        found += [_use(kernel, sites, target) for sites in images.values()]
+    return found
+
+
+def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tuple[int, int]:
+    """Width and height of the texels in a line of the cache."""
+    texels = max(1, line_bytes // texel_bytes)
+    height = 1 << ((texels.bit_length() - 1) // 2) if is_tiled else 1
+    return texels // height, height
+
+
+def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
+    hardware = hardware_of(target)
+    first = sites[0]
+    width, height = block_of(
+        first.element_bytes, hardware.line_bytes, is_tiled=not target.device.is_cpu
+    )
+    texels, blocks, least, exact = 0, 0.0, 0.0, True
+    for site in sites:
+        count = instructions(kernel, site)
+        texels += count.times
+        exact &= count.exact
+        try:
+            waves = waves_at(kernel, site.place, hardware.wave, site.variables)
+        except UnknownError:
+            blocks, exact = blocks + count.times, False
+            least += count.times / (width * height)
+            continue
+        column, row, layer = (waves.compute(index)[:, :, 0] for index in site.indices)
+        lines = distinct(_number(column // width, row // height, layer), waves.active)
+        wanted = distinct(_number(column, row, layer), waves.active)
+        blocks += lines.sum() * waves.weight
+        least += np.ceil(wanted / (width * height)).sum() * waves.weight
+        exact &= waves.exact
+    accesses, seen = _in_groups(kernel, sites)
+    different = [len(places) for places in seen]
+    together = [len(np.unique(_block(places, width, height))) for places in seen]
+    needed = [ceil(count / (width * height)) for count in different]
+    return TextureUse(
+        kernel.name,
+        first.name,
+        str(first),
+        kernel.line(*sites),
+        first.is_store,
+        texels,
+        accesses / max(1, sum(different)),
+        sum(different) / len(seen),
+        sum(together) / len(seen),
+        sum(needed) / len(seen),
+        round(blocks),
+        float(least / blocks) if blocks else 1.0,
+        exact,
+    )
+
+
+def _number(column: Array, row: Array, layer: Array) -> Array:
+    """A place in an image as one number."""
+    return (((layer << _EXTENT_BITS) + row) << _EXTENT_BITS) + column
+
+
+def _block(places: Array, width: int, height: int) -> Array:
+    """Blocks that places are in, as numbers."""
+    low = (1 << _EXTENT_BITS) - 1
+    column, row, layer = places & low, places >> _EXTENT_BITS & low, places >> 2 * _EXTENT_BITS
+    return _number(column // width, row // height, layer)
+
+
+def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
+    """How often some work-groups access texels, and which each of them does."""
+    launch = kernel.launch.items()
+    blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
+    items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
+    groups = np.linspace(0, kernel.groups - 1, min(kernel.groups, _GROUPS)).astype(np.int64)
+    numbers = {var: values[:, None] for var, values in digits(groups, blocks).items()}
+    accesses = 0
+    seen: list[list[Array]] = [[] for _ in groups]
+    for site in sites:
+        times, places = _texels_of(site, numbers, len(groups), items)
+        accesses += times
+        for all_of, some in zip(seen, places, strict=True):
+            all_of.append(some)
+    return accesses, [np.unique(np.concatenate(places)) for places in seen]
+
+
+def _texels_of(
+    site: Site, groups: dict[Any, Array], count: int, items: Sequence[tuple[Any, int]]
+) -> tuple[int, list[Array]]:
+    """How often groups access texels at a site, and which."""
+    needed = site.variables | site.place.variables
+    again = prod(extent for var, extent in (*items, *site.place.loops) if var not in needed)
+    axes = [axis for axis in items if axis[0] in needed]
+    loops = [axis for axis in site.place.loops if axis[0] in needed]
+    axes += _first_steps(loops, _POINTS // prod(extent for _, extent in axes))
+    points = prod(extent for _, extent in axes)
+    shape = count, points
+    values = {**groups, **digits(np.arange(points), axes)}
+    try:
+        mask = evaluate_all(site.place.conditions, values, shape)
+        parts = (np.broadcast_to(evaluate(index, values), shape) for index in site.indices)
+        places = _number(*parts)
+    except UnknownError:
+        return 0, [np.empty(0, np.int64)] * count
+    found = [np.unique(row[holds]) for row, holds in zip(places, mask, strict=True)]
+    return int(mask.sum()) * again, found
+
+
+def _first_steps(loops: Sequence[tuple[Any, int]], most: int) -> list[tuple[Any, int]]:
+    """Outer loops cut to as many steps as are looked at: drawn ones would have no neighbours."""
+    found = []
+    inner = prod(extent for _, extent in loops)
+    for var, extent in loops:
+        inner //= extent
+        steps = max(1, min(extent, most // inner))
+        most //= steps
+        found.append((var, steps))
+    return found
+
+
+def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+    """Images of whose blocks work-groups leave much unused."""
+    return [
+        _finding(kernel, use, sum(other.group_blocks for other in uses), target)
+        for kernel in kernels_of(function, target)
+        for uses in [texture_locality(kernel, target)]
+        for use in uses
+        if use.least_group_blocks < _GOOD * use.group_blocks
+    ]
+
+
+def _finding(kernel: Kernel, use: TextureUse, all_blocks: float, target: TargetSpec) -> Finding:
+    extra = use.group_blocks - use.least_group_blocks
+    verb = "writes" if use.is_store else "reads"
+    return Finding(
+        use.kernel,
+        "texture-locality",
+        use.text,
+        use.line,
+        {"bytes": extra * kernel.groups * hardware_of(target).line_bytes},
+        extra / all_blocks,
+        f"A work-group {verb} {use.group_texels:,.0f} texels of {use.image}, each "
+        f"{use.reuse:.1f} times, in {use.group_blocks:,.0f} blocks of the cache where "
+        f"{use.least_group_blocks:,.0f} would do.",
+        "Let a work-group be nearly square in the image: split its items over columns and rows, "
+        "with threadIdx.x along columns.",
+    )

@@ -1,0 +1,103 @@
+"""Profiles from JSON: whatever is none is refused, since what shows it would stumble."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import types
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from ...errors import ArtifactError
+from .record import DERIVED, FORMAT, Profile
+
+
+def read_profile(path: str | os.PathLike[str]) -> Profile:
+    """Read what ``tvmflow profile --json`` printed.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no such file, or it holds no profile of this format.
+    """
+    try:
+        return from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ArtifactError(
+            f"Reading the profile {path} failed: {error.strerror or error}.",
+            remedy="Name a file that `tvmflow profile OUT.so --json` was written to.",
+        ) from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        no_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+        reason = f"it is no JSON ({error})" if no_json else str(error)
+        raise ArtifactError(
+            f"Reading the profile {path} failed: a profile was expected, but {reason}.",
+            remedy="Measure again with `tvmflow profile OUT.so --json` of this version.",
+        ) from error
+
+
+def from_json(content: Any) -> Profile:
+    """The profile that `Profile.to_json` made this of.
+
+    Raises
+    ------
+    ValueError
+        If it is no profile of this format.
+    """
+    if not isinstance(content, Mapping) or "format" not in content:
+        raise ValueError("it has no format")
+    if content["format"] != FORMAT:
+        raise ValueError(f"it has format {content['format']!r}, expected {FORMAT}")
+    rest = {key: value for key, value in content.items() if key not in ("format", *DERIVED)}
+    found: Profile = typed(Profile, rest)
+    return found
+
+
+def typed(hint: Any, value: Any, where: str = "") -> Any:
+    """A value of JSON, which has neither records nor tuples, as an annotation has it.
+
+    Raises
+    ------
+    ValueError
+        If it is another one; ``where`` begins its sentence.
+    """
+    kind, of = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if kind is types.UnionType:
+        return None if value is None else typed(of[0], value, where)
+    if kind is tuple and isinstance(value, (list, tuple)):
+        return tuple(typed(of[0], one, f"{where}[{n}]") for n, one in enumerate(value))
+    if isinstance(value, Mapping):
+        if dataclasses.is_dataclass(hint):
+            return _record(hint, value, where)
+        if kind in (dict, Mapping):
+            return {key: typed(of[1], one, f"{where}.{key}") for key, one in value.items()}
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is float and number and math.isfinite(value):
+        return value
+    if hint in (int, str) and type(value) is hint:
+        return value
+    raise ValueError(f"{where or 'it'} is {str(value)[:40]!r}")
+
+
+def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    hints = _hints(kind)
+    inside = f"{where}." if where else ""
+    for field in dataclasses.fields(kind):
+        missing = field.default is field.default_factory is dataclasses.MISSING
+        if missing and field.name not in values:
+            raise ValueError(f"{inside}{field.name} is missing")
+    for name in values:
+        if name not in hints:
+            raise ValueError(f"{inside}{name} is unknown")
+    return kind(**{k: typed(hints[k], v, f"{inside}{k}") for k, v in values.items()})
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

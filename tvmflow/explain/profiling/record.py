@@ -1,0 +1,272 @@
+"""A profile as data, and as JSON.
+
+Times end in ``_ms`` or ``_us``, sizes in ``_bytes``, rates in ``_gbps`` (10⁹ bytes a second),
+``_gflops`` and ``_gops`` (10⁹ operations a second).  ``None`` is what could not be measured or
+counted; `Profile.notes` says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Version of the JSON form; another one is refused.
+FORMAT = 1
+#: Properties of a profile that JSON has for its readers; they follow from the rest.
+DERIVED = ("kernels_ms", "queue_ms", "between_ms", "host_ms")
+
+#: What holds a kernel back.
+BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
+
+#: What findings are about.
+FINDING_KINDS = (
+    "coalescing",
+    "texture-locality",
+    "divergence",
+    "bank-conflicts",
+    "local-memory",
+    "registers",
+    "vector-width",
+    "cache-lines",
+    "pages",
+    "accumulators",
+    "parallel",
+    "dot-product",
+    "tensor-core",
+    "occupancy",
+    "fusion",
+)
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """The module that was measured."""
+
+    path: str
+    #: The network's name.
+    name: str
+    #: ``opencl``, ``cuda`` or ``llvm``.
+    target: str
+    #: The preset that its kernels are shaped for.
+    device: str
+    #: Versions of ``tvmflow``, ``tvm`` and ``tvm_ffi`` that wrote it.
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """The device that it was measured on."""
+
+    name: str
+    driver: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device reaches in kernels that do one thing only."""
+
+    #: Bytes read and written by a copy of a buffer much larger than any cache.
+    copy_gbps: float
+    fp32_gflops: float
+    #: From the call of an empty kernel to its end, in a queue of such.
+    launch_us: float
+    #: Bytes read from images.
+    texture_gbps: float | None = None
+    fp16_gflops: float | None = None
+    #: Products and sums of 8-bit integers in 32-bit ones.
+    int8_gops: float | None = None
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """What comes before the calls that are measured."""
+
+    #: Reading the module and loading its library.
+    load_ms: float
+    #: What the first run takes more than a later one: the driver's compiler, or its cache.
+    build_ms: float | None
+    #: Weights to the device.
+    upload_ms: float | None
+    #: A later run.
+    run_ms: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A time over many runs."""
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+
+
+@dataclass(frozen=True)
+class MemoryStep:
+    """Memory at one call of a primary function."""
+
+    step: int
+    function: str
+    #: Intermediate tensors that were written and are still read.
+    live_bytes: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch of a run."""
+
+    name: str
+    #: The primary function that it belongs to.
+    function: str
+    #: Names of the ONNX nodes that it computes.
+    nodes: tuple[str, ...]
+    #: Schedule family, and its knobs.
+    family: str
+    knobs: dict[str, Any]
+    #: Work-items of the launch and of a work-group; empty where there are none.
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    #: ``device`` (profiling events) or ``host`` (around the call).
+    clock: str
+    #: Begin in a run, in which kernels stand one behind the other with the gaps measured.
+    start_us: float
+    median_us: float
+    p10_us: float
+    p90_us: float
+    #: Arithmetic operations on elements; a product and a sum are two.
+    flops: int | None = None
+    #: Every element of a tensor that is touched, once.
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    gflops: float | None = None
+    gbps: float | None = None
+    #: Operations for a byte.
+    intensity: float | None = None
+    #: Which ceilings are its own: ``fp32``, ``fp16`` or ``int8``, and ``copy`` or ``texture``.
+    arithmetic: str = "fp32"
+    memory: str = "copy"
+    #: Part of what the lower of both ceilings allows at its intensity, 0 to 1.
+    roofline_share: float | None = None
+    #: One of :data:`BOUNDS`.
+    bound: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a kernel that costs time and might be changed."""
+
+    #: Name of the kernel, of all its launches; of a fusion, the one that reads the tensor.
+    kernel: str
+    #: One of :data:`FINDING_KINDS`.
+    kind: str
+    #: Buffer and index, or condition, as TVMScript.
+    access: str
+    #: Line in the text of the scheduled primary function, from 1; 0 where there is none.
+    line: int
+    #: What it costs in one run of the kernel, by unit: ``bytes``, or ``cycles`` of waves or cores.
+    cost: Mapping[str, float]
+    #: Of the kernel's traffic or cycles, from 0 to 1.
+    share: float
+    #: What is the case, with numbers.
+    sentence: str
+    #: What to try.
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A network's run on a device."""
+
+    module: ModuleFacts
+    device: DeviceFacts
+    ceilings: Ceilings | None
+    first_call: FirstCall
+    #: How many runs were measured.
+    runs: int
+    #: Calls, with the inputs' and outputs' copies.
+    whole: Spread
+    weights_bytes: int
+    #: In the order of calls.
+    memory: tuple[MemoryStep, ...]
+    #: In the order of launches.
+    kernels: tuple[Kernel, ...]
+    findings: tuple[Finding, ...] = ()
+    #: Scheduled TIR by primary function; findings name lines of it.
+    tir: dict[str, str] = field(default_factory=dict)
+    #: OpenCL C or CUDA C++ by kernel; empty on ``llvm``.
+    sources: dict[str, str] = field(default_factory=dict)
+    #: Sentences on what is missing, and why.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kernels_ms(self) -> float:
+        """Sum of the kernels' medians."""
+        return sum(kernel.median_us for kernel in self.kernels) / 1e3
+
+    @property
+    def queue_ms(self) -> float:
+        """From the begin of a run's first launch to the end of its last one."""
+        if not self.kernels:
+            return 0.0
+        last = self.kernels[-1]
+        return (last.start_us + last.median_us - self.kernels[0].start_us) / 1e3
+
+    @property
+    def between_ms(self) -> float:
+        """What of :attr:`queue_ms` no kernel runs in.
+
+        By the device's clock its queue is idle then: a driver needs time from one kernel to the
+        next one, or the host has not launched it yet.  By the host's clock it is the virtual
+        machine's own time, and that of measuring, between calls.
+        """
+        return max(0.0, self.queue_ms - self.kernels_ms)
+
+    @property
+    def has_device_clock(self) -> bool:
+        """Whether the device itself tells when kernels ran."""
+        return bool(self.kernels) and all(kernel.clock == "device" for kernel in self.kernels)
+
+    @property
+    def explained_ms(self) -> float:
+        """What kernels explain of a call: :attr:`queue_ms` by the device's clock.
+
+        By the host's clock :attr:`kernels_ms`: gaps between calls are the host's, and longer where
+        each call is measured.
+        """
+        return self.queue_ms if self.has_device_clock else self.kernels_ms
+
+    @property
+    def host_ms(self) -> float:
+        """What of a call they do not explain: the host's part, and copies."""
+        return max(0.0, self.whole.median_ms - self.explained_ms)
+
+    def worth_us(self, finding: Finding) -> float:
+        """What a finding may be worth at most: its share of its kernel's launches."""
+        launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
+        return finding.share * sum(kernel.median_us for kernel in launches)
+
+    def to_json(self) -> dict[str, Any]:
+        """What JSON has, with :data:`DERIVED`; it has lists for tuples."""
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return {"format": FORMAT, **dataclasses.asdict(self), **derived}
+
+    def to_pandas(self) -> Any:
+        """The kernels as a ``pandas.DataFrame``, a row each.
+
+        Raises
+        ------
+        EnvironmentMismatchError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            from ...errors import EnvironmentMismatchError
+
+            raise EnvironmentMismatchError(
+                "Making a pandas table of a profile failed: pandas is not installed.",
+                remedy="python -m pip install pandas",
+            ) from error
+        return pandas.DataFrame([dataclasses.asdict(kernel) for kernel in self.kernels])

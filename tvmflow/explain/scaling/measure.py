@@ -1,0 +1,187 @@
+"""Throughput over batches, threads and devices: measured where they exist, predicted elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DeviceError, InputError, TvmflowError
+from ...ir.units import counted
+from ...module.bench import benchmark
+from ...runtime.process import Worker, WorkerLostError
+from .data_parallel import DataParallel
+from .predict import Law, Point, find_laws, predict
+
+if TYPE_CHECKING:
+    from .places import Place
+    from .sources import Network
+
+#: More of anything than there is, and few enough for the laws' arithmetic.
+_MOST = 10**9
+#: Seconds for loading and the first calls, in which drivers compile, beside those measured.
+_START_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What was measured and predicted, and the models."""
+
+    target: str
+    device_name: str
+    points: tuple[Point, ...]
+    laws: tuple[Law, ...]
+
+    def described(self) -> dict[str, Any]:
+        """Return the facts as JSON has them."""
+        return {
+            "target": self.target,
+            "device_name": self.device_name,
+            "points": [point.described(self.laws) for point in self.points],
+            "laws": [law.described() for law in self.laws],
+        }
+
+
+def scale(
+    network: Network,
+    place: Place,
+    *,
+    batches: Sequence[int],
+    threads: Sequence[int] = (),
+    devices: Sequence[int] = (1,),
+    seconds: float = 2.0,
+    seed: int = 0,
+    watch: Callable[[str], object] = lambda what: None,
+) -> Scaling:
+    """Measure a network's throughput.
+
+    Every batch is measured with every number of threads on one device, then with each number of
+    devices and the most threads.
+
+    Parameters
+    ----------
+    network
+        Its modules by batch.
+    place
+        The devices.
+    batches
+        Those that the network has no module of are predicted.
+    threads
+        Numbers of threads; those above the CPU's cores are predicted.
+    devices
+        Numbers of devices; those above the existing ones are predicted.
+    seconds
+        Time for the calls of each point.
+    watch
+        Gets what is measured next.
+
+    Raises
+    ------
+    InputError
+        If a number is not possible, or batches cannot be spread.
+    DeviceError
+        If threads cannot be set.
+    FarmError
+        If a server is not free or fails.
+    """
+    check_numbers("batches", batches)
+    check_numbers("devices", devices)
+    if threads:
+        check_numbers("threads", threads)
+    asked: list[int | None] = [*sorted(set(threads))] if threads else [None]
+    usable = [count for count in asked if count is None or count <= place.cores] or [place.cores]
+    # One device is what more are compared with.
+    numbers = sorted({1, *(number for number in devices if number <= place.existing)})
+    points: list[Point] = []
+    for count in usable:
+        of_devices = numbers if count == usable[-1] else [1]
+        limit_s = _START_LIMIT_S + 10 * seconds
+        worker = Worker({} if count is None else place.environment(count))
+        try:
+            watch("starting")
+            place.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
+            for number in of_devices:
+                for batch, path in sorted(network.modules.items()):
+                    watch(_sentence(batch, count, number))
+                    work = (place, path, network.batched, number, count, seconds, seed)
+                    times = _ask(worker, *work, limit_s=limit_s)
+                    points.append(Point.of_calls(batch, count, number, times))
+        finally:
+            worker.close()
+    laws = find_laws(points)
+    done = {point.place for point in points}
+    wanted = [
+        (batch, count, number)
+        for number in sorted(set(devices))
+        for count in (asked if number == 1 else asked[-1:])
+        for batch in sorted(set(batches))
+    ]
+    points += [predict(where, points, laws) for where in wanted if where not in done]
+    order = sorted(points, key=lambda p: (p.devices, p.threads or 0, p.batch))
+    # A line through one point is of interest to what it predicted only.
+    used = [law for point in points for law in point.laws]
+    kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
+    return Scaling(network.target, place.name(numbers[-1]), tuple(order), tuple(kept))
+
+
+def check_numbers(name: str, numbers: Sequence[int]) -> None:
+    """Refuse numbers below 1 or beyond all sense, and none at all.
+
+    Raises
+    ------
+    InputError
+        Naming them.
+    """
+    wrong = [str(number) for number in numbers if not 1 <= number <= _MOST]
+    if wrong or not numbers:
+        raise InputError(
+            f"Numbers of {name} have to be from 1 to {_MOST}, got {', '.join(wrong) or 'none'}.",
+            remedy=f"Give others, for example --{name} 1,2,4.",
+        )
+
+
+def _sentence(batch: int, threads: int | None, devices: int) -> str:
+    parts = [f"batch {batch}", counted(devices, "device")]
+    return "measuring " + ", ".join([*parts, *([counted(threads, "thread")] if threads else [])])
+
+
+def _ask(
+    worker: Worker, place: Place, path: Path, *arguments: object, limit_s: float
+) -> tuple[float, float, float]:
+    """Measure in the worker; its errors are raised here as they are."""
+    try:
+        answer = worker.call(_measure, place, path, *arguments, timeout_s=limit_s)
+    except (WorkerLostError, RuntimeError) as error:
+        raise DeviceError(
+            f"Measuring {path.name} failed in a process of its own: {error}.",
+            remedy="Leave that batch out, or compile it and look at it with `tvmflow run`.",
+        ) from error
+    if isinstance(answer, TvmflowError):
+        raise answer
+    times: tuple[float, float, float] = answer
+    return times
+
+
+def _measure(
+    place: Place,
+    path: Path,
+    batched: frozenset[str],
+    devices: int,
+    threads: int | None,
+    seconds: float,
+    seed: int,
+) -> tuple[float, float, float] | TvmflowError:
+    """Time calls, in the worker: median, tenth and ninetieth percentile in milliseconds."""
+    try:
+        modules = place.modules(path, devices)
+        network = modules[0] if devices == 1 else DataParallel(modules, batched)
+        try:
+            timing = benchmark(network, seconds=seconds, seed=seed)
+        finally:
+            network.close()
+        if threads is not None:
+            place.check_threads(threads)
+    except TvmflowError as error:
+        return error
+    return timing.median_ms, timing.p10_ms, timing.p90_ms

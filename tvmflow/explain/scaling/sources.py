@@ -1,0 +1,166 @@
+"""The modules of several batches that scaling is measured with: given, or compiled of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...compiler.options import CompileOptions
+from ...compiler.pipeline import compile
+from ...errors import InputError
+from ...module.module import load
+from .data_parallel import batch_of
+from .measure import check_numbers
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network's modules by batch, and the inputs whose first axis that is."""
+
+    target: str
+    #: Triple of the machine that the modules are for.
+    host: str
+    modules: Mapping[int, Path]
+    batched: frozenset[str]
+
+
+def _save(
+    model: Path, path: Path, options: CompileOptions, shapes: Mapping[str, tuple[int, ...]]
+) -> Path:
+    """Compile a model with these shapes to a module file."""
+    with closing(compile(model, options=options, shapes=shapes)) as compiled:
+        return compiled.save(path)
+
+
+def from_modules(paths: Sequence[Path]) -> Network:
+    """Find the batches of module files.
+
+    What differs in the first extent has the batch; of a single module, what has the first
+    extent of the first input.
+
+    Raises
+    ------
+    InputError
+        If they are not of one network, or two have the same batch.
+    """
+    modules = [load(path) for path in paths]
+    first = modules[0]
+    shapes = [{info.name: info.shape for info in module.inputs} for module in modules]
+    if len(modules) == 1:
+        leading = first.inputs[0].shape[:1] if first.inputs else ()
+        batched = {name for name, shape in shapes[0].items() if leading and shape[:1] == leading}
+    else:
+        batched = {n for n in shapes[0] if len({s.get(n, ())[:1] for s in shapes}) > 1}
+    for path, module, own in zip(paths, modules, shapes, strict=True):
+        alike = own.keys() == shapes[0].keys() and all(
+            own[n][n in batched :] == shapes[0][n][n in batched :] for n in own
+        )
+        if not alike or module.target != first.target:
+            raise InputError(
+                f"Measuring batches failed: {path} is not the network of {paths[0]} with another "
+                "batch; their inputs or targets differ.",
+                remedy="Give modules of one network, compiled for the same target.",
+            )
+    if not batched:
+        raise InputError(
+            f"Measuring batches failed: no input of {', '.join(map(str, paths))} has a batch of "
+            "its own.",
+            remedy="Give modules of different batches, or one with a batch dimension.",
+        )
+    found: dict[int, Path] = {}
+    for path, module, own in zip(paths, modules, shapes, strict=True):
+        extents = {own[name][0] for name in batched}
+        batch = batch_of(module, batched)
+        if len(extents) > 1 or batch in found:
+            raise InputError(
+                f"Measuring batches failed: {path} has the batch "
+                f"{', '.join(map(str, sorted(extents)))}"
+                + (f", as {found[batch]} has." if batch in found else "; one was expected."),
+                remedy="Give one module of each batch.",
+            )
+        found[batch] = path
+    return Network(first.target, first.metadata["host"], found, frozenset(batched))
+
+
+def from_model(
+    model: Path,
+    batches: Sequence[int],
+    folder: Path,
+    options: CompileOptions,
+    watch: Callable[[str], object] = lambda what: None,
+) -> Network:
+    """Compile a model for each batch.
+
+    Parameters
+    ----------
+    folder
+        Gets the modules.
+    options
+        How it is compiled; of inputs of which more than the batch is open, `shapes` has the rest.
+    watch
+        Gets what is compiled next.
+
+    Raises
+    ------
+    ShapeError
+        If no input has an open batch.
+    InputError
+        If a batch is not positive.
+    """
+    from ...frontend.shapes import batch_shapes
+
+    check_numbers("batches", batches)
+    inputs = _inputs_of(model)
+    found = {}
+    for batch in sorted(set(batches)):
+        watch(f"compiling batch {batch}")
+        own = batch_shapes(inputs, options.shapes, batch)
+        found[batch] = _save(model, folder / f"{batch}.so", options, {**options.shapes, **own})
+    host = load(found[batch]).metadata["host"]
+    return Network(options.target, host, found, frozenset(own))
+
+
+def is_batch_open(model: Path) -> bool:
+    """Whether `from_model` can compile it for any batch."""
+    from ...frontend.shapes import with_open_batch
+
+    return bool(with_open_batch(_inputs_of(model)))
+
+
+def _inputs_of(model: Path) -> list[onnx.ValueInfoProto]:
+    from ...frontend.source import open_model
+
+    graph = open_model(model).model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def from_models(
+    models: Sequence[Path],
+    folder: Path,
+    options: CompileOptions,
+    watch: Callable[[str], object] = lambda what: None,
+) -> Network:
+    """Compile models of one network, each with its batch; the errors are those of `from_modules`.
+
+    Parameters
+    ----------
+    folder
+        Gets the modules.
+    watch
+        Gets what is compiled next.
+    """
+    paths = []
+    for number, model in enumerate(models):
+        watch(f"compiling {model}")
+        # Two folders may have models of one name, which messages tell.
+        place = folder / str(number)
+        place.mkdir()
+        paths.append(_save(model, place / f"{model.stem}.so", options, options.shapes))
+    return from_modules(paths)

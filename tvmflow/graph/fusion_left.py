@@ -1,0 +1,165 @@
+"""Fusion left in the graph: tensors that one function writes only for the next one to read.
+
+A function without sums (one that maps elements to elements) can be computed where its result is
+read, or where its operand is made, and the tensor between them never reaches memory::
+
+    lv = call_tir(conv2d, (x, w))         lv is written and read: 2 * 4 * H * W * C bytes
+    y  = call_tir(add, (lv, lv0))         that one function need not move
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, relax, s_tir, tirx
+from tvm.ir.expr import TensorLoad
+from tvm.tirx import IterVar
+
+from ..ir.rewriter import shape_of
+from ..ir.signatures import called_function
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A tensor between two functions, and what would be saved without it."""
+
+    #: Name of the tensor: of the model's where it has one.
+    tensor: str
+    #: The functions that write and read it.
+    producer: str
+    consumer: str
+    #: Of the tensor, written once and read once.
+    saved_bytes: int
+    #: Of all tensors that pass between functions or are parameters, each time it is moved.
+    all_bytes: int
+    #: Why these two are not one; empty if nothing is known that prevents it.
+    prevented_by: str
+    #: The consumer's parameter that is this tensor.
+    parameter: str = ""
+
+    @property
+    def share(self) -> float:
+        """Share of the network's traffic, from 0 to 1."""
+        return self.saved_bytes / max(1, self.all_bytes)
+
+
+def fusion(mod: IRModule) -> list[Fusion]:
+    """Find pairs of functions that could be one.
+
+    Parameters
+    ----------
+    mod
+        A graph that calls primary functions, before or after they are scheduled.
+
+    Returns
+    -------
+    list of Fusion
+        Pairs of which one at least maps elements to elements and which nothing but a tensor
+        connects, the largest first.
+    """
+    main = mod["main"]
+    calls: dict[Any, tuple[str, tirx.PrimFunc, Sequence[relax.Expr]]] = {}
+    readers: dict[Any, int] = {}
+    consumers: dict[Any, Any] = {}
+    total = 0
+    for binding in (b for block in main.body.blocks for b in block.bindings):
+        called = called_function(mod, binding.value)
+        found: list[Any] = []
+        tvm_ffi.structural_walk(binding.value, (relax.Var, found.append))
+        for var in found:
+            readers[var] = readers.get(var, 0) + 1
+        if called is None:
+            continue
+        function, arguments = called
+        calls[binding.var] = (str(binding.value.args[0].name_hint), function, arguments)
+        consumers.update(dict.fromkeys(arguments, binding.var))
+        total += sum(_bytes(expr) for expr in (*arguments, binding.var))
+    for var in _variables(main.body.body):
+        # What is a result is read by the caller.
+        readers[var] = readers.get(var, 0) + 1
+    pairs = []
+    for var, (producer, function, _) in calls.items():
+        consumer = consumers.get(var)
+        if consumer is None or readers.get(var) != 1:
+            continue
+        name, reader, operands = calls[consumer]
+        if not (_is_map(function) or _is_map(reader)):
+            continue
+        # A function may read a tensor by several of its parameters.
+        places = [i for i, argument in enumerate(operands) if argument.same_as(var)]
+        reads = [reader.params[place] for place in places]
+        why = next(filter(None, (_prevented(function, reader, read) for read in reads)), "")
+        saved, parameter = 2 * _bytes(var), str(reads[0].name)
+        pairs.append(Fusion(str(var.name), producer, name, saved, total, why, parameter))
+    return sorted(pairs, key=lambda pair: -pair.saved_bytes)
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (relax.Var, found.append))
+    return found
+
+
+def _bytes(expr: relax.Expr) -> int:
+    """Size of a tensor; 0 for what is none."""
+    if not isinstance(expr.ty, relax.TensorType):
+        return 0
+    dtype = tvm_ffi.dtype(str(expr.ty.dtype))
+    return prod(shape_of(expr)) * ((dtype.bits + 7) // 8)
+
+
+def _blocks(function: tirx.PrimFunc) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, found.append))
+    return [block for block in found if block.iter_vars]
+
+
+def _is_map(function: tirx.PrimFunc) -> bool:
+    """Whether a function only maps elements to elements."""
+    kinds = {v.iter_type for block in _blocks(function) for v in block.iter_vars}
+    return kinds == {IterVar.DataPar}
+
+
+def _prevented(producer: tirx.PrimFunc, consumer: tirx.PrimFunc, tensor: Any) -> str:
+    """Why a function cannot compute ``tensor``, a parameter of the consumer, where it is read."""
+    if _is_map(producer):
+        size = prod(int(extent) for extent in tensor.shape)
+        reads = sum(
+            prod(int(v.dom.extent) for v in b.iter_vars) for b, _ in _loads(consumer, tensor)
+        )
+        if _is_map(consumer) or reads <= size:
+            return ""
+        return (
+            f"its reader uses each element {reads / size:.0f} times, and would compute it as often"
+        )
+    if all(_is_in_place(block, load) for block, load in _loads(consumer, tensor)):
+        return ""
+    return "its reader takes the elements in another order than they are made in"
+
+
+def _loads(function: tirx.PrimFunc, tensor: Any) -> list[tuple[Any, TensorLoad]]:
+    """Where a tensor is read, and the blocks that read it."""
+    found: list[tuple[Any, TensorLoad]] = []
+    for block in _blocks(function):
+        loads: list[TensorLoad] = []
+        tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
+        found += [(block, load) for load in loads if load.source.same_as(tensor)]
+    return found
+
+
+def _is_in_place(block: Any, load: TensorLoad) -> bool:
+    """Whether a block reads the element at the place that it writes."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or len(store.indices) != len(load.indices):
+        return False
+    pairs = zip(store.indices, load.indices, strict=True)
+    return all(tvm_ffi.structural_equal(written, read) for written, read in pairs)
+
+
+def fusion_left(mod: IRModule) -> list[dict[str, Any]]:
+    """Pairs that nothing known keeps apart, as JSON has them: a module carries no graph."""
+    return [asdict(pair) for pair in fusion(mod) if not pair.prevented_by]

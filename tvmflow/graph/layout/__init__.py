@@ -1,0 +1,1 @@
+"""The layout pass: convolutions and what stands between them go to ``NCHW{c}c``."""

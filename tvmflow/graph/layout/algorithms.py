@@ -1,0 +1,271 @@
+"""How each convolution is computed: directly, as a product of matrices, or by Winograd's algorithm.
+
+A product of matrices is for CUDA, and takes the place of the direct convolution where its
+matrices are mostly their own (:func:`tvmflow.schedules.gemm.pays`); with tensor cores also that of
+Winograd's.  Else a cost decides.
+
+The choice is made in the layout pass, because the algorithms are different primary functions
+with differently arranged weights.  What it costs is compared in multiply-adds of vectors of
+``c`` channels, with ``t`` tiles of ``m×m`` outputs and ``a = m + 2``::
+
+    direct    =  9 * I * O' * H * W
+    winograd  =  a*a * I * O' * t * product  +  a*a * t * (I' + O') * tile  +  a*a * I * O' * weight
+
+``product``, ``tile`` and ``weight`` are facts of the device
+(:class:`tvmflow.devices.presets.WinogradCost`): what a multiply-add of the products costs, relative
+to one of the direct schedule; what a vector of a transformed tile costs that is written, read and
+transformed; and what one of the transformed weights costs that is read, 16 or 36 for 9.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import IRModule, relax
+
+from ...codegen.narrow import fits_half
+from ...devices.choices import ALGORITHMS, DIRECT, GEMM, WINOGRAD
+from ...devices.target import Device
+from ...errors import CompileError
+from ...ir.blocked import blocks_of
+from ...ir.rewriter import constant_array, op_name, shape_of
+from ...schedules import gemm
+from ...schedules.winograd import TAPS, tiles
+
+logger = logging.getLogger(__name__)
+
+#: What Winograd's may cost, of the direct one: it takes three launches, more memory, and rounds
+#: more, which small gains are not worth.
+WORTH = 0.9
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What the choice depends on."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    #: Of the output.
+    height: int
+    width: int
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    #: Whether no weight would be infinite in 16 bits.
+    fits_half: bool = True
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+
+    @classmethod
+    def of(cls, call: relax.Call) -> Convolution:
+        """Read it off a call of ``relax.nn.conv2d``."""
+
+        def ints(values: Iterable[Any]) -> tuple[int, ...]:
+            return tuple(int(value) for value in values)
+
+        weight = constant_array(call.args[1])
+        batch, outputs, height, width = shape_of(call)
+        _, inputs, *kernel = shape_of(call.args[1])
+        return cls(
+            *(batch, inputs, outputs, height, width),
+            kernel=ints(kernel),
+            strides=ints(call.attrs.strides),
+            dilation=ints(call.attrs.dilation),
+            groups=int(call.attrs.groups),
+            fits_half=weight is None or fits_half(weight),
+            padding=ints(call.attrs.padding),
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm, and why."""
+
+    convolution: str
+    algorithm: str
+    reason: str
+    #: Whether the user asked for it.
+    asked: bool
+    layer: Convolution
+    #: Whether its tensors are stored in 16 bits.
+    half: bool
+    #: Algorithms that can compute it.
+    possible: tuple[str, ...]
+
+    def report(self) -> dict[str, Any]:
+        """The choice as JSON, for the module's metadata."""
+        return {
+            "convolution": self.convolution,
+            "algorithm": self.algorithm,
+            "asked": self.asked,
+            "reason": self.reason,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.convolution}  {self.algorithm}  {self.reason}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An algorithm that was the fastest where it was measured."""
+
+    algorithm: str
+    #: Which record of which journal says so, for people.
+    origin: str
+
+
+def impossible(
+    convolution: Convolution,
+    algorithm: str,
+    device: Device,
+    half: bool,
+    half_sums: bool = False,
+) -> str | None:
+    """Why an algorithm cannot compute a convolution, or ``None``.
+
+    ``half`` says that tensors are stored in 16 bits, ``half_sums`` that products are added so.
+    """
+    if algorithm == DIRECT:
+        return None
+    if algorithm == GEMM:
+        return _no_product(convolution, device, half)
+    for value, wanted, what in (
+        (convolution.kernel, (TAPS, TAPS), "a {}×{} window"),
+        (convolution.strides, (1, 1), "strides of {} and {}"),
+        (convolution.dilation, (1, 1), "dilations of {} and {}"),
+    ):
+        if value != wanted:
+            return f"it has {what.format(*value)}"
+    if convolution.groups > 1:
+        return f"it has {convolution.groups} groups"
+    if half_sums:
+        return "its sums are in 16 bits, and differences of such sums are too coarse"
+    if half and algorithm == "winograd4":
+        return (
+            "its transformed tiles would be stored in 16 bits and lose 3 of the 11 digits, "
+            "more than the tolerance of an operator"
+        )
+    return None
+
+
+def _no_product(convolution: Convolution, device: Device, half: bool) -> str | None:
+    """Why a convolution cannot be a product of matrices, or ``None``."""
+    gpu = device.multiprocessors
+    if gpu is None:
+        return "its schedules are for the target cuda"
+    if half and not gpu.tensor_cores:
+        return "the GPU has no tensor cores"
+    if half and not convolution.fits_half:
+        return "a weight is beyond the largest number of 16 bits"
+    if convolution.groups > 1:
+        return f"it has {convolution.groups} groups"
+    return None
+
+
+def _product_pays(convolution: Convolution, device: Device) -> bool:
+    c = convolution
+    depth = c.kernel[0] * c.kernel[1] * c.inputs
+    # Of less than a block of input channels most lanes would be empty.
+    wide = c.inputs >= device.channel_block
+    return wide and gemm.pays(c.batch * c.height * c.width, c.outputs, depth)
+
+
+def cost(convolution: Convolution, algorithm: str, device: Device) -> float:
+    """The formula above."""
+    c = convolution
+    outputs = blocks_of(c.outputs, device.channel_block)
+    if algorithm == DIRECT:
+        window = c.kernel[0] * c.kernel[1]
+        return float(c.batch * window * c.inputs * outputs * c.height * c.width)
+    m = WINOGRAD[algorithm]
+    points = (m + TAPS - 1) ** 2
+    count = c.batch * tiles(c.height, m) * tiles(c.width, m)
+    blocks = blocks_of(c.inputs, device.channel_block) + outputs
+    facts = device.winograd
+    return points * (
+        c.inputs * outputs * count * facts.product
+        + count * blocks * facts.tile
+        + c.inputs * outputs * facts.weight
+    )
+
+
+def choose(
+    name: str,
+    convolution: Convolution,
+    device: Device,
+    asked: str | None,
+    half: bool,
+    half_sums: bool = False,
+    measured: Measured | None = None,
+) -> Choice:
+    """The algorithm that was asked for, else the one that was measured, or that costs least.
+
+    Raises
+    ------
+    CompileError
+        If the algorithm that was asked for cannot compute the convolution.
+    """
+    reasons = {a: impossible(convolution, a, device, half, half_sums) for a in ALGORITHMS}
+    if asked is not None:
+        if (no := reasons[asked]) is not None:
+            raise CompileError(
+                f"The algorithm {asked} was asked for the convolution {name}, but {no}.",
+                remedy="Leave it out of the algorithms, or ask for direct"
+                + (", or compile with `dtype=fp32`." if "16 bits" in no else "."),
+            )
+        algorithm, reason = asked, "asked for"
+    elif measured is not None and reasons.get(measured.algorithm, "unknown") is None:
+        algorithm, reason = measured.algorithm, f"journal ({measured.origin})"
+    else:
+        if measured is not None:
+            no = reasons.get(measured.algorithm, "there is no such algorithm")
+            logger.info("%s of %s for %s: %s", measured.algorithm, measured.origin, name, no)
+        algorithm, reason = _cheapest(convolution, device, half, reasons)
+    possible = tuple(a for a, no in reasons.items() if no is None)
+    return Choice(name, algorithm, reason, asked is not None, convolution, half, possible)
+
+
+def _cheapest(
+    convolution: Convolution, device: Device, half: bool, reasons: Mapping[str, str | None]
+) -> tuple[str, str]:
+    """The algorithm that seems best, and why; ``reasons`` say which cannot be."""
+    product = reasons[GEMM] is None and _product_pays(convolution, device)
+    if product and half:
+        return GEMM, "tensor cores multiply its matrices"
+    able = [a for a, no in reasons.items() if no is None and a != GEMM]
+    costs = {a: cost(convolution, a, device) for a in able}
+    best = min(costs, key=lambda a: costs[a])
+    if costs[best] > WORTH * costs[DIRECT]:
+        best = GEMM if product else DIRECT
+    if len(costs) == 1 and product:
+        return GEMM, "its matrices are little more than the layer's own"
+    if len(costs) == 1:
+        return best, str(reasons["winograd2"])
+    text = ", ".join(f"{a} {value / costs[DIRECT]:.2f}" for a, value in costs.items())
+    return best, f"cost of {text}"
+
+
+def convolutions(mod: IRModule) -> dict[relax.Var, str]:
+    """Names of the nodes that are convolutions with constant weights, by their variables.
+
+    What a node needs before its result is called ``NODE_1`` and so on: a convolution
+    whose bias is added has the name of the sum.
+    """
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    found = {
+        binding.var: str(binding.var.name)
+        for binding in bindings
+        if op_name(binding.value) == "relax.nn.conv2d"
+        and constant_array(binding.value.args[1]) is not None
+    }
+    for binding in bindings:
+        if op_name(binding.value) == "relax.add" and binding.value.args[0] in found:
+            part = binding.value.args[0]
+            if re.fullmatch(re.escape(binding.var.name) + r"_\d+", found[part]):
+                found[part] = str(binding.var.name)
+    return found

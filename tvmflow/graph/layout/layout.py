@@ -1,0 +1,262 @@
+"""The layout pass: convolutions and what stands between them go to ``NCHW{c}c``.
+
+Before (``c = 16``)::
+
+    lv  : [1, 24, 56, 56]      = R.nn.conv2d(x, W, ...)        x : [1, 96, 56, 56]
+    lv1 : [1, 24, 56, 56]      = R.add(lv, b)                  b : [1, 24, 1, 1]
+    lv2 : [1, 24, 56, 56]      = R.add(lv1, shortcut)
+    gv  : [1, 24]              = R.reshape(R.mean(lv2, [2, 3]), ...)
+
+After::
+
+    lv  : [1, 2, 56, 56, 16]   = R.call_tir(conv2d, (x', W'))  x' : [1, 6, 56, 56, 16]
+    lv1 : [1, 2, 56, 56, 16]   = R.add(lv, b')                 b' : [1, 2, 1, 1, 16]
+    lv2 : [1, 2, 56, 56, 16]   = R.add(lv1, shortcut')
+    lv3 : [1, 2, 1, 1, 16]     = R.mean(lv2, [2, 3])
+    gv  : [1, 24]              = R.reshape(R.call_tir(unpack, (lv3,)), ...)
+
+Every variable may exist in two forms, plain and blocked; a form is made when a
+reader first needs it, and kept.  Operators without a rule read the plain form.
+Weights are constants and are rearranged here, at compile time.  Inputs and outputs of
+the model are plain, but for those that are kept in blocks (:mod:`.keep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+from tvm.ir import GenericConst
+
+from ...codegen.narrow import may_narrow
+from ...devices.target import Device
+from ...ir import blocked
+from ...ir.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
+from .algorithms import Choice, Convolution, Measured, choose, convolutions
+from .asked_algorithms import resolve_algorithms
+from .keep import Kept
+from .rules import RULES, Later
+
+
+@dataclass
+class Forms:
+    """A variable's plain and blocked expressions; at least one of them is there."""
+
+    plain: relax.Expr | None
+    blocked: relax.Expr | None
+    shape: tuple[int, ...]
+
+
+class _NamingBuilder(relax.BlockBuilder):
+    """Names what rules emit after the variable that they rewrite."""
+
+    hint = ""
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        return super().emit(expr, name_hint or self.hint)
+
+    def emit_te(self, func: Any, *args: Any, **kwargs: Any) -> relax.Var:
+        kwargs.setdefault("name_hint", self.hint)
+        return super().emit_te(func, *args, **kwargs)
+
+
+class LayoutPass(Rewriter):
+    """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
+
+    def __init__(
+        self,
+        mod: IRModule,
+        device: Device,
+        accumulate: str = "fp32",
+        kept: Kept | None = None,
+        *,
+        algorithms: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        half: bool = False,
+        measured: Callable[[Convolution, bool], Measured | None] | None = None,
+    ):
+        super().__init__(mod)
+        self.kept = kept or Kept()
+        self.bb = _NamingBuilder(mod)
+        self.device = device
+        self.half = half
+        #: Convolutions' names, the algorithms that were asked for by name, and what each got.
+        self.convolutions = convolutions(mod)
+        names = self.convolutions.values()
+        self.algorithms = resolve_algorithms(algorithms or {}, names, aliases or {})
+        #: What journals know of a convolution whose tensors are in 16 bits, or not.
+        self.measured = measured
+        self.choices: list[Choice] = []
+        self.block = device.channel_block
+        self.accumulate = accumulate
+        self.forms: dict[relax.Var, Forms] = {}
+        #: Large weights that the graph transposes, by the transposed variable.
+        self.transposed: dict[relax.Var, relax.Expr] = {}
+        #: Values of the old variables.
+        self.definitions: dict[relax.Var, relax.Expr] = {}
+        #: Those of them that are emitted when something reads their plain form.
+        self.deferred: dict[relax.Var, relax.Expr] = {}
+        #: Conversions inserted, for reports and tests.
+        self.packed = 0
+        self.unpacked = 0
+
+    def start(self, params: list[relax.Var]) -> None:
+        """Remember the parameters: large weights are among them."""
+        self.params = params
+        for index in self.kept.inputs:
+            old = self.mod["main"].params[index]
+            self.forms[old] = Forms(None, params[index], shape_of(old))
+            del self.env[old]
+
+    def parameter(self, index: int, old: relax.Var) -> relax.Var:
+        """The same parameter, or its blocked form where that is kept."""
+        new = super().parameter(index, old)
+        if index not in self.kept.inputs:
+            return new
+        shape = blocked.blocked_shape(shape_of(old), self.block)
+        return relax.Var(new.name, relax.TensorType(shape, old.ty.dtype))
+
+    def result(self, old: relax.Expr) -> relax.Expr:
+        """The same result, with the blocked forms of the outputs that are kept."""
+        if not self.kept.outputs:
+            return super().result(old)
+        value = old if isinstance(old, relax.Tuple) else self.definitions.get(old)
+        while isinstance(value, relax.Var):
+            old, value = value, self.definitions.get(value)
+        fields = list(value.fields) if isinstance(value, relax.Tuple) else [old]
+        results = [
+            self._kept_form(field) if index in self.kept.outputs else self.substitute(field)
+            for index, field in enumerate(fields)
+        ]
+        return relax.Tuple(results) if isinstance(value, relax.Tuple) else results[0]
+
+    def _kept_form(self, expr: relax.Expr) -> relax.Expr:
+        """The blocked form of an output, which has all blocks and lanes."""
+        if isinstance(expr, relax.Var):
+            form = self.blocked(expr)
+            if shape_of(form) == blocked.blocked_shape(shape_of(expr), self.block):
+                return form
+        return self.bb.emit_te(
+            blocked.pack, self.substitute(expr), self.block, primfunc_name_hint="pack"
+        )
+
+    def algorithm(self, convolution: Convolution, dtype: np.dtype[Any]) -> str:
+        """Choose an algorithm for the convolution that is being rewritten."""
+        asked, half = self.algorithms.get(self.node), self.half or dtype.itemsize == 2
+        known = self.measured(convolution, half) if self.measured is not None else None
+        sums = self.accumulate == "fp16"
+        choice = choose(self.node, convolution, self.device, asked, half, sums, known)
+        self.choices.append(choice)
+        return choice.algorithm
+
+    # -- forms of a variable -------------------------------------------------------------------
+
+    def is_blocked(self, expr: relax.Expr) -> bool:
+        """Whether the blocked form of an old expression exists already."""
+        return expr in self.forms and self.forms[expr].blocked is not None
+
+    def plain(self, var: relax.Var) -> relax.Expr:
+        """The plain form, converted from the blocked one at its first use."""
+        forms = self.forms.get(var)
+        if var in self.deferred:
+            value = self.substitute(self.deferred.pop(var))
+            self.env[var] = self.bb.emit(value, name_hint=identifier(var.name))
+        if forms is None:
+            return self.env.get(var, var)
+        if forms.plain is None:
+            self.unpacked += 1
+            channels = forms.shape[1]
+            forms.plain = self.bb.emit_te(
+                blocked.unpack,
+                forms.blocked,
+                channels,
+                primfunc_name_hint="unpack",
+                name_hint=f"{identifier(var.name)}_plain",
+            )
+        return forms.plain
+
+    def blocked(self, expr: relax.Expr) -> relax.Expr:
+        """The blocked form of an old expression of rank 4, converted at its first use."""
+        array = constant_array(expr)
+        if array is not None:
+            return relax.const(blocked.block_constant(array, self.block), str(array.dtype))
+        if expr not in self.forms:
+            self.forms[expr] = Forms(self.plain(expr), None, shape_of(expr))
+        forms = self.forms[expr]
+        if forms.blocked is None:
+            forms.blocked = self.pack(forms.plain, expr)
+        return forms.blocked
+
+    def plain_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+        """The plain form of an old expression, in another shape of the same elements."""
+        plain = self.substitute(expr)
+        return plain if shape_of(expr) == shape else self.bb.emit(relax.op.reshape(plain, shape))
+
+    def blocked_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+        """The blocked form of an old expression of less than four axes, as ``shape``."""
+        if shape_of(expr) == shape:
+            return self.blocked(expr)
+        return self.pack(self.plain_as(expr, shape), expr)
+
+    def pack(self, plain: relax.Expr, var: relax.Var) -> relax.Expr:
+        """A new tensor in the blocked layout, named after an old variable."""
+        self.packed += 1
+        return self.bb.emit_te(
+            blocked.pack,
+            plain,
+            self.block,
+            primfunc_name_hint="pack",
+            name_hint=f"{identifier(var.name)}_blocked",
+        )
+
+    # -- rewriting -------------------------------------------------------------------------------
+
+    def is_parameter(self, expr: relax.Expr) -> bool:
+        """Whether ``expr`` is an input or a large weight of the model, as it came in."""
+        return any(self.env.get(expr, expr).same_as(p) for p in self.params)
+
+    def transposed_parameter(self, expr: relax.Expr) -> relax.Expr | None:
+        """The parameter ``[N, K]`` that ``expr`` is the transpose of, or ``None``."""
+        return self.transposed.get(expr)
+
+    def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
+        """Ask the operator's rule; without one it reads and writes plain tensors."""
+        transposes = op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2
+        if transposes and self.is_parameter(value.args[0]):
+            self.transposed[var] = self.substitute(value.args[0])
+        self.definitions[var] = value
+        is_result = var.same_as(self.mod["main"].body.body)
+        if self.kept.outputs and is_result and isinstance(value, relax.Tuple | relax.Var):
+            return None  # see `result`: not all of it is read in the plain form
+        rule = RULES.get(op_name(value) or "")
+        self.bb.hint, self.node = identifier(var.name), self.convolutions.get(var, "")
+        result = rule(self, value) if rule is not None else None
+        if result is Later.LATER:
+            self.deferred[var] = value
+            return None
+        if result is None:
+            return self.substitute(value)
+        if result.is_blocked:
+            expr = result.expr
+            if not isinstance(expr, (relax.Var, GenericConst)):
+                expr = self.bb.emit(expr, name_hint=identifier(var.name))
+            self.forms[var] = Forms(None, expr, shape_of(var))
+            return None
+        return result.expr
+
+    def sums(self, call: relax.Call, length: int, weight: np.ndarray | None = None) -> str | None:
+        """The dtype of a call's products and sums, ``None`` for that of its tensors.
+
+        ``length`` is the number of products in a sum with constant weights, or of the numbers
+        in one without.
+        """
+        if self.accumulate != "fp16" or str(call.ty.dtype) != "float32":
+            return None
+        return "float16" if may_narrow(length, weight) else None
+
+    def constant(self, array: np.ndarray) -> relax.Expr:
+        """A new constant of the graph."""
+        return relax.const(np.ascontiguousarray(array), str(array.dtype))

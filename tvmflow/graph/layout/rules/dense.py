@@ -1,0 +1,141 @@
+"""Matrix products of plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax
+
+from ....codegen.narrow import fits_half
+from ....ir import blocked
+from ....ir.limits import LARGE_WEIGHT_BYTES
+from ....ir.rewriter import constant_array, shape_of
+from ....schedules import dense, gemm, matmul
+from . import resize
+from .quantized import quantized
+from .result import INJECTIVE, OUT_ELEMWISE_FUSABLE, Result, Rule
+
+if TYPE_CHECKING:
+    from ..layout import LayoutPass
+
+
+#: Below this, matrices of a batch are multiplied together.
+FEW_ROWS = 8
+
+
+def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """A product with constant weights, with large ones, or of two computed tensors.
+
+    Constant weights are packed; large ones stay ``[K, N]`` or ``[N, K]``.
+    """
+    x, weight = call.args
+    if len(shape_of(call)) == 4 and (mixed := resize.mix_rule(layout, call)) is not None:
+        return mixed
+    if (
+        str(call.ty.dtype) not in ("float32", "int32")
+        or min(len(shape_of(x)), len(shape_of(weight))) < 2
+    ):
+        return None
+    if len(shape_of(weight)) > 2:
+        return _computed(layout, call)
+    array = constant_array(weight)
+    rows = layout.transposed_parameter(weight)
+    shape = shape_of(call)
+    if array is None and rows is None and not _stays(layout, call):
+        return _computed(layout, call)
+    compute: Callable[..., Any] = dense.compute_packed
+    excess = None
+    integers = None if array is None else quantized(layout, x, array, (0,), dots=True)
+    if integers is not None:
+        x, array, excess = integers.source, integers.weight, integers.excess
+        compute = integers.integers.around(compute)
+    elif array is not None and _pays(layout, call, prod(shape[:-1])):
+        left = layout.plain_as(x, (prod(shape[:-1]), array.shape[0]))
+        weights = blocked.pad_matrix(array, gemm.deep(len(array)), gemm.padded(array.shape[1]))
+        return Result(_shaped(_product(layout, left, layout.constant(weights), call), shape), False)
+    # Few rows: those of all matrices of the batch are one matrix.
+    flat = shape[-2] < FEW_ROWS or array is None
+    left = layout.plain_as(x, (prod(shape[:-1]), shape_of(x)[-1])) if flat else layout.substitute(x)
+    if array is not None:
+        weights = blocked.dense_weight(array, layout.block)
+        if layout.device.is_cpu:
+            panels = dense.whole_panels(array.shape[1], layout.block)
+            weights = blocked.pad_axis(weights, 0, panels)
+        packed = layout.constant(weights)
+        sums = layout.sums(call, array.shape[0], array)
+        expr = _emit(layout, compute, left, packed, array.shape[1], sums=sums)
+        if excess is not None:
+            expr = layout.bb.emit(relax.op.subtract(expr, layout.constant(excess)))
+    elif rows is None:
+        expr = _emit(layout, dense.compute_columns, left, layout.substitute(weight), layout.block)
+    else:
+        expr = _emit(layout, dense.compute_rows, left, rows, layout.block)
+    return Result(_shaped(expr, shape), False)
+
+
+def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
+    """Whether a product in matrices of so many rows is one for CUDA's schedules."""
+    gpu = layout.device.multiprocessors
+    if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
+        return False
+    weight = constant_array(call.args[1])
+    if layout.half and weight is not None and not fits_half(weight):
+        return False
+    shape = shape_of(call)
+    batch = prod(shape[:-1]) // rows
+    return gemm.pays(rows, shape[-1], shape_of(call.args[0])[-1], batch)
+
+
+def _product(
+    layout: LayoutPass, left: relax.Expr, right: relax.Expr, call: relax.Call
+) -> relax.Var:
+    units = shape_of(call)[-1]
+    return _emit(layout, gemm.compute_matmul, left, right, units, half=layout.half, name="matmul")
+
+
+def _stays(layout: LayoutPass, call: relax.Call) -> bool:
+    """Whether a right operand is read as it came in: it is large, or read for few rows only."""
+    weight = call.args[1]
+    if not layout.is_parameter(weight):
+        return False
+    units = shape_of(weight)[1]
+    in_vectors = units % layout.block == 0 and shape_of(call)[-2] < FEW_ROWS
+    return in_vectors or 4 * prod(shape_of(weight)) >= LARGE_WEIGHT_BYTES
+
+
+def _computed(layout: LayoutPass, call: relax.Call) -> Result:
+    """A product of two computed tensors: of tiles in local memory, or with a packed right one."""
+    left, right = (layout.substitute(arg) for arg in call.args)
+    if _pays(layout, call, shape_of(call)[-2]):
+        return Result(_product(layout, left, right, call), False)
+    if not layout.device.is_cpu:
+        return Result(_emit(layout, matmul.compute, left, right, name="matmul"), False)
+    packed = layout.bb.emit_te(
+        dense.pack_columns,
+        right,
+        layout.block,
+        primfunc_name_hint="pack_columns",
+        primfunc_attrs={"op_pattern": INJECTIVE},
+    )
+    return Result(_emit(layout, dense.compute_packed, left, packed, shape_of(call)[-1]), False)
+
+
+def _emit(layout: LayoutPass, compute, *args, name: str = "dense", **kwargs) -> relax.Var:  # type: ignore[no-untyped-def]
+    return layout.bb.emit_te(
+        compute,
+        *args,
+        **kwargs,
+        primfunc_name_hint=name,
+        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
+    )
+
+
+def _shaped(expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    return expr if shape_of(expr) == shape else relax.op.reshape(expr, shape)
+
+
+RULES: dict[str, Rule] = {
+    "relax.matmul": matmul_rule,
+}

@@ -1,0 +1,142 @@
+"""Elementwise operators, with broadcasting."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+
+from ....ir import blocked
+from ....ir.rewriter import constant_array, op_name, shape_of
+from .. import moves
+from .result import ELEMENTWISE, INJECTIVE, Later, Result, Rule, is_float
+
+if TYPE_CHECKING:
+    from ..layout import LayoutPass
+
+
+def unary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Operators of one tensor (further arguments are scalars or attributes)."""
+    x = call.args[0]
+    if not layout.is_blocked(x):
+        return None
+    return Result(relax.Call(call.op, [layout.blocked(x), *call.args[1:]], call.attrs), True)
+
+
+def cast_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Casts between floating-point types, and the integers of quantized networks."""
+    both = (call, call.args[0])
+    return unary_rule(layout, call) if all(_has_vectors(expr) for expr in both) else None
+
+
+def _has_vectors(expr: relax.Expr) -> bool:
+    return is_float(expr) or str(expr.ty.dtype) in ("int8", "uint8", "int32")
+
+
+def binary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Operators of two tensors or more."""
+    operands = broadcast_operands(layout, list(call.args), shape_of(call))
+    return None if operands is None else Result(relax.Call(call.op, operands, call.attrs), True)
+
+
+def comparison_rule(layout: LayoutPass, call: relax.Call) -> Later | None:
+    """Comparisons are part of the choice that reads them, where there is one."""
+    return Later.LATER if any(layout.is_blocked(a) for a in call.args) else None
+
+
+def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """A choice by a comparison, or by a constant mask, with the comparison inside.
+
+    So no tensor of booleans exists: TVM's OpenCL code is wrong for vectors of them.
+    """
+    test, shape = call.args[0], shape_of(call)
+    if not is_float(call):
+        return None
+    mask = constant_array(test)
+    if mask is not None:
+        compare: Callable[[Any, Any], Any] = operator.gt
+        sides = [layout.constant(mask.astype("float32")), layout.constant(np.float32(0.5))]
+    else:
+        definition = layout.definitions.get(test, test)
+        name = op_name(definition) or ""
+        if name not in _COMPARISONS or not is_float(definition.args[0]):
+            return None
+        compare, sides = _COMPARISONS[name], list(definition.args)
+    operands = broadcast_operands(layout, [*sides, *call.args[1:]], shape)
+    if operands is None:
+        return None
+    full = blocked.blocked_shape(shape, layout.block)
+    expr = layout.bb.emit_te(
+        lambda *tensors: moves.choose(compare, full, *tensors),
+        *operands,
+        primfunc_name_hint="choose",
+        primfunc_attrs={"op_pattern": ELEMENTWISE},
+    )
+    return Result(expr, True)
+
+
+def broadcast_operands(
+    layout: LayoutPass, args: list[relax.Expr], shape: tuple[int, ...]
+) -> list[relax.Expr] | None:
+    """``args`` in forms that broadcast to the blocked form of ``shape``, or ``None``.
+
+    At least one of them is blocked already: plain tensors stay among themselves.
+    """
+    if len(shape) != 4 or not any(layout.is_blocked(a) for a in args):
+        return None
+    operands = [_operand(layout, arg, shape) for arg in args]
+    return None if any(o is None for o in operands) else operands
+
+
+def _operand(layout: LayoutPass, arg: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
+    array = constant_array(arg)
+    if array is not None:
+        # A zero with an axis keeps it: TVM takes a product with the number for zero.
+        if array.size == 1 and (array.ndim == 0 or array.any()):
+            return layout.constant(array.reshape(()))
+        return layout.blocked(layout.constant(array.reshape(_rank_4(array.shape))))
+    own = shape_of(arg)
+    if prod(own) == 1 and not layout.is_blocked(arg):
+        plain = layout.substitute(arg)
+        return plain if not own else layout.bb.emit(relax.op.reshape(plain, (1,)))
+    full = _rank_4(own)
+    if full[1] == shape[1]:
+        return layout.blocked_as(arg, full)
+    source = layout.blocked(arg) if layout.is_blocked(arg) else layout.plain_as(arg, full)
+    return layout.bb.emit_te(
+        moves.one_channel,
+        source,
+        primfunc_name_hint="one_channel",
+        primfunc_attrs={"op_pattern": INJECTIVE},
+    )
+
+
+def _rank_4(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (4 - len(shape)) + tuple(shape)
+
+
+_UNARY = (
+    "nn.relu nn.leakyrelu nn.gelu nn.gelu_tanh nn.silu nn.softplus clip sigmoid tanh exp sqrt "
+    "rsqrt abs negative erf log floor ceil round square sin cos tan sinh cosh asin acos atan "
+    "asinh acosh atanh sign"
+)
+_BINARY = "add subtract multiply divide maximum minimum power"
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "relax.less": operator.lt,
+    "relax.less_equal": operator.le,
+    "relax.greater": operator.gt,
+    "relax.greater_equal": operator.ge,
+}
+
+RULES: dict[str, Rule] = {
+    "relax.astype": cast_rule,
+    "relax.where": where_rule,
+    **{f"relax.{name}": unary_rule for name in _UNARY.split()},
+    **{f"relax.{name}": binary_rule for name in _BINARY.split()},
+    **{f"relax.tvmflow.{name}": binary_rule for name in ("quotient", "product", "multiply_add")},
+    **dict.fromkeys(_COMPARISONS, comparison_rule),
+}

@@ -1,0 +1,77 @@
+"""The 8-bit tensors behind differences in int32, which is what quantized operators sum up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+
+from ....ir import blocked
+from ....ir.rewriter import constant_array, op_name
+from ....schedules.integers import Dots, Integers, fits_dots, narrowest, sums_of
+
+if TYPE_CHECKING:
+    from ..layout import LayoutPass
+
+_NARROW = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A product of 8-bit numbers: its operands, and how to compute it."""
+
+    source: relax.Expr
+    #: Without their zero points; four of int8 in an int32 for dot products.
+    weight: np.ndarray
+    integers: Integers | Dots
+    #: What the sums are too large by, for each output.
+    excess: np.ndarray | None = None
+
+
+def quantized(
+    layout: LayoutPass,
+    x: relax.Expr,
+    weight: np.ndarray,
+    axes: tuple[int, ...],
+    *,
+    dots: bool,
+    staged: bool = False,
+) -> Quantized | None:
+    """What a product in int32 multiplies, if its left operand comes from 8 bits.
+
+    ``axes`` are those of the weights that are summed up, and first the one that dot products
+    take fours of, if there are ``dots``.  Else ``staged`` says whether the block that converts the
+    operand is the only one that may copy it to private memory.
+    """
+    found = _source(layout, x)
+    if found is None or weight.dtype != np.int32:
+        return None
+    source, zero = found
+    limits = np.iinfo(str(source.ty.dtype))
+    if dots and fits_dots(weight):
+        zero -= limits.min
+        excess = zero * weight.sum(axis=axes)
+        narrow = blocked.words(weight.astype(np.int8), axes[0])
+        return Quantized(source, narrow, Dots(zero), excess.astype(np.int32))
+    largest = max(limits.max - zero, zero - limits.min)
+    sums = sums_of(weight, axes, largest)
+    return Quantized(source, narrowest(weight), Integers(zero, sums, staged))
+
+
+def _source(layout: LayoutPass, x: relax.Expr) -> tuple[relax.Expr, int] | None:
+    """The 8-bit tensor that ``x`` is, less one constant zero point."""
+    zero, value = 0, _definition(layout, x)
+    if op_name(value) == "relax.subtract":
+        point = constant_array(value.args[1])
+        if point is None or point.size != 1:
+            return None
+        zero, value = int(point.reshape(())), _definition(layout, value.args[0])
+    if op_name(value) != "relax.astype" or str(value.args[0].ty.dtype) not in _NARROW:
+        return None
+    return value.args[0], zero
+
+
+def _definition(layout: LayoutPass, expr: relax.Expr) -> Any:
+    return layout.definitions.get(expr, expr)

@@ -1,0 +1,173 @@
+"""Tensors kept in 16 bits as tensors of ``float16``, for CUDA.
+
+OpenCL reads and writes memory of 16 bits by functions (:mod:`tvmflow.codegen.half`); CUDA has a
+type for it, which is all that its copies and tensor cores know.  Before::
+
+    y = R.call_tir(relu, (x,), R.Tensor((8,), "float32"))
+    relu(x: T.Buffer((8,), scope="global.half"), y: ...):    y[i] = T.max(x[i], 0.0)
+
+After::
+
+    y = R.call_tir(relu, (x,), R.Tensor((8,), "float16"))
+    relu(x: T.Buffer((8,), "float16"), y: ...):
+        y[i] = T.Cast("float16", T.max(T.Cast("float32", x[i]), 0.0))
+
+Arithmetic stays fp32.  A value that is rounded to 16 bits where it is read (an operand of a
+tensor core) is then read as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, relax, s_tir, tirx
+from tvm.ir import Range
+from tvm.ir.expr import TensorLoad, TensorRegion
+
+from ...codegen.half import is_half_buffer
+from ...ir.passes import module_pass
+from ...ir.rewriter import constant_array
+from ...ir.signatures import called_function
+
+HALF_DTYPE = "float16"
+
+
+@module_pass("TypeHalves")
+def TypeHalves(mod: IRModule) -> IRModule:  # noqa: N802
+    """Give all tensors in ``global.half`` their type, in ``main`` and in its functions."""
+    main = mod["main"]
+    # Functions get new variables: the type of the old ones names the parameters' dtypes.
+    builder = relax.BlockBuilder(IRModule({}, attrs=mod.attrs))
+    callees = {
+        gv: builder.add_func(with_types(function), gv.name_hint)
+        for gv, function in mod.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    typed: dict[relax.Var, relax.Var] = {}
+
+    def retyped(binding: relax.Binding) -> relax.Binding:
+        call = called_function(mod, binding.value)
+        if call is None:
+            # A view or a tuple: their tensors are never kept in 16 bits.
+            return binding
+        function, arguments = call
+        halves = [is_half_buffer(param) for param in function.params]
+        arguments = [
+            typed.get(a, _in_half(a) if half else a)
+            for a, half in zip(arguments, halves, strict=False)
+        ]
+        old, var, types = binding.value, binding.var, binding.value.ty_args
+        if halves[-1]:
+            types = [relax.TensorType(var.ty.shape, HALF_DTYPE)]
+            var = type(var)(var.name, types[0])
+            typed[binding.var] = var
+        new = relax.Call(old.op, [callees[old.args[0]], relax.Tuple(arguments)], old.attrs, types)
+        return relax.VarBinding(var, new)
+
+    blocks = [type(block)([retyped(b) for b in block.bindings]) for block in main.body.blocks]
+    body = relax.SeqExpr(blocks, main.body.body)
+    rewritten = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    functions = dict(builder.get().functions.items())
+    for gv, function in mod.functions.items():
+        if gv not in callees:
+            functions[gv] = rewritten if gv.name_hint == "main" else function
+    return IRModule(functions, attrs=mod.attrs)
+
+
+def _in_half(expr: relax.Expr) -> relax.Expr:
+    """A constant in 16 bits; anything else as it is."""
+    array = constant_array(expr)
+    return expr if array is None else relax.const(array.astype(HALF_DTYPE), HALF_DTYPE)
+
+
+def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A primary function whose parameters in ``global.half`` have a type of 16 bits."""
+    if not any(is_half_buffer(param) for param in function.params):
+        return function
+    function = _with_whole_sums(function)
+    halves = {
+        param: tirx.decl_buffer(param.shape, HALF_DTYPE, param.name)
+        for param in function.params
+        if is_half_buffer(param)
+    }
+
+    def load(load: TensorLoad) -> Any:
+        half = halves.get(load.source)
+        if half is None:
+            return load
+        return tirx.Cast("float32", tirx.BufferLoad(half, load.indices))
+
+    def store(store: tirx.BufferStore) -> tirx.Stmt:
+        half = halves.get(store.buffer)
+        if half is None:
+            return store
+        return tirx.BufferStore(half, _rounded(store.value), store.indices)
+
+    def region(region: TensorRegion) -> TensorRegion:
+        half = halves.get(region.source)
+        return region if half is None else tirx.BufferRegion(half, region.region)
+
+    def cast(cast: tirx.Cast) -> Any:
+        return _rounded(cast.value) if str(cast.ty.dtype) == HALF_DTYPE else cast
+
+    callbacks = [
+        (TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, region), (tirx.Cast, cast),
+    ]  # fmt: skip
+    body = tvm_ffi.structural_map(function.body, callbacks)
+    params = [halves.get(param, param) for param in function.params]
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+
+
+def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The same with results that are sums (or extremes) taken in fp32, and copied when complete."""
+    sums: list[Any] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        if block.init is not None:
+            sums.extend(region.source for region in block.writes)
+
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, visit))
+    results = [p for p in function.params if is_half_buffer(p) and any(p.same_as(x) for x in sums)]
+    for result in results:
+        whole = tirx.decl_buffer(result.shape, "float32", f"{result.name}_sums")
+
+        def replace(var: tirx.Var, result: Any = result, whole: Any = whole) -> tirx.Var:
+            return whole if var.same_as(result) else var
+
+        root = tvm_ffi.structural_map(function.body, (tirx.Var, replace)).block
+        body = tirx.SeqStmt([root.body, _copy(whole, result)])
+        buffers = [*root.alloc_buffers, whole]
+        block = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
+        function = function.with_body(s_tir.SBlockRealize([], True, block))
+    return function
+
+
+def _copy(source: Any, target: Any) -> tirx.Stmt:
+    """Loops that copy one buffer to another."""
+    kinds = [str(extent.ty.dtype) for extent in source.shape]
+    loops = [tirx.Var(f"i{axis}", kind) for axis, kind in enumerate(kinds)]
+    axes = [
+        tirx.IterVar(Range(0, extent), tirx.Var(f"v{axis}", kind), tirx.IterVar.DataPar)
+        for axis, (kind, extent) in enumerate(zip(kinds, source.shape, strict=True))
+    ]
+    at = [axis.var for axis in axes]
+    element = [Range.from_min_extent(var, 1) for var in at]
+    block = s_tir.SBlock(
+        axes,
+        [tirx.BufferRegion(source, element)],
+        [tirx.BufferRegion(target, element)],
+        "whole",
+        tirx.BufferStore(target, tirx.BufferLoad(source, at), at),
+    )
+    body: tirx.Stmt = s_tir.SBlockRealize(loops, True, block)
+    for loop, extent in zip(reversed(loops), reversed(source.shape), strict=True):
+        body = tirx.For(loop, tirx.const(0, loop.ty.dtype), extent, tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _rounded(value: Any) -> Any:
+    """A value in 16 bits: what was widened only for this is taken as it was."""
+    if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == HALF_DTYPE:
+        return value.value
+    return tirx.Cast(HALF_DTYPE, value)

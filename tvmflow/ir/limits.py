@@ -1,0 +1,70 @@
+"""How large a tensor can be: what is larger is refused before work or memory is spent on it."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import ShapeError
+from .tensors import TensorType
+from .units import bytes_text
+
+#: Kernels count a tensor's elements in 32 bits, as OpenCL counts work-items along an axis.
+MOST_ELEMENTS = 2**31 - 1
+#: Weights of at least this size stay outside the IR, as memory-mapped arrays.
+LARGE_WEIGHT_BYTES = 64 << 20
+
+
+@cache
+def memory_bytes() -> int:
+    """Return the memory of this machine, or what a control group leaves of it."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        allowed = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(allowed)) if allowed.isdecimal() else physical
+
+
+def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
+    """Return what is too large about a tensor, ``None`` if nothing is.
+
+    Parameters
+    ----------
+    kind
+        Its shape and dtype.
+    in_memory
+        Whether it has to fit this machine's memory: a weight in a file need not.
+    """
+    # NumPy knows bfloat16 only with another package.
+    itemsize = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize
+    needed = kind.elements * itemsize
+    if kind.elements > MOST_ELEMENTS:
+        return (
+            f"{kind} has {kind.elements} elements ({bytes_text(needed)}), but kernels count up to "
+            f"{MOST_ELEMENTS}"
+        )
+    if prod(extent or 1 for extent in kind.shape) > MOST_ELEMENTS:
+        return f"{kind} has extents beside 0 that kernels do not count, up to {MOST_ELEMENTS}"
+    if in_memory and needed > memory_bytes():
+        return (
+            f"{kind} needs {bytes_text(needed)}, but this machine has {bytes_text(memory_bytes())} "
+            "of memory"
+        )
+    return None
+
+
+def check_size(what: str, kind: TensorType, remedy: str, *, in_memory: bool = True) -> None:
+    """Refuse a tensor that is too large; `what` begins the sentence, such as "The input 'x'".
+
+    Raises
+    ------
+    ShapeError
+        If it has more elements than kernels count, or does not fit this machine's memory.
+    """
+    if (reason := excess(kind, in_memory=in_memory)) is not None:
+        raise ShapeError(f"{what} is too large: {reason}.", remedy=remedy)

@@ -1,0 +1,260 @@
+"""What a custom operator is: types, mathematics, reference and gradient as one value.
+
+An operator is a node ``ai.tvmflow.NAME`` of an ONNX model.  One file an operator holds what
+an :class:`Operator` names; `docs/custom-operators.md` teaches how to write one.  How its block
+is scheduled is a family's matter (``schedules/``), which finds the block by its annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import OperatorError, ShapeError
+from .definition import check_operands
+from .tensors import TensorType
+
+if TYPE_CHECKING:
+    from tvm import te
+
+#: The ONNX domain of custom operators, and its only version.
+DOMAIN = "ai.tvmflow"
+VERSION = 1
+
+#: The attribute of a primary function that is an operator: its number of results.
+FUNCTION_ATTRIBUTE = "tvmflow.results"
+
+#: What an attribute can be; ONNX has no other kinds that are plain values.
+Attribute = float | int | str | tuple[float, ...] | tuple[int, ...]
+
+#: What an operator's functions get: one item an input, and all attributes by name.  An item is a
+#: `TensorType`, a `te.Tensor` or an array, and ``None`` for an optional input that is left out.
+Types = Sequence[Any]
+Tensors = Sequence[Any]
+Arrays = Sequence[Any]
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input or an output.
+
+    Parameters
+    ----------
+    name
+        A Python identifier: the name of the argument, too.
+    dtypes
+        NumPy's names of the element types that it can have.
+    optional
+        Whether an input may be left out; it is ``None`` then.
+    shapes
+        Shapes of an input such as ``"B, M, 4"``, at most one of each rank: what is known of the
+        extents when an operator is compiled for any.  Extents of one name are the same number,
+        and ``B + 1`` may stand where ``B`` is an extent, too.  Without, all of them differ.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    optional: bool = False
+    shapes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A custom operator.
+
+    Parameters
+    ----------
+    name
+        ONNX's ``op_type`` in the domain ``ai.tvmflow``, and the name of the primary function.
+    summary
+        What it computes: one sentence.
+    inputs, outputs
+        In ONNX's order.  Functions get one item an input, ``None`` for one that is left out.
+    infer
+        From the types of the inputs and the attributes to those of the outputs.  Raises
+        `ShapeError` with the shapes in its sentence where they do not fit together; numbers of
+        operands, dtypes and attributes are checked before it is called.
+    compute
+        From TE tensors and the attributes to a TE tensor for each output.  Extents may be
+        variables (``tirx.Var``): the operators of a program that is compiled once for all shapes.
+    reference
+        From NumPy arrays and the attributes to an array for each output.  Floats are float64,
+        and results may be.
+    attributes
+        Name and default, whose type is the attribute's.
+    gradient
+        The operator of the gradients.  Its operands say by their names what they are: ``x`` is
+        an input or output of this operator, ``grad_x`` the gradient of one.  It takes inputs
+        of this operator, the outputs that it wants to have been kept, and gradients of outputs;
+        it returns gradients of inputs.  Its attributes are among this operator's.
+    check
+        Looks at the values of inputs, of which it gets arrays, ``None`` where values are not
+        known; of floats only the shape counts.  Raises `InputError` where they are out of range.
+
+    Raises
+    ------
+    OperatorError
+        If names are missing, or the gradient's do not fit.
+    """
+
+    name: str
+    summary: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    infer: Callable[[Types, Attributes], tuple[TensorType, ...]]
+    compute: Callable[[Tensors, Attributes], list[te.Tensor]]
+    reference: Callable[[Arrays, Attributes], list[np.ndarray]]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    gradient: Operator | None = None
+    check: Callable[[Arrays, Attributes], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        check_operands(self)
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """Names of the inputs that the gradient operator has gradients of."""
+        if self.gradient is None:
+            return ()
+        return tuple(output.name.removeprefix("grad_") for output in self.gradient.outputs)
+
+    def complete(self, given: Attributes) -> dict[str, Any]:
+        """All attributes: those given, and the defaults of the others.
+
+        Raises
+        ------
+        OperatorError
+            If one is unknown or of another type.
+        """
+        unknown = [name for name in given if name not in self.attributes]
+        if unknown:
+            raise OperatorError(
+                f"{self.name} has no attribute {unknown[0]!r}; expected "
+                f"{', '.join(map(repr, self.attributes)) or 'none'}.",
+                remedy="Check the attribute's name.",
+            )
+        completed = dict(self.attributes)
+        for name, value in given.items():
+            default: Any = self.attributes[name]
+            kind: Any = {float: Real, int: Integral}.get(type(default), type(default))
+            if not isinstance(value, kind):
+                raise OperatorError(
+                    f"The attribute {name!r} of {self.name} is {value!r}, expected a value like "
+                    f"its default {default!r}.",
+                    remedy=f"Give it as {type(default).__name__}.",
+                )
+            # Not NumPy's scalars, which TVM does not take.
+            completed[name] = type(default)(value)
+        return completed
+
+    def result_types(self, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+        """The types of the outputs, for types of the inputs that need not fit.
+
+        ``attributes`` are complete.
+
+        Raises
+        ------
+        OperatorError, ShapeError
+            If a required input is missing, there are too many, or one does not fit.
+        """
+        padded = [*types, *[None] * (len(self.inputs) - len(types))]
+        if len(types) > len(self.inputs):
+            raise OperatorError(
+                f"{self.name} is given {len(types)} inputs, expected at most {len(self.inputs)} "
+                f"({', '.join(operand.name for operand in self.inputs)}).",
+                remedy="Leave the last ones out.",
+            )
+        for operand, kind in zip(self.inputs, padded, strict=True):
+            _check_operand(self.name, operand, kind)
+        try:
+            results = tuple(self.infer(padded, attributes))
+        except (OperatorError, ShapeError):
+            raise
+        except Exception as error:
+            given = ", ".join(map(str, padded))
+            raise OperatorError(
+                f"{self.name} does not say what it returns for {given}: "
+                f"{type(error).__name__}: {error}",
+                remedy="Let its `infer` raise a tvmflow.errors.ShapeError for what does not fit.",
+            ) from error
+        found = [kind.dtype for kind in results]
+        if len(found) != len(self.outputs) or not all(
+            dtype in operand.dtypes for dtype, operand in zip(found, self.outputs, strict=True)
+        ):
+            wanted = ", ".join(f"{o.name} of {' or '.join(o.dtypes)}" for o in self.outputs)
+            raise OperatorError(
+                f"The `infer` of {self.name} returns {', '.join(map(str, results)) or 'nothing'}, "
+                f"expected {wanted}.",
+                remedy="Let it return a TensorType for each output.",
+            )
+        return results
+
+    def tensors(self, inputs: Tensors, attributes: Attributes) -> list[te.Tensor]:
+        """The mathematics, for TE tensors that fit; ``attributes`` are complete.
+
+        Raises
+        ------
+        OperatorError
+            If there is not a tensor for each output.
+        """
+        results = self.compute(inputs, attributes)
+        if not isinstance(results, list) or len(results) != len(self.outputs):
+            raise OperatorError(
+                f"The `compute` of {self.name} returns {results!r}, expected a list of "
+                f"{len(self.outputs)} tensors.",
+                remedy="Let it return a list with a tensor for each output.",
+            )
+        return results
+
+    def evaluate(self, arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
+        """The reference's results for arrays of any dtype that fits, in the outputs' dtypes.
+
+        ``attributes`` are complete.
+        """
+        padded = [*arrays, *[None] * (len(self.inputs) - len(arrays))]
+        types = [None if a is None else TensorType(a.shape, a.dtype.name) for a in padded]
+        results = self.result_types(types, attributes)
+        with np.errstate(all="ignore"):  # NaN and infinity are results like others
+            values = self.reference(
+                [None if a is None else _widened(a) for a in padded], attributes
+            )
+            return [
+                np.asarray(value).astype(dtype_of(kind.dtype)).reshape(kind.shape)
+                for value, kind in zip(values, results, strict=True)
+            ]
+
+
+def dtype_of(name: str) -> np.dtype:
+    """NumPy's dtype, also of ``bfloat16``, which NumPy knows from the package ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes  # onnx needs it, too
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _check_operand(operator: str, operand: Operand, kind: TensorType | None) -> None:
+    """Refuse a missing input, and one of another dtype."""
+    if kind is None and not operand.optional:
+        raise OperatorError(
+            f"{operator} is not given its input {operand.name!r}.", remedy="Give it a tensor."
+        )
+    if kind is not None and kind.dtype not in operand.dtypes:
+        raise OperatorError(
+            f"The input {operand.name!r} of {operator} is {kind}, expected "
+            f"{' or '.join(operand.dtypes)}.",
+            remedy=f"Convert it to {operand.dtypes[0]}.",
+        )
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """Floats in float64."""
+    # Of bfloat16, NumPy does not know that it is a float.
+    floating = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return array.astype(np.float64) if floating else array

@@ -1,0 +1,149 @@
+"""A straight-line rewriter for the dataflow graph of ``main``.
+
+The front end yields one function of one dataflow block.  A rewriter walks its
+bindings in order, emits new ones, and remembers what each old variable became.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax, tirx
+from tvm.ir import GenericConst, Op
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .signatures import with_parameters
+
+
+@mutator
+class _Substitute(PyExprMutator):
+    """Replace variables by what ``lookup`` returns for them."""
+
+    def __init__(self, lookup: Any):
+        super().__init__()
+        self.lookup = lookup
+
+    def visit_var_(self, op: relax.Var) -> relax.Expr:
+        return self.lookup(op)
+
+    def visit_dataflow_var_(self, op: relax.DataflowVar) -> relax.Expr:
+        return self.lookup(op)
+
+
+def substitute(expr: relax.Expr, replaced: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    """``expr`` with these variables replaced."""
+    return _Substitute(lambda var: replaced.get(var, var)).visit_expr(expr)
+
+
+class Rewriter:
+    """Base of passes that rebuild ``main`` binding by binding.
+
+    A subclass overrides :meth:`rewrite`, which gets the old variable and its
+    value and returns the new expression (already emitted or not), and
+    :meth:`plain`, if a variable can live in more than one form.
+    """
+
+    def __init__(self, mod: IRModule):
+        self.mod = mod
+        self.bb = relax.BlockBuilder(mod)
+        self.env: dict[relax.Var, relax.Expr] = {}
+
+    def run(self) -> IRModule:
+        """Rewrite ``main`` and return the new module."""
+        main = self.mod["main"]
+        params = [self.parameter(index, param) for index, param in enumerate(main.params)]
+        for old, new in zip(main.params, params, strict=True):
+            self.env[old] = new
+        self.start(params)
+        with self.bb.function("main_rewritten", params, attrs=dict(main.attrs or {})):
+            with self.bb.dataflow():
+                for block in main.body.blocks:
+                    for binding in block.bindings:
+                        self._bind(binding)
+                result = self.bb.emit_output(self.result(main.body.body))
+            self.bb.emit_func_output(result)
+        rewritten = self.bb.get()
+        function = rewritten["main_rewritten"].with_attr("global_symbol", "main")
+        functions = {
+            gv: with_identifiers(f)
+            for gv, f in rewritten.functions.items()
+            if gv.name_hint not in ("main", "main_rewritten")
+        }
+        functions[relax.GlobalVar("main")] = function
+        return IRModule(functions, attrs=rewritten.attrs)
+
+    # -- for subclasses ----------------------------------------------------------------------
+
+    def parameter(self, index: int, old: relax.Var) -> relax.Var:
+        """The new parameter of ``main`` for an old one."""
+        return relax.Var(f"{identifier(old.name)}_{index}", old.ty)
+
+    def result(self, old: relax.Expr) -> relax.Expr:
+        """What ``main`` returns instead of what it returned."""
+        return self.substitute(old)
+
+    def start(self, params: list[relax.Var]) -> None:
+        """Called once before the first binding."""
+
+    def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
+        """Return the new expression for ``var``; the default changes only its arguments."""
+        return self.substitute(value)
+
+    def plain(self, var: relax.Var) -> relax.Expr:
+        """The new expression that stands for an old variable."""
+        return self.env.get(var, var)
+
+    def substitute(self, expr: relax.Expr) -> relax.Expr:
+        """``expr`` with every old variable replaced."""
+        return _Substitute(self.plain).visit_expr(expr)
+
+    # -- ---------------------------------------------------------------------------------------
+
+    def _bind(self, binding: relax.Binding) -> None:
+        value = binding.value
+        new = self.rewrite(binding.var, value)
+        if new is None:
+            return  # the subclass keeps the variable in a form of its own
+        if not isinstance(new, (relax.Var, GenericConst)):
+            new = self.bb.emit(new, name_hint=identifier(binding.var.name))
+        self.env[binding.var] = new
+
+
+def identifier(name: str) -> str:
+    """``name`` as an identifier of C: variables' names reach the kernels' source.
+
+    ONNX names may hold anything; exporters write ``/features/conv/Conv_output_0`` and ``495``.
+    """
+    return re.sub(r"^(?=\d|$)|\W", "_", name, flags=re.ASCII)
+
+
+def with_identifiers(function: relax.Function | tirx.PrimFunc) -> Any:
+    """A primary function that was called after a model's tensors, with identifiers for them."""
+    if not isinstance(function, tirx.PrimFunc):
+        return function
+    renamed = {
+        param: tirx.decl_buffer(param.shape, param.dtype, name, scope=param.scope())
+        for param in function.params
+        if tirx.is_buffer_var(param) and (name := identifier(param.name)) != param.name
+    }
+    return with_parameters(function, renamed) if renamed else function
+
+
+def constant_array(expr: relax.Expr) -> np.ndarray | None:
+    """The value of a constant as NumPy array, ``None`` for any other expression."""
+    return expr.value.numpy() if isinstance(expr, GenericConst) else None
+
+
+def shape_of(expr: relax.Expr) -> tuple[int, ...]:
+    """The static shape of a tensor expression."""
+    return tuple(int(d) for d in expr.ty.shape)
+
+
+def op_name(expr: relax.Expr) -> str | None:
+    """``"relax.nn.conv2d"`` and the like for a call of a Relax operator, else ``None``."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
+        return expr.op.name
+    return None

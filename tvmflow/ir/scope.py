@@ -1,0 +1,184 @@
+"""Memory scopes of textures, and the extents of the image behind a tensor.
+
+A texture is an OpenCL ``image2d_array_t`` of RGBA texels.  The last axis of its
+tensor has extent 4, the channels of a texel.  Where the other axes go is part of the
+scope's name, in one of two forms:
+
+``global.texture:p8``, *panels*, for what passes between functions, ``[N, C', H, W, 4]``:
+    8 channel blocks stand side by side, and every 8 more below::
+
+        column = (c' % 8) * W + w        row = (n * ceil(C' / 8) + c' // 8) * H + h
+
+    Pictures of any size get images of about the same width, so that they can share
+    memory; what is near in the picture is near in the image.
+
+``global.texture:1.2``, *cuts*, for constants of any rank:
+    axes before the first number are layers, those before the second rows, the others
+    columns, each part flattened in row-major order.  The texels, in the order
+    (layer, row, column), are then the elements in the order of a buffer, which is
+    how the host has them.
+
+``global.texture-half:p8`` and ``global.texture-half:1.2`` are the same with channels of
+16 bits: an image of ``CL_HALF_FLOAT``, which kernels read and write as fp32.  Every
+OpenCL device with images converts between the two, also one without ``cl_khr_fp16``;
+what is computed is fp32, and the tensor's dtype stays ``float32``.
+
+The runtime reads the same names (``native/tvm_plugin/texture_shape.cc``), besides
+TVM's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from ..devices.target import Device
+
+PREFIX = "global.texture"
+#: The prefix of textures whose channels are stored in 16 bits.
+HALF = "global.texture-half"
+#: The scope of buffers whose elements are stored in 16 bits (see :mod:`tvmflow.codegen.half`).
+HALF_BUFFER = "global.half"
+#: Channels of a texel.
+CHANNELS = 4
+
+_PANELS = re.compile(r"global\.texture(?:-half)?:p(\d+)$")
+_CUTS = re.compile(r"global\.texture(?:-half)?:(\d+)\.(\d+)$")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Size of an image array, in texels and layers."""
+
+    width: int
+    height: int
+    layers: int = 1
+
+    def fits(self, device: Device) -> bool:
+        """Whether a device has images of this size."""
+        return (
+            max(self.width, self.height) <= device.image_extent
+            and self.layers <= device.image_layers
+        )
+
+    @property
+    def texels(self) -> int:
+        """Number of texels."""
+        return self.width * self.height * self.layers
+
+    def __str__(self) -> str:
+        layers = f"x{self.layers}" if self.layers > 1 else ""
+        return f"{self.width}x{self.height}{layers}"
+
+
+def is_texture(scope: str) -> bool:
+    """Whether a memory scope is that of a texture."""
+    return scope.startswith(PREFIX)
+
+
+def is_half(scope: str) -> bool:
+    """Whether a memory scope, of a texture or a buffer, stores fp32 tensors in 16 bits."""
+    return scope.startswith(HALF) or scope == HALF_BUFFER
+
+
+def with_half(scope: str) -> str:
+    """The scope of the same image with channels of 16 bits."""
+    return scope.replace(PREFIX + ":", HALF + ":")
+
+
+def texel_bytes(scope: str) -> int:
+    """Size of a texel of fp32 channels, or of their 16-bit form."""
+    return CHANNELS * (2 if is_half(scope) else 4)
+
+
+def extent_of(shape: Sequence[int], scope: str) -> Extent:
+    """Extents of the image that holds a tensor of ``shape``."""
+    if match := _PANELS.match(scope):
+        panels = int(match.group(1))
+        n, blocks, height, width, _ = shape
+        return Extent(panels * width, n * -(-blocks // panels) * height)
+    rows, columns = _cuts(scope)
+    return Extent(
+        width=prod(shape[columns:-1]), height=prod(shape[rows:columns]), layers=prod(shape[:rows])
+    )
+
+
+def coordinates(shape: Sequence[Any], scope: str, indices: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Column, row and layer of a texel, as expressions of the tensor's indices."""
+    if match := _PANELS.match(scope):
+        panels = int(match.group(1))
+        _, blocks, height, width, _ = (int(d) for d in shape)
+        n, block, y, x, _ = indices
+        below = n * -(-blocks // panels) + tirx.floordiv(block, panels)
+        column = tirx.floormod(block, panels) * width + x
+        return column, below * height + y, tirx.const(0, "int32")
+    rows, columns = _cuts(scope)
+
+    def flat(begin: int, end: int) -> Any:
+        offset: Any = tirx.const(0, "int32")
+        for axis in range(begin, end):
+            offset = offset * shape[axis] + indices[axis]
+        return offset
+
+    return flat(columns, len(shape) - 1), flat(rows, columns), flat(0, rows)
+
+
+def panel_scope(shape: Sequence[int], device: Device, width: int) -> str | None:
+    """The scope of a tensor ``[N, C', H, W, 4]`` in an image of about this width.
+
+    The number of panels is a power of 2, so that dividing by it is a shift, and no
+    larger than ``C'``.  ``None`` if no image of the device holds the tensor.
+    """
+    _, blocks, _, columns, _ = shape
+    panels = 1
+    while 2 * panels * columns <= width and panels < blocks:
+        panels *= 2
+    while not extent_of(shape, f"{PREFIX}:p{panels}").fits(device):
+        panels *= 2
+        if panels >= 2 * blocks or panels * columns > device.image_extent:
+            return None
+    return f"{PREFIX}:p{panels}"
+
+
+def interface_scope(shape: Sequence[int], device: Device, half: bool = False) -> str | None:
+    """The scope of an input or output of the model that is a texture; ``None`` if none fits.
+
+    The fewest panels, of which the last row is full: the image is then as large as the
+    tensor, and for one panel it has the order of a buffer.
+    """
+    _, blocks, _, _, _ = shape
+    panels = 1
+    while blocks % panels == 0:
+        scope = f"{PREFIX}:p{panels}"
+        if extent_of(shape, scope).fits(device):
+            return with_half(scope) if half else scope
+        panels *= 2
+    return None
+
+
+def constant_scope(shape: Sequence[int], device: Device) -> str | None:
+    """The scope of a constant; ``None`` if no image of the device holds it.
+
+    Weights should have a row for each block of output channels, their first axis, and
+    need few layers.
+    """
+    candidates = []
+    for rows in range(len(shape) - 1):
+        for columns in range(rows, len(shape)):
+            scope = f"{PREFIX}:{rows}.{columns}"
+            extent = extent_of(shape, scope)
+            if extent.fits(device):
+                candidates.append(((extent.layers > 1, abs(columns - 1), extent.layers), scope))
+    return min(candidates)[1] if candidates else None
+
+
+def _cuts(scope: str) -> tuple[int, int]:
+    match = _CUTS.match(scope)
+    if match is None:
+        raise ValueError(f"the scope {scope!r} does not say where axes go in the image")
+    return int(match.group(1)), int(match.group(2))

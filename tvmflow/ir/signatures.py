@@ -1,0 +1,73 @@
+"""Signatures of primary functions: the scopes of their parameters, and who calls them.
+
+The signature is the only place where the decision of the storage pass is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm_ffi
+from tvm import IRModule, relax, s_tir, tirx
+from tvm.ir import Op, Var
+
+
+def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
+    """``function`` with its parameters in these memory scopes."""
+    buffers = {
+        param: tirx.decl_buffer(param.shape, param.dtype, param.name, scope=scope)
+        for param, scope in zip(function.params, scopes, strict=True)
+        if scope is not None
+    }
+    return function.specialize(buffers) if buffers else function
+
+
+def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx.PrimFunc:
+    """``function`` with other buffers of the same elements for some of its parameters.
+
+    Their names and alignments may differ, which TVM's ``specialize`` keeps or refuses.
+    """
+    params = [buffers.get(param, param) for param in function.params]
+    body = tvm_ffi.structural_map(function.body, (Var, lambda var: buffers.get(var, var)))
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+
+
+def called_function(
+    mod: IRModule, value: relax.Expr
+) -> tuple[tirx.PrimFunc, list[relax.Expr]] | None:
+    """The primary function that ``value`` calls and its tensor arguments, if it does."""
+    if not (isinstance(value, relax.Call) and isinstance(value.op, Op)):
+        return None
+    if value.op.name != "relax.call_tir" or len(value.args) != 2:
+        return None
+    arguments = value.args[1]
+    fields = list(arguments.fields) if isinstance(arguments, relax.Tuple) else [arguments]
+    return mod[value.args[0]], fields
+
+
+def parameter_scopes(mod: IRModule) -> dict[str, str]:
+    """Memory scopes of those parameters of ``main`` that are no plain buffers."""
+    main = mod["main"]
+    names = {param: param.name for param in main.params}
+    scopes = {}
+    for binding in (b for block in main.body.blocks for b in block.bindings):
+        call = called_function(mod, binding.value)
+        if call is None:
+            continue
+        function, arguments = call
+        for index, argument in enumerate(arguments):
+            scope = function.params[index].scope()
+            if argument in names and scope not in ("", "global"):
+                scopes[names[argument]] = scope
+    return scopes
+
+
+def wants_schedule(function: tirx.PrimFunc) -> bool:
+    """Whether a function is still a plain computation.
+
+    TVM's own sorts and scans come scheduled, or as low-level loops without blocks.
+    """
+    if "tirx.is_scheduled" in (function.attrs or {}):
+        return False
+    body = function.body
+    return isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"

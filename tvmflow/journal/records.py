@@ -1,0 +1,236 @@
+"""What a journal holds: trials with their workload, target and device, and events.
+
+All of it is plain data.  Values in mappings are numbers, truth values and texts.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ..devices.target import TargetSpec
+
+#: Of a knob, of a fact of a shape or of a device.
+Value = bool | int | float | str
+
+#: Facts of a shape that say how tensors are stored, not what is computed.
+STORAGE_FACTS = ("texture", "weights")
+
+
+class Error(enum.IntEnum):
+    """Why a trial has no cost.  The first nine have AutoTVM's numbers."""
+
+    NONE = 0
+    #: The knobs do not lead to a schedule.
+    NO_SCHEDULE = 1
+    HOST_BUILD = 2
+    DEVICE_BUILD = 3
+    RUNTIME = 4
+    WRONG_RESULT = 5
+    BUILD_TIMEOUT = 6
+    RUN_TIMEOUT = 7
+    UNKNOWN = 8
+    #: The server went away, or was set aside, before it answered.
+    DEVICE_LOST = 9
+    #: Repetitions differed too much, or the device throttled.
+    UNSTABLE = 10
+
+    @classmethod
+    def _missing_(cls, value: object) -> Error:
+        return cls.UNKNOWN
+
+
+def canonical(content: Any) -> bytes:
+    """JSON in the one form that keys are computed of."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def digest(what: str, data: bytes) -> bytes:
+    """The 16-byte key of a definition; ``what`` keeps kinds of definitions apart."""
+    return blake2b(data, digest_size=16, person=what.encode()).digest()
+
+
+class Keyed:
+    """A definition that a journal stores once, under the hash of its content."""
+
+    def check(self) -> None:
+        """Refuse fields of other types: what is stored must be readable.
+
+        Raises
+        ------
+        TypeError
+            Naming the field.
+        """
+        fields: dict[str, Any] = self.__dataclass_fields__  # type: ignore[attr-defined]
+        for name, value in vars_of(self).items():
+            what = f"the {name} of a {type(self).__name__.lower()}"
+            if fields[name].type == "str":
+                if not isinstance(value, str):
+                    raise TypeError(f"{what} must be a text, not {value!r}")
+            elif not isinstance(value, dict):
+                raise TypeError(f"{what} must be names and values, not {value!r}")
+            elif not all(type(v) in (bool, int, float, str) for v in value.values()):
+                raise TypeError(f"{what} must hold numbers, truth values and texts: {value!r}")
+
+    @cached_property
+    def data(self) -> bytes:
+        """Its canonical form."""
+        self.check()
+        return canonical(vars_of(self))
+
+    @cached_property
+    def key(self) -> bytes:
+        """The hash of that, the same in every process."""
+        return digest(type(self).__name__.lower(), self.data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def vars_of(definition: Any) -> dict[str, Any]:
+    """Fields of a definition by name, with plain dictionaries."""
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name, value in ((n, getattr(definition, n)) for n in definition.__dataclass_fields__)
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Workload(Keyed):
+    """What is tuned: the shape that a schedule family sees, and how it is stored."""
+
+    #: A schedule family's ``NAME``.
+    family: str
+    #: Its ``Shape`` as a dictionary.
+    shape: Mapping[str, Value]
+    #: In which tensors are stored: ``fp32``, ``fp16`` or another dtype's name.
+    dtype: str = "fp32"
+    #: ``texture`` where a tensor that is read or written is one, else ``buffer``.
+    storage: str = "buffer"
+    #: Precision of products and sums.
+    accumulate: str = "fp32"
+    #: What else tells primary functions of a shape apart, as text: the tensors' extents, say.
+    signature: str = ""
+
+    @cached_property
+    def kin(self) -> bytes:
+        """8 bytes that workloads share whose knobs mean the same: of family and loops."""
+        loops = {name: v for name, v in self.shape.items() if name not in STORAGE_FACTS}
+        return digest("kin", canonical([self.family, loops]))[:8]
+
+    def distance(self, other: Workload) -> tuple[bool, ...]:
+        """How far another workload of the same kin is from this one; the least is the nearest."""
+        return (
+            self.dtype != other.dtype,
+            self.accumulate != other.accumulate,
+            *(self.shape.get(name) != other.shape.get(name) for name in STORAGE_FACTS),
+            self.storage != other.storage,
+            self.signature != other.signature,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Target(Keyed):
+    """What a trial was compiled for."""
+
+    #: ``opencl``, ``cuda`` or ``llvm``.
+    kind: str
+    #: Name of the device preset, such as ``adreno``.
+    device: str
+    #: Facts of the device that schedules depend on.
+    facts: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: TargetSpec) -> Target:
+        """That of a compilation."""
+        facts = {k: v for k, v in asdict(spec.device).items() if isinstance(v, (bool, int))}
+        return cls(spec.kind, spec.device.name, facts)
+
+    @cached_property
+    def kin(self) -> bytes:
+        """8 bytes that targets share which tuned knobs are good for: kind and preset."""
+        return digest("kin", canonical([self.kind, self.device]))[:8]
+
+
+@dataclass(frozen=True, eq=False)
+class Device(Keyed):
+    """The machine that a trial ran on."""
+
+    #: The key it is registered with at a tracker, or any name.
+    rpc_key: str
+    #: As the driver names it.
+    name: str
+    driver: str = ""
+    #: What else is known: vendor, host, system.
+    facts: Mapping[str, Value] = field(default_factory=dict)
+
+
+class Original(NamedTuple):
+    """A trial as it stood in the file that it was imported from."""
+
+    #: ``autotvm`` or ``metaschedule``.
+    format: str
+    #: JSON, as it was parsed.
+    document: Any
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Knobs that were tried for a workload, and what came of it."""
+
+    workload: Workload
+    target: Target
+    device: Device
+    knobs: Mapping[str, Value]
+    #: Seconds of each repetition; empty where there is an error.
+    costs: tuple[float, ...]
+    error: Error = Error.NONE
+    message: str = ""
+    #: When it ended, in seconds since 1970.
+    timestamp: float = 0.0
+    #: Seconds that building and measuring took.
+    seconds: float = 0.0
+    #: Versions of what built and ran it, by name.
+    toolchain: Mapping[str, str] = field(default_factory=dict)
+    #: Where the knobs are from: ``measured``, ``heuristic``, ``autotvm``, ``metaschedule`` …
+    source: str = "measured"
+    #: Where the record is from, for people: file, line, licence.
+    provenance: Mapping[str, Value] = field(default_factory=dict)
+    original: Original | None = None
+
+    @property
+    def cost(self) -> float:
+        """The median of its costs in seconds; infinite where it failed."""
+        return cost_of(self.costs, self.error)
+
+
+def cost_of(costs: tuple[float, ...], error: int) -> float:
+    """What trials are compared by: the median, which one disturbed repetition does not move."""
+    if error or not costs:
+        return math.inf
+    cost = costs[0] if len(costs) == 1 else statistics.median(costs)
+    return cost if cost > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened beside the trials: a session began, a device was set aside."""
+
+    #: One word, such as ``session`` or ``set_aside``.
+    kind: str
+    #: Seconds since 1970.
+    timestamp: float
+    device: Device | None = None
+    #: JSON: a reason, a seed, a budget.
+    details: Mapping[str, Any] = field(default_factory=dict)

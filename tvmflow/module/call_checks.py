@@ -1,0 +1,118 @@
+"""Values of a network's inputs that its custom operators look at, at each call.
+
+A compiler writes a note for each such node into the module's metadata; here a call reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..ir.operators import OPERATORS
+from ..ir.tensors import TensorType
+
+#: A `CallCheck` as a module's metadata has it.
+Note = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CallCheck:
+    """What the check of one node's operator is given.
+
+    Parameters
+    ----------
+    node, operator
+        Their names.
+    attributes
+        All of the node's.
+    operands
+        For each operand the name of the network's input that it is, or its type; ``None`` for one
+        that is left out.
+    """
+
+    node: str
+    operator: str
+    attributes: Mapping[str, Any]
+    operands: tuple[str | TensorType | None, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the network's inputs whose values it looks at."""
+        return tuple(operand for operand in self.operands if isinstance(operand, str))
+
+    def report(self) -> dict[str, Any]:
+        """For the metadata."""
+        operands = [
+            {"dtype": o.dtype, "shape": list(o.shape)} if isinstance(o, TensorType) else o
+            for o in self.operands
+        ]
+        return {
+            "node": self.node,
+            "operator": self.operator,
+            "attributes": dict(self.attributes),
+            "operands": operands,
+        }
+
+    @classmethod
+    def read(cls, note: Note) -> CallCheck:
+        """What `report` wrote."""
+        operands = tuple(
+            TensorType(tuple(o["shape"]), o["dtype"]) if isinstance(o, Mapping) else o
+            for o in note["operands"]
+        )
+        # JSON has no tuples.
+        attributes = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in note["attributes"].items()
+        }
+        return cls(note["node"], note["operator"], attributes, operands)
+
+    def look_at(self, values: Mapping[str, Any]) -> None:
+        """Check values of the network's inputs, where the host has them.
+
+        Parameters
+        ----------
+        values
+            Arrays and DLPack tensors by name, of the right shapes and dtypes.
+
+        Raises
+        ------
+        InputError
+            If one is out of range, with the inputs' names.
+        """
+        from .exchange import is_on_host, on_host, shared
+
+        brought = {name: shared(name, values[name]) for name in self.inputs if name in values}
+        seen = {name: on_host(value) for name, value in brought.items() if is_on_host(value)}
+        look = OPERATORS[self.operator].check
+        if not seen or look is None:
+            return
+        try:
+            look([_operand(operand, seen) for operand in self.operands], self.attributes)
+        except InputError as error:
+            plural = "s" if len(seen) > 1 else ""
+            raise InputError(
+                f"The input{plural} {', '.join(map(repr, seen))} cannot be used by the node "
+                f"{self.node!r}: {error.message}",
+                remedy=error.remedy,
+                details=error.details,
+            ) from error
+
+
+def call_checks(notes: Iterable[Note]) -> tuple[CallCheck, ...]:
+    """The checks that a call has to make: those of operators that this process knows."""
+    checks = (CallCheck.read(note) for note in notes)
+    return tuple(check for check in checks if check.operator in OPERATORS)
+
+
+def _operand(operand: str | TensorType | None, seen: Mapping[str, np.ndarray]) -> Any:
+    """What a check sees of an operand: a value, of floats the shape, or nothing."""
+    from .exchange import unknown
+
+    if isinstance(operand, str) or operand is None:
+        return seen.get(operand or "")
+    return unknown(operand) if operand.dtype.startswith(("float", "bfloat")) else None

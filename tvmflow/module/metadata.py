@@ -1,0 +1,190 @@
+"""What a module's metadata have to look like: everything that is read of them, anywhere.
+
+Digests find damage.  A file that somebody made by hand has the right digests, and is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ir.limits import excess
+from ..ir.tensors import TensorType
+from .schema import (
+    SchemaError,
+    anything,
+    either,
+    flag,
+    list_of,
+    matching,
+    maybe,
+    named,
+    number,
+    one_of,
+    record,
+    text,
+    whole,
+)
+from .weights import DTYPE_NAMES, MOST_DIMENSIONS
+
+SHAPE = list_of(whole(0), most=MOST_DIMENSIONS)
+DTYPE = one_of(DTYPE_NAMES)
+IMAGE = maybe(matching(r"\d{1,9}x\d{1,9}(x\d{1,9})?", "an extent in texels"))
+HEX = maybe(matching(r"[0-9a-f]+", "hexadecimal digits"))
+#: Beside the module, under its own name.
+FILE_NAME = maybe(matching(r"(?!\.\.?$)[^/\0]{1,255}", "the name of a file beside the module"))
+
+TENSOR = record(
+    {"name": text, "shape": SHAPE, "dtype": DTYPE},
+    {
+        "layout": maybe(text), "logical_shape": maybe(SHAPE), "scope": maybe(text),
+        "image": IMAGE, "open_dims": maybe(SHAPE),
+    },
+)  # fmt: skip
+WEIGHT = record({"name": text, "shape": SHAPE, "dtype": DTYPE, "bytes": whole()})
+KERNEL = record({"name": text, "function": text})
+SCHEDULE = record(
+    {"family": text, "knobs": named(anything), "source": text}, {"origin": maybe(text)}
+)
+CALL_CHECK = record(
+    {
+        "node": text,
+        "operator": text,
+        "attributes": named(anything),
+        "operands": list_of(maybe(either(text, record({"dtype": DTYPE, "shape": SHAPE})))),
+    }
+)
+PLACEMENT = record(
+    {
+        "tensor": text, "shape": SHAPE, "stored_as": text, "constant": flag, "storage": text,
+        "image": maybe(text), "scope": maybe(text), "cause": text, "reason": text,
+    }
+)  # fmt: skip
+MEMORY = record(
+    {"peak_bytes": whole(), "lower_bound_bytes": whole()},
+    {
+        "steps": list_of(text),
+        "blocks": list_of(record({"bytes": whole(), "image": maybe(text)})),
+        "tensors": list_of(
+            record(
+                {"storage": text, "block": maybe(whole())},
+                {
+                    "name": text, "shape": SHAPE, "dtype": text, "stored_as": text,
+                    "layout": text, "scope": maybe(text), "image": maybe(text), "bytes": whole(),
+                    "first": whole(), "last": whole(), "producer": maybe(text),
+                    "readers": list_of(text),
+                },
+            )
+        ),
+    },
+)  # fmt: skip
+FUSION = record(
+    {
+        "tensor": text, "producer": text, "consumer": text, "saved_bytes": whole(),
+        "all_bytes": whole(), "prevented_by": text, "parameter": text,
+    }
+)  # fmt: skip
+
+#: What both forms of modules say.
+_COMMON = {
+    "name": text,
+    "target": text,
+    "device": text,
+    "host": text,
+    "tvmflow": text,
+    "tvm": text,
+    "options": named(anything),
+    "stage_ms": named(number),
+}
+
+MODULE = record(
+    {
+        **_COMMON,
+        "tvm_ffi": text,
+        "inputs": list_of(TENSOR),
+        "outputs": list_of(TENSOR),
+        "kernels": list_of(KERNEL),
+        "weights": list_of(WEIGHT),
+        "weights_file": FILE_NAME,
+        "weights_digest": HEX,
+    },
+    {
+        "weights_xxh64": HEX,
+        "functions_digest": HEX,
+        "call_checks": list_of(CALL_CHECK),
+        "schedules": named(SCHEDULE),
+        "nodes": named(list_of(text)),
+        "fusion_left": list_of(FUSION),
+        "extensions": list_of(text),
+        "half_sums": list_of(whole()),
+        "algorithms": list_of(record({"convolution": text, "algorithm": text, "reason": text})),
+        "settled_storage": maybe(text),
+        "weight_scopes": named(maybe(text)),
+        "placements": list_of(PLACEMENT),
+        "memory": maybe(MEMORY),
+        "cpu": maybe(text),
+        "linked_with": text,
+    },
+)
+
+STANDALONE = record(
+    {**_COMMON, "storage_summary": text, "memory_bytes": whole()},
+    {
+        "half_sums": list_of(whole()),
+        "logical_shapes": named(SHAPE),
+        "open_dims": named(SHAPE),
+        "storage_counts": named(whole()),
+        "reference": text,
+    },
+)
+
+
+def check_module(metadata: Any) -> None:
+    """Check what a module for TVM's runtime says of itself.
+
+    Raises
+    ------
+    SchemaError
+        If anything in it is not what it has to be.
+    """
+    MODULE(metadata, "")
+    for side in ("inputs", "outputs"):
+        for index, tensor in enumerate(metadata[side]):
+            check_interface(tensor, f"{side}[{index}]")
+        names = [tensor["name"] for tensor in metadata[side]]
+        if len(set(names)) < len(names):
+            raise SchemaError(f"two of the {side} have one name")
+    if len({weight["name"] for weight in metadata["weights"]}) < len(metadata["weights"]):
+        raise SchemaError("two of the weights have one name")
+    _check_memory(metadata.get("memory") or {})
+
+
+def check_interface(tensor: Mapping[str, Any], where: str) -> None:
+    """Check the shapes of an input or output, which memory is made for.
+
+    Raises
+    ------
+    SchemaError
+        If they are too large, or those of a blocked tensor do not fit together.
+    """
+    shape, logical = tensor["shape"], tensor.get("logical_shape")
+    reason = excess(TensorType(tuple(shape), tensor["dtype"]), in_memory=False)
+    if reason is not None:
+        raise SchemaError(f"{where} is too large: {reason}")
+    if logical is None:
+        return
+    blocks = len(logical) == 4 and len(shape) == 5 and shape[4] > 0
+    batch, channels, *image = logical if blocks else (0, 0)
+    if not blocks or shape[:4] != [batch, -(-channels // shape[4]), *image]:
+        raise SchemaError(f"{where}.shape is {shape}, which are no blocks of {logical}")
+
+
+def _check_memory(memory: Mapping[str, Any]) -> None:
+    """Compare the places of tensors with the steps and blocks that there are."""
+    blocks, steps = len(memory.get("blocks", ())), len(memory.get("steps", ()))
+    for index, tensor in enumerate(memory.get("tensors", ())):
+        where = f"memory.tensors[{index}]"
+        if "blocks" in memory and (tensor["block"] or 0) >= max(blocks, 1):
+            raise SchemaError(f"{where}.block is {tensor['block']}, but there are {blocks}")
+        if "steps" in memory and not tensor.get("first", 0) <= tensor.get("last", 0) <= steps:
+            raise SchemaError(f"{where} lives beyond the {steps} steps")

@@ -1,0 +1,95 @@
+"""Random inputs, the same for the same seed on every machine."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..errors import InputError
+from ..ir.limits import excess
+from ..ir.tensors import TensorInfo, TensorType
+from .weights import dtype_from_name
+
+if TYPE_CHECKING:
+    from .call_checks import CallCheck
+
+#: Random integers are smaller than this, so that they are valid as small indices and counts.
+_INTEGERS_BELOW = 10
+
+
+class Described(Protocol):
+    """What random inputs are made for."""
+
+    @property
+    def inputs(self) -> Sequence[TensorInfo]:
+        """Name, shape and dtype of every input, in order."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the module's file says of itself."""
+
+
+def random_inputs(
+    module: Described, seed: int, *, without: Container[str] = ()
+) -> dict[str, np.ndarray]:
+    """Return random arrays for a network's inputs, but not for those named in ``without``.
+
+    Floats are normally distributed with mean 0 and variance 1, integers uniform in
+    0 … 9, booleans fair.  An input's values depend on the seed and its name only.  They
+    have the layout of the ONNX model, also where the module keeps another.  Integers that a
+    custom operator would refuse are smaller, and in ascending order where they have to be.
+    """
+    wanted = [info for info in module.inputs if info.name not in without]
+    for info in wanted:
+        if (reason := excess(TensorType(info.shape, info.dtype))) is not None:
+            raise InputError(
+                f"The input {info.name!r} is too large for random values: {reason}.",
+                remedy="Run the module where there is more memory.",
+            )
+    arrays = {info.name: _random_array(info, seed) for info in wanted}
+    if notes := module.metadata.get("call_checks"):
+        from .call_checks import call_checks
+
+        checks = call_checks(notes)
+        looked_at = {name for check in checks for name in check.inputs}
+        integers = {n: a for n, a in arrays.items() if n in looked_at and a.dtype.kind in "iu"}
+        trials = ({**arrays, **trial} for trial in _smaller(integers))
+        # The call says what is wrong with them, if none of them fits.
+        return next((trial for trial in trials if _fits(checks, trial)), arrays)
+    return arrays
+
+
+def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """The integers as drawn, in ascending order, and both below ever smaller bounds."""
+    for bound in range(_INTEGERS_BELOW, 0, -1):
+        # As an array: an operation makes a number of a scalar.
+        trial = {name: np.asarray(array % bound) for name, array in arrays.items()}
+        yield trial
+        yield {
+            name: np.sort(array, axis=None).reshape(array.shape) for name, array in trial.items()
+        }
+
+
+def _fits(checks: Sequence[CallCheck], arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether custom operators take these values."""
+    try:
+        for check in checks:
+            check.look_at(arrays)
+    except InputError:
+        return False
+    return True
+
+
+def _random_array(info: TensorInfo, seed: int) -> np.ndarray:
+    # crc32 and not hash(): Python's hash of a string differs from process to process.
+    generator = np.random.default_rng([seed, zlib.crc32(info.name.encode())])
+    shape = info.logical_shape or info.shape
+    dtype = dtype_from_name(info.dtype)
+    if dtype.kind == "b":
+        return generator.integers(0, 2, shape).astype(bool)
+    if dtype.kind in "iu":
+        return generator.integers(0, _INTEGERS_BELOW, shape).astype(dtype)
+    return np.asarray(generator.standard_normal(shape, np.float32)).astype(dtype)

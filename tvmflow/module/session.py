@@ -1,0 +1,315 @@
+"""A loaded module on its device: TVM's virtual machine with the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from ..errors import ArtifactError, DeviceError, InputError
+from ..ir.scope import is_half
+from ..ir.tensors import TensorInfo
+from ..runtime import plugin
+from ..runtime.boundary import NO_DEVICE_REMEDIES, translate, translated
+from ..runtime.devices import FP16_EXTENSION, opencl_devices
+from .kept import from_image, stored_as, to_image, to_kept
+from .kernel_time import KernelTime
+from .profile import profile_kernels
+from .reader import Artifact
+from .values import (
+    Outputs,
+    as_array,
+    check_input,
+    from_dlpack,
+    is_shareable,
+    writable_alias,
+)
+from .weights import ALIGN_BYTES, dtype_from_name, release_pages
+
+if TYPE_CHECKING:
+    from .call_checks import CallCheck
+
+#: TVM's name of the device of each target.
+_DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
+
+
+class Session:
+    """The library loaded, the weights on the device, and buffers for the inputs.
+
+    Parameters
+    ----------
+    artifact
+        A module for this machine.
+    device_index
+        Index among the devices of the module's target.
+
+    Raises
+    ------
+    ArtifactError
+        If TVM cannot load the library.
+    DeviceError
+        If there is no such device, or it lacks an extension that the kernels need.
+    """
+
+    def __init__(self, artifact: Artifact, device_index: int):
+        self.artifact = artifact
+        self.target = str(artifact.metadata["target"])
+        self.inputs = artifact.inputs
+        if self.target not in _DEVICES:
+            raise ArtifactError(
+                f"Running {artifact.path} failed: its target {self.target!r} is unknown.",
+                remedy="Compile the model again with this tvmflow.",
+            )
+        self.device = find_device(self.target, device_index, f"Running {artifact.path}")
+        _check_extensions(artifact, device_index)
+        self.on_host = self.target == "llvm"
+        self._names = tuple(info.name for info in artifact.outputs)
+        self._dtypes = tuple(dtype_from_name(info.dtype) for info in self.inputs)
+        with self.errors(f"Loading {artifact.path}"):
+            # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
+            self.library = tvm_ffi.load_module(artifact.path.resolve(), keep_module_alive=False)
+            self.entry = self.new_machine()["main"]
+            scopes = artifact.metadata.get("weight_scopes", {})
+            started = time.perf_counter()
+            self.weights = tuple(
+                self._upload(array, scopes.get(name)) for name, array in artifact.weights.items()
+            )
+            self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
+        self._staged: list[Any] = [None] * len(self.inputs)
+        self._checks = _call_checks(artifact)
+
+    def new_machine(self) -> Any:
+        """Return a virtual machine for the library and the device."""
+        return tvm.relax.VirtualMachine(self.library, [self.device])
+
+    def errors(self, attempt: str) -> AbstractContextManager[None]:
+        """Turn errors of TVM and the plug-in into ours."""
+        return translated(attempt, self.target)
+
+    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+        """Run the network once.
+
+        Parameters
+        ----------
+        values
+            The inputs, in order.
+        on_device
+            Return the device's tensors and not copies of them on the host.
+        """
+        arguments = self.bring(values, reuse=not on_device)
+        try:
+            results = self.entry(*arguments, *self.weights)
+            if isinstance(results, tvm.runtime.Tensor):
+                results = (results,)
+            if on_device:
+                self.device.sync()
+                return Outputs(self._names, results)
+            arrays = [self._to_host(result) for result in results]
+            outputs = zip(self.artifact.outputs, arrays, strict=True)
+            return Outputs(self._names, [from_image(info, array) for info, array in outputs])
+        except Exception as error:
+            # As `translated`, without a context manager in every run.
+            if (ours := translate(error, self._attempt(), self.target)) is not None:
+                raise ours from error
+            raise
+
+    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+        """Measure every kernel launch of the network's run."""
+        return profile_kernels(self, values, runs)
+
+    def bring(self, values: Sequence[Any], *, reuse: bool) -> list[Any]:
+        """Check the inputs and bring them to the device.
+
+        Parameters
+        ----------
+        values
+            The inputs, in order.
+        reuse
+            Copy into the same device buffers every time; not for results that stay
+            on the device, since they may share memory with an input.
+        """
+        brought = [self._bring(index, value, reuse) for index, value in enumerate(values)]
+        if self._checks:
+            pairs = zip(self.inputs, values, strict=True)
+            given = {info.name: value for info, value in pairs if info.layout is None}
+            for check in self._checks:
+                check.look_at(given)
+        return brought
+
+    def _bring(self, index: int, value: Any, reuse: bool) -> Any:
+        info = self.inputs[index]
+        if info.layout is not None:
+            return self._bring_kept(index, info, value, reuse)
+        return self._bring_as_is(index, info, value, reuse)
+
+    def _bring_as_is(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        if isinstance(value, np.ndarray):
+            # The common case, without the conversions below.
+            if value.shape != info.shape or value.dtype != self._dtypes[index]:
+                value = as_array(info, value)
+        elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+            return self._bring_tensor(index, info, value, reuse)
+        else:
+            value = as_array(info, value)
+        if self.on_host and is_shareable(value):
+            return tvm_ffi.from_dlpack(value)
+        if self.on_host:
+            return self._copy_on_host(index, info, value, reuse)
+        return self._buffer(index, info, reuse).copyfrom(value)
+
+    def _bring_kept(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        """A blocked input: a tensor as the kernels read it, or an array that is brought there."""
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+            tensor = from_dlpack(info.name, value)
+            found, wanted = self._storage_of(tensor), stored_as(info)
+            fits = tuple(tensor.shape) == info.shape and found == wanted
+            if tensor.device == self.device and fits:
+                return self._bring_tensor(index, info, tensor, reuse)
+            if found:
+                raise InputError(
+                    f"The input {info.name!r} is in an image of {found} texels, but the network "
+                    f"takes {f'one of {wanted}' if wanted else 'a buffer'}.",
+                    remedy="`tvmflow inspect` shows image and scope of each input.",
+                )
+            value = tensor.numpy()
+        array = to_kept(info, np.asarray(value))
+        if info.scope is None:
+            return self._bring_as_is(index, info, array, reuse)
+        image = to_image(info, as_array(info, array))
+        return self._buffer(index, info, reuse).copyfrom(image)
+
+    def _bring_tensor(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        tensor = from_dlpack(info.name, value)
+        check_input(info, tuple(tensor.shape), str(tensor.dtype))
+        if tensor.device == self.device and _is_aligned(value):
+            return tensor
+        buffer = self._buffer(index, info, reuse)
+        with self.errors(f"Copying the input {info.name!r} to the device"):
+            tensor.copyto(buffer)
+        return buffer
+
+    def _copy_on_host(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+        buffer = self._buffer(index, info, reuse)
+        np.copyto(np.from_dlpack(buffer), value)
+        return buffer
+
+    def _buffer(self, index: int, info: TensorInfo, reuse: bool) -> Any:
+        buffer = self._staged[index] if reuse else None
+        if buffer is None:
+            with self.errors(f"Reserving memory for the input {info.name!r}"):
+                buffer = tvm.runtime.empty(
+                    info.shape, info.dtype, self.device, mem_scope=info.scope
+                )
+            if reuse:
+                self._staged[index] = buffer
+        return buffer
+
+    def _upload(self, array: np.ndarray, scope: str | None) -> Any:
+        """Share a mapped weight with the host's kernels, or copy it to the device.
+
+        ``scope`` is the memory scope of a weight that kernels read as a texture.
+        """
+        aligned = array.__array_interface__["data"][0] % ALIGN_BYTES == 0
+        if self.on_host and aligned and array.size and array.dtype.name != "bfloat16":
+            return tvm_ffi.from_dlpack(writable_alias(array))
+        if scope is not None and is_half(scope):
+            # Kept in 16 bits here as on the device; to kernels it is a tensor of fp32.
+            array = array.astype(np.float32)
+        tensor = tvm.runtime.empty(array.shape, array.dtype.name, self.device, mem_scope=scope)
+        if array.size:
+            tensor.copyfrom(array)
+        release_pages(array)
+        return tensor
+
+    def _to_host(self, tensor: Any) -> np.ndarray:
+        # A copy also on the host: the result may be a constant or an input of the network.
+        if self.on_host:
+            return np.from_dlpack(tensor).copy()
+        array: np.ndarray = tensor.numpy()
+        return array
+
+    def _storage_of(self, tensor: Any) -> str:
+        """The image behind a device tensor, as the plug-in describes it; empty for a buffer."""
+        if self.target != "opencl":
+            return ""
+        return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(tensor))
+
+    def _attempt(self) -> str:
+        return f"Running {self.artifact.path}"
+
+
+def find_device(target: str, index: int, attempt: str) -> Any:
+    """Return TVM's device of a target.
+
+    Raises
+    ------
+    DeviceError
+        If there is none; ``attempt`` begins its sentence.
+    """
+    try:
+        if target == "opencl":
+            # Loaded by `import tvm` already, unless that failed: then this says why.
+            plugin.load()
+        device = tvm.device(_DEVICES[target], index)
+        # The host is one device, but TVM says of any index that it exists.
+        if device.exist and not (target == "llvm" and index):
+            return device
+        # A missing OpenCL device gives its reason when it is used.
+        tvm.runtime.empty((1,), "uint8", device)
+    except Exception as error:
+        if (ours := translate(error, attempt, target)) is not None:
+            raise ours from error
+    if index:
+        raise DeviceError(
+            f"{attempt} failed: there is no {target} device {index} on this machine.",
+            remedy="`tvmflow devices` lists the devices and their numbers.",
+        )
+    raise DeviceError(
+        f"{attempt} failed: there is no {target} device on this machine.",
+        remedy=NO_DEVICE_REMEDIES.get(target),
+    )
+
+
+def _call_checks(artifact: Artifact) -> tuple[CallCheck, ...]:
+    """What custom operators look at; without any, nothing of them is imported."""
+    if not (notes := artifact.metadata.get("call_checks")):
+        return ()
+    from .call_checks import call_checks
+
+    return call_checks(notes)
+
+
+def _check_extensions(artifact: Artifact, index: int) -> None:
+    """Say what a device lacks before its compiler does, kernel by kernel."""
+    needed = set(artifact.metadata.get("extensions", ()))
+    if not needed:
+        return
+    device = opencl_devices()[index]
+    missing = ", ".join(sorted(needed - set(device.extensions)))
+    if not missing:
+        return
+    remedy = "Run it on another device; `tvmflow devices` lists them with their extensions."
+    if missing == FP16_EXTENSION:
+        remedy = "Compile the model again in fp32 arithmetic, or run it on a device with fp16 "
+        if artifact.metadata["options"].get("accumulate") == "fp16":
+            remedy = "Compile the model without `accumulate=fp16`, or run it on a device with fp16 "
+        remedy += "(`tvmflow devices` says which have it)."
+    raise DeviceError(
+        f"Running {artifact.path} failed: its kernels need {missing}, which the OpenCL device "
+        f"{device.name} lacks.",
+        remedy=remedy,
+    )
+
+
+def _is_aligned(value: Any) -> bool:
+    """Whether a DLPack tensor's memory is aligned as TVM's kernels expect."""
+    try:
+        tvm_ffi.from_dlpack(value, require_alignment=ALIGN_BYTES, require_contiguous=True)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,139 @@
+"""The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from _ctypes import dlclose
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import (
+    ArtifactError,
+    DeviceError,
+    InputError,
+    KernelBuildError,
+    TvmflowError,
+    VerificationError,
+)
+from ...runtime.boundary import NO_DEVICE_REMEDIES
+from ...runtime.plugin import split_message
+
+API_VERSION = 1
+NO_OPENCL = 2
+PROFILE = 1
+UNCHECKED_WEIGHTS = 4
+
+#: What each status of `tvmflow_status` is here; every other one is a `DeviceError`.
+_ERRORS: dict[int, type[TvmflowError]] = {
+    1: InputError,
+    4: KernelBuildError,
+    6: ArtifactError,
+    9: VerificationError,
+}
+
+
+class Options(ctypes.Structure):
+    """`tvmflow_options`."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("device_index", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("opencl_library", ctypes.c_char_p),
+        ("cache_folder", ctypes.c_char_p),
+        ("weights_path", ctypes.c_char_p),
+        ("cl_context", ctypes.c_void_p),
+        ("cl_device", ctypes.c_void_p),
+    )
+
+
+class Kernel(ctypes.Structure):
+    """`tvmflow_kernel`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_char_p),
+        ("start_ns", ctypes.c_uint64),
+        ("end_ns", ctypes.c_uint64),
+    )
+
+
+class Test(ctypes.Structure):
+    """`tvmflow_test`."""
+
+    _fields_ = (
+        ("largest_error", ctypes.c_double),
+        ("tolerance_used", ctypes.c_double),
+        ("compared", ctypes.c_uint64),
+    )
+
+
+#: Functions that are used here, with their parameters and results.
+_MODEL, _INDEX, _SIZE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "api_version": (ctypes.c_uint32, ()),
+    "create": (ctypes.c_int, (ctypes.POINTER(Options), ctypes.POINTER(_MODEL))),
+    "destroy": (None, (_MODEL,)),
+    "message": (ctypes.c_char_p, (_MODEL,)),
+    "describe": (ctypes.c_char_p, (_MODEL,)),
+    "set_input": (ctypes.c_int, (_MODEL, _INDEX, ctypes.c_int, ctypes.c_void_p, _SIZE)),
+    "get_output": (ctypes.c_int, (_MODEL, _INDEX, ctypes.c_int, ctypes.c_void_p, _SIZE)),
+    "run": (ctypes.c_int, (_MODEL,)),
+    "profile": (
+        ctypes.c_int,
+        (_MODEL, ctypes.POINTER(ctypes.POINTER(Kernel)), ctypes.POINTER(ctypes.c_uint32)),
+    ),
+    "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
+}
+
+
+class Library:
+    """A loaded library's functions, by their names without ``tvmflow_``.
+
+    Raises
+    ------
+    ArtifactError
+        If the system's loader refuses it, or a function is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = os.path.realpath(path)
+        try:
+            self._loaded = ctypes.CDLL(self.path)
+            self._functions = {name: self._function(name) for name in _FUNCTIONS}
+        except (OSError, AttributeError) as error:
+            raise ArtifactError(
+                f"Loading {path} failed: {error}.",
+                remedy="Compile the model again with `format=standalone`, for this machine's host.",
+            ) from error
+        found = self["api_version"]()
+        if found < API_VERSION:
+            raise ArtifactError(
+                f"Loading {path} failed: it has version {found} of the C interface, but this "
+                f"tvmflow needs {API_VERSION}.",
+                remedy="Compile the model again with this tvmflow.",
+            )
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return self._functions[name]
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        function = self._loaded[f"tvmflow_{name}"]
+        function.restype, function.argtypes = _FUNCTIONS[name]
+        return function
+
+    def unload(self) -> None:
+        """Close the library; no model of it may be left."""
+        dlclose(self._loaded._handle)
+
+    def error(self, status: int, model: ctypes.c_void_p, attempt: str) -> TvmflowError:
+        """Our error for a status, with the message that the model has."""
+        text = self["message"](model) if model else b"there is no memory for the model."
+        # As the plug-in's errors, but with the remedy behind the sentence.
+        lines = text.decode(errors="replace").replace(" Remedy: ", "\nRemedy: ", 1)
+        message, remedy, details = split_message(lines)
+        if status == NO_OPENCL:
+            remedy = remedy or NO_DEVICE_REMEDIES["opencl"]
+        kind = _ERRORS.get(status, DeviceError)
+        return kind(f"{attempt} failed: {message}", remedy=remedy, details=details)

@@ -1,0 +1,299 @@
+"""A standalone library as a module of Python, which needs neither TVM nor the plug-in.
+
+>>> module = tvmflow.load("libmobilenet.so")
+>>> (scores,) = module(image)
+>>> module.self_test().tolerance_used
+0.02
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import ArtifactError, DeviceError, InputError, TvmflowError
+from ...ir.tensors import TensorInfo
+from .. import elf
+from ..kept import to_kept
+from ..kernel_time import KernelTime, kernel_times
+from ..module import Module
+from ..reader import SIDECAR_SUFFIX, tensor_infos
+from ..values import Outputs, as_array
+from ..weights import dtype_from_name
+from . import programs
+from .binding import NO_OPENCL, PROFILE, UNCHECKED_WEIGHTS, Kernel, Library, Options, Test
+from .describe import interfaces
+from .drivers import cache_folder, opencl_libraries
+from .format import DTYPES, Section
+from .read import EncodedPlan, find_plan
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """How far a device's results are from those that a library carries.
+
+    Parameters
+    ----------
+    largest_error
+        Absolute, over all outputs.
+    tolerance_used
+        The largest part of an element's tolerance that its error takes.
+    compared
+        How many elements were compared.
+    """
+
+    largest_error: float
+    tolerance_used: float
+    compared: int
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What a library's file says."""
+
+    path: Path
+    plan: EncodedPlan
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> _Network:
+        plan = find_plan(path)
+        if plan is None:
+            raise ArtifactError(
+                f"Reading the module {path} failed: it has no plan that this tvmflow reads.",
+                remedy="Compile the model again with this tvmflow.",
+            )
+        inputs, outputs = (interfaces(plan, s) for s in (Section.INPUTS, Section.OUTPUTS))
+        return cls(path, plan, tensor_infos(inputs), tensor_infos(outputs))
+
+
+class StandaloneModule(Module):
+    """A network in a library of ``tvmflow compile --standalone``.
+
+    Parameters
+    ----------
+    path
+        The library.
+    device_index
+        Which OpenCL device runs it, GPUs first.
+    check_weights
+        Whether opening it compares the weights with their checksum.
+
+    Raises
+    ------
+    ArtifactError
+        If its plan is damaged or of another format.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, device_index: int = 0, check_weights: bool = True
+    ):
+        super().__init__(device_index)
+        self._network = _Network.read(Path(path))
+        self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
+
+    @property
+    def path(self) -> Path:
+        """The library."""
+        return self._network.path
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The weights beside the library, if they are not inside."""
+        beside = self.path.with_name(self.path.name + SIDECAR_SUFFIX)
+        return beside if beside.is_file() else None
+
+    @property
+    def programs_path(self) -> Path | None:
+        """The file with devices' binaries beside the library, if there is one."""
+        path = programs.beside(self.path)
+        return path if path.is_file() else None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Target, device, versions, options: what the library says of itself."""
+        return self._network.plan.metadata
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every input, in order."""
+        return self._network.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every output, in order."""
+        return self._network.outputs
+
+    def self_test(self) -> SelfTest:
+        """Run the input that the library carries and compare with its results.
+
+        Raises
+        ------
+        VerificationError
+            If an element differs by more than its tolerance.
+        DeviceError
+            If there is no device, or it refuses.
+        """
+        with self._lock:
+            running = self._opened()
+            assert isinstance(running, _Instance)
+            return running.self_test()
+
+    def describe(self) -> dict[str, Any]:
+        """What the library tells of its device: memory, recording, where programs came from."""
+        with self._lock:
+            running = self._opened()
+            assert isinstance(running, _Instance)
+            return running.describe()
+
+    def _open(self) -> _Instance:
+        self._require_host(elf.read_library(self.path).architecture)
+        index = self.device_index
+        # As 32 bits in the C interface, where others would become another device.
+        if not isinstance(index, int) or not 0 <= index < 1 << 32:
+            raise DeviceError(
+                f"Running {self.path} failed: there is no opencl device {index} on this machine.",
+                remedy="`tvmflow devices` lists the devices and their numbers.",
+            )
+        return _Instance(self._network, index, self._flags)
+
+
+class _Instance:
+    """A model of the library on its device."""
+
+    #: It is part of creating a model.
+    upload_ms: float | None = None
+
+    def __init__(self, network: _Network, device_index: int, flags: int = 0):
+        self._network = network
+        self._device_index = device_index
+        self._library = Library(network.path)
+        self._model = ctypes.c_void_p()
+        # The model goes before its code.
+        self._finalizer = weakref.finalize(self, _end, self._library, self._model)
+        self._create(flags)
+
+    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+        """Run the network once."""
+        if on_device:
+            raise InputError(
+                f"Running {self._network.path} with DLPack outputs is not possible: a standalone "
+                "module copies its outputs.",
+                remedy="Take them as 'numpy'.",
+            )
+        self._set_inputs(values)
+        self._call("run", self._model)
+        return Outputs(
+            [info.name for info in self._network.outputs],
+            [self._output(index, info) for index, info in enumerate(self._network.outputs)],
+        )
+
+    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+        """Measure every kernel launch, with a second instance: measuring slows runs down."""
+        runs = max(1, runs)
+        # The first one has checked the weights, if they are to be checked.
+        flags = PROFILE | UNCHECKED_WEIGHTS
+        instance = _Instance(self._network, self._device_index, flags)
+        instance._set_inputs(values)
+        measured = [instance._profile_once() for _ in range(runs + 1)][1:]
+        launches = self._network.plan[Section.LAUNCHES]
+        if any(len(run) != len(launches) for run in measured):
+            raise DeviceError(
+                f"Measuring kernels failed: the library reported {len(measured[0])} launches, but "
+                f"its plan has {len(launches)}.",
+                remedy="Run `tvmflow bench` without `kernels` for the whole network's time.",
+            )
+        for found, launch in zip(measured[0], launches, strict=True):
+            for key in ("global", "local"):
+                found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
+        return kernel_times(measured, "device")
+
+    def self_test(self) -> SelfTest:
+        """Compare with the results that the library carries."""
+        result = Test()
+        self._call("self_test", self._model, ctypes.byref(result), attempt="Checking")
+        return SelfTest(result.largest_error, result.tolerance_used, result.compared)
+
+    def describe(self) -> dict[str, Any]:
+        """The library's own description."""
+        found: dict[str, Any] = json.loads(self._library["describe"](self._model))
+        return found
+
+    def _create(self, flags: int) -> None:
+        options = Options(
+            struct_size=ctypes.sizeof(Options), device_index=self._device_index, flags=flags
+        )
+        if folder := cache_folder():
+            options.cache_folder = os.fsencode(folder)
+        error: TvmflowError | None = None
+        for library in opencl_libraries():
+            options.opencl_library = None if library is None else os.fsencode(library)
+            status = self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
+            if status == 0:
+                return
+            failure = self._library.error(status, self._model, f"Opening {self._network.path}")
+            self._library["destroy"](self._model)
+            self._model.value = None
+            if status != NO_OPENCL:
+                raise failure
+            # What the usual places lack is the better message: pip's drivers are an extra.
+            error = error or failure
+        assert error is not None
+        raise error
+
+    def _set_inputs(self, values: Sequence[Any]) -> None:
+        for index, (info, value) in enumerate(zip(self._network.inputs, values, strict=True)):
+            array = np.ascontiguousarray(as_array(info, to_kept(info, _on_host(info, value))))
+            dtype, data = DTYPES[info.dtype], array.ctypes.data
+            self._call("set_input", self._model, index, dtype, data, array.nbytes)
+
+    def _output(self, index: int, info: TensorInfo) -> np.ndarray:
+        array = np.empty(info.shape, dtype_from_name(info.dtype))
+        dtype, data = DTYPES[info.dtype], array.ctypes.data
+        self._call("get_output", self._model, index, dtype, data, array.nbytes)
+        return array
+
+    def _profile_once(self) -> list[dict[str, Any]]:
+        kernels, count = ctypes.POINTER(Kernel)(), ctypes.c_uint32()
+        found = ctypes.byref(kernels), ctypes.byref(count)
+        self._call("profile", self._model, *found, attempt="Measuring kernels of")
+        return [
+            {
+                "kernel": kernel.name.decode(),
+                "start_us": kernel.start_ns / 1e3,
+                "us": (kernel.end_ns - kernel.start_ns) / 1e3,
+            }
+            for kernel in kernels[: count.value]
+        ]
+
+    def _call(self, name: str, *arguments: Any, attempt: str = "Running") -> None:
+        status = self._library[name](*arguments)
+        if status != 0:
+            raise self._library.error(status, self._model, f"{attempt} {self._network.path}")
+
+
+def _end(library: Library, model: ctypes.c_void_p) -> None:
+    library["destroy"](model)
+    library.unload()
+
+
+def _on_host(info: TensorInfo, value: Any) -> np.ndarray:
+    """An array, also of a DLPack tensor on the host that is none of NumPy's."""
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"The input {info.name!r} cannot be shared through DLPack: {error}.",
+                remedy="Give a tensor on the host, or a NumPy array.",
+            ) from error
+    return np.asarray(value)

@@ -1,0 +1,219 @@
+"""``<library>.programs``: binaries of a library's programs, which a device so need not build.
+
+It is a journal (``docs/journal.md``) with frames of one more type, so that what applies to those
+applies to it: damage costs the frames that it touches.  ``docs/standalone.md`` has the byte layout.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import ArtifactError, JournalError
+from ...journal.frames import (
+    HEADER_BYTES,
+    PROGRAM,
+    Damage,
+    Frame,
+    check_header,
+    encode,
+    frames,
+    header,
+)
+from ..files import publish, staging
+
+#: What follows the library's name.
+SUFFIX = ".programs"
+#: A text of a description: the SHA-256 of the sources that a binary was built from.
+SOURCE = "source"
+#: Those that say whose it is.
+OWNER = ("device", "platform", "driver")
+_KEY_BYTES = 32
+#: Before a binary in the folder that an application gives, see ``native/standalone/cache.c``.
+_ENTRY = struct.Struct("<8sII32sQ32s")
+_ENTRY_MAGIC = b"TVMFLOWP"
+
+
+class Program(NamedTuple):
+    """A program's binary."""
+
+    #: SHA-256 of its source, its options, the device and the driver.
+    key: bytes
+    #: Whose it is, for people: device, driver, and so on.
+    description: dict[str, str]
+    binary: bytes
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What writing a file changed.
+
+    Parameters
+    ----------
+    added, replaced
+        Programs that are new, and those that were there under the same key.
+    dropped
+        Programs of other sources, which this library never asks for.
+    damaged_bytes
+        Bytes that were no whole frame; what was sound beside them is kept.
+    """
+
+    added: int
+    replaced: int
+    dropped: int
+    damaged_bytes: int
+
+
+def beside(library: Path) -> Path:
+    """The file of a library."""
+    return library.with_name(library.name + SUFFIX)
+
+
+def read(path: Path) -> list[Program]:
+    """Programs of a file, in the order in which they stand there; damage is skipped.
+
+    Raises
+    ------
+    ArtifactError
+        If it is another kind of file, or cannot be read.
+    """
+    return _read(path)[0]
+
+
+def summary(library: Path, source: str) -> dict[str, Any] | None:
+    """What a library's file has for whom, as JSON; ``None`` where there is none.
+
+    Parameters
+    ----------
+    library
+        The library.
+    source
+        The SHA-256 of its sources: what was built from others is of no use to it.
+    """
+    path = beside(library)
+    if not path.is_file():
+        return None
+    programs, damaged_bytes = _read(path)
+    ours = [p for p in programs if p.description.get(SOURCE, source) == source]
+    devices: dict[tuple[str, ...], list[int]] = {}
+    for program in ours:
+        owner = tuple(program.description.get(name, "") for name in OWNER)
+        devices.setdefault(owner, []).append(len(program.binary))
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "devices": [
+            {**dict(zip(OWNER, owner, strict=True)), "programs": len(sizes), "bytes": sum(sizes)}
+            for owner, sizes in devices.items()
+        ],
+        "of_other_sources": len(programs) - len(ours),
+        "damaged_bytes": damaged_bytes,
+    }
+
+
+def update(path: Path, programs: Iterable[Program]) -> Updated:
+    """Write programs into a file, in place of those with the same keys; make it where it is not.
+
+    Others see the old file or the new one.  What was built from other sources is dropped.
+
+    Raises
+    ------
+    ArtifactError
+        If it is another kind of file, cannot be written, or a binary is 16 MiB or larger.
+    """
+    new = {program.key: program for program in programs}
+    sources = {program.description.get(SOURCE) for program in new.values()}
+    # Nothing is known of binaries without that text.
+    known = bool(new) and None not in sources
+    with staging(path) as stage, _alone(path.parent):
+        old, damaged_bytes = _read(path) if path.exists() else ([], 0)
+        kept = {p.key: p for p in old if not known or p.description.get(SOURCE) in {None, *sources}}
+        staged = stage / path.name
+        staged.write_bytes(_content((kept | new).values()))
+        publish({staged: path})
+    replaced = len(kept.keys() & new.keys())
+    return Updated(len(new) - replaced, replaced, len(old) - len(kept), damaged_bytes)
+
+
+def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
+    """Programs that a library has stored in an application's cache folder; damaged ones are not."""
+    for path in sorted(folder.glob("*.program")):
+        content = path.read_bytes()
+        if len(content) <= _ENTRY.size:
+            continue
+        magic, _, _, key, size, checksum = _ENTRY.unpack_from(content)
+        binary = content[_ENTRY.size :]
+        if (magic, size) == (_ENTRY_MAGIC, len(binary)) and (
+            hashlib.sha256(binary).digest() == checksum
+        ):
+            yield Program(key, description, binary)
+
+
+def _read(path: Path) -> tuple[list[Program], int]:
+    """Programs, and how many bytes are damaged."""
+    try:
+        data = memoryview(path.read_bytes())
+        damage = check_header(data, path)
+    except (OSError, JournalError) as error:
+        found = error.message if isinstance(error, JournalError) else error.strerror
+        raise ArtifactError(
+            f"Reading the binaries in {path} failed: {found}",
+            remedy=f"Remove it, and run `tvmflow precompile {path.name.removesuffix(SUFFIX)}`.",
+        ) from error
+    programs, damaged_bytes = [], damage.length if damage else 0
+    for frame in frames(data, HEADER_BYTES):
+        if isinstance(frame, Damage):
+            damaged_bytes += frame.length
+        elif program := _program(frame):
+            programs.append(program)
+    return programs, damaged_bytes
+
+
+def _program(frame: Frame) -> Program | None:
+    """A frame's program; ``None`` where it is something else."""
+    key, rest = bytes(frame.payload[:_KEY_BYTES]), bytes(frame.payload[_KEY_BYTES:])
+    # What another machine has sent may have a good checksum and no sense.
+    with suppress(struct.error, ValueError):
+        (length,) = struct.unpack_from("<I", rest)
+        description = json.loads(rest[4 : 4 + length])
+        if frame.kind == PROGRAM and isinstance(description, dict) and len(rest) > 4 + length:
+            texts = {str(name): str(text) for name, text in description.items()}
+            return Program(key, texts, rest[4 + length :])
+    return None
+
+
+def _content(programs: Iterable[Program]) -> bytes:
+    content = bytearray(header())
+    for key, description, binary in programs:
+        text = json.dumps(description, sort_keys=True).encode()
+        payload = key + struct.pack("<I", len(text)) + text + binary
+        try:
+            content += encode(PROGRAM, payload, len(content))
+        except JournalError as error:
+            raise ArtifactError(
+                f"Writing a program's binary of {len(binary)} bytes failed: less than 16 MiB was "
+                "expected.",
+                remedy="Give the application a cache folder; this device compiles.",
+            ) from error
+    return bytes(content)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let others wait who write files of this folder: each would drop what the other adds."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # A file system without locks has one writer as a rule.
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,72 @@
+"""What a module's metadata says about storage, in one line.
+
+Standalone modules, whose metadata is small, have the line itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ..ir.units import bytes_text
+
+#: Why there is no texture, by the cause that most tensors have.
+_WHY = {
+    "asked": "as asked for",
+    "cost": "by the cost model, textures are slower than buffers on this device",
+    "layout": "the layout for this device has no texels",
+    "no images": "the device has no images",
+    "limits": "every tensor is over the limits of the device's images",
+}
+
+
+def counts(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Number of intermediate tensors of each storage, and their memory."""
+    if "storage_counts" in metadata:
+        return dict(metadata["storage_counts"])
+    tensors = [t for t in metadata["memory"]["tensors"] if t["block"] is not None]
+    textures = sum(t["storage"] == "texture" for t in tensors)
+    return {
+        "textures": textures,
+        "buffers": len(tensors) - textures,
+        "peak_bytes": metadata["memory"]["peak_bytes"],
+        "lower_bound_bytes": metadata["memory"]["lower_bound_bytes"],
+    }
+
+
+def storage_summary(metadata: Mapping[str, Any]) -> str:
+    """Textures, buffers and their memory; why there are no textures, or not more."""
+    if "storage_summary" in metadata:
+        return str(metadata["storage_summary"])
+    found = counts(metadata)
+    memory = f"{bytes_text(found['peak_bytes'])} of intermediate memory"
+    parts = [_several(found["buffers"], "buffer"), memory]
+    if metadata["target"] == "opencl":
+        parts[0] = f"{_several(found['textures'], 'texture')}, {parts[0]}"
+        if not found["textures"]:
+            parts[0] += f" ({_why_none(metadata)})"
+    over = [p["tensor"] for p in metadata.get("placements", ()) if p["cause"] == "limits"]
+    if over:
+        names = ", ".join(over[:3]) + (" and others" if len(over) > 3 else "")
+        parts.append(f"{len(over)} over the limits of the device's images, in buffers: {names}")
+    return "; ".join(parts)
+
+
+def _why_none(metadata: Mapping[str, Any]) -> str:
+    causes = Counter(
+        p["cause"]
+        for p in metadata.get("placements", ())
+        if not p["constant"] and p["cause"] in _WHY
+    )
+    if not causes:
+        return "no tensor passes between kernels in a form that a texture has"
+    cause = causes.most_common(1)[0][0]
+    if cause != "layout":
+        return _WHY[cause]
+    reasons = Counter(p["reason"] for p in metadata["placements"] if p["cause"] == "layout")
+    return f"{_WHY[cause]}: tensors are {reasons.most_common(1)[0][0]}"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

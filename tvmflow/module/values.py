@@ -1,0 +1,254 @@
+"""Inputs checked and brought to the device; outputs with names."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from ..errors import InputError
+from ..ir.tensors import TensorInfo
+from .weights import ALIGN_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Outputs(tuple[Any, ...]):
+    """A network's outputs, by position and by name.
+
+    Behaves as a tuple of arrays in the order of the ONNX model (also for one
+    output: ``(scores,) = module(image)``), and as a mapping from names:
+    ``module(image)["scores"]``, ``dict(outputs)``, ``np.savez(file, **outputs)``.
+    """
+
+    names: tuple[str, ...]
+
+    def __new__(cls, names: Sequence[str], values: Iterable[Any]) -> Self:
+        """Join the names with the values of the same order."""
+        self = super().__new__(cls, values)
+        self.names = tuple(names)
+        return self
+
+    @overload  # type: ignore[override]
+    def __getitem__(self, key: str | int) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, str):
+            try:
+                return tuple.__getitem__(self, self.names.index(key))
+            except ValueError:
+                raise KeyError(f"{key!r}; the outputs are {', '.join(self.names)}") from None
+        return tuple.__getitem__(self, key)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is an output of that name."""
+        return key in self.names
+
+    def keys(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return self.names
+
+    def values(self) -> tuple[Any, ...]:
+        """The arrays, in order."""
+        return tuple(self)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Pairs of name and array, in order."""
+        return zip(self.names, self, strict=True)
+
+    def __repr__(self) -> str:
+        return f"Outputs({dict(self.items())!r})"
+
+
+def order_inputs(
+    expected: tuple[TensorInfo, ...], args: Sequence[Any], named: Mapping[str, Any]
+) -> list[Any]:
+    """Bring positional and named inputs into the network's order.
+
+    Raises
+    ------
+    InputError
+        If there are too many, one is missing, given twice, or has an unknown name.
+    """
+    if len(args) > len(expected):
+        raise InputError(
+            f"{len(args)} inputs were given, but the network has {len(expected)}: "
+            f"{_list(expected)}.",
+            remedy="Give the inputs by name.",
+        )
+    values = list(args)
+    if not named and len(values) == len(expected):
+        return values
+    names = [info.name for info in expected]
+    for name in named:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise InputError(
+                f"There is no input {name!r}; the network's inputs are {_list(expected)}.",
+                remedy=f"{hint}`tvmflow inspect` lists the inputs.",
+            )
+    for info in expected[: len(args)]:
+        if info.name in named:
+            raise InputError(
+                f"The input {info.name!r} was given by position and by name.",
+                remedy="Give it once.",
+            )
+    missing = [info for info in expected[len(args) :] if info.name not in named]
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(expected)} inputs were not given: {_list(missing)}.",
+            remedy="Give every input, by name or in the network's order.",
+        )
+    return values + [named[info.name] for info in expected[len(args) :]]
+
+
+def check_input(info: TensorInfo, shape: tuple[int, ...], dtype: str) -> None:
+    """Compare an input's shape and dtype with what the network takes.
+
+    Raises
+    ------
+    InputError
+        If they differ.
+    """
+    if tuple(shape) != info.shape:
+        raise InputError(
+            f"The input {info.name!r} has shape {list(shape)}, but the network takes "
+            f"{list(info.shape)}.",
+            remedy=_shape_remedy(info, tuple(shape)),
+        )
+    if dtype != info.dtype:
+        raise InputError(
+            f"The input {info.name!r} has dtype {dtype}, but the network takes {info.dtype}.",
+            remedy=f"Convert it, for example with array.astype({info.dtype!r}).",
+        )
+
+
+def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
+    """Say how an array of a shape becomes what the network takes, step by step."""
+    wanted = info.shape
+    if info.logical_shape is not None and len(shape) != len(wanted):
+        wanted = info.logical_shape
+    steps = []
+    without_batch = len(shape) + 1 == len(wanted) and wanted[0] == 1
+    # Images come so from files and cameras.
+    if len(shape) in (3, 4) and len(wanted) == 4:
+        channels_last = shape[-1] == wanted[1] != shape[-3]
+        if channels_last and without_batch:
+            steps.append("The array is HWC: transpose it to CHW with array.transpose(2, 0, 1).")
+            shape = (shape[2], *shape[:2])
+        elif channels_last and len(shape) == 4:
+            steps.append(
+                "The array is NHWC: transpose it to NCHW with array.transpose(0, 3, 1, 2)."
+            )
+            shape = (shape[0], shape[3], *shape[1:3])
+    if without_batch:
+        steps.append("The batch dimension is missing: array[None] adds it.")
+        shape = (1, *shape)
+    if shape == wanted:
+        return " ".join(steps)
+    if len(shape) != len(wanted):
+        steps.append("Reshape it.")
+        return " ".join(steps)
+    differing = {n for n, (a, b) in enumerate(zip(shape, wanted, strict=True)) if a != b}
+    if info.logical_shape is None and differing <= set(info.open_dims):
+        extents = ",".join(map(str, shape))
+        steps.append(f"Resize it, or compile the model with `shapes={info.name}={extents}`.")
+    else:
+        steps.append("Resize it: the model fixes this shape, others need it exported again.")
+    return " ".join(steps)
+
+
+def as_array(info: TensorInfo, value: Any) -> np.ndarray:
+    """Return a host value as an array of the native byte order, checked.
+
+    Raises
+    ------
+    InputError
+        If it is not an array, or has another shape or dtype.
+    """
+    array = any_array(info.name, value)
+    check_input(info, array.shape, array.dtype.name)
+    return array
+
+
+def any_array(name: str, value: Any) -> np.ndarray:
+    """Return the host value of an input as an array of the native byte order.
+
+    Raises
+    ------
+    InputError
+        If it is not an array.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"The input {name!r} is no array: {error}.",
+            remedy="Give a NumPy array or a DLPack tensor.",
+        ) from error
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def from_dlpack(name: str, value: Any) -> Any:
+    """TVM's view of another library's tensor, for the input ``name``.
+
+    It has the tensor's memory, or a copy of what is strided.
+
+    Raises
+    ------
+    InputError
+        If DLPack cannot hand it over.
+    """
+    import tvm_ffi
+
+    try:
+        return tvm_ffi.from_dlpack(value, require_contiguous=True)
+    except Exception as error:
+        # Where that fails, too, the first error says more.
+        with suppress(Exception):
+            return tvm_ffi.from_dlpack(_compact(value), require_contiguous=True)
+        raise InputError(
+            f"The input {name!r} cannot be shared through DLPack: {error}.",
+            remedy="Give a tensor that needs no gradient, or a NumPy array.",
+        ) from error
+
+
+def _compact(value: Any) -> Any:
+    """Copy a strided tensor: as its library does, or else on the host."""
+    compact = getattr(value, "contiguous", None)
+    return compact() if callable(compact) else np.ascontiguousarray(np.from_dlpack(value))
+
+
+def is_shareable(array: np.ndarray) -> bool:
+    """Whether TVM's kernels can use the array's memory as it is."""
+    flags = array.flags
+    return bool(
+        flags.c_contiguous
+        and flags.writeable
+        and array.__array_interface__["data"][0] % ALIGN_BYTES == 0
+    )
+
+
+def writable_alias(array: np.ndarray) -> np.ndarray:
+    """Return a view of the same memory that claims to be writable.
+
+    DLPack as TVM speaks it cannot express read-only memory.  Only for arguments
+    that kernels never write, such as mapped weights.
+    """
+    if array.flags.writeable or not array.size:
+        return array
+    start = array.__array_interface__["data"][0]
+    memory: Any = (ctypes.c_uint8 * array.nbytes).from_address(start)
+    memory.owner = array  # The view must keep the memory alive.
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def _list(infos: Iterable[TensorInfo]) -> str:
+    return "; ".join(map(str, infos)) or "none"

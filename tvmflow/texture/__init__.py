@@ -1,1 +1,0 @@
-"""Layouts of tensors between primary functions, and where they are stored."""

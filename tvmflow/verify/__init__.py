@@ -1,0 +1,1 @@
+"""Results compared with a reference: ONNX Runtime, or ONNX's evaluator for custom operators."""
