@@ -20,8 +20,8 @@ import common
 
 #: pytest's closing line, of which `make test-rest` prints two.
 CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$", re.MULTILINE)
-#: A line of what `--durations` prints.
-SLOWEST = re.compile(r"^([\d.]+)s (setup|call|teardown) +(\S.*)$", re.MULTILINE)
+#: A line of what `--durations` prints; a test's folder does not matter.
+SLOWEST = re.compile(r"^([\d.]+)s (setup|call|teardown) +(?:\w+/)*(\S.*)$", re.MULTILINE)
 
 
 def measured(target: str, arguments: str) -> dict[str, Any]:
