@@ -31,7 +31,7 @@ class Flag:
     kind
         What is typed; a list for a flag that is repeatable.
     metavar, help
-        Of the help text.
+        Of the help text; without a metavar it has the words.
     words
         What may be typed, for completion.
     read
@@ -57,7 +57,7 @@ class Flag:
             self.kind,
             typer.Option(
                 self.name,
-                metavar=self.metavar or None,
+                metavar=self.metavar or "|".join(self.words) or None,
                 min=self.least,
                 help=self.help,
                 autocompletion=(lambda: [*self.words]) if self.words else None,
@@ -109,12 +109,8 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     return kept
 
 
-def _alternatives(words: Sequence[str]) -> str:
-    return "|".join(words)
-
-
 FLAGS: dict[str, Flag] = {
-    "target": Flag("--target", str, _alternatives(TARGETS), "What code is generated for.", TARGETS),
+    "target": Flag("--target", str, "", "What code is generated for.", TARGETS),
     "device": Flag(
         "--device",
         str,
@@ -140,7 +136,7 @@ FLAGS: dict[str, Flag] = {
     "storage": Flag(
         "--storage",
         str,
-        _alternatives(STORAGES),
+        "",
         "Where tensors between kernels are kept; auto decides for each of them by what "
         "the device gains. With -v, every decision is shown.",
         STORAGES,
@@ -156,7 +152,7 @@ FLAGS: dict[str, Flag] = {
     "dtype": Flag(
         "--dtype",
         str,
-        _alternatives(PRECISIONS),
+        "",
         "Precision in which weights and tensors between kernels are stored, for "
         "opencl and cuda. OpenCL devices need no cl_khr_fp16 for it.",
         PRECISIONS,
@@ -164,7 +160,7 @@ FLAGS: dict[str, Flag] = {
     "accumulate": Flag(
         "--accumulate",
         str,
-        _alternatives(PRECISIONS),
+        "",
         "Precision of products and sums in convolutions, dense layers and average "
         "pooling. fp16 goes with --dtype fp16, needs a device with cl_khr_fp16, and is less "
         "exact.",
@@ -217,7 +213,7 @@ FLAGS: dict[str, Flag] = {
     "format": Flag(
         "--format",
         str,
-        _alternatives(FORMATS),
+        "",
         "A module for TVM's runtime, or a library with a C interface (tvmflow.h) that "
         "needs nothing but the device's OpenCL.",
         FORMATS,

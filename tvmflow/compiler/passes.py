@@ -20,7 +20,9 @@ from tvm.relax import backend, transform
 
 from ..codegen.narrow import half_sums
 from ..codegen.tir_pipeline import stages as tir_stages
-from ..errors import TvmflowError
+from ..devices.target import TargetSpec
+from ..errors import CompileError, TvmflowError
+from ..frontend import load_model
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
 from ..graph.fuse import AnnotateCustomOperators, not_legalized
 from ..graph.layout.keep import keep_layouts
@@ -42,7 +44,6 @@ from ..ir.signatures import parameter_scopes
 from ..journal.journal import Journal
 from .compilation import Compilation
 from .generate import export, generate
-from .importing import import_model
 from .options import CompileOptions
 from .scheduling import schedule_module, tell_matches
 from .settled import measured_algorithms, settle_storage
@@ -51,6 +52,12 @@ logger = logging.getLogger(__name__)
 
 
 # -- the stages ------------------------------------------------------------------------------
+
+
+def import_model(job: Compilation) -> None:
+    """ONNX to Relax, with static shapes and constant weights."""
+    job.model = load_model(job.source, dict(job.options.shapes) or None)
+    job.mod = job.model.mod
 
 
 def simplify(_: Compilation) -> list[Pass]:
@@ -134,6 +141,8 @@ class Stage:
     name: str
     passes: Callable[[Compilation], list[Pass]] | None = None
     other: Callable[[Compilation], None] | None = None
+    #: What an error of TVM's in its passes becomes, from the program before them.
+    told: Callable[[IRModule, TargetSpec, Exception], CompileError] | None = None
 
     def __call__(self, job: Compilation) -> None:
         """Take the step."""
@@ -149,9 +158,9 @@ class Stage:
         except TvmflowError:
             raise
         except Exception as error:
-            if self.passes is fuse:
-                raise not_legalized(before, job.target, error) from error
-            raise
+            if self.told is None:
+                raise
+            raise self.told(before, job.target, error) from error
 
 
 #: What is done once, whatever becomes of code generation.
@@ -159,7 +168,7 @@ FRONT = (
     Stage("import", other=import_model),
     Stage("simplify", simplify),
     Stage("layout", layout),
-    Stage("fuse", fuse),
+    Stage("fuse", fuse, told=not_legalized),
     Stage("storage", storage),
     Stage("weights", weights),
 )

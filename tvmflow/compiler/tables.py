@@ -46,10 +46,10 @@ class Table:
         CompileError
             If the file cannot be read, or something in the table does not exist.
         """
-        table = (
-            self.read(Path(given)) if isinstance(given, str | os.PathLike) else dict(given or {})
-        )
-        where = f" in {given}" if isinstance(given, str | os.PathLike) else ""
+        if isinstance(given, str | os.PathLike):
+            table, where = self.read(Path(given)), f" in {given}"
+        else:
+            table, where = dict(given or {}), ""
         for name, value in table.items():
             if self.values is None and not isinstance(value, Mapping):
                 raise CompileError(

@@ -20,13 +20,11 @@ machine can be inspected.
 
 from __future__ import annotations
 
-from ..devices.choices import EMBED_LIMIT_BYTES
 from .reader import FORMAT, Artifact, read_artifact
 from .weights import LazyWeight, WeightLike
 from .writer import write_artifact
 
 __all__ = [
-    "EMBED_LIMIT_BYTES",
     "FORMAT",
     "Artifact",
     "LazyWeight",
