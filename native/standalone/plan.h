@@ -1,9 +1,9 @@
 // The execution plan inside a library, and the weights beside it: byte layout and validation.
 //
-// `tvmflow/module/standalone/format.py` writes what is declared here; docs/standalone.md describes it.
-// All numbers are little-endian.  References between records are indices, references to text are
-// offsets into the strings, where each text ends with a zero byte.  A plan comes from a file that
-// may be damaged: nothing is followed before `tf_plan_open` has checked it.
+// `tvmflow/module/standalone/format.py` writes what is declared here; docs/standalone.md describes
+// it. All numbers are little-endian.  References between records are indices, references to text
+// are offsets into the strings, where each text ends with a zero byte.  A plan comes from a file
+// that may be damaged: nothing is followed before `tf_plan_open` has checked it.
 #ifndef TVMFLOW_STANDALONE_PLAN_H
 #define TVMFLOW_STANDALONE_PLAN_H
 
@@ -141,8 +141,8 @@ typedef struct tf_region {
   uint32_t size[3];    // rows are contiguous in the host's data
 } tf_region;
 
-// Element i is low + (high - low) * u(i), with u from SplitMix64 (tvmflow/compiler/standalone/self_test.py);
-// integers are rounded down.
+// Element i is low + (high - low) * u(i), with u from SplitMix64
+// (tvmflow/compiler/standalone/self_test.py); integers are rounded down.
 typedef struct tf_test_input {
   uint64_t seed;
   double low;
