@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 def step(*arguments: str) -> dict[str, object]:
     """Run one ``tvmflow`` command; its seconds, peak memory in GiB, and what it printed."""
-    command = [sys.executable, "-m", "tvmflow.cli", *arguments]
+    command = [sys.executable, "-m", "tvmflow", *arguments]
     reader, writer = os.pipe()
     started = time.perf_counter()
     child = os.posix_spawn(

@@ -253,7 +253,7 @@ main()
 
 def test_a_reader_that_goes_away(compiled: Path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "tvmflow.cli", "inspect", str(compiled), "--json"],
+        [sys.executable, "-m", "tvmflow", "inspect", str(compiled), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -268,7 +268,7 @@ def test_a_reader_that_goes_away(compiled: Path):
 
 def test_errors_and_exit_status_of_the_program(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, "-m", "tvmflow.cli", "run", "none.so", "--random-seed", "0"],
+        [sys.executable, "-m", "tvmflow", "run", "none.so", "--random-seed", "0"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

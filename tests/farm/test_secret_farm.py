@@ -57,7 +57,7 @@ def served(farm: Farm) -> Address:
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tvmflow.cli", *arguments],
+        [sys.executable, "-m", "tvmflow", *arguments],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -158,7 +158,7 @@ def test_a_server_waits_for_its_tracker(tmp_path: Path):
     options = ["--tracker", str(later), "--key", "early", "--secret-file", str(secret.file)]
     with open(tmp_path / "log", "wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "tvmflow.cli", "farm", "serve", *options],
+            [sys.executable, "-m", "tvmflow", "farm", "serve", *options],
             stdout=log,
             stderr=log,
         )
@@ -166,7 +166,7 @@ def test_a_server_waits_for_its_tracker(tmp_path: Path):
         eventually(lambda: "Waiting for it." in (tmp_path / "log").read_text())
         tracker = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tvmflow.cli", "farm", "tracker"),
+                *(sys.executable, "-m", "tvmflow", "farm", "tracker"),
                 *("--port", str(later.port), "--secret-file", str(secret.file)),
             ]
         )

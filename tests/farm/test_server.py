@@ -94,7 +94,7 @@ def test_a_server_whose_parent_is_killed_ends(farm: Farm):
 
 def test_an_opencl_device_that_is_not_there_is_refused(farm: Farm):
     options = ["--tracker", str(farm.address), "--key", "k", "--opencl-device", "no:such"]
-    command = [sys.executable, "-m", "tvmflow.cli", "farm", "serve", *options]
+    command = [sys.executable, "-m", "tvmflow", "farm", "serve", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
     assert "The OpenCL device 'no:such' cannot be served" in done.stderr

@@ -68,7 +68,7 @@ class Farm:
         self.address = Address(LOCAL, free_port(), secret)
         self._secret = [] if secret is None else ["--secret-file", str(secret.file)]
         self._start(
-            *("-m", "tvmflow.cli", "farm", "tracker", *self._secret), port=self.address.port
+            *("-m", "tvmflow", "farm", "tracker", *self._secret), port=self.address.port
         )
         eventually(self._tracks)
 
@@ -80,7 +80,7 @@ class Farm:
 
     def start_server(self, key: str, *program: str, **environment: str) -> Address:
         """Start a server, and do not wait."""
-        program = program or ("-m", "tvmflow.cli", "farm", "serve")
+        program = program or ("-m", "tvmflow", "farm", "serve")
         options = ["--tracker", str(self.address), "--key", key]
         address = Address(LOCAL, free_port(), self.address.secret)
         if program[-1] == STOCK:

@@ -119,7 +119,7 @@ def test_python_takes_blocked_inputs_and_those_of_the_model(network, image, kept
 
 @pytest.mark.onnxruntime
 def test_the_command_line_takes_it_like_any_module(network, library, tmp_path):
-    tvm = (sys.executable, "-m", "tvmflow.cli")
+    tvm = (sys.executable, "-m", "tvmflow")
     verified = json.loads(run(*tvm, "verify", network, library, "--json"))
     assert verified["passed"]
     timed = json.loads(run(*tvm, "bench", library, "--runs", "2", "--kernels", "--json"))

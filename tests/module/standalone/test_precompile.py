@@ -39,7 +39,7 @@ def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     onnx.save(tiny_model(), folder / "tiny.onnx")
     options = "--device cpu --shape x/in=1,3,8,8 --standalone --embed-limit 0 -o libtiny.so"
-    command = [sys.executable, "-m", "tvmflow.cli", "compile", "tiny.onnx", *options.split()]
+    command = [sys.executable, "-m", "tvmflow", "compile", "tiny.onnx", *options.split()]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "libtiny.so"
 
@@ -149,7 +149,7 @@ def test_inspect_tells_whose_binaries_there_are(library):
         for n, (owner, s) in enumerate([(owners[0], source), (owners[1], source)])
     ]
     programs.update(programs.beside(library), written)
-    command = [sys.executable, "-m", "tvmflow.cli", "inspect", str(library)]
+    command = [sys.executable, "-m", "tvmflow", "inspect", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "for 2 devices in libtiny.so.programs" in " ".join(text.split())
     about = json.loads(subprocess.check_output([*command, "--json"]))["precompiled"]
