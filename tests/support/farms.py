@@ -67,9 +67,7 @@ class Farm:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.address = Address(LOCAL, free_port(), secret)
         self._secret = [] if secret is None else ["--secret-file", str(secret.file)]
-        self._start(
-            *("-m", "tvmflow", "farm", "tracker", *self._secret), port=self.address.port
-        )
+        self._start(*("-m", "tvmflow", "farm", "tracker", *self._secret), port=self.address.port)
         eventually(self._tracks)
 
     def serve(self, key: str, *program: str, **environment: str) -> Address:
