@@ -10,6 +10,7 @@ from __future__ import annotations
 from . import (  # noqa: F401 - each registers its converters
     activation,
     convolution,
+    deformable,
     elementwise,
     indexing,
     linear,

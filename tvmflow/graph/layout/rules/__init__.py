@@ -7,13 +7,14 @@ decline: the operator then reads and writes plain tensors.
 
 from __future__ import annotations
 
-from . import convolution, dense, elementwise, moving, normalization, reduction, resize
+from . import convolution, dense, elementwise, grid_sample, moving, normalization, reduction, resize
 from .result import Later, Result, Rule
 
 RULES: dict[str, Rule] = {
     **convolution.RULES,
     **dense.RULES,
     **elementwise.RULES,
+    **grid_sample.RULES,
     **moving.RULES,
     **normalization.RULES,
     **reduction.RULES,

@@ -1,0 +1,179 @@
+"""Sampling of pictures at computed positions: GridSample, and the samples of DeformConv.
+
+A position is that of a pixel of the result, in all channels::
+
+    x[N, C', H, W, c]  (or plain x[N, C, H, W])     grid[N, 2, I, J], columns before rows
+    h, w = place(grid[n, 1, i, j], H), place(grid[n, 0, i, j], W)
+    y[n, k, i, j, c] = sum_{p, q in 0..1} x[n, k, floor(h) + p, floor(w) + q, c]
+                                          * |h - floor(h) - 1 + p| * |w - floor(w) - 1 + q|
+
+with zero for what lies outside of the picture.  A work-item computes several blocks of channels
+of one pixel: where their neighbours lie, and what they weigh, is worked out once for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import KW_ONLY, dataclass
+
+from tvm import s_tir, te, tirx
+
+from ..devices.target import Device
+from .blocks import is_injective
+from .common import FAMILY, ROLE, Workload
+from .family import GROUP_FITS, Constraint, Value, knob
+from .tiles import group_sizes, tile_choices, tile_of
+
+logger = logging.getLogger(__name__)
+
+NAME = "grid_sample"
+
+#: The role of the block that computes where samples lie.
+PLACES = "places"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def compute(
+    x: te.Tensor, grid: te.Tensor, *, method: str, padding_mode: str, align_corners: bool
+) -> te.Tensor:
+    """The samples as TE.
+
+    Parameters
+    ----------
+    x
+        Shape (N, C, H, W), or (N, C', H, W, c).
+    grid
+        Shape (N, 2, I, J): columns and rows from -1 to 1.
+    method
+        ``bilinear`` or ``nearest``.
+    padding_mode
+        What lies outside: ``zeros``, or ``border`` for the nearest element within.
+    align_corners
+        Whether -1 and 1 are the centres of the outermost elements, and not their outer sides.
+    """
+    sizes = [int(x.shape[3]), int(x.shape[2])]
+
+    def place(n: tirx.Var, axis: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+        """An element's real index along the columns or the rows."""
+        size = tirx.Select(axis == 0, *(tirx.const(size, "float32") for size in sizes))
+        position = grid(n, axis, i, j) + 1
+        index = position * (size - 1) / 2 if align_corners else position * size / 2 - 0.5
+        return te.min(te.max(index, 0), size - 1) if padding_mode == "border" else index
+
+    places = te.compute(grid.shape, place, name="places", attrs={ROLE: PLACES})
+
+    def element(
+        n: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var, *lane: tirx.Var
+    ) -> tirx.PrimExpr:
+        def at(row: tirx.PrimExpr, column: tirx.PrimExpr) -> tirx.PrimExpr:
+            inside = tirx.all(row >= 0, column >= 0, row < sizes[1], column < sizes[0])
+            # Fused functions count in int64.
+            source = (tirx.Cast("int64", index) for index in (row, column))
+            return tirx.if_then_else(inside, x(n, k, *source, *lane), tirx.const(0, x.dtype))
+
+        h, w = places(n, 1, i, j), places(n, 0, i, j)
+        if method == "nearest":
+            return at(te.nearbyint(h).astype("int32"), te.nearbyint(w).astype("int32"))
+        top, left = te.floor(h).astype("int32"), te.floor(w).astype("int32")
+        below, right = h - top, w - left
+        return (
+            at(top, left) * (1 - below) * (1 - right)
+            + at(top, left + 1) * (1 - below) * right
+            + at(top + 1, left) * below * (1 - right)
+            + at(top + 1, left + 1) * below * right
+        )
+
+    shape = [*x.shape[:2], *grid.shape[2:], *x.shape[4:]]
+    return te.compute(shape, element, name="grid_sample", attrs={FAMILY: NAME})
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Blocks of channels (channels of plain tensors) and pixels of a result, and lanes; else 1."""
+
+    blocks: int
+    pixels: int
+    lanes: int
+    _: KW_ONLY
+    #: Whether whole texels are written.
+    texels: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes."""
+
+    tile_k: int = knob("Blocks of channels, at one pixel, that a work-item computes.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+CONSTRAINTS = (
+    Constraint("tile_k is at most the number of blocks.", lambda k, s, d: k.tile_k <= s.blocks),
+    GROUP_FITS,
+)
+
+#: Blocks of a work-item on a GPU (an assumption), each with four vectors read.
+GPU_TILE = 4
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """All blocks on CPUs, whose work-items are rows; a few on GPUs."""
+    if device.is_cpu:
+        return Knobs(shape.blocks, 1)
+    return Knobs(tile_of(shape.blocks, GPU_TILE), device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of all sizes on CPUs, and of up to eight blocks on GPUs."""
+    most = shape.blocks if device.is_cpu else 8
+    return {"tile_k": tile_choices(shape.blocks, most), "group_size": group_sizes(device)}
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of samples with elementwise functions around them."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    extents = workload.extents(anchor)
+    output = workload.blocks[-1]
+    # What is computed beside it, a mask for instance, may have other extents: it is inlined.
+    elementwise = workload.extents(output) == extents
+    if not elementwise or not all(is_injective(workload.sch, b) for b in workload.blocks):
+        logger.debug("grid_sample declines: what is behind it is not elementwise")
+        return None
+    batch, blocks, height, width, *lanes = extents
+    texels = workload.writes_texture(output)
+    return Shape(blocks, batch * height * width, lanes[0] if lanes else 1, texels=texels)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``."""
+    sch = workload.sch
+    *others, output = workload.blocks
+    (places,) = (b for b in others if workload.annotation(b, ROLE) == PLACES)
+    for block in others:
+        if block is not places:
+            workload.inline(block)
+    n, k, h, w, *lane = sch.get_loops(output)
+    k, inner = sch.split(k, [None, knobs.tile_k])
+    sch.reorder(n, k, h, w, inner, *lane)
+    if workload.is_cpu or not workload.target.is_gpu_kernel:
+        workload.bind_outer([n, k, h], knobs.group_size)
+        pixel = w
+    else:
+        pixel = workload.bind_outer([n, k, h, w], knobs.group_size)
+        sch.unroll(inner)
+    sch.compute_at(places, pixel)
+    sch.set_scope(places, 0, "local")
+    workload.unroll_all(workload.loops_below(places, pixel))
+    if lane and workload.lanes_of(output):
+        sch.vectorize(lane[0])
+    return sch

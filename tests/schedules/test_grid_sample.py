@@ -1,0 +1,148 @@
+"""Samples at computed positions: GridSample and DeformConv, their numbers and any knobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from first_stages import chosen_schedules
+from onnx import helper
+from operators import build, feeds_for, random
+from rows import MODES, TURNS
+from turns import in_turn
+
+import tvmflow
+from tvmflow.devices.target import PRESETS
+from tvmflow.schedules import grid_sample
+from tvmflow.schedules.family import candidates
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
+
+pytestmark = pytest.mark.opencl
+
+#: Attributes of GridSample, and whether the family serves them.
+SAMPLES = {
+    "linear": ({"mode": "linear"}, True),
+    "border": ({"mode": "linear", "padding_mode": "border", "align_corners": 1}, True),
+    "nearest": ({"mode": "nearest"}, True),
+    "reflection": ({"mode": "linear", "padding_mode": "reflection"}, False),
+    "cubic": ({"mode": "cubic"}, False),
+}
+
+#: Attributes of DeformConv; whether it has a mask, its channels and those of its result.
+DEFORMABLE = {
+    "mask": ({"pads": [1, 1, 1, 1]}, True, 10, 7),
+    "plain": ({"pads": [0, 1, 2, 1], "strides": [2, 1]}, False, 6, 8),
+    "dilated": ({"pads": [2, 2, 2, 2], "dilations": [2, 2]}, True, 9, 4),
+    "groups": ({"pads": [1, 1, 1, 1], "group": 2, "offset_group": 3}, True, 12, 6),
+}
+
+
+def sampling(case):
+    """Samples of a convolution's result and of an input, with an activation behind one."""
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["t"]),
+        helper.make_node("GridSample", ["t", "g"], ["u"], **SAMPLES[case][0]),
+        helper.make_node("Relu", ["u"], ["v"]),
+        helper.make_node("Conv", ["v", "b"], ["y"]),
+        helper.make_node("GridSample", ["p", "h"], ["z"], **SAMPLES[case][0]),
+    ]
+    constants = {"a": random((10, 3, 1, 1)), "b": random((5, 10, 1, 1), 0.3)}
+    inputs = {"x": (2, 3, 8, 7), "g": (2, 5, 6, 2), "p": (1, 2, 6, 6), "h": (1, 4, 3, 2)}
+    return build(nodes, inputs, ["y", "z"], constants, opset=20)
+
+
+def deforming(case):
+    """A deformable convolution whose offsets and mask are convolutions of its input."""
+    attributes, masked, channels, outputs = DEFORMABLE[case]
+    windows = {key: value for key, value in attributes.items() if "group" not in key}
+    group, offsets = attributes.get("group", 1), attributes.get("offset_group", 1)
+    constants = {
+        "a": random((channels, 3, 1, 1)),
+        "offset": random((offsets * 18, channels, 3, 3), 0.3),
+        "mask": random((offsets * 9, channels, 3, 3), 0.3),
+        "w": random((outputs, channels // group, 3, 3), 0.3),
+        "b": random((outputs,)),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["t"]),
+        helper.make_node("Conv", ["t", "offset"], ["o"], **windows),
+        helper.make_node("Conv", ["t", "mask"], ["s"], **windows),
+        helper.make_node("Sigmoid", ["s"], ["m"]),
+        helper.make_node(
+            "DeformConv", ["t", "w", "o", "b", *(["m"] if masked else [])], ["u"], **attributes
+        ),
+        helper.make_node("Relu", ["u"], ["y"]),
+    ]
+    return build(nodes, {"x": (2, 3, 9, 7)}, ["y"], constants, opset=19)
+
+
+def positions(model):
+    """Feeds; most positions of grids lie within the picture, some outside."""
+    return {
+        name: array if name in "xp" else np.clip(0.7 * array, -1.3, 1.3)
+        for name, array in feeds_for(model).items()
+    }
+
+
+def check(model, module, dtype="fp32"):
+    feeds = positions(model)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    outputs = module(**feeds)
+    for info, reference in zip(module.outputs, expected, strict=True):
+        table = STORED_AS_HALF if dtype == "fp16" else NETWORK
+        assert_close(outputs[info.name], reference, table, info.name)
+
+
+def samplers(schedules):
+    return {name: found for name, found in schedules.items() if found["family"] == "grid_sample"}
+
+
+@pytest.mark.parametrize(("case", "mode"), in_turn(SAMPLES, MODES, *TURNS))
+def test_samples_are_right(case, mode):
+    target, device, storage, dtype = mode
+    if dtype == "fp16" and case == "nearest":
+        pytest.skip("a position rounded to 16 bits may be nearest to another element")
+    model = sampling(case)
+    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    with tvmflow.compile(model, **options) as module:
+        check(model, module, dtype)
+        found = samplers(module.metadata["schedules"])
+    assert len(found) == (2 if SAMPLES[case][1] else 0)
+    if found:
+        block = 16 if device == "cpu" else 4
+        assert {choice["shape"]["lanes"] for choice in found.values()} == {1, block}
+
+
+@pytest.mark.parametrize(("case", "mode"), in_turn(DEFORMABLE, MODES, *TURNS))
+def test_deformable_convolutions_are_right(case, mode):
+    target, device, storage, dtype = mode
+    model = deforming(case)
+    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    with tvmflow.compile(model, **options) as module:
+        check(model, module, dtype)
+        # Several groups of offsets are sampled as pictures of their own, in the plain layout.
+        assert len(samplers(module.metadata["schedules"])) == (case != "groups")
+
+
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_any_knobs_are_right(device):
+    model = deforming("mask")
+    found = samplers(chosen_schedules(model, device=device))
+    spaces = {
+        name: list(candidates(grid_sample, grid_sample.Shape(**choice["shape"]), PRESETS[device]))
+        for name, choice in found.items()
+    }
+    for step in (1, 4):
+        knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
+        with tvmflow.compile(model, device=device, knobs=knobs) as module:
+            taken = samplers(module.metadata["schedules"])
+            assert {choice["source"] for choice in taken.values()} == {"given"}
+            check(model, module)
+
+
+def test_operands_that_do_not_fit_are_refused():
+    model = deforming("mask")
+    node = next(n for n in model.graph.node if n.op_type == "DeformConv")
+    node.attribute.append(helper.make_attribute("offset_group", 2))
+    with pytest.raises(tvmflow.TvmflowError, match="its offsets have the shape"):
+        tvmflow.compile(model)

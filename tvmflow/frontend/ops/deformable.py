@@ -1,0 +1,103 @@
+"""Deformable convolutions (Dai et al., "Deformable Convolutional Networks", ICCV 2017).
+
+Each tap of each output has an offset of its own.  The samples of all taps are one tensor, tap
+below tap, over which the taps are a convolution along its height::
+
+    grid    : [N, 2, K * H', W']    = where each tap lies, plus its offset
+    samples : [N, C, K * H', W']    = grid_sample(x, grid) * mask
+    y       : [N, O, H', W']        = conv2d(samples, w : [O, C / group, K, 1], dilation (H', 1))
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..windows import read_windows
+from .context import NodeContext, Refusal, constant
+from .registry import converts
+
+R = relax.op
+
+
+@converts("DeformConv")
+def deform_conv(c: NodeContext) -> relax.Expr:
+    """Deformable convolution of x, w, offsets, and perhaps a bias and a mask."""
+    if len(c.shape()) != 4:
+        raise Refusal(f"it has {len(c.shape()) - 2} spatial axes; only two are supported")
+    batch, channels, *size = c.shape()
+    _check(c)
+    outputs, kernel = c.shape(1)[0], c.shape(1)[2:]
+    height, width = c.result.shape[2:]
+    groups, taps = c.attribute("offset_group", 1), kernel[0] * kernel[1]
+    # A group of channels with its offsets is like a picture of the batch.
+    pictures, rows = batch * groups, taps * height
+    image = c.input()
+    if groups > 1:
+        image = c.emit(R.reshape(image, (pictures, channels // groups, *size)))
+    samples = c.emit(
+        R.image.grid_sample(
+            image, _grid(c, pictures, kernel), method="bilinear", layout="NCHW",
+            padding_mode="zeros", align_corners=False,
+        )
+    )  # fmt: skip
+    if c.has(4):
+        mask = c.emit(R.reshape(c.input(4), (pictures, 1, rows, width)))
+        samples = c.emit(R.multiply(samples, mask))
+    if groups > 1:
+        samples = c.emit(R.reshape(samples, (batch, channels, rows, width)))
+    shape = (*c.shape(1)[:2], taps, 1)
+    known = c.known(1)
+    weight = (
+        c.emit(R.reshape(c.input(1), shape)) if known is None else constant(known.reshape(shape))
+    )
+    result = R.nn.conv2d(samples, weight, dilation=(height, 1), groups=c.attribute("group", 1))
+    if not c.has(3):
+        return result
+    bias = c.emit(R.reshape(c.input(3), (1, outputs, 1, 1)))
+    return R.add(c.emit(result), bias)
+
+
+def _grid(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
+    """Positions of all taps, from -1 to 1 between the outer sides of the picture."""
+    size, (height, width) = c.shape()[2:], c.result.shape[2:]
+    windows = read_windows(c.attribute, kernel, size)
+    places = [
+        (np.arange(count) * stride - pad)[None] + (np.arange(taps) * step)[:, None]
+        for count, taps, stride, pad, step in zip(
+            (height, width), kernel, windows.strides, windows.pads, windows.dilations, strict=False
+        )
+    ]
+    shape = (*kernel, height, width)
+    x = np.broadcast_to(places[1][None, :, None, :], shape)
+    y = np.broadcast_to(places[0][:, None, :, None], shape)
+    extents = np.array(size[::-1], np.float64).reshape(1, 2, 1, 1)
+    rows = kernel[0] * kernel[1] * height
+    centres = (2 * np.stack([x, y]).reshape(1, 2, rows, width) + 1) / extents - 1
+    # Offsets are rows and columns of each tap in turn; the grid has all columns, then all rows.
+    return c.emit(
+        c.chain(
+            R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width)),
+            lambda e: R.permute_dims(e, [0, 2, 1, 3, 4]),
+            lambda e: R.flip(e, 1),
+            lambda e: R.reshape(e, (pictures, 2, rows, width)),
+            lambda e: R.multiply(e, c.constant(2 / extents)),
+            lambda e: R.add(e, c.constant(centres)),
+        )
+    )
+
+
+def _check(c: NodeContext) -> None:
+    """Compare the shapes of the operands, which ONNX's inference does not."""
+    batch, channels = c.shape()[:2]
+    group, groups = c.attribute("group", 1), c.attribute("offset_group", 1)
+    taps, extents = int(np.prod(c.shape(1)[2:])), c.result.shape[2:]
+    if channels != c.shape(1)[1] * group:
+        expected = c.shape(1)[1] * group
+        raise Refusal(f"its input has {channels} channels, its weight is for {expected}")
+    if channels % groups or c.shape(1)[0] % group:
+        raise Refusal(f"its {channels} channels are not divided by its groups")
+    for index, name, numbers in ((2, "offsets", 2), (4, "masks", 1)):
+        expected_shape = (batch, numbers * groups * taps, *extents)
+        if c.has(index) and c.shape(index) != expected_shape:
+            raise Refusal(f"its {name} have the shape {c.shape(index)}, not {expected_shape}")
