@@ -924,6 +924,34 @@ def grid_sample(g: Graph, x: Tensor) -> list[Tensor]:
     )  # fmt: skip
 
 
+@rule("DeformConv", opsets=(19, NEWEST_OPSET), values=BESIDE_EACH_OTHER)
+def deform_conv(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.ranked(x, 4)
+    group, groups = groups_of(g, x.channels), groups_of(g, x.channels)
+    outputs, kernel = group * g.pick(1, 2, 5, 16), g.integers(1, 3, 2)
+    strides, dilations, pads = g.integers(1, 2, 2), g.integers(1, 2, 2), g.integers(0, 2, 4)
+    extents = [
+        (size + before + after - (k - 1) * dilation - 1) // stride + 1
+        for size, before, after, k, dilation, stride in zip(
+            x.shape[2:], pads[:2], pads[2:], kernel, dilations, strides, strict=True
+        )
+    ]
+    if min(extents) < 1:
+        raise InvalidError("the kernel is larger than the picture")
+    taps, inputs = groups * kernel[0] * kernel[1], x.channels // group
+    # Eighths, which 16 bits hold: the result follows an offset as fast as the picture changes.
+    eighths = g.rng.integers(-12, 13, (x.shape[0], 2 * taps, *extents))
+    offsets = g.constant(eighths / 8, "float32")
+    operands = [x, g.weights((outputs, inputs, *kernel), scale=(inputs * taps) ** -0.5)]
+    operands += [g.fed(offsets) if g.chance(0.5) else offsets]
+    bias = g.weights((outputs,)) if g.chance(0.5) else None
+    mask = g.weights((x.shape[0], taps, *extents)) if g.chance(0.5) else None
+    return g.node(
+        "DeformConv", [*operands, bias, mask], group=group, offset_group=groups, pads=pads,
+        strides=strides, dilations=dilations,
+    )  # fmt: skip
+
+
 @rule("AffineGrid", opsets=(20, NEWEST_OPSET))
 def affine_grid(g: Graph, x: Tensor) -> list[Tensor]:
     axes = g.pick(2, 2, 3)

@@ -77,7 +77,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 ERRATIC = names(
     """
     MaxPool GlobalMaxPool ReduceMax ReduceMin Scatter ScatterElements ScatterND Hardmax LRN Resize
-    Upsample Clip GridSample RoiAlign DynamicQuantizeLinear ReduceLogSumExp
+    Upsample Clip GridSample DeformConv RoiAlign DynamicQuantizeLinear ReduceLogSumExp
     MeanVarianceNormalization ReduceProd
     """
 )
