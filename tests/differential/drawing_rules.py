@@ -939,9 +939,9 @@ def deform_conv(g: Graph, x: Tensor) -> list[Tensor]:
     if min(extents) < 1:
         raise InvalidError("the kernel is larger than the picture")
     taps, inputs = groups * kernel[0] * kernel[1], x.channels // group
-    # Eighths, which 16 bits hold: the result follows an offset as fast as the picture changes.
-    eighths = g.rng.integers(-12, 13, (x.shape[0], 2 * taps, *extents))
-    offsets = g.constant(eighths / 8, "float32")
+    # As 16 bits hold them: the result follows an offset as fast as the picture changes.
+    places = g.rng.uniform(-1.5, 1.5, (x.shape[0], 2 * taps, *extents)).astype(np.float16)
+    offsets = g.constant(places, "float32")
     operands = [x, g.weights((outputs, inputs, *kernel), scale=(inputs * taps) ** -0.5)]
     operands += [g.fed(offsets) if g.chance(0.5) else offsets]
     bias = g.weights((outputs,)) if g.chance(0.5) else None

@@ -6,6 +6,8 @@ below tap, over which the taps are a convolution along its height::
     grid    : [N, 2, K * H', W']    = where each tap lies, plus its offset
     samples : [N, C, K * H', W']    = grid_sample(x, grid) * mask
     y       : [N, O, H', W']        = conv2d(samples, w : [O, C / group, K, 1], dilation (H', 1))
+
+A grid counts from -1 to 1, so that a tap may lie a millionth of the picture's size from its place.
 """
 
 from __future__ import annotations
