@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 from dataclasses import KW_ONLY, dataclass
 
-from tvm import s_tir, te, tirx
+import tvm
+from tvm import relax, s_tir, te, tirx
 
 from ..devices.target import Device
 from .blocks import is_injective
@@ -36,7 +37,7 @@ PLACES = "places"
 
 
 def compute(
-    x: te.Tensor, grid: te.Tensor, *, method: str, padding_mode: str, align_corners: bool
+    x: te.Tensor, grid: te.Tensor, *, method: str, padding_mode: str, align_corners: bool | None
 ) -> te.Tensor:
     """The samples as TE.
 
@@ -51,12 +52,15 @@ def compute(
     padding_mode
         What lies outside: ``zeros``, or ``border`` for the nearest element within.
     align_corners
-        Whether -1 and 1 are the centres of the outermost elements, and not their outer sides.
+        Whether -1 and 1 are the centres of the outermost elements, and not their outer sides;
+        ``None`` where the grid has real indices instead.
     """
     sizes = [int(x.shape[3]), int(x.shape[2])]
 
     def place(n: tirx.Var, axis: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
         """An element's real index along the columns or the rows."""
+        if align_corners is None:
+            return grid(n, axis, i, j)
         size = tirx.Select(axis == 0, *(tirx.const(size, "float32") for size in sizes))
         position = grid(n, axis, i, j) + 1
         index = position * (size - 1) / 2 if align_corners else position * size / 2 - 0.5
@@ -87,6 +91,35 @@ def compute(
 
     shape = [*x.shape[:2], *grid.shape[2:], *x.shape[4:]]
     return te.compute(shape, element, name="grid_sample", attrs={FAMILY: NAME})
+
+
+#: Relax has samples by positions from -1 to 1 only, from which real indices cannot be told exactly.
+OPERATOR = "relax.tvmflow.sample"
+
+
+def sample(x: relax.Expr, places: relax.Expr) -> relax.Call:
+    """Bilinear samples ``[N, C, I, J]`` of ``x[N, C, H, W]`` at real indices, zero outside.
+
+    ``places[N, 2, I, J]`` are columns, then rows.
+    """
+    return relax.Call(tvm.ir.Op.get(OPERATOR), [x, places])
+
+
+def _type_of(call: relax.Call, builder: relax.BlockBuilder) -> relax.TensorType:
+    x, places = call.args
+    shape = [*list(x.ty.shape)[:2], *list(places.ty.shape)[2:]]
+    return relax.TensorType(shape, x.ty.dtype)
+
+
+def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    options = {"method": "bilinear", "padding_mode": "zeros", "align_corners": None}
+    return builder.call_te(compute, *call.args, primfunc_name_hint=NAME, **options)
+
+
+if OPERATOR not in tvm.ir.Op.list_op_names():
+    tvm.ir._ffi_api.RegisterOp(OPERATOR, "samples at real indices")
+    for key, value in (("FInferType", _type_of), ("FLegalize", _legalize), ("FPurity", True)):
+        tvm.ir.register_op_attr(OPERATOR, key, value)
 
 
 # -- its knobs ----------------------------------------------------------------------------

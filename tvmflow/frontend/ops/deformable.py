@@ -3,11 +3,9 @@
 Each tap of each output has an offset of its own.  The samples of all taps are one tensor, tap
 below tap, over which the taps are a convolution along its height::
 
-    grid    : [N, 2, K * H', W']    = where each tap lies, plus its offset
-    samples : [N, C, K * H', W']    = grid_sample(x, grid) * mask
+    places  : [N, 2, K * H', W']    = where each tap lies, plus its offset
+    samples : [N, C, K * H', W']    = sample(x, places) * mask
     y       : [N, O, H', W']        = conv2d(samples, w : [O, C / group, K, 1], dilation (H', 1))
-
-A grid counts from -1 to 1, so that a tap may lie a millionth of the picture's size from its place.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ...schedules.grid_sample import sample
 from ..windows import read_windows
 from .context import NodeContext, Refusal, constant
 from .registry import converts
@@ -37,12 +36,7 @@ def deform_conv(c: NodeContext) -> relax.Expr:
     image = c.input()
     if groups > 1:
         image = c.emit(R.reshape(image, (pictures, channels // groups, *size)))
-    samples = c.emit(
-        R.image.grid_sample(
-            image, _grid(c, pictures, kernel), method="bilinear", layout="NCHW",
-            padding_mode="zeros", align_corners=False,
-        )
-    )  # fmt: skip
+    samples = c.emit(sample(image, _places(c, pictures, kernel)))
     if c.has(4):
         mask = c.emit(R.reshape(c.input(4), (pictures, 1, rows, width)))
         samples = c.emit(R.multiply(samples, mask))
@@ -60,8 +54,8 @@ def deform_conv(c: NodeContext) -> relax.Expr:
     return R.add(c.emit(result), bias)
 
 
-def _grid(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
-    """Positions of all taps, from -1 to 1 between the outer sides of the picture."""
+def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
+    """Columns and rows of all taps, as real indices."""
     size, (height, width) = c.shape()[2:], c.result.shape[2:]
     windows = read_windows(c.attribute, kernel, size)
     places = [
@@ -73,17 +67,15 @@ def _grid(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
     shape = (*kernel, height, width)
     x = np.broadcast_to(places[1][None, :, None, :], shape)
     y = np.broadcast_to(places[0][:, None, :, None], shape)
-    extents = np.array(size[::-1], np.float64).reshape(1, 2, 1, 1)
     rows = kernel[0] * kernel[1] * height
-    centres = (2 * np.stack([x, y]).reshape(1, 2, rows, width) + 1) / extents - 1
-    # Offsets are rows and columns of each tap in turn; the grid has all columns, then all rows.
+    centres = np.stack([x, y]).reshape(1, 2, rows, width)
+    # Offsets are rows and columns of each tap in turn; the result has all columns, then all rows.
     return c.emit(
         c.chain(
             R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width)),
             lambda e: R.permute_dims(e, [0, 2, 1, 3, 4]),
             lambda e: R.flip(e, 1),
             lambda e: R.reshape(e, (pictures, 2, rows, width)),
-            lambda e: R.multiply(e, c.constant(2 / extents)),
             lambda e: R.add(e, c.constant(centres)),
         )
     )
