@@ -15,8 +15,8 @@ from ..errors import ArtifactError, DeviceError, InputError
 from ..ir.scope import is_half
 from ..ir.tensors import TensorInfo
 from ..runtime import plugin
-from ..runtime.boundary import NO_DEVICE_REMEDIES, translate, translated
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
+from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
 from .kept import from_image, stored_as, to_image, to_kept
 from .kernel_time import KernelTime
 from .profile import profile_kernels

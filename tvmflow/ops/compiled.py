@@ -18,7 +18,7 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..module.exchange import Shared, is_on_host, on_host, shared, type_of, unknown
 from ..module.session import find_device
-from ..runtime.boundary import translate
+from ..runtime.plugin import translate
 from .memory import Memory, check_storage
 from .program import alignment, build
 from .signature import Signature, describe, read_signature

@@ -3,6 +3,10 @@
 Starting Python and importing TVM takes seconds, more than a trial: a process does it once.  It
 has a session of its own, so that Ctrl-C reaches only the process that tunes, and ends by itself
 when that one has gone.
+
+TVM's ``PopenWorker`` cannot do this: its processes get Ctrl-C and take no variables of their
+own, a process in the middle of its work outlives us, a lost one is told without its status and
+last line, and time runs out by a thread inside of it, which whatever holds Python's lock stops.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Seconds in which a new process must have imported TVM, on a busy machine.
 START_LIMIT_S = 120.0
@@ -50,7 +56,7 @@ class Worker:
         self._starting = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
 
-    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
+    def call(self, function: Callable[..., T], *arguments: object, timeout_s: float) -> T:
         """Run a module's function in the process.
 
         Raises
@@ -79,8 +85,8 @@ class Worker:
         self._exchange(_ready, (), START_LIMIT_S)
 
     def _exchange(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float
-    ) -> Any:
+        self, function: Callable[..., T], arguments: tuple[object, ...], limit_s: float
+    ) -> T:
         connection = self._connection
         assert connection is not None
         try:
@@ -93,7 +99,8 @@ class Worker:
             raise WorkerLostError(self._obituary(), timed_out=False) from error
         if failure is not None:
             raise failure
-        return result
+        returned: T = result
+        return returned
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -112,7 +119,7 @@ class Worker:
         self._connection = Connection(ours.detach())
 
     def _obituary(self) -> str:
-        """What the process ended with, and its last line."""
+        """Tell what the process ended with, and its last line."""
         process = self._process
         assert process is not None
         status = process.wait()
@@ -175,15 +182,11 @@ class Pool:
         self._own.worker = Worker(self._environment)
         self._workers.append(self._own.worker)
 
-    def submit(
-        self, function: Callable[..., Any], *arguments: Any, timeout_s: float
-    ) -> Future[Any]:
+    def submit(self, function: Callable[..., T], *arguments: object, timeout_s: float) -> Future[T]:
         """Queue a call; its future fails as :meth:`Worker.call` does."""
-
-        def run() -> Any:
-            return self._own.worker.call(function, *arguments, timeout_s=timeout_s)
-
-        return self._threads.submit(run)
+        return self._threads.submit(
+            lambda: self._own.worker.call(function, *arguments, timeout_s=timeout_s)
+        )
 
     @property
     def processes(self) -> tuple[int, ...]:

@@ -16,8 +16,7 @@ from ...errors import (
     TvmflowError,
     VerificationError,
 )
-from ...runtime.boundary import NO_DEVICE_REMEDIES
-from ...runtime.plugin import split_message
+from ...runtime.plugin import NO_DEVICE_REMEDIES, split_message
 
 API_VERSION = 1
 NO_OPENCL = 2
