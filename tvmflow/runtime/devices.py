@@ -26,18 +26,14 @@ class DeviceInfo:
 
     Parameters
     ----------
-    kind
-        ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU).
-    index
-        Its number: ``tvm.device(kind, index)``.
+    kind, index
+        ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU); ``tvm.device(kind, index)``.
     name, vendor, version, driver
         As the driver spells them; ``version`` is that of the interface.
     device_type
         ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"other"``.
-    platform
-        The OpenCL platform.
-    library
-        Path of the shared library that the device was reached through.
+    platform, library
+        The OpenCL platform; path of the shared library that the device was reached through.
     compute_units, max_work_group_size
         Compute units, multiprocessors or CPU cores; work-items (threads) of the largest work-group.
     local_memory_bytes, global_memory_bytes, max_allocation_bytes
@@ -47,10 +43,8 @@ class DeviceInfo:
     fp16, images
         Whether kernels may compute in half precision; whether there are images, which texture
         storage needs.
-    image2d_max_width, image2d_max_height, image_max_array_size
-        Limits of an image array: texels, texels, layers.
-    image2d_from_buffer
-        Whether an image can be made from a buffer.
+    image2d_max_width, image2d_max_height, image_max_array_size, image2d_from_buffer
+        Limits of an image array: texels, texels, layers; whether a buffer can become an image.
     assumed_processor
         The processor that kernels are compiled for, where the driver's compiler is
         older than this CPU and does not know it.

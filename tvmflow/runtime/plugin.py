@@ -44,11 +44,7 @@ _handle: ctypes.CDLL | None = None
 
 
 def search_folders() -> list[str]:
-    """Return the folders where pip puts OpenCL drivers, without duplicates.
-
-    These are the ``site-packages`` folders and the environment's ``lib`` folder, where
-    some wheels install shared libraries.
-    """
+    """Return the folders where wheels put OpenCL drivers: ``site-packages``, and ``lib``."""
     folders = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
     folders += [path for path in sys.path if path.endswith("-packages")]
     folders.append(str(Path(sys.prefix, "lib")))
@@ -156,14 +152,7 @@ def split_message(text: str) -> tuple[str, str | None, str | None]:
 def translate(error: BaseException, attempt: str, target: str) -> TvmflowError | None:
     """Return our error for one that came out of TVM; ``None`` if it is not about a device.
 
-    Parameters
-    ----------
-    error
-        What was raised.
-    attempt
-        What was attempted, as the beginning of a sentence: ``"Running m.so"``.
-    target
-        The module's target.
+    Its sentence begins with the attempt (``"Running m.so"``), and its remedy fits the target.
     """
     inner = getattr(error, "__tvm_ffi_error__", None)
     if inner is None and isinstance(error, TvmflowError):

@@ -41,10 +41,7 @@ class WorkerLostError(Exception):
 class Worker:
     """One process, started when it is first called, or by :meth:`start`.
 
-    Parameters
-    ----------
-    environment
-        Variables to set for it, beside those of this process.
+    It has the variables of `environment`, beside those of this process.
     """
 
     def __init__(self, environment: dict[str, str] | None = None):
@@ -99,8 +96,7 @@ class Worker:
             raise WorkerLostError(self._obituary(), timed_out=False) from error
         if failure is not None:
             raise failure
-        returned: T = result
-        return returned
+        return result
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -162,12 +158,8 @@ class Worker:
 class Pool:
     """Workers that share a queue of work; each is a thread here that waits for a process.
 
-    Parameters
-    ----------
-    count
-        Processes; they start at once, as that takes longer than most of the work.
-    environment
-        Variables to set for them.
+    All processes start at once, as that takes longer than most of the work; `environment` as of
+    `Worker`.
     """
 
     def __init__(self, count: int, environment: dict[str, str] | None = None):
