@@ -17,6 +17,7 @@ from .. import _versions
 from ..errors import ArtifactError
 from ..ir.tensors import TensorInfo
 from . import elf
+from .elf import META
 from .metadata import check_module
 from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .weights import WeightsError, as_bytes, map_weights, pieces
@@ -24,7 +25,6 @@ from .weights import WeightsError, as_bytes, map_weights, pieces
 #: Version of the layout of sections and metadata; another version is refused.
 FORMAT = 1
 
-META = ".tvmflow.meta"
 WEIGHTS = ".tvmflow.weights"
 FUNCTIONS = ".tvmflow.functions"
 DIGEST = ".tvmflow.digest"

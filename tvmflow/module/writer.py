@@ -18,13 +18,13 @@ from ..devices.host import Host
 from ..errors import CompileError
 from ..ir.tensors import TensorInfo
 from . import elf
+from .elf import META
 from .files import publish, require_space, staging
 from .link import link_shared
 from .reader import (
     DIGEST,
     FORMAT,
     FUNCTIONS,
-    META,
     SIDECAR_SUFFIX,
     WEIGHTS,
     Artifact,

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...devices.host import Host
 from ..android import PAGE_BYTES, SYMBOLS
+from ..elf import ElfFacts, Undefined, read_facts
 from ..link import ZIG_GLIBC
-from .elf_facts import ElfFacts, Undefined, read_facts
 
 #: Libraries of systems with glibc that may be needed; the loader is one of them.
 _GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux")
