@@ -378,7 +378,7 @@ def test_a_module_for_another_machine_can_be_saved_but_not_run(
         return "pretended"
 
     real = link.link_shared
-    monkeypatch.setattr("tvmflow.module.writer.link_shared", pretend)
+    monkeypatch.setattr("tvmflow.module.artifact.link_shared", pretend)
     path = tmp_path / "arm.so"
     write_artifact(
         executable,

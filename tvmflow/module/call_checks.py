@@ -84,7 +84,7 @@ class CallCheck:
         InputError
             If one is out of range, with the inputs' names.
         """
-        from .exchange import is_on_host, on_host, shared
+        from .values import is_on_host, on_host, shared
 
         brought = {name: shared(name, values[name]) for name in self.inputs if name in values}
         seen = {name: on_host(value) for name, value in brought.items() if is_on_host(value)}
@@ -111,7 +111,7 @@ def call_checks(notes: Iterable[Note]) -> tuple[CallCheck, ...]:
 
 def _operand(operand: str | TensorType | None, seen: Mapping[str, np.ndarray]) -> Any:
     """What a check sees of an operand: a value, of floats the shape, or nothing."""
-    from .exchange import unknown
+    from .values import unknown
 
     if isinstance(operand, str) or operand is None:
         return seen.get(operand or "")

@@ -17,10 +17,10 @@ from ..ir.tensors import TensorInfo
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
-from .kept import from_image, stored_as, to_image, to_kept
+from .artifact import Artifact
+from .blocked_layout import from_image, stored_as, to_blocked, to_image
 from .kernel_time import KernelTime
 from .profile import profile_kernels
-from .reader import Artifact
 from .values import (
     Outputs,
     as_array,
@@ -177,7 +177,7 @@ class Session:
                     remedy="`tvmflow inspect` shows image and scope of each input.",
                 )
             value = tensor.numpy()
-        array = to_kept(info, np.asarray(value))
+        array = to_blocked(info, np.asarray(value))
         if info.scope is None:
             return self._bring_as_is(index, info, array, reuse)
         image = to_image(info, as_array(info, array))

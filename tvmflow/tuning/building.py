@@ -19,7 +19,7 @@ from tvm import IRModule, tirx
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.host import Host
 from ..devices.target import TargetSpec
-from ..module.writer import export_library
+from ..module.artifact import export_library
 from ..runtime import plugin
 from ..schedules import schedule_function
 from .memory import Memory

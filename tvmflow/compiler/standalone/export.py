@@ -15,10 +15,9 @@ from ...devices.host import Host
 from ...errors import TvmflowError
 from ...ir.rewriter import op_name
 from ...ir.units import bytes_text
-from ...module.standalone.encode import encode
+from ...module.standalone.format import write_weights
 from ...module.standalone.link import link_library
-from ...module.standalone.plan import Plan
-from ...module.standalone.weights import write_weights
+from ...module.standalone.plan import Plan, encode
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import weight_bytes
 from ...verify.compare import table_for

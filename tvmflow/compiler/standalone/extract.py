@@ -15,7 +15,7 @@ give any input and output memory of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tvm import IRModule, relax, tirx
@@ -27,9 +27,8 @@ from ...errors import CompileError
 from ...ir.rewriter import op_name, shape_of
 from ...ir.tensors import TensorInfo
 from ...module.standalone.format import MAX_DIMENSIONS
-from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, Tensor
+from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, PlanTensor
 from ...module.weights import WeightLike
-from .copies import copy_launch
 
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
@@ -78,7 +77,7 @@ class _Extractor:
         self.plan = Plan()
         #: What each variable stands for: a tensor, several, or the number of an allocation.
         self.env: dict[Any, Any] = {}
-        self.constants: dict[int, Tensor] = {}
+        self.constants: dict[int, PlanTensor] = {}
         self.calls: dict[str, list[KernelCall]] = {}
 
     def run(self) -> Plan:
@@ -119,16 +118,16 @@ class _Extractor:
     def _input(self, param: relax.Var, info: TensorInfo) -> None:
         scope = self.scopes.get(param, info.scope)
         number = self.plan.allocate(Allocation.of(info.shape, info.dtype, scope))
-        tensor = Tensor(info.name, number, scope)
+        tensor = PlanTensor(info.name, number, scope)
         self.env[param] = tensor
         self.plan.inputs.append(Interface(info, tensor))
 
-    def _weight(self, name: str, array: WeightLike, scope: str | None) -> Tensor:
+    def _weight(self, name: str, array: WeightLike, scope: str | None) -> PlanTensor:
         shape = tuple(array.shape)
         dtype = array.dtype.name
         # 16-bit weights are already stored so.
         number = self.plan.allocate(Allocation.of(shape, dtype, scope))
-        tensor = Tensor(name, number, scope)
+        tensor = PlanTensor(name, number, scope)
         if prod(shape):
             self.plan.weights[name], self.plan.weight_tensors[name] = array, tensor
         return tensor
@@ -174,14 +173,14 @@ class _Extractor:
             return self._own(var)
         if name in (_ALLOC_TENSOR, "relax.memory.alloc_tensor"):
             scope = value.args[4].value if name == _ALLOC_TENSOR else None
-            return Tensor(var.name, self.env[value.args[0]], scope)
+            return PlanTensor(var.name, self.env[value.args[0]], scope)
         if name == "relax.reshape":
             return self._operand(value.args[0])
         raise refuse(str(name), "it is called on the host and launches no kernels of ours")
 
-    def _own(self, var: relax.Var) -> Tensor:
+    def _own(self, var: relax.Var) -> PlanTensor:
         allocation = Allocation.of(shape_of(var), str(var.ty.dtype))
-        return Tensor(var.name, self.plan.allocate(allocation))
+        return PlanTensor(var.name, self.plan.allocate(allocation))
 
     def _storage(self, call: relax.Call) -> int:
         shape = tuple(int(d) for d in call.args[0].values)
@@ -211,13 +210,13 @@ class _Extractor:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def _results(self, results: tuple[Tensor, ...]) -> None:
+    def _results(self, results: tuple[PlanTensor, ...]) -> None:
         taken = {i.tensor.allocation for i in self.plan.inputs}
         taken |= {tensor.allocation for tensor in self.plan.weight_tensors.values()}
         for info, tensor in zip(self.infos[1], results, strict=True):
             if tensor.allocation in taken:
                 copy = self.plan.allocate(self.plan.allocations[tensor.allocation])
-                target = Tensor(info.name, copy, tensor.scope)
+                target = PlanTensor(info.name, copy, tensor.scope)
                 launch, source = copy_launch(tensor, target, self.plan.allocations[copy])
                 self.plan.launches.append(launch)
                 self.plan.sources[launch.kernel] = source
@@ -240,3 +239,43 @@ def _scope(param: Any) -> str | None:
     if not tirx.is_buffer_var(param) or param.scope() in ("", "global"):
         return None
     return str(param.scope())
+
+
+#: OpenCL's types by their size: the widest that divides a buffer is copied by each work-item.
+_UNITS = {16: "uint4", 8: "uint2", 4: "uint", 2: "ushort", 1: "uchar"}
+_GROUP = 64
+
+_BUFFER = """\
+__kernel void {name}(__global const {unit}* restrict from, __global {unit}* restrict to) {{
+  const size_t i = get_global_id(0);
+  to[i] = from[i];
+}}
+"""
+#: Without a sampler: such coordinates are whole texels.
+_IMAGE = """\
+__kernel void {name}(__read_only image2d_array_t from, __write_only image2d_array_t to) {{
+  const int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
+  write_image{suffix}(to, at, read_image{suffix}(from, at));
+}}
+"""
+
+
+def copy_launch(
+    source: PlanTensor, target: PlanTensor, allocation: Allocation
+) -> tuple[Launch, str]:
+    """The launch that copies a tensor to another allocation of its kind, and its source."""
+    if allocation.extent is not None:
+        suffix = {"f": "f", "i": "i", "u": "ui"}[allocation.channels[0]]
+        name = f"tvmflow_copy_image{suffix}_kernel"
+        text = _IMAGE.format(name=name, suffix=suffix)
+        extent = allocation.extent
+        size: tuple[int, ...] = (extent.width, extent.height, extent.layers)
+        local: tuple[int, ...] = (1, 1, 1)
+    else:
+        unit = next(unit for unit in _UNITS if allocation.bytes % unit == 0)
+        name = f"tvmflow_copy{unit}_kernel"
+        text = _BUFFER.format(name=name, unit=_UNITS[unit])
+        size = (allocation.bytes // unit,)
+        local = (gcd(size[0], _GROUP),)
+    arguments = Operand(source, True, False), Operand(target, False, True)
+    return Launch(name, "tvmflow_copy", arguments, size, local), text

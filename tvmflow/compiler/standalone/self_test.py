@@ -25,7 +25,7 @@ import numpy as np
 
 from ...errors import TvmflowError
 from ...ir.tensors import TensorInfo
-from ...module.kept import all_to_logical, to_kept
+from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
 from ...verify.tolerance import Tolerance, tolerance_for
@@ -104,8 +104,8 @@ def _as_kept(info: TensorInfo, reference: np.ndarray) -> np.ndarray:
     """The reference in the application's layout, with NaN as padding."""
     if info.logical_shape is None:
         return reference
-    kept = to_kept(info, reference)
-    inside = to_kept(info, np.ones(reference.shape, np.float64))
+    kept = to_blocked(info, reference)
+    inside = to_blocked(info, np.ones(reference.shape, np.float64))
     return np.where(inside > 0, kept, np.nan)
 
 

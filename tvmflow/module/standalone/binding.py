@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from _ctypes import dlclose
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ...errors import (
@@ -16,7 +18,8 @@ from ...errors import (
     TvmflowError,
     VerificationError,
 )
-from ...runtime.plugin import NO_DEVICE_REMEDIES, split_message
+from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
+from ..files import user_cache
 
 API_VERSION = 1
 NO_OPENCL = 2
@@ -47,7 +50,7 @@ class Options(ctypes.Structure):
     )
 
 
-class Kernel(ctypes.Structure):
+class MeasuredKernel(ctypes.Structure):
     """`tvmflow_kernel`."""
 
     _fields_ = (
@@ -81,7 +84,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "run": (ctypes.c_int, (_MODEL,)),
     "profile": (
         ctypes.c_int,
-        (_MODEL, ctypes.POINTER(ctypes.POINTER(Kernel)), ctypes.POINTER(ctypes.c_uint32)),
+        (_MODEL, ctypes.POINTER(ctypes.POINTER(MeasuredKernel)), ctypes.POINTER(ctypes.c_uint32)),
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
 }
@@ -136,3 +139,56 @@ class Library:
             remedy = remedy or NO_DEVICE_REMEDIES["opencl"]
         kind = _ERRORS.get(status, DeviceError)
         return kind(f"{attempt} failed: {message}", remedy=remedy, details=details)
+
+
+#: Intel's runtime opens these by bare name; the loader then answers with what is loaded.
+_INTEL_NEEDS = (
+    "libtbb.so.12",
+    "libtbbmalloc.so.2",
+    "libtcm.so.1",
+    "libimf.so",
+    "libsvml.so",
+    "libirng.so",
+    "libintlc.so.5",
+    "libcommon_clang.so",
+    "libocl_svml_*.so",
+)
+
+
+def opencl_libraries() -> Iterator[str | None]:
+    """Libraries to try, in order; ``None`` stands for the places that the runtime knows."""
+    # As the plug-in does, and for the same reasons (native/opencl/pocl_quirks.h): PoCL compiles one
+    # variant of each kernel.  A library leaves the environment of its process alone; who loads it
+    # may decide.
+    os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
+    if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
+        yield _ready(chosen)
+        return
+    yield None
+    folders = [Path(folder) for folder in search_folders()]
+    for pattern in ("libintelocl.so", "pyopencl/.libs/libpocl-*.so"):
+        for folder in folders:
+            for path in sorted(folder.glob(pattern)):
+                yield _ready(str(path))
+
+
+def cache_folder() -> str | None:
+    """The folder for built programs, made if it is not there; ``None`` keeps none."""
+    if os.environ.get("TVMFLOW_CACHE") == "0":
+        return None
+    folder = os.environ.get("TVMFLOW_CACHE_DIR") or user_cache() / "programs"
+    # Not among the plug-in's programs: it keeps more of them before the oldest go.
+    found = os.path.join(folder, "standalone")
+    with suppress(OSError):
+        os.makedirs(found, exist_ok=True)
+    return found
+
+
+def _ready(library: str) -> str:
+    path = Path(library)
+    if path.name.startswith("libintelocl"):
+        for pattern in _INTEL_NEEDS:
+            for needed in path.parent.glob(pattern):
+                with suppress(OSError):
+                    ctypes.CDLL(str(needed))
+    return library

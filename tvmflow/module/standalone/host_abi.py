@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ...devices.host import Host
-from ..android import PAGE_BYTES, SYMBOLS
 from ..elf import ElfFacts, Undefined, read_facts
-from ..link import ZIG_GLIBC
+from ..link import PAGE_BYTES, SYMBOLS, ZIG_GLIBC
 
 #: Libraries of systems with glibc that may be needed; the loader is one of them.
 _GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux")

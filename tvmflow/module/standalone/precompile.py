@@ -18,14 +18,12 @@ import numpy as np
 
 from ...errors import ArtifactError, DeviceError, TvmflowError
 from ...runtime.process import Worker, WorkerLostError
+from ..artifact import SIDECAR_SUFFIX
 from ..files import place_copy, require_space, staging
-from ..reader import SIDECAR_SUFFIX
 from ..weights import dtype_from_name
-from .describe import FoundWeights, find_weights
 from .loaded import StandaloneModule
 from .programs import SOURCE, Program, beside, from_folder, read, update
-from .read import EncodedPlan, find_plan
-from .recognise import is_standalone
+from .read import EncodedPlan, FoundWeights, find_plan, find_weights, is_standalone
 
 #: Compiling a network may take minutes on a phone; a driver that takes longer hangs.
 START_LIMIT_S = 900.0

@@ -15,7 +15,7 @@ import numpy as np
 from ..ir.tensors import TensorInfo
 
 
-def to_kept(info: TensorInfo, array: np.ndarray) -> np.ndarray:
+def to_blocked(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     """An array of the logical shape in the blocked layout, with zeros as padding."""
     if info.logical_shape is None or array.shape != info.logical_shape:
         return array
@@ -35,11 +35,11 @@ def to_logical(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(channels[:, : info.logical_shape[1]])
 
 
-def all_to_kept(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def all_to_blocked(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays by name as the application would have them."""
     known = {info.name: info for info in infos}
     return {
-        name: to_kept(known[name], array)
+        name: to_blocked(known[name], array)
         if name in known and isinstance(array, np.ndarray)
         else array
         for name, array in arrays.items()
