@@ -8,7 +8,6 @@ side when one alone would be too high (``global.texture:p2``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -35,8 +34,8 @@ def to_logical(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(channels[:, : info.logical_shape[1]])
 
 
-def all_to_blocked(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by name as the application would have them."""
+def all_to_blocked(infos: Iterable[TensorInfo], arrays: Mapping[str, object]) -> dict[str, object]:
+    """Bring arrays into the layouts that the application has."""
     known = {info.name: info for info in infos}
     return {
         name: to_blocked(known[name], array)
@@ -46,8 +45,10 @@ def all_to_blocked(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> di
     }
 
 
-def all_to_logical(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by name as the ONNX model has them."""
+def all_to_logical(
+    infos: Iterable[TensorInfo], arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Bring arrays into the layouts that the ONNX model has them."""
     known = {info.name: info for info in infos}
     return {n: to_logical(known[n], a) if n in known else a for n, a in arrays.items()}
 

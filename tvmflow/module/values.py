@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..ir.tensors import TensorInfo, TensorType
 from .weights import ALIGN_BYTES
 
 if TYPE_CHECKING:
+    import tvm_ffi
     from typing_extensions import Self
 
 
@@ -67,7 +68,7 @@ class Outputs(tuple[Any, ...]):
 
 
 def order_inputs(
-    expected: tuple[TensorInfo, ...], args: Sequence[Any], named: Mapping[str, Any]
+    expected: tuple[TensorInfo, ...], args: Sequence[object], named: Mapping[str, object]
 ) -> list[Any]:
     """Bring positional and named inputs into the network's order.
 
@@ -165,7 +166,7 @@ def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
     return " ".join(steps)
 
 
-def as_array(info: TensorInfo, value: Any) -> np.ndarray:
+def as_array(info: TensorInfo, value: object) -> np.ndarray:
     """Return a host value as an array of the native byte order, checked.
 
     Raises
@@ -178,7 +179,7 @@ def as_array(info: TensorInfo, value: Any) -> np.ndarray:
     return array
 
 
-def any_array(name: str, value: Any) -> np.ndarray:
+def any_array(name: str, value: object) -> np.ndarray:
     """Return the host value of an input as an array of the native byte order.
 
     Raises
@@ -196,8 +197,8 @@ def any_array(name: str, value: Any) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def from_dlpack(name: str, value: Any) -> Any:
-    """TVM's view of another library's tensor, for the input ``name``.
+def from_dlpack(name: str, value: object) -> tvm_ffi.Tensor:
+    """Return TVM's view of another library's tensor, for the input ``name``.
 
     It has the tensor's memory, or a copy of what is strided.
 
@@ -220,14 +221,14 @@ def from_dlpack(name: str, value: Any) -> Any:
         ) from error
 
 
-def _compact(value: Any) -> Any:
+def _compact(value: Any) -> object:
     """Copy a strided tensor: as its library does, or else on the host."""
     compact = getattr(value, "contiguous", None)
     return compact() if callable(compact) else np.ascontiguousarray(np.from_dlpack(value))
 
 
 def is_shareable(array: np.ndarray) -> bool:
-    """Whether TVM's kernels can use the array's memory as it is."""
+    """Tell whether TVM's kernels can use the array's memory as it is."""
     flags = array.flags
     return bool(
         flags.c_contiguous
@@ -255,11 +256,11 @@ def _list(infos: Iterable[TensorInfo]) -> str:
 
 
 #: A NumPy array or a tensor of TVM.
-Shared = Any
+Shared: TypeAlias = "np.ndarray | tvm_ffi.Tensor"
 
 
-def shared(name: str, value: Any) -> Shared:
-    """A compact NumPy array or TVM's view of a tensor's memory, for the input ``name``.
+def shared(name: str, value: object) -> Shared:
+    """Return a compact NumPy array or TVM's view of a tensor's memory, for the input ``name``.
 
     Raises
     ------
@@ -280,12 +281,12 @@ def type_of(value: Shared) -> TensorType:
 
 
 def is_on_host(value: Shared) -> bool:
-    """Whether the processor can read it."""
+    """Tell whether the processor can read it."""
     return isinstance(value, np.ndarray) or value.device.type == "cpu"
 
 
 def on_host(value: Shared) -> np.ndarray:
-    """An array of the values; the same memory where the host has them."""
+    """Return an array of the values; the same memory where the host has them."""
     if isinstance(value, np.ndarray):
         return value
     if value.device.type == "cpu" and str(value.dtype) != "bfloat16":
@@ -295,8 +296,8 @@ def on_host(value: Shared) -> np.ndarray:
     return copied
 
 
-def tensor_of(array: np.ndarray) -> Any:
-    """TVM's view of an array's memory, which must not be written."""
+def tensor_of(array: np.ndarray) -> tvm_ffi.Tensor:
+    """Return TVM's view of an array's memory, which must not be written."""
     import tvm_ffi
 
     array = writable_alias(array)
@@ -308,12 +309,12 @@ def tensor_of(array: np.ndarray) -> Any:
 
 
 def address_of(value: Shared) -> int:
-    """Where its first element is; an empty one's may be nowhere."""
+    """Return the address of its first element; an empty one's may be anything."""
     if isinstance(value, np.ndarray):
         return int(value.__array_interface__["data"][0])
     return int(value.data_ptr())
 
 
 def unknown(kind: TensorType) -> np.ndarray:
-    """An array of a shape, for checks of other values beside it: NaNs, and no memory."""
+    """Make an array of a shape, for checks of other values beside it: NaNs, and no memory."""
     return np.broadcast_to(np.float32(np.nan), kind.shape)

@@ -1,4 +1,4 @@
-"""That a plan reads nothing but what it wrote: checked whenever one is made.
+"""A check that a plan reads nothing but what it wrote, made whenever there is a new one.
 
 Tensors share allocations, and an error in who shares with whom gives wrong numbers only for some
 inputs, or only on some drivers.

@@ -14,7 +14,8 @@ give any input and output memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import Any
 
@@ -41,18 +42,14 @@ def extract_plan(
     outputs: Sequence[TensorInfo],
     weights: Mapping[str, WeightLike],
 ) -> Plan:
-    """The plan of a module whose memory is planned.
+    """Make the plan of a module whose memory is planned.
 
     Parameters
     ----------
-    mod
-        What `plan_calls` returned.
-    kernels
-        What was generated for its primary functions.
-    inputs, outputs
-        The interface, in order.
-    weights
-        Arrays by the names of the other parameters of ``main``.
+    mod, kernels
+        Result of `plan_calls`, and of generating code for its primary functions.
+    inputs, outputs, weights
+        The interface, in order, and arrays by the names of the other parameters of ``main``.
 
     Raises
     ------
@@ -62,37 +59,31 @@ def extract_plan(
     return _Extractor(mod, kernels, inputs, outputs, weights).run()
 
 
+@dataclass
 class _Extractor:
-    def __init__(
-        self,
-        mod: IRModule,
-        kernels: Kernels,
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
-        weights: Mapping[str, WeightLike],
-    ):
-        self.mod, self.kernels = mod, kernels
-        self.infos = inputs, outputs
-        self.given = weights
-        self.plan = Plan()
-        #: What each variable stands for: a tensor, several, or the number of an allocation.
-        self.env: dict[Any, Any] = {}
-        self.constants: dict[int, PlanTensor] = {}
-        self.calls: dict[str, list[KernelCall]] = {}
+    mod: IRModule
+    kernels: Kernels
+    inputs: Sequence[TensorInfo]
+    outputs: Sequence[TensorInfo]
+    given: Mapping[str, WeightLike]
+    plan: Plan = field(default_factory=Plan)
+    #: For each variable a tensor, several, or the number of an allocation.
+    env: dict[relax.Var, Any] = field(default_factory=dict)
+    constants: dict[int, PlanTensor] = field(default_factory=dict)
+    calls: dict[str, list[KernelCall]] = field(default_factory=dict)
 
     def run(self) -> Plan:
         """Follow ``main``."""
-        for info in (*self.infos[0], *self.infos[1]):
+        for info in (*self.inputs, *self.outputs):
             _check_dimensions(info)
         main = self.mod["main"]
         self.scopes = self._parameter_scopes(main)
-        infos = iter(self.infos[0])
+        infos = iter(self.inputs)
         for param in main.params:
             if param.name not in self.given:
                 self._input(param, next(infos))
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                self.env[binding.var] = self._value(binding.var, binding.value)
+        for binding in _bindings(main):
+            self.env[binding.var] = self._value(binding.var, binding.value)
         results = self._operand(main.body.body)
         self._results(results if isinstance(results, tuple) else (results,))
         used = {launch.kernel for launch in self.plan.launches}
@@ -101,19 +92,17 @@ class _Extractor:
 
     # -- parameters ------------------------------------------------------------------------------
 
-    def _parameter_scopes(self, main: relax.Function) -> dict[Any, str | None]:
-        """Memory scopes of the parameters of ``main``, as their readers have them."""
+    def _parameter_scopes(self, main: relax.Function) -> dict[relax.Var, str | None]:
+        """Find memory scopes of the parameters of ``main``, as their readers have them."""
         params = set(main.params)
-        scopes: dict[Any, str | None] = {}
-        for binding in (b for block in main.body.blocks for b in block.bindings):
-            if isinstance(binding.value, relax.Call) and isinstance(
-                binding.value.op, relax.GlobalVar
-            ):
-                function = self.mod[binding.value.op]
-                for param, argument in zip(function.params, binding.value.args, strict=True):
-                    if argument in params:
-                        scopes[argument] = _scope(param)
-        return scopes
+        calls = (b.value for b in _bindings(main) if isinstance(b.value, relax.Call))
+        return {
+            argument: _scope(param)
+            for call in calls
+            if isinstance(call.op, relax.GlobalVar)
+            for param, argument in zip(self.mod[call.op].params, call.args, strict=True)
+            if argument in params
+        }
 
     def _input(self, param: relax.Var, info: TensorInfo) -> None:
         scope = self.scopes.get(param, info.scope)
@@ -133,7 +122,7 @@ class _Extractor:
         return tensor
 
     def _operand(self, expr: relax.Expr) -> Any:
-        """What an argument or a result stands for."""
+        """Find what an argument or a result stands for."""
         if isinstance(expr, relax.Var):
             if expr not in self.env:
                 self.env[expr] = self._weight(
@@ -213,7 +202,7 @@ class _Extractor:
     def _results(self, results: tuple[PlanTensor, ...]) -> None:
         taken = {i.tensor.allocation for i in self.plan.inputs}
         taken |= {tensor.allocation for tensor in self.plan.weight_tensors.values()}
-        for info, tensor in zip(self.infos[1], results, strict=True):
+        for info, tensor in zip(self.outputs, results, strict=True):
             if tensor.allocation in taken:
                 copy = self.plan.allocate(self.plan.allocations[tensor.allocation])
                 target = PlanTensor(info.name, copy, tensor.scope)
@@ -234,7 +223,11 @@ def _check_dimensions(info: TensorInfo) -> None:
         )
 
 
-def _scope(param: Any) -> str | None:
+def _bindings(main: relax.Function) -> Iterator[relax.Binding]:
+    return (binding for block in main.body.blocks for binding in block.bindings)
+
+
+def _scope(param: tirx.Var) -> str | None:
     """Memory scope of a primary function's parameter, ``None`` for a plain buffer."""
     if not tirx.is_buffer_var(param) or param.scope() in ("", "global"):
         return None
@@ -263,7 +256,7 @@ __kernel void {name}(__read_only image2d_array_t from, __write_only image2d_arra
 def copy_launch(
     source: PlanTensor, target: PlanTensor, allocation: Allocation
 ) -> tuple[Launch, str]:
-    """The launch that copies a tensor to another allocation of its kind, and its source."""
+    """Make the launch that copies a tensor to another allocation of its kind, and its source."""
     if allocation.extent is not None:
         suffix = {"f": "f", "i": "i", "u": "ui"}[allocation.channels[0]]
         name = f"tvmflow_copy_image{suffix}_kernel"

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def expected_outputs(
     references: Mapping[str, np.ndarray],
     table: dict[str, Tolerance],
 ) -> list[ExpectedOutput]:
-    """What is compared of each output.
+    """Choose what is compared of each output.
 
     Elements that the network leaves open, lanes beyond the last channel, are NaN there: what is
     NaN is not compared.
@@ -110,13 +110,13 @@ def _as_kept(info: TensorInfo, reference: np.ndarray) -> np.ndarray:
 
 
 def reference_outputs(
-    source: Any,
+    source: str | os.PathLike[str] | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None,
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], str]:
-    """What the model gives for these inputs, and what computed it.
+    """Return what the model gives for these inputs, and what computed it.
 
     ONNX Runtime where it is installed and reads the model, else the target ``llvm`` in fp32.
     """

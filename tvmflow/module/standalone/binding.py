@@ -1,4 +1,8 @@
-"""The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes."""
+"""The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes.
+
+OpenCL libraries and the folder of built programs are chosen as the plug-in does
+(native/opencl/library.cc, settings.cc), for processes that do not load it.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,14 @@ from ...errors import (
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 from ..files import user_cache
 
+_Function = Callable[..., Any]
+
 API_VERSION = 1
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
 
-#: What each status of `tvmflow_status` is here; every other one is a `DeviceError`.
+#: Errors by their status in `tvmflow_status`; every other one is a `DeviceError`.
 _ERRORS: dict[int, type[TvmflowError]] = {
     1: InputError,
     4: KernelBuildError,
@@ -73,7 +79,7 @@ class Test(ctypes.Structure):
 
 #: Functions that are used here, with their parameters and results.
 _MODEL, _INDEX, _SIZE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "api_version": (ctypes.c_uint32, ()),
     "create": (ctypes.c_int, (ctypes.POINTER(Options), ctypes.POINTER(_MODEL))),
     "destroy": (None, (_MODEL,)),
@@ -117,10 +123,10 @@ class Library:
                 remedy="Compile the model again with this tvmflow.",
             )
 
-    def __getitem__(self, name: str) -> Callable[..., Any]:
+    def __getitem__(self, name: str) -> _Function:
         return self._functions[name]
 
-    def _function(self, name: str) -> Callable[..., Any]:
+    def _function(self, name: str) -> _Function:
         function = self._loaded[f"tvmflow_{name}"]
         function.restype, function.argtypes = _FUNCTIONS[name]
         return function
@@ -130,7 +136,7 @@ class Library:
         dlclose(self._loaded._handle)
 
     def error(self, status: int, model: ctypes.c_void_p, attempt: str) -> TvmflowError:
-        """Our error for a status, with the message that the model has."""
+        """Return our error for a status, with the message that the model has."""
         text = self["message"](model) if model else b"there is no memory for the model."
         # As the plug-in's errors, but with the remedy behind the sentence.
         lines = text.decode(errors="replace").replace(" Remedy: ", "\nRemedy: ", 1)
@@ -156,7 +162,7 @@ _INTEL_NEEDS = (
 
 
 def opencl_libraries() -> Iterator[str | None]:
-    """Libraries to try, in order; ``None`` stands for the places that the runtime knows."""
+    """Yield libraries to try, in order; ``None`` stands for the places that the runtime knows."""
     # As the plug-in does, and for the same reasons (native/opencl/pocl_quirks.h): PoCL compiles one
     # variant of each kernel.  A library leaves the environment of its process alone; who loads it
     # may decide.
@@ -173,7 +179,7 @@ def opencl_libraries() -> Iterator[str | None]:
 
 
 def cache_folder() -> str | None:
-    """The folder for built programs, made if it is not there; ``None`` keeps none."""
+    """Return the folder for built programs, made if it is not there; ``None`` keeps none."""
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None
     folder = os.environ.get("TVMFLOW_CACHE_DIR") or user_cache() / "programs"

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo
+from ...runtime.json_types import JsonObject
 from ..blocked_layout import panels_of
 from ..weights import WeightLike, dtype_from_name
 from .format import (
@@ -57,7 +58,7 @@ class Allocation:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: str, scope: str | None = None) -> Allocation:
-        """What holds one tensor, and nothing else."""
+        """Make what holds one tensor, and nothing else."""
         stored = "float16" if scope is not None and is_half(scope) else dtype
         if scope is not None and is_texture(scope):
             extent = extent_of(shape, scope)
@@ -118,7 +119,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class SeededInput:
-    """How the self-test makes an input, see :mod:`.self_test`."""
+    """Seed and range of an input of the self-test."""
 
     seed: int
     low: float
@@ -127,7 +128,7 @@ class SeededInput:
 
 @dataclass(frozen=True)
 class ExpectedOutput:
-    """What the self-test compares of an output."""
+    """Elements of an output that the self-test compares."""
 
     output: int
     stride: int
@@ -152,7 +153,7 @@ class Plan:
     extensions: list[str] = field(default_factory=list)
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JsonObject = field(default_factory=dict)
 
     def allocate(self, allocation: Allocation) -> int:
         """Number of a new allocation."""
@@ -164,8 +165,7 @@ class Plan:
 BUILD_OPTIONS = "-cl-mad-enable"
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """A part of an image whose rows follow each other in the host's data."""
 
     element: int
@@ -174,17 +174,20 @@ class Region:
 
 
 def encode(plan: Plan, weights: WrittenWeights) -> bytes:
-    """The bytes of a plan, whose weights were written to a file."""
+    """Pack a plan whose weights were written to a file."""
     strings = Strings()
     programs, program_of, source = _programs(plan, strings)
-    rows: dict[Section, list[dict[str, Any]]] = {
+    rows: dict[Section, list[JsonObject]] = {
         Section.ALLOCATIONS: [
             {
-                "kind": Kind.BUFFER if a.extent is None else Kind.IMAGE,
-                "channel_type": CHANNEL_TYPES[a.channels] if a.extent else 0,
-                "image_size": (a.extent.width, a.extent.height, a.extent.layers)
-                if a.extent
-                else (0, 0, 0),
+                "kind": Kind.BUFFER,
+                "bytes": a.bytes,
+            }
+            if a.extent is None
+            else {
+                "kind": Kind.IMAGE,
+                "channel_type": CHANNEL_TYPES[a.channels],
+                "image_size": (a.extent.width, a.extent.height, a.extent.layers),
                 "bytes": a.bytes,
             }
             for a in plan.allocations
@@ -204,9 +207,7 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         Section.INPUTS: [],
         Section.OUTPUTS: [],
         Section.REGIONS: [],
-        Section.TEST_INPUTS: [
-            {"seed": t.seed, "low": t.low, "high": t.high} for t in plan.test_inputs
-        ],
+        Section.TEST_INPUTS: [asdict(test) for test in plan.test_inputs],
         Section.TEST_OUTPUTS: [],
     }
     for launch in plan.launches:
@@ -232,25 +233,19 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for section, interfaces in ((Section.INPUTS, plan.inputs), (Section.OUTPUTS, plan.outputs)):
         for interface in interfaces:
             rows[section].append(_interface(interface, strings, rows[Section.REGIONS]))
-    values = [t.values for t in plan.test_outputs]
     first = 0
     for test in plan.test_outputs:
-        rows[Section.TEST_OUTPUTS].append(
-            {
-                "output": test.output,
-                "first_value": first,
-                "count": len(test.values),
-                "stride": test.stride,
-                "rtol": test.rtol,
-                "atol": test.atol,
-            }
-        )
-        first += len(test.values)
+        facts = asdict(test)
+        values = facts.pop("values")
+        rows[Section.TEST_OUTPUTS].append({**facts, "first_value": first, "count": len(values)})
+        first += len(values)
     sections: dict[Section, bytes | np.ndarray] = {
         section: records(section, listed) for section, listed in rows.items()
     }
     sections[Section.EXTENSIONS] = np.array([strings(e) for e in plan.extensions], "<u4")
-    sections[Section.TEST_VALUES] = np.concatenate([np.zeros(0), *values]).astype("<f8")
+    sections[Section.TEST_VALUES] = np.concatenate(
+        [np.zeros(0), *(test.values for test in plan.test_outputs)]
+    ).astype("<f8")
     sections[Section.METADATA] = json.dumps(plan.metadata, separators=(",", ":")).encode() + b"\0"
     sections[Section.STRINGS] = strings.content
     return encode_plan(sections, source, weights.digest, weights.bytes)
@@ -265,8 +260,8 @@ _PROGRAMS = 4
 _PROGRAM_BYTES = 128 << 10
 
 
-def _programs(plan: Plan, strings: Strings) -> tuple[list[dict[str, Any]], dict[str, int], bytes]:
-    """Programs, the number of each kernel's, and their source.
+def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str, int], bytes]:
+    """Divide kernels into programs: their records, the number of each kernel's, their source.
 
     A driver spends a fixed time on each program (PoCL 90 ms for OpenCL's own declarations), and
     some drivers build several at the same time: a small network is one program, a large one a
@@ -293,9 +288,7 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[dict[str, Any]], dict[
     return (rows if plan.sources else []), program_of, source
 
 
-def _interface(
-    interface: Interface, strings: Strings, regions: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _interface(interface: Interface, strings: Strings, regions: list[JsonObject]) -> JsonObject:
     info, tensor = interface.info, interface.tensor
     found = regions_of(info) if tensor.is_image else []
     row = {
@@ -310,12 +303,12 @@ def _interface(
         "first_region": len(regions),
         "regions": len(found),
     }
-    regions += [{"element": r.element, "origin": r.origin, "size": r.size} for r in found]
+    regions += [region._asdict() for region in found]
     return row
 
 
 def regions_of(info: TensorInfo) -> list[Region]:
-    """How the image of a kept tensor ``[N, C', H, W, 4]`` is made of the host's data.
+    """Parts that the image of a blocked tensor ``[N, C', H, W, 4]`` is copied in.
 
     With one panel the image has the order of the data; with more, each block of channels is a
     rectangle.
