@@ -25,6 +25,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +46,7 @@ from .files import publish, require_space, staging
 from .link import link_shared
 from .metadata import check_module
 from .schema import MOST_BYTES, SchemaError, anything, parse, record
+from .standalone.format import WEIGHTS_MAGIC
 from .weights import (
     Digests,
     WeightLike,
@@ -318,9 +320,9 @@ def _find_sidecar(path: Path, recorded_name: str) -> Path:
     )
 
 
-def sha256_of(file: BinaryIO, size: int) -> bytes:
-    """Return the digest of the file's first `size` bytes."""
-    file.seek(0)
+def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
+    """Return the digest of `size` bytes of a file, or of what there is of them."""
+    file.seek(begin)
     digest = hashlib.sha256()
     while size > 0 and (piece := file.read(min(size, 1 << 20))):
         digest.update(piece)
@@ -465,13 +467,11 @@ def write_artifact(
 
 def remove_stale_sidecar(path: Path) -> None:
     """Remove the weights that a module of the same name had before, and only those."""
-    try:
+    with suppress(OSError):
         with open(path, "rb") as file:
-            is_ours = b'"tvmflow.sha256"' in file.read(256)
-    except OSError:
-        return
-    if is_ours:
-        path.unlink(missing_ok=True)
+            start = file.read(256)
+        if start.startswith(WEIGHTS_MAGIC) or b'"tvmflow.sha256"' in start:
+            path.unlink(missing_ok=True)
 
 
 def export_library(

@@ -90,20 +90,10 @@ def append_sections(
     path: str | os.PathLike[str],
     sections: Sequence[tuple[str, int, Callable[[BinaryIO], object]]],
 ) -> dict[str, Section]:
-    """Add sections that are not loaded with the library, changing the file in place.
+    """Add sections that are not loaded with a library, changing the file in place.
 
-    Parameters
-    ----------
-    path
-        A linked shared library.
-    sections
-        Name, alignment in the file in bytes, and a function that writes the
-        content at the file's position (streaming; it may be larger than memory).
-
-    Returns
-    -------
-    dict
-        The added sections by name.
+    Each has a name, an alignment in the file in bytes, and a function that writes the content
+    at the file's position (streaming; it may be larger than memory).  They are returned by name.
 
     Raises
     ------

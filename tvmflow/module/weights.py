@@ -112,17 +112,11 @@ class WeightsLayout:
 
 @dataclass(frozen=True)
 class Digests:
-    """Digests of the bytes that were written.
+    """Digests of the bytes that were written."""
 
-    Parameters
-    ----------
-    sha256
-        Against any change; slow to compute.
-    xxh64
-        Against damage; quick to compute, for each time that a module is loaded.
-    """
-
+    #: Against any change; slow to compute.
     sha256: str
+    #: Against damage; quick to compute, for each time that a module is loaded.
     xxh64: str
 
 
@@ -183,10 +177,7 @@ def write_weights(
 ) -> Digests:
     """Write a weights file at the file's position, piece by piece.
 
-    Returns
-    -------
-    Digests
-        Of the tensors' bytes; the SHA-256 is stored in the header too.
+    The digests are of the tensors' bytes; the SHA-256 is stored in the header too.
 
     Raises
     ------
@@ -243,11 +234,8 @@ def map_weights(
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Map the tensors of a weights file that lies at `offset` in a file.
 
-    Returns
-    -------
-    tuple
-        The tensors by name (read-only), and the SHA-256 that the header promises
-        for their bytes.
+    Returned are the tensors by name (read-only), and the SHA-256 that the header promises
+    for their bytes.
 
     Raises
     ------

@@ -75,7 +75,12 @@ class _Extractor:
     def run(self) -> Plan:
         """Follow ``main``."""
         for info in (*self.inputs, *self.outputs):
-            _check_dimensions(info)
+            if len(info.shape) > MAX_DIMENSIONS:
+                raise CompileError(
+                    f"A standalone module cannot be made: {info.name!r} has {len(info.shape)} "
+                    f"dimensions, but its C interface has at most {MAX_DIMENSIONS}.",
+                    remedy=REMEDY,
+                )
         main = self.mod["main"]
         self.scopes = self._parameter_scopes(main)
         infos = iter(self.inputs)
@@ -105,19 +110,14 @@ class _Extractor:
         }
 
     def _input(self, param: relax.Var, info: TensorInfo) -> None:
-        scope = self.scopes.get(param, info.scope)
-        number = self.plan.allocate(Allocation.of(info.shape, info.dtype, scope))
-        tensor = PlanTensor(info.name, number, scope)
+        tensor = self._tensor(info.name, info.shape, info.dtype, self.scopes.get(param, info.scope))
         self.env[param] = tensor
         self.plan.inputs.append(Interface(info, tensor))
 
     def _weight(self, name: str, array: WeightLike, scope: str | None) -> PlanTensor:
-        shape = tuple(array.shape)
-        dtype = array.dtype.name
         # 16-bit weights are already stored so.
-        number = self.plan.allocate(Allocation.of(shape, dtype, scope))
-        tensor = PlanTensor(name, number, scope)
-        if prod(shape):
+        tensor = self._tensor(name, tuple(array.shape), array.dtype.name, scope)
+        if prod(array.shape):
             self.plan.weights[name], self.plan.weight_tensors[name] = array, tensor
         return tensor
 
@@ -159,7 +159,7 @@ class _Extractor:
             return self._storage(value)
         if name == "relax.builtin.alloc_tensor":
             # A result in a buffer of its own.
-            return self._own(var)
+            return self._tensor(var.name, shape_of(var), str(var.ty.dtype), None)
         if name in (_ALLOC_TENSOR, "relax.memory.alloc_tensor"):
             scope = value.args[4].value if name == _ALLOC_TENSOR else None
             return PlanTensor(var.name, self.env[value.args[0]], scope)
@@ -167,9 +167,11 @@ class _Extractor:
             return self._operand(value.args[0])
         raise refuse(str(name), "it is called on the host and launches no kernels of ours")
 
-    def _own(self, var: relax.Var) -> PlanTensor:
-        allocation = Allocation.of(shape_of(var), str(var.ty.dtype))
-        return PlanTensor(var.name, self.plan.allocate(allocation))
+    def _tensor(
+        self, name: str, shape: tuple[int, ...], dtype: str, scope: str | None
+    ) -> PlanTensor:
+        """Make a tensor with an allocation of its own."""
+        return PlanTensor(name, self.plan.allocate(Allocation.of(shape, dtype, scope)), scope)
 
     def _storage(self, call: relax.Call) -> int:
         shape = tuple(int(d) for d in call.args[0].values)
@@ -212,15 +214,6 @@ class _Extractor:
                 tensor = target
             taken.add(tensor.allocation)
             self.plan.outputs.append(Interface(info, tensor))
-
-
-def _check_dimensions(info: TensorInfo) -> None:
-    if len(info.shape) > MAX_DIMENSIONS:
-        raise CompileError(
-            f"A standalone module cannot be made: {info.name!r} has {len(info.shape)} dimensions, "
-            f"but its C interface has at most {MAX_DIMENSIONS}.",
-            remedy=REMEDY,
-        )
 
 
 def _bindings(main: relax.Function) -> Iterator[relax.Binding]:

@@ -1,4 +1,8 @@
-"""Linking runtime, plan and weights to one shared library with a C interface."""
+"""Linking runtime, plan and weights to one shared library with a C interface.
+
+The C runtime is compiled for a host once for each version of it: objects are kept in the user's
+cache folder under a hash of everything that they depend on.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ from pathlib import Path
 
 from ...devices.host import Host
 from ...errors import TargetError
-from ..artifact import SIDECAR_SUFFIX
+from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
 from ..files import place_copy, publish, staging, user_cache
 from ..link import Tool, first_success, native_folder, tools
-from .format import WEIGHT_ALIGNMENT, WEIGHTS_MAGIC
+from .format import WEIGHT_ALIGNMENT
 
 #: What the runtime is compiled with on every host.
 FLAGS = (
@@ -46,12 +50,7 @@ def candidates(host: Host) -> list[Tool]:
 def runtime_objects(tool: Tool, work: Path) -> list[Path]:
     """Compile the runtime, or find it compiled; return its object files.
 
-    Parameters
-    ----------
-    tool
-        The compiler.
-    work
-        A folder for intermediate files, and for the objects where none can be kept.
+    ``work`` is a folder for intermediate files, and for the objects where none can be kept.
 
     Raises
     ------
@@ -142,14 +141,11 @@ def link_library(
 
     Parameters
     ----------
-    plan
-        The execution plan, as :mod:`.format` has it.
-    weights
-        File of the weights with their header; ``None`` for a network without any.
-    host
-        The machine that loads the library.
-    output
-        The library to write; its file name becomes the library's own name.
+    plan, weights
+        The execution plan, as :mod:`.format` has it; the file of the weights with their header,
+        ``None`` for a network without any.
+    host, output
+        The machine that loads the library; the file, whose name becomes the library's own name.
     embed
         Whether the weights are put into the library; else they are written to
         ``OUTPUT.weights``.
@@ -196,7 +192,7 @@ def link_library(
             outputs = {stage / sidecar.name: sidecar, **outputs}
         publish(outputs)
     if embed or weights is None:
-        _remove_stale(sidecar)
+        remove_stale_sidecar(sidecar)
 
 
 def _data() -> str:
@@ -219,14 +215,3 @@ def _blob(name: str, section: str, alignment: int) -> str:
         symbol = f"tvmflow_{name}_{end}"
         lines.append(f"{before}.globl {symbol}\n.hidden {symbol}\n{symbol}:\n")
     return "".join(lines)
-
-
-def _remove_stale(sidecar: Path) -> None:
-    """Remove the weights that a library of the same name had before, and only those."""
-    try:
-        with open(sidecar, "rb") as file:
-            is_ours = file.read(len(WEIGHTS_MAGIC)) == WEIGHTS_MAGIC
-    except OSError:
-        return
-    if is_ours:
-        sidecar.unlink(missing_ok=True)

@@ -46,20 +46,13 @@ from .read import EncodedPlan, find_plan, interfaces
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far a device's results are from those that a library carries.
+    """Errors of a device's results beside those that a library carries."""
 
-    Parameters
-    ----------
-    largest_error
-        Absolute, over all outputs.
-    tolerance_used
-        The largest part of an element's tolerance that its error takes.
-    compared
-        How many elements were compared.
-    """
-
+    #: Absolute, over all outputs.
     largest_error: float
+    #: The largest part of an element's tolerance that its error takes.
     tolerance_used: float
+    #: Number of elements that were compared.
     compared: int
 
 

@@ -41,21 +41,12 @@ _DRIVER_CACHES = (
 
 @dataclass(frozen=True)
 class Precompiled:
-    """A device's binaries of a library's programs.
-
-    Parameters
-    ----------
-    device, platform, driver
-        Whose binaries they are.
-    without_ms, with_ms
-        From opening the library to the first outputs, without any binaries and with these.
-    programs
-        The binaries.
-    """
+    """A device's binaries of a library's programs."""
 
     device: str
     platform: str
     driver: str
+    #: From opening the library to the first outputs, without any binaries and with these.
     without_ms: float
     with_ms: float
     programs: tuple[Program, ...]

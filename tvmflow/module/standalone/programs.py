@@ -55,21 +55,14 @@ class Program(NamedTuple):
 
 @dataclass(frozen=True)
 class Updated:
-    """Changes that writing a file made.
-
-    Parameters
-    ----------
-    added, replaced
-        Programs that are new, and those that were there under the same key.
-    dropped
-        Programs of other sources, which this library never asks for.
-    damaged_bytes
-        Bytes that were no whole frame; what was sound beside them is kept.
-    """
+    """Changes that writing a file made."""
 
     added: int
+    #: Programs that were there under the same key.
     replaced: int
+    #: Programs of other sources, which this library never asks for.
     dropped: int
+    #: Bytes that were no whole frame; what was sound beside them is kept.
     damaged_bytes: int
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import ArtifactError
 from ...runtime.json_types import JsonObject
 from .. import elf
-from ..artifact import SIDECAR_SUFFIX
+from ..artifact import SIDECAR_SUFFIX, sha256_of
 from ..metadata import STANDALONE, check_interface
 from ..schema import SchemaError, parse
 from . import programs
@@ -303,14 +303,10 @@ class FoundWeights:
         ArtifactError
             If one has changed.
         """
-        digest = hashlib.sha256()
+        header = WEIGHTS_HEADER.itemsize
         with open(self.path, "rb") as file:
-            file.seek(self.offset + WEIGHTS_HEADER.itemsize)
-            left = max(0, self.size - WEIGHTS_HEADER.itemsize)
-            while left and (piece := file.read(min(left, 1 << 20))):
-                digest.update(piece)
-                left -= len(piece)
-        if self.size and (left or digest.digest() != self.digest):
+            found = sha256_of(file, self.size - header, self.offset + header)
+        if self.size and found != self.digest:
             raise ArtifactError(
                 f"Checking {self.path} failed: the weights are not what was written.",
                 remedy=_COPY_AGAIN,
