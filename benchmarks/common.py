@@ -126,7 +126,5 @@ def write_json(name: str, results: Mapping[str, Any]) -> Path:
     """Write results with the machine's description to ``results/NAME.json``."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
-    temporary.replace(path)
+    write_file(path, json.dumps({"machine": machine(), **results}, indent=2) + "\n")
     return path

@@ -80,5 +80,5 @@ def stored_as(info: TensorInfo) -> str:
 
 
 def panels_of(scope: str | None) -> int:
-    """How many panels stand side by side in an image; 1 for what has none."""
+    """Count the panels that stand side by side in an image; 1 for what has none."""
     return int(scope.rpartition(":p")[2]) if scope and ":p" in scope else 1

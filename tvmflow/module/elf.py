@@ -218,7 +218,7 @@ class Undefined:
 
 @dataclass(frozen=True)
 class ElfFacts:
-    """What a shared library needs, offers and asks for."""
+    """Needs, offers and requests of a shared library."""
 
     architecture: str
     bits: int
@@ -245,7 +245,7 @@ class ElfFacts:
 
     @property
     def is_tvm_module(self) -> bool:
-        """Whether TVM's runtime loads it."""
+        """True if TVM's runtime loads it."""
         return META in self.sections or any(n.startswith("__tvm_ffi_") for n in self.exported)
 
     @property

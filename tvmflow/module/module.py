@@ -127,7 +127,7 @@ class Module(ABC):
 
     @property
     def upload_ms(self) -> float | None:
-        """How long bringing the weights to the device took; ``None`` where it is not known."""
+        """Time for bringing the weights to the device; ``None`` where it is not known."""
         return None if self._running is None else self._running.upload_ms
 
     def read_functions(self) -> bytes | None:

@@ -48,7 +48,7 @@ class Outputs(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is an output of that name."""
+        """Tell whether there is an output of that name."""
         return key in self.names
 
     def keys(self) -> tuple[str, ...]:

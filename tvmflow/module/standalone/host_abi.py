@@ -47,7 +47,7 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Whether no rule is broken."""
+        """True if no rule is broken."""
         return all(verdict.kept for verdict in self.verdicts)
 
 

@@ -81,7 +81,7 @@ class PlanTensor:
 
     @property
     def is_image(self) -> bool:
-        """Whether kernels take it as an image."""
+        """True if kernels take it as an image."""
         return self.scope is not None and is_texture(self.scope)
 
 
