@@ -19,6 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tvmflow.module.files import write_file
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("tvmflow", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "onnx", "numpy")
 
