@@ -19,6 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tvmflow.module.files import write_file
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("tvmflow", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "onnx", "numpy")
 
@@ -126,7 +128,5 @@ def write_json(name: str, results: Mapping[str, Any]) -> Path:
     """Write results with the machine's description to ``results/NAME.json``."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
-    temporary.replace(path)
+    write_file(path, json.dumps({"machine": machine(), **results}, indent=2) + "\n")
     return path

@@ -28,7 +28,7 @@ from common import report, write_json
 
 import tvmflow
 from tvmflow.models import build
-from tvmflow.module.reader import Artifact, read_artifact
+from tvmflow.module.artifact import Artifact, read_artifact
 from tvmflow.module.standalone.binding import NO_OPENCL, UNCHECKED_WEIGHTS, Library, Options
 
 #: What the requirements allow for MobileNetV2.

@@ -47,7 +47,7 @@ from common import in_turn
 import numpy as np
 import tvmflow
 from tvmflow.module.standalone.binding import Library, Options
-from tvmflow.module.standalone.drivers import cache_folder, opencl_libraries
+from tvmflow.module.standalone.binding import cache_folder, opencl_libraries
 
 relax, standalone = tvmflow.load(sys.argv[2]), tvmflow.load(sys.argv[3])
 shape = relax.inputs[0].shape
@@ -93,7 +93,7 @@ MEMORY = """
 import ctypes, json, sys, time
 import numpy as np
 import tvmflow
-from tvmflow.module.standalone.drivers import opencl_libraries
+from tvmflow.module.standalone.binding import opencl_libraries
 
 def status():
     fields = dict(line.split(":", 1) for line in open("/proc/self/status"))

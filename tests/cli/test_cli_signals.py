@@ -41,7 +41,7 @@ import time
 import numpy as np
 from tvmflow.compiler import generate
 from tvmflow.cli import main
-from tvmflow.module.artifact import LazyWeight
+from tvmflow.module.weights import LazyWeight
 
 def pieces():
     yield np.zeros(8, np.float32)

@@ -15,7 +15,7 @@ import tvmflow
 from tvmflow.devices.choices import PRECISIONS, STORAGES
 from tvmflow.devices.target import PRESETS
 from tvmflow.models import build as build_model
-from tvmflow.module.kept import to_logical
+from tvmflow.module.blocked_layout import to_logical
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]

@@ -113,9 +113,9 @@ def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outco
             # Knobs that a user gives may lead to no code, and are then left out.
             module = _compiled(model, networks, configuration, knobs)
         with module:
-            from tvmflow.module.kept import all_to_kept, all_to_logical
+            from tvmflow.module.blocked_layout import all_to_blocked, all_to_logical
 
-            results = module(all_to_kept(module.inputs, feeds))
+            results = module(all_to_blocked(module.inputs, feeds))
             found = all_to_logical(module.outputs, dict(results.items()))
             return Outcome("ran", results={k: np.array(v) for k, v in found.items()}, knobs=knobs)
     except Exception as error:  # noqa: BLE001 (which it is decides what it means)

@@ -18,7 +18,7 @@ from tvmflow.frontend import load_model
 from tvmflow.graph.layout.keep import keep_layouts
 from tvmflow.graph.layout.layout import LayoutPass
 from tvmflow.ir.tensors import TensorInfo
-from tvmflow.module.kept import from_image, to_image, to_kept, to_logical
+from tvmflow.module.blocked_layout import from_image, to_blocked, to_image, to_logical
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 FORMS = ("nchw4c", "texture")
@@ -222,7 +222,7 @@ def test_buffers_of_the_device_are_brought_into_the_image():
     for form in FORMS:
         with tvmflow.compile(model, device="adreno", keep_layout={"x": form}) as module:
             (info,) = module.inputs
-            for array in (x, to_kept(info, x)):
+            for array in (x, to_blocked(info, x)):
                 for place in (tvm.cpu(), tvm.device("opencl", 0)):
                     got = module(x=tvm.runtime.tensor(array, place))
                     assert_close(got["t3"], reference(model, x)["t3"])
@@ -251,7 +251,7 @@ def test_high_pictures_stand_side_by_side(channels):
     device = replace(PRESETS["adreno"], image_extent=40)
     _, (kept,), _ = keep_layouts({"x": "texture"}, [info], [], device)
     x = np.random.default_rng(0).standard_normal(info.shape).astype(np.float32)
-    array = to_kept(kept, x)
+    array = to_blocked(kept, x)
     width, height = map(int, kept.image.split("x"))
     texels = to_image(kept, array).reshape(height, width, 4)
     panels = int(kept.scope.rpartition(":p")[2])

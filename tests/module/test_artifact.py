@@ -13,10 +13,11 @@ import pytest
 from tiny_network import expected, metadata, values, weight
 
 from tvmflow.errors import ArtifactError, CompileError, TvmflowError
-from tvmflow.module import files, writer
-from tvmflow.module.artifact import LazyWeight, read_artifact, write_artifact
+from tvmflow.module import artifact, files
+from tvmflow.module.artifact import read_artifact, write_artifact
 from tvmflow.module.elf import read_library
 from tvmflow.module.module import load
+from tvmflow.module.weights import LazyWeight
 
 
 def replace_meta(path: Path, old: bytes, new: bytes) -> None:
@@ -194,7 +195,7 @@ def test_modules_without_a_checksum_are_loaded(executable: Any, tmp_path: Path):
     """Those of before there was one."""
     path = tmp_path / "m.so"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writer, "_note_digests", _note_only_sha256)
+        patched.setattr(artifact, "_note_digests", _note_only_sha256)
         write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
     assert read_artifact(path).metadata["weights_xxh64"] is None
     got = load(path)(values())["sum"]
@@ -246,7 +247,7 @@ def test_another_tvm_is_refused_when_loading(executable: Any, tmp_path: Path, mo
     path = tmp_path / "m.so"
     required = {"apache-tvm": "0.26.0", "apache-tvm-ffi": "0.1.14.post1"}
     with monkeypatch.context() as patched:
-        patched.setattr(writer._versions, "REQUIRED_TVM", required)
+        patched.setattr(artifact._versions, "REQUIRED_TVM", required)
         write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
     assert read_artifact(path).metadata["tvm"] == "0.26.0"
     with pytest.raises(ArtifactError, match=r"compiled with apache-tvm 0\.26\.0, but 0\.27"):
@@ -375,7 +376,7 @@ def test_llvm_is_not_asked_to_write_where_there_is_no_room(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files.os, "posix_fallocate", full)
-    monkeypatch.setattr(writer, "export_library", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(artifact, "export_library", lambda *_: pytest.fail("it was asked"))
     final = tmp_path / "m.so"
     with (
         pytest.raises(ArtifactError, match="No space left") as caught,

@@ -14,7 +14,7 @@ from tiny_network import build, metadata, weight
 
 import tvmflow
 from tvmflow.errors import TargetError
-from tvmflow.module import link, tool
+from tvmflow.module import link
 from tvmflow.module.artifact import write_artifact
 
 elffile = pytest.importorskip("elftools.elf.elffile")
@@ -51,7 +51,7 @@ def test_this_machine_is_native():
 
 
 def test_no_linker_for_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tool, "find_spec", lambda name: None)
+    monkeypatch.setattr(link, "find_spec", lambda name: None)
     monkeypatch.setattr(link.shutil, "which", lambda name: None)
     host = link.Host.parse("aarch64-linux-gnu")
     with pytest.raises(TargetError, match="no linker for it was found") as caught:
@@ -65,7 +65,7 @@ def test_the_next_linker_is_tried_and_all_failures_are_told(
 ):
     used: list[Any] = []
 
-    class Fake(tool.Tool):
+    class Fake(link.Tool):
         def link(self, *arguments: Any, **_: Any) -> None:
             if self.name != "good":
                 raise subprocess.CalledProcessError(1, "ld", stderr=f"{self.name} says no")
@@ -93,13 +93,13 @@ def test_android_s_remedy_is_its_ndk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_full_disk_is_no_fault_of_the_linker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    tools = tool.Tool("", (), ())
+    tools = link.Tool("", (), ())
     with pytest.raises(OSError, match="No space left on device"):
         tools.run(["sh", "-c", "echo >&2 'ld: x.o: No space left on device'; exit 1"], tmp_path)
     with pytest.raises(subprocess.CalledProcessError):
         tools.run(["false"], tmp_path)
     # Some die without a word.
-    monkeypatch.setattr(tool.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    monkeypatch.setattr(link.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(OSError, match="No space left on device"):
         tools.run(["false"], tmp_path)
 
@@ -119,7 +119,7 @@ def test_zig_keeps_nothing_where_it_cannot(home: Path, tmp_path: Path):
     code = "import os; print(os.environ.get('ZIG_GLOBAL_CACHE_DIR'))"
 
     def folder() -> str:
-        return tool.Tool("", (), ()).run([sys.executable, "-c", code], tmp_path).strip()
+        return link.Tool("", (), ()).run([sys.executable, "-c", code], tmp_path).strip()
 
     assert folder() == str(tmp_path / "zig-global")
     home.unlink()
@@ -186,7 +186,7 @@ def test_a_linker_that_fails_for_another_host_is_refused_before_the_work(
 ):
     """Such as clang without the other machine's C library."""
     host = link.Host("riscv64", "linux", "gnu")
-    monkeypatch.setattr(tool, "find_spec", lambda name: None)
+    monkeypatch.setattr(link, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(link, "_that_link", set())
     compiler(tmp_path, "clang", "exit 1")

@@ -15,11 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tvmflow.errors import ArtifactError, TvmflowError
-from tvmflow.module.artifact import read_artifact
+from tvmflow.module.artifact import DIGEST, META, read_artifact
 from tvmflow.module.elf import read_library
 from tvmflow.module.metadata import check_module
 from tvmflow.module.module import load
-from tvmflow.module.reader import DIGEST, META
 from tvmflow.module.samples import random_inputs
 from tvmflow.module.schema import SchemaError, parse
 from tvmflow.module.weights import WeightsError, map_weights
@@ -170,7 +169,7 @@ def test_what_is_no_description(module_file: Path, text: bytes, message: str):
 def test_a_description_that_is_too_long(module_file: Path, monkeypatch: pytest.MonkeyPatch):
     text = json.dumps(described(module_file)).encode()
     rewrite(module_file, text)
-    monkeypatch.setattr("tvmflow.module.reader.MOST_BYTES", len(text) - 1)
+    monkeypatch.setattr("tvmflow.module.artifact.MOST_BYTES", len(text) - 1)
     with pytest.raises(ArtifactError, match="its description is said to have"):
         read_artifact(module_file)
 

@@ -17,7 +17,7 @@ from tvmflow.module import link
 from tvmflow.module.artifact import read_artifact, write_artifact
 from tvmflow.module.module import Module, load
 from tvmflow.module.values import Outputs, is_shareable
-from tvmflow.runtime import boundary
+from tvmflow.runtime import plugin
 from tvmflow.verify.tolerance import assert_close
 
 
@@ -378,7 +378,7 @@ def test_a_module_for_another_machine_can_be_saved_but_not_run(
         return "pretended"
 
     real = link.link_shared
-    monkeypatch.setattr("tvmflow.module.writer.link_shared", pretend)
+    monkeypatch.setattr("tvmflow.module.artifact.link_shared", pretend)
     path = tmp_path / "arm.so"
     write_artifact(
         executable,
@@ -428,7 +428,7 @@ def raised(kind: str, message: str) -> Exception:
 
 def test_build_failures_carry_the_log():
     error = raised("KernelBuildError", "Kernel 'k' does not build.\nRemedy: Fix it.\nlog 1\nlog 2")
-    translated = boundary.translate(error, "Running m.so", "opencl")
+    translated = plugin.translate(error, "Running m.so", "opencl")
     assert isinstance(translated, KernelBuildError)
     assert translated.message == "Running m.so failed: Kernel 'k' does not build."
     assert translated.remedy == "Fix it."
@@ -442,7 +442,7 @@ def test_device_errors_say_what_to_do():
         ("opencl", "Install one.", "no OpenCL\nRemedy: Install one."),
         ("cuda", "Run on a machine with an NVIDIA GPU", "no CUDA"),
     ):
-        translated = boundary.translate(raised("DeviceError", message), "Loading m.so", target)
+        translated = plugin.translate(raised("DeviceError", message), "Loading m.so", target)
         assert isinstance(translated, DeviceError)
         assert (translated.remedy or "").startswith(remedy)
 
@@ -450,7 +450,7 @@ def test_device_errors_say_what_to_do():
 def test_endless_logs_are_cut():
     log = "\n".join("x" * 500 for _ in range(1000))
     error = raised("KernelBuildError", "It does not build.\n" + log)
-    translated = boundary.translate(error, "Running m.so", "opencl")
+    translated = plugin.translate(error, "Running m.so", "opencl")
     assert translated is not None
     lines = (translated.details or "").splitlines()
     assert lines[-1] == "… 800 more lines"
@@ -458,5 +458,5 @@ def test_endless_logs_are_cut():
 
 
 def test_other_errors_stay_what_they_are():
-    assert boundary.translate(raised("ValueError", "x"), "Running", "opencl") is None
-    assert boundary.translate(RuntimeError("x"), "Running", "opencl") is None
+    assert plugin.translate(raised("ValueError", "x"), "Running", "opencl") is None
+    assert plugin.translate(RuntimeError("x"), "Running", "opencl") is None

@@ -277,9 +277,9 @@ MUTANTS = (
     Mutant(
         "device-limit",
         "tvmflow/runtime/devices.py",
-        'local_memory_bytes=item["local_memory_bytes"]',
-        'local_memory_bytes=item["global_memory_bytes"]',
-        "a device's global memory is told as its local one",
+        '"max_work_group_size": "max_work_group"',
+        '"max_work_group_size": "compute_units"',
+        "a device's compute units are told as its largest work-group",
         ("tests/runtime/test_devices.py",),
     ),
     Mutant(

@@ -45,7 +45,7 @@ _MAPPED = ("schedules", "models", "tuning_logs")
 #: Where a file comes from that a process imports, in a folder of no meaning.
 _WHERE = """
 import sys, tvmflow.schedules.conv2d, tvmflow.codegen.loop_peeling
-from tvmflow.module.native import native_folder
+from tvmflow.module.link import native_folder
 files = tvmflow.codegen.loop_peeling.__file__, tvmflow.schedules.conv2d.__file__
 print(*files, native_folder("standalone"))
 """

@@ -22,7 +22,7 @@ from tvmflow.errors import CompileError
 from tvmflow.graph.storage.typed_half import with_types
 from tvmflow.ir.scope import HALF_BUFFER
 from tvmflow.ir.signatures import with_scopes
-from tvmflow.module.device_code import modules_in
+from tvmflow.module.functions import modules_in
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.family import candidates, refusal
 from tvmflow.schedules.gemm import deep, padded

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvmflow.module.standalone import binding
-from tvmflow.module.standalone.binding import Kernel, Options, Test
-from tvmflow.module.standalone.drivers import opencl_libraries
+from tvmflow.module.standalone.binding import MeasuredKernel, Options, Test, opencl_libraries
 from tvmflow.module.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
@@ -122,11 +121,11 @@ class Model:
         count = self.library.tvmflow_output_count(self.handle)
         return [self.get_output(index) for index in range(count)]
 
-    def profile(self) -> Sequence[Kernel]:
+    def profile(self) -> Sequence[MeasuredKernel]:
         """Kernels with their times, copied: the instance may be destroyed."""
-        kernels, count = ctypes.POINTER(Kernel)(), ctypes.c_uint32()
+        kernels, count = ctypes.POINTER(MeasuredKernel)(), ctypes.c_uint32()
         self.call("profile", ctypes.byref(kernels), ctypes.byref(count))
-        return [Kernel.from_buffer_copy(kernel) for kernel in kernels[: count.value]]
+        return [MeasuredKernel.from_buffer_copy(kernel) for kernel in kernels[: count.value]]
 
     def self_test(self) -> Test:
         """Run the self-test."""

@@ -150,7 +150,7 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
 
 def _sizes(path: Path) -> tuple[int, Path | None, int]:
     """Return the module's size, and its weights file with its size."""
-    from ..module.reader import SIDECAR_SUFFIX
+    from ..module.artifact import SIDECAR_SUFFIX
 
     # A file of an earlier module is not there any more: saving removes it.
     sidecar = path.with_name(path.name + SIDECAR_SUFFIX)

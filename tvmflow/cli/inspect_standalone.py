@@ -35,7 +35,7 @@ class Asked:
 
 def inspect_standalone(path: Path, plan: EncodedPlan, asked: Asked) -> None:
     """Print what a library says of itself; nothing of it is run or loaded."""
-    from ..module.standalone.describe import describe, find_weights
+    from ..module.standalone.read import describe, find_weights
 
     weights = find_weights(path, plan)
     if asked.check:
@@ -50,7 +50,7 @@ def inspect_standalone(path: Path, plan: EncodedPlan, asked: Asked) -> None:
 
 
 def _print(about: dict[str, Any], asked: Asked) -> None:
-    from ..module.reader import tensor_infos
+    from ..module.artifact import tensor_infos
 
     console = out_console()
     print_section(console, about["path"], facts(_facts(about)))

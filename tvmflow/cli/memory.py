@@ -96,13 +96,10 @@ def print_placements(console: Console, placements: list[Mapping[str, Any]]) -> N
 
 def write_picture(plan: Mapping[str, Any], name: str, path: Path) -> None:
     """Write the plan as SVG."""
-    from ..module.files import publish, staging
+    from ..module.files import write_file
     from ..module.memory_svg import memory_svg
 
-    with staging(path) as folder:
-        written = folder / "plan.svg"
-        written.write_text(memory_svg(plan, name), encoding="utf-8")
-        publish({written: path})
+    write_file(path, memory_svg(plan, name))
 
 
 def _numbers(plan: Mapping[str, Any]) -> range:

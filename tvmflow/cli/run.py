@@ -48,8 +48,8 @@ def run_module(
     if inputs is None and random_seed is None:
         raise typer.BadParameter("give --inputs IN.npz, or --random-seed N for random inputs.")
     from .. import load
+    from ..module.blocked_layout import all_to_logical
     from ..module.files import check_writable
-    from ..module.kept import all_to_logical
     from .arrays import choose_inputs, write_outputs
 
     if outputs is not None:

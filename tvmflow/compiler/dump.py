@@ -12,7 +12,7 @@ import tvm
 from tvm import IRModule
 
 from ..errors import TvmflowError
-from ..module.device_code import modules_in
+from ..module.functions import modules_in
 from .compilation import Compilation
 
 

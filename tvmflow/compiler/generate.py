@@ -17,8 +17,7 @@ from ..errors import CompileError
 from ..graph.fusion_left import fusion_left
 from ..ir.passes import original_errors
 from ..module.artifact import write_artifact
-from ..module.device_code import sources_in
-from ..module.functions import pack_functions
+from ..module.functions import pack_functions, sources_in
 from ..runtime.devices import FP16_EXTENSION, FP64_EXTENSION
 from ..schedules import Scheduled
 from .compilation import Compilation

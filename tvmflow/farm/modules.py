@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import FarmError, TvmflowError
 from ..ir.tensors import TensorInfo
-from ..module.kept import to_kept
+from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
 from ..module.values import Outputs, as_array
 from .address import Address
@@ -49,7 +49,7 @@ class RemoteModule(Module):
     """
 
     def __init__(self, module: Module, remote: Any, address: Address, device_index: int):
-        super().__init__(device_index)
+        super().__init__(module, device_index)
         self._module, self._remote, self._address = module, remote, address
 
     @property
@@ -118,7 +118,7 @@ class _RemoteRunning:
     def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
         """Run the network once; the outputs are always brought here."""
         arrays = [
-            as_array(info, to_kept(info, value))
+            as_array(info, to_blocked(info, value))
             for info, value in zip(self._module.inputs, values, strict=True)
         ]
         with self._errors("Running"):

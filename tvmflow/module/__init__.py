@@ -1,1 +1,1 @@
-"""What is compiled: the module file, how it is linked, written and read, loaded and run."""
+"""Compiled networks: the module file, and linking, writing, reading, loading and running it."""

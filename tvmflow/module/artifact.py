@@ -20,15 +20,534 @@ machine can be inspected.
 
 from __future__ import annotations
 
-from .reader import FORMAT, Artifact, read_artifact
-from .weights import LazyWeight, WeightLike
-from .writer import write_artifact
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-__all__ = [
-    "FORMAT",
-    "Artifact",
-    "LazyWeight",
-    "WeightLike",
-    "read_artifact",
-    "write_artifact",
-]
+import numpy as np
+import xxhash
+
+from .. import _versions
+from ..devices.choices import EMBED_LIMIT_BYTES
+from ..devices.host import Host
+from ..errors import ArtifactError, CompileError
+from ..ir.tensors import TensorInfo
+from ..runtime.json_types import JsonMapping, JsonObject
+from . import elf
+from .elf import META
+from .files import publish, require_space, staging
+from .link import link_shared
+from .metadata import check_module
+from .schema import MOST_BYTES, SchemaError, anything, parse, record
+from .standalone.format import WEIGHTS_MAGIC
+from .weights import (
+    Digests,
+    WeightLike,
+    WeightsError,
+    WeightsLayout,
+    as_bytes,
+    map_weights,
+    pieces,
+    plan_weights,
+    weight_bytes,
+    write_weights,
+)
+
+if TYPE_CHECKING:
+    import tvm
+
+#: Version of the layout of sections and metadata; another version is refused.
+FORMAT = 1
+
+WEIGHTS = ".tvmflow.weights"
+FUNCTIONS = ".tvmflow.functions"
+DIGEST = ".tvmflow.digest"
+SIDECAR_SUFFIX = ".weights"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A module file that was read but not loaded.
+
+    Parameters
+    ----------
+    path
+        The module file.
+    metadata
+        The JSON object of the section ``.tvmflow.meta``.
+    weights
+        Read-only arrays mapped from the file, in the order of the entry function.
+    weights_path
+        The file that holds the weights: the module itself, the file beside it,
+        or ``None`` when there are no weights outside the library.
+    library_bytes
+        Size of the library without the added sections.
+    architecture
+        The architecture that the library was linked for.
+    """
+
+    path: Path
+    metadata: JsonObject
+    weights: dict[str, np.ndarray] = field(repr=False)
+    weights_path: Path | None
+    library_bytes: int
+    architecture: str
+    _library_digest: bytes = field(repr=False)
+    _functions: elf.Section | None = field(default=None, repr=False)
+
+    @cached_property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The network's inputs, in order."""
+        return tensor_infos(self.metadata["inputs"])
+
+    @cached_property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The network's outputs, in order."""
+        return tensor_infos(self.metadata["outputs"])
+
+    @property
+    def weights_bytes(self) -> int:
+        """Total size of the weights outside the library."""
+        return sum(array.nbytes for array in self.weights.values())
+
+    @property
+    def sidecar(self) -> Path | None:
+        """The weights file beside the module, if there is one."""
+        return None if self.weights_path == self.path else self.weights_path
+
+    def check_library(self) -> None:
+        """Compare the library with its digest.
+
+        Raises
+        ------
+        ArtifactError
+            If a byte of it has changed: running it could do anything.
+        """
+        with open(self.path, "rb") as file:
+            if sha256_of(file, self.library_bytes) != self._library_digest:
+                raise _damaged(self.path, "the code is not what was written")
+
+    def read_functions(self) -> bytes | None:
+        """The scheduled primary functions as they were written; ``None`` where there are none.
+
+        Raises
+        ------
+        ArtifactError
+            If they are damaged.
+        """
+        if self._functions is None:
+            return None
+        with open(self.path, "rb") as file:
+            file.seek(self._functions.offset)
+            content = file.read(self._functions.bytes)
+        if hashlib.sha256(content).hexdigest() != self.metadata.get("functions_digest"):
+            raise _damaged(self.path, "its primary functions are not what was written")
+        return content
+
+    def check_weights(self) -> None:
+        """Compare the weights with their checksum, which is quick.
+
+        Raises
+        ------
+        ArtifactError
+            If they are damaged.
+        """
+        promised = self.metadata.get("weights_xxh64")
+        if promised is not None and self._hash_weights(xxhash.xxh64()) != promised:
+            raise self._damaged_weights()
+
+    def check(self) -> None:
+        """Compare the library, the functions and every byte of the weights with their digests.
+
+        Raises
+        ------
+        ArtifactError
+            If anything has changed since the module was written.
+        """
+        self.check_library()
+        self.read_functions()
+        if not self.weights:
+            return
+        if self._hash_weights(hashlib.sha256()) != self.metadata["weights_digest"]:
+            raise self._damaged_weights()
+
+    def _hash_weights(self, digest: hashlib._Hash | xxhash.xxh64) -> str:
+        """Put all weights' bytes into a digest, in the order of the file."""
+        for name in sorted(self.weights, key=lambda name: _address(self.weights[name])):
+            for piece in pieces(self.weights[name]):
+                digest.update(as_bytes(piece))
+        return str(digest.hexdigest())
+
+    def _damaged_weights(self) -> ArtifactError:
+        return _damaged(self.weights_path or self.path, "the weights are not what was written")
+
+
+def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+    """Read a module file without loading its library.
+
+    Checked are the structure, the metadata's digest, the sizes, and that the
+    weights beside the module are the ones it was written with.  `Artifact.check`
+    compares every byte.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no such file, it is not a module of this format, or it or the
+        weights beside it are damaged.
+    """
+    file_path = Path(path)
+    if file_path.is_dir():
+        raise ArtifactError(
+            f"Reading the module {file_path} failed: a file was expected, but it is a folder.",
+            remedy="Name the .so file that `tvmflow compile` wrote.",
+        )
+    try:
+        return _read(file_path)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"Reading the module {file_path} failed: there is no such file.",
+            remedy="Check the name, or write it with `tvmflow compile MODEL.onnx -o OUT.so`.",
+        ) from None
+    except OSError as error:
+        raise ArtifactError(
+            f"Reading the module {file_path} failed: {error.strerror or error}.",
+            remedy="Check the permissions of the file and its folder.",
+        ) from error
+
+
+def _read(path: Path) -> Artifact:
+    try:
+        library = elf.read_library(path)
+    except elf.ElfError as error:
+        text = str(error)
+        if "not an ELF file" in text or "not a shared library" in text:
+            raise _not_a_module(path, text) from None
+        raise _damaged(path, text) from None
+    section, digest = library.sections.get(META), library.sections.get(DIGEST)
+    if section is None:
+        raise _not_a_module(path, "it is a shared library without a description by tvmflow")
+    with open(path, "rb") as file:
+        file.seek(section.offset)
+        if section.bytes > MOST_BYTES:
+            raise _damaged(path, f"its description is said to have {section.bytes} bytes")
+        text_bytes = file.read(section.bytes)
+        file.seek(digest.offset if digest else 0)
+        digests = file.read(64) if digest and digest.bytes == 64 else b""
+    meta = _parse_metadata(path, text_bytes)
+    if hashlib.sha256(text_bytes).digest() != digests[:32]:
+        raise _damaged(path, "its description is not what was written")
+    try:
+        check_module(meta)
+    except SchemaError as error:
+        raise _damaged(path, f"in its description {error}") from error
+    embedded = library.sections.get(WEIGHTS)
+    end = min(section.offset, embedded.offset if embedded else section.offset)
+    weights_path, weights = _find_weights(path, meta, embedded)
+    return Artifact(
+        path=path,
+        metadata=meta,
+        weights=weights,
+        weights_path=weights_path,
+        library_bytes=end,
+        architecture=library.architecture,
+        _library_digest=digests[32:],
+        _functions=library.sections.get(FUNCTIONS),
+    )
+
+
+def _parse_metadata(path: Path, text: bytes) -> JsonObject:
+    try:
+        meta: JsonObject = parse(text)
+        record({"format": anything})(meta, "")
+    except SchemaError as error:
+        raise _damaged(path, f"its description is not readable: {error}") from error
+    found = meta["format"]
+    if found is True or found != FORMAT:
+        raise ArtifactError(
+            f"Reading the module {path} failed: it has format {str(found)[:60]}, written by "
+            f"tvmflow {str(meta.get('tvmflow', 'of an unknown version'))[:60]}, but this "
+            f"tvmflow {_versions.__version__} reads format {FORMAT}.",
+            remedy="Compile the model again, or use the version of tvmflow that wrote it.",
+        )
+    return meta
+
+
+def _find_weights(
+    path: Path, meta: JsonObject, embedded: elf.Section | None
+) -> tuple[Path | None, dict[str, np.ndarray]]:
+    """Map the weights that the metadata lists, from the module or from beside it."""
+    if not meta["weights"]:
+        return None, {}
+    holder, offset, size = path, 0, 0
+    if meta["weights_file"] is None:
+        if embedded is None:
+            raise _damaged(path, "its weights are missing")
+        offset, size = embedded.offset, embedded.bytes
+    else:
+        holder = _find_sidecar(path, meta["weights_file"])
+        size = holder.stat().st_size
+    try:
+        found, digest = map_weights(holder, offset, size)
+    except WeightsError as error:
+        raise _damaged(holder, str(error)) from error
+    expected = {w["name"]: (tuple(w["shape"]), w["dtype"]) for w in meta["weights"]}
+    got = {name: (array.shape, array.dtype.name) for name, array in found.items()}
+    if digest != meta["weights_digest"] or got != expected:
+        raise ArtifactError(
+            f"Reading the module {path} failed: {holder.name} holds the weights of another module.",
+            remedy="Copy the module together with the .weights file that was written with it, "
+            "or compile again.",
+        )
+    return holder, {name: found[name] for name in expected}
+
+
+def _find_sidecar(path: Path, recorded_name: str) -> Path:
+    """Look for the weights under the module's present name, then under its first one."""
+    names = [path.name + SIDECAR_SUFFIX, recorded_name]
+    for name in names:
+        if (candidate := path.with_name(name)).is_file():
+            return candidate
+    raise ArtifactError(
+        f"Reading the module {path} failed: its weights, {names[0]}, are not beside it.",
+        remedy="Copy the .weights file into the same folder as the module, or compile again.",
+    )
+
+
+def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
+    """Return the digest of `size` bytes of a file, or of what there is of them."""
+    file.seek(begin)
+    digest = hashlib.sha256()
+    while size > 0 and (piece := file.read(min(size, 1 << 20))):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.digest()
+
+
+def tensor_infos(entries: Iterable[JsonMapping]) -> tuple[TensorInfo, ...]:
+    """Read inputs or outputs as a module's metadata has them."""
+    return tuple(
+        TensorInfo(
+            e["name"],
+            tuple(e["shape"]),
+            e["dtype"],
+            logical_shape=tuple(e["logical_shape"]) if e.get("logical_shape") else None,
+            scope=e.get("scope"),
+            image=e.get("image"),
+            open_dims=tuple(e.get("open_dims", ())),
+        )
+        for e in entries
+    )
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _damaged(path: Path, what: str) -> ArtifactError:
+    return ArtifactError(
+        f"Reading the module {path} failed: the file is cut short or damaged ({what}).",
+        remedy="Copy it again from where it was made, or compile the model again.",
+    )
+
+
+def _not_a_module(path: Path, what: str) -> ArtifactError:
+    return ArtifactError(
+        f"Reading the module {path} failed: a module compiled by tvmflow was expected, but {what}.",
+        remedy="Name the .so file that `tvmflow compile` wrote.",
+    )
+
+
+#: Room that there must be for objects, of host code and of kernels' sources, and the library.
+CODE_BYTES = 8 << 20
+
+#: Weights start on a page, so that the pages of their map hold nothing else.
+_PAGE_BYTES = 4096
+
+
+def write_artifact(
+    executable: tvm.runtime.Executable,
+    path: str | os.PathLike[str],
+    *,
+    metadata: JsonMapping,
+    weights: Mapping[str, WeightLike] | None = None,
+    functions: bytes = b"",
+    host: str | None = None,
+    embed_limit_bytes: int = EMBED_LIMIT_BYTES,
+) -> Artifact:
+    """Link a compiled program and write the module file, with its weights.
+
+    The file (or the two files) appear complete or not at all.
+
+    Parameters
+    ----------
+    executable, path
+        What ``tvm.relax.build`` returned, and the file to write.
+    metadata
+        ``name``, ``target``, ``device``, ``inputs``, ``outputs`` (`TensorInfo` or
+        mappings of name, shape, dtype), ``kernels``, ``options``, ``stage_ms`` and
+        what else fits JSON.  Format, versions, host and the description of the
+        weights are added here.
+    weights
+        Weights outside the library, in the order in which the entry function
+        takes them after the inputs.  They are streamed: neither the file nor one
+        weight has to fit in memory.
+    functions
+        The scheduled primary functions, packed.
+    host
+        Triple of the machine that will load the module; default this one.
+    embed_limit_bytes
+        Above this total the weights are written to ``PATH.weights``.
+
+    Raises
+    ------
+    ArtifactError
+        If a file cannot be written.
+    TargetError
+        If nothing that links for `host` is installed.
+    CompileError
+        If a weight cannot be stored.
+    """
+    final = Path(path)
+    machine = Host.parse(host) if host else Host.native()
+    weights = weights or {}
+    try:
+        layout = plan_weights(weights)
+    except WeightsError as error:
+        raise CompileError(f"Writing {final} failed: {error}.") from error
+    beside = bool(weights) and layout.total_bytes > embed_limit_bytes
+    with staging(final) as stage:
+        library = stage / final.name
+        sidecar = stage / (final.name + SIDECAR_SUFFIX)
+        require_space(stage, CODE_BYTES)
+        meta = {
+            "format": FORMAT,
+            "tvmflow": _versions.__version__,
+            "tvm": _versions.REQUIRED_TVM["apache-tvm"],
+            "tvm_ffi": _versions.REQUIRED_TVM["apache-tvm-ffi"],
+            **metadata,
+            "host": machine.triple,
+            "linked_with": export_library(executable, library, machine, stage),
+            "inputs": [_describe(tensor) for tensor in metadata["inputs"]],
+            "outputs": [_describe(tensor) for tensor in metadata["outputs"]],
+            "weights": [
+                {
+                    "name": name,
+                    "shape": list(weight.shape),
+                    "dtype": weight.dtype.name,
+                    "bytes": weight_bytes(weight),
+                }
+                for name, weight in weights.items()
+            ],
+            "weights_file": sidecar.name if beside else None,
+            # Of no weights; others have theirs when they are written.
+            "weights_digest": None,
+            "weights_xxh64": None,
+            "functions_digest": hashlib.sha256(functions).hexdigest(),
+        }
+        try:
+            if beside:
+                with open(sidecar, "wb") as file:
+                    _note_digests(meta, write_weights(file, weights, layout))
+            _append(library, meta, {} if beside else weights, layout, functions)
+        except WeightsError as error:
+            raise CompileError(f"Writing {final} failed: {error}.") from error
+        final_sidecar = final.with_name(sidecar.name)
+        publish({sidecar: final_sidecar, library: final} if beside else {library: final})
+        if not beside:
+            remove_stale_sidecar(final_sidecar)
+    return read_artifact(final)
+
+
+def remove_stale_sidecar(path: Path) -> None:
+    """Remove the weights that a module of the same name had before, and only those."""
+    with suppress(OSError):
+        with open(path, "rb") as file:
+            start = file.read(256)
+        if start.startswith(WEIGHTS_MAGIC) or b'"tvmflow.sha256"' in start:
+            path.unlink(missing_ok=True)
+
+
+def export_library(
+    executable: tvm.runtime.Executable, library: Path, host: Host, work: Path
+) -> str:
+    """Let TVM write the objects, and link them; return the linker's name."""
+
+    class Link:
+        object_format = "o"
+        used = ""
+
+        @staticmethod
+        def get_target_triple() -> str:
+            # Asked only where no host code says it (a network that computes nothing).
+            return host.llvm_triple
+
+        def __call__(self, output: str, objects: Iterable[str], **_: object) -> None:
+            self.used = link_shared(list(objects), Path(output), host, work)
+
+    link = Link()
+    executable.export_library(str(library), fcompile=link, workspace_dir=str(work))
+    return link.used
+
+
+def _append(
+    library: Path,
+    meta: JsonObject,
+    weights: Mapping[str, WeightLike],
+    layout: WeightsLayout,
+    functions: bytes,
+) -> None:
+    """Add the sections behind the library, and their digests."""
+
+    def put_weights(file: BinaryIO) -> None:
+        _note_digests(meta, write_weights(file, weights, layout))
+
+    text = b""
+
+    def put_meta(file: BinaryIO) -> None:
+        nonlocal text
+        text = json.dumps(meta, indent=1, ensure_ascii=False, default=_plain).encode()
+        file.write(text)
+
+    sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
+    if weights:
+        sections.append((WEIGHTS, _PAGE_BYTES, put_weights))
+    sections += [(META, 1, put_meta), (DIGEST, 1, lambda file: file.write(bytes(64)))]
+    if functions:
+        sections.append((FUNCTIONS, 1, lambda file: file.write(functions)))
+    added = elf.append_sections(library, sections)
+    with open(library, "r+b") as file:
+        body = sha256_of(file, min(section.offset for section in added.values()))
+        file.seek(added[DIGEST].offset)
+        file.write(hashlib.sha256(text).digest() + body)
+
+
+def _note_digests(meta: JsonObject, digests: Digests) -> None:
+    meta |= {"weights_digest": digests.sha256, "weights_xxh64": digests.xxh64}
+
+
+def _describe(tensor: TensorInfo | JsonMapping) -> JsonObject:
+    if not isinstance(tensor, TensorInfo):
+        return dict(tensor)
+    entry: JsonObject = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+    if tensor.logical_shape is not None:
+        entry |= {"layout": tensor.layout, "logical_shape": list(tensor.logical_shape)}
+        entry |= {"scope": tensor.scope, "image": tensor.image}
+    if tensor.open_dims:
+        entry["open_dims"] = list(tensor.open_dims)
+    return entry
+
+
+def _plain(value: object) -> object:
+    """Turn what options may hold into JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (tuple, set, frozenset)):
+        return list(value)
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

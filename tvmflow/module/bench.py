@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InputError
-from .kept import all_to_kept
+from .blocked_layout import all_to_blocked
 from .samples import Described, random_inputs
 
 #: Runs and time that are measured unless the caller says otherwise, whichever is reached first.
@@ -104,7 +104,7 @@ def benchmark(
         runs, seconds = DEFAULT_RUNS, DEFAULT_SECONDS
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     # An application has them so: packing them is no part of a call.
-    values = all_to_kept(module.inputs, values)
+    values = all_to_blocked(module.inputs, values)
     # Importing packages is not part of loading the module.
     module.prepare()
     load_ms = _measure(module.open)

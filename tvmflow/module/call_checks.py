@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
-
-#: A `CallCheck` as a module's metadata has it.
-Note = Mapping[str, Any]
+from ..runtime.json_types import JsonMapping, JsonObject
+from .values import is_on_host, on_host, shared, unknown
 
 
 @dataclass(frozen=True)
 class CallCheck:
-    """What the check of one node's operator is given.
+    """The check of one node's operator.
 
     Parameters
     ----------
@@ -36,7 +34,7 @@ class CallCheck:
 
     node: str
     operator: str
-    attributes: Mapping[str, Any]
+    attributes: JsonMapping
     operands: tuple[str | TensorType | None, ...]
 
     @property
@@ -44,8 +42,8 @@ class CallCheck:
         """Names of the network's inputs whose values it looks at."""
         return tuple(operand for operand in self.operands if isinstance(operand, str))
 
-    def report(self) -> dict[str, Any]:
-        """For the metadata."""
+    def report(self) -> JsonObject:
+        """Return the note for the metadata."""
         operands = [
             {"dtype": o.dtype, "shape": list(o.shape)} if isinstance(o, TensorType) else o
             for o in self.operands
@@ -58,8 +56,8 @@ class CallCheck:
         }
 
     @classmethod
-    def read(cls, note: Note) -> CallCheck:
-        """What `report` wrote."""
+    def read(cls, note: JsonMapping) -> CallCheck:
+        """Read what `report` wrote."""
         operands = tuple(
             TensorType(tuple(o["shape"]), o["dtype"]) if isinstance(o, Mapping) else o
             for o in note["operands"]
@@ -71,7 +69,7 @@ class CallCheck:
         }
         return cls(note["node"], note["operator"], attributes, operands)
 
-    def look_at(self, values: Mapping[str, Any]) -> None:
+    def look_at(self, values: Mapping[str, object]) -> None:
         """Check values of the network's inputs, where the host has them.
 
         Parameters
@@ -84,8 +82,6 @@ class CallCheck:
         InputError
             If one is out of range, with the inputs' names.
         """
-        from .exchange import is_on_host, on_host, shared
-
         brought = {name: shared(name, values[name]) for name in self.inputs if name in values}
         seen = {name: on_host(value) for name, value in brought.items() if is_on_host(value)}
         look = OPERATORS[self.operator].check
@@ -103,16 +99,14 @@ class CallCheck:
             ) from error
 
 
-def call_checks(notes: Iterable[Note]) -> tuple[CallCheck, ...]:
-    """The checks that a call has to make: those of operators that this process knows."""
+def call_checks(notes: Iterable[JsonMapping]) -> tuple[CallCheck, ...]:
+    """Read the checks that a call makes: those of operators that this process knows."""
     checks = (CallCheck.read(note) for note in notes)
     return tuple(check for check in checks if check.operator in OPERATORS)
 
 
-def _operand(operand: str | TensorType | None, seen: Mapping[str, np.ndarray]) -> Any:
-    """What a check sees of an operand: a value, of floats the shape, or nothing."""
-    from .exchange import unknown
-
+def _operand(operand: str | TensorType | None, seen: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return what a check sees of an operand: a value, of floats the shape, or nothing."""
     if isinstance(operand, str) or operand is None:
         return seen.get(operand or "")
     return unknown(operand) if operand.dtype.startswith(("float", "bfloat")) else None

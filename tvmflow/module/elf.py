@@ -1,4 +1,4 @@
-"""Sections of ELF shared libraries: listed, and added behind a linked library.
+"""ELF shared libraries: their sections, what they ask of the system, and sections added to them.
 
 A compiled module carries its description and its weights as sections of the
 shared library that are not loaded with it (no ``SHF_ALLOC``).  Adding them needs
@@ -6,52 +6,46 @@ no assembler or ``objcopy`` for the library's architecture: the section table is
 at the end of the file, so new sections are written behind the old content and a
 longer table behind them.  The loadable part does not move.
 
-Format: System V Application Binary Interface, "Object Files".
+Format: System V Application Binary Interface, "Object Files"; read and packed by pyelftools.
 """
 
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
-_SHT_PROGBITS = 1
-_SHT_NOBITS = 8
-_ET_DYN = 3
-_MAGIC = b"\x7fELF"
+from elftools.construct import Container
+from elftools.elf.constants import P_FLAGS
+from elftools.elf.dynamic import DynamicSegment, DynamicTag
+from elftools.elf.elffile import ELFFile
+from elftools.elf.enums import ENUM_E_MACHINE
+from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
+from elftools.elf.sections import SymbolTableSection
+from elftools.elf.segments import NoteSegment, Segment
+
+from ..errors import ArtifactError
+
+#: Section with what a module for TVM's runtime says of itself.
+META = ".tvmflow.meta"
 
 #: Names of ``e_machine`` values as architectures of host triples.
 MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
+_DF_BIND_NOW = 0x8
+_DF_TEXTREL = 0x4
+_DF_1_NOW = 0x1
+_DF_1_PIE = 0x8000000
+#: Entries of the dynamic table that say the same as a flag.
+_SAME_AS_FLAG = {"DT_BIND_NOW": _DF_BIND_NOW, "DT_TEXTREL": _DF_TEXTREL}
+_PACKED_RELOCATIONS = ("DT_RELR", "DT_ANDROID_REL", "DT_ANDROID_RELA", "DT_ANDROID_RELR")
+
 
 class ElfError(ValueError):
     """The file is not a little-endian ELF shared library, or is damaged."""
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where the fields of the headers are, for one word size."""
-
-    bits: int
-    header: struct.Struct  # e_shoff, e_shentsize, e_shnum, e_shstrndx, read separately
-    section: struct.Struct  # name, type, flags, addr, offset, size, link, info, align, entsize
-    header_bytes: int
-    shoff_at: int
-    shoff: struct.Struct
-    counts_at: int
-
-
-_COUNTS = struct.Struct("<HHH")
-_LAYOUTS = {
-    1: _Layout(
-        32, struct.Struct("<16sHHI"), struct.Struct("<10I"), 52, 32, struct.Struct("<I"), 46
-    ),
-    2: _Layout(
-        64, struct.Struct("<16sHHI"), struct.Struct("<IIQQQQIIQQ"), 64, 40, struct.Struct("<Q"), 58
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -65,16 +59,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library's architecture and sections."""
+    """A shared library's architecture, as it stands in a triple, and its sections."""
 
-    bits: int
-    machine: int
+    architecture: str
     sections: dict[str, Section]
-
-    @property
-    def architecture(self) -> str:
-        """The architecture as it stands in a triple, or the ELF number."""
-        return MACHINES.get(self.machine, f"ELF machine {self.machine}")
 
 
 def read_library(path: str | os.PathLike[str]) -> Library:
@@ -86,108 +74,112 @@ def read_library(path: str | os.PathLike[str]) -> Library:
         If the file is not a little-endian ELF shared library, or its section
         table does not lie within the file (it is cut short, for example).
     """
-    with open(path, "rb") as file:
-        layout, machine, _, table, names = _read_tables(file)
-        size = file.seek(0, os.SEEK_END)
-    sections: dict[str, Section] = {}
-    for entry in table:
-        name = _name(names, entry[0])
-        if entry[1] != _SHT_NOBITS and entry[4] + entry[5] > size:
-            raise ElfError(f"the section {name} ends behind the end of the file")
-        sections.setdefault(name, Section(name, entry[4], entry[5]))
-    return Library(layout.bits, machine, sections)
+    with _opened(path, "rb") as elf:
+        table, names = _section_table(elf)
+        size = elf.stream.seek(0, os.SEEK_END)
+        sections: dict[str, Section] = {}
+        for entry in table:
+            name, begin, length = _name(names, entry), entry.sh_offset, entry.sh_size
+            if entry.sh_type != "SHT_NOBITS" and begin + length > size:
+                raise ElfError(f"the section {name} ends behind the end of the file")
+            sections.setdefault(name, Section(name, begin, length))
+        return Library(_architecture(elf), sections)
 
 
 def append_sections(
     path: str | os.PathLike[str],
-    sections: Sequence[tuple[str, int, Callable[[BinaryIO], None]]],
+    sections: Sequence[tuple[str, int, Callable[[BinaryIO], object]]],
 ) -> dict[str, Section]:
-    """Add sections that are not loaded with the library, changing the file in place.
+    """Add sections that are not loaded with a library, changing the file in place.
 
-    Parameters
-    ----------
-    path
-        A linked shared library.
-    sections
-        Name, alignment in the file in bytes, and a function that writes the
-        content at the file's position (streaming; it may be larger than memory).
-
-    Returns
-    -------
-    dict
-        The added sections by name.
+    Each has a name, an alignment in the file in bytes, and a function that writes the content
+    at the file's position (streaming; it may be larger than memory).  They are returned by name.
 
     Raises
     ------
     ElfError
         If the file is not a shared library, or has a section of that name.
     """
+    with _opened(path, "r+b") as elf:
+        table, names = _section_table(elf)
+        header, structs = elf.header, elf.structs
     with open(path, "r+b") as file:
-        layout, _, names_index, table, names = _read_tables(file)
-        existing = {_name(names, entry[0]) for entry in table}
+        existing = {_name(names, entry) for entry in table}
         added: dict[str, Section] = {}
         for name, align, write in sections:
             if name in existing:
                 raise ElfError(f"there is a section {name} already")
             start = _seek_aligned(file, align)
             write(file)
-            end = file.seek(0, os.SEEK_END)
-            added[name] = Section(name, start, end - start)
-            table.append(
-                (len(names), _SHT_PROGBITS, 0, 0, start, end - start, 0, 0, align, 0),
-            )
+            added[name] = Section(name, start, file.seek(0, os.SEEK_END) - start)
+            entry = Container(**dict.fromkeys(table[0], 0))
+            entry.update({"sh_name": len(names), "sh_type": "SHT_PROGBITS", "sh_addralign": align})
+            entry.update({"sh_offset": start, "sh_size": added[name].bytes})
+            table.append(entry)
             names += name.encode() + b"\0"
-        start = _seek_aligned(file, 1)
+        of_names = table[header.e_shstrndx]
+        of_names.sh_offset, of_names.sh_size = _seek_aligned(file, 1), len(names)
         file.write(names)
-        old = table[names_index]
-        table[names_index] = (*old[:4], start, len(names), *old[6:])
-        table_start = _seek_aligned(file, 8)
-        file.writelines(layout.section.pack(*entry) for entry in table)
-        file.seek(layout.shoff_at)
-        file.write(layout.shoff.pack(table_start))
-        file.seek(layout.counts_at)
-        file.write(_COUNTS.pack(layout.section.size, len(table), names_index))
+        header.e_shoff, header.e_shnum = _seek_aligned(file, 8), len(table)
+        file.writelines(structs.Elf_Shdr.build(entry) for entry in table)
+        file.seek(0)
+        file.write(structs.Elf_Ehdr.build(header))
     return added
 
 
-_Table = list[tuple[int, ...]]
+@contextmanager
+def _opened(path: str | os.PathLike[str], mode: str) -> Iterator[ELFFile]:
+    """Open a shared library; what the reader raises of damaged tables becomes an `ElfError`."""
+    with open(path, mode) as file:
+        start = file.read(6)
+        if not start.startswith(b"\x7fELF"):
+            raise ElfError("it is not an ELF file")
+        if len(start) < 6 or start[4] not in (1, 2) or start[5] != 1:
+            raise ElfError("its ELF class or byte order is unknown")
+        try:
+            elf = ELFFile(file)
+            if elf["e_type"] != "ET_DYN":
+                raise ElfError("it is an ELF file, but not a shared library")
+            yield elf
+        except (ElfError, OSError):
+            raise
+        except Exception as error:
+            # The reader raises anything.
+            said = str(error).strip() or type(error).__name__
+            raise ElfError(f"it is cut short or its tables are damaged: {said}") from error
 
 
-def _read_tables(file: BinaryIO) -> tuple[_Layout, int, int, _Table, bytes]:
-    """Read the layout, the machine, the names' section index, all sections and their names."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    start = file.read(64)
-    if not start.startswith(_MAGIC):
-        raise ElfError("it is not an ELF file")
-    layout = _LAYOUTS.get(start[4]) if len(start) > 5 else None
-    if layout is None or start[5] != 1:
-        raise ElfError("its ELF class or byte order is unknown")
-    if len(start) < layout.header_bytes:
-        raise ElfError("its ELF header is cut short")
-    _, file_type, machine, _ = layout.header.unpack_from(start)
-    if file_type != _ET_DYN:
-        raise ElfError("it is an ELF file, but not a shared library")
-    (offset,) = layout.shoff.unpack_from(start, layout.shoff_at)
-    entry_bytes, count, names_index = _COUNTS.unpack_from(start, layout.counts_at)
-    if entry_bytes != layout.section.size or names_index >= count:
+def _section_table(elf: ELFFile) -> tuple[list[Container], bytes]:
+    """Read the headers of all sections, and the text that has their names."""
+    header, entry = elf.header, elf.structs.Elf_Shdr
+    size = elf.stream.seek(0, os.SEEK_END)
+    if header.e_shentsize != entry.sizeof() or header.e_shstrndx >= header.e_shnum:
         raise ElfError("its section table is missing or damaged")
-    if offset + count * entry_bytes > size:
+    length = header.e_shnum * header.e_shentsize
+    if header.e_shoff + length > size:
         raise ElfError("its section table lies behind the end of the file")
-    file.seek(offset)
-    table = list(layout.section.iter_unpack(file.read(count * entry_bytes)))
-    where, length = table[names_index][4:6]
-    if where + length > size:
+    elf.stream.seek(header.e_shoff)
+    content = elf.stream.read(length)
+    starts = range(0, length, header.e_shentsize)
+    table = [entry.parse(content[at : at + header.e_shentsize]) for at in starts]
+    of_names = table[header.e_shstrndx]
+    if of_names.sh_offset + of_names.sh_size > size:
         raise ElfError("the names of its sections lie behind the end of the file")
-    file.seek(where)
-    return layout, machine, names_index, table, file.read(length)
+    elf.stream.seek(of_names.sh_offset)
+    return table, elf.stream.read(of_names.sh_size)
 
 
-def _name(names: bytes, start: int) -> str:
-    end = names.find(b"\0", start)
-    if start >= len(names) or end < 0:
+def _name(names: bytes, entry: Container) -> str:
+    end = names.find(b"\0", entry.sh_name)
+    if entry.sh_name >= len(names) or end < 0:
         raise ElfError("the names of its sections are damaged")
-    return names[start:end].decode("utf-8", "replace")
+    return names[entry.sh_name : end].decode("utf-8", "replace")
+
+
+def _architecture(elf: ELFFile) -> str:
+    """Return the architecture as it stands in a triple, or the ELF number."""
+    number = ENUM_E_MACHINE.get(elf["e_machine"], elf["e_machine"])
+    return MACHINES.get(number, f"ELF machine {number}")
 
 
 def _seek_aligned(file: BinaryIO, align: int) -> int:
@@ -196,3 +188,198 @@ def _seek_aligned(file: BinaryIO, align: int) -> int:
     padding = -end % align
     file.write(b"\0" * padding)
     return end + padding
+
+
+# -- what the system that loads a library is told --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """A part of the file that is mapped: its alignment, range and permissions."""
+
+    align: int
+    offset: int
+    begin: int
+    end: int
+    writable: bool
+    executable: bool
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """A symbol that another library must have."""
+
+    name: str
+    #: Whether the library loads without it.
+    weak: bool
+    #: Such as ``GLIBC_2.17``.
+    version: str | None
+
+
+@dataclass(frozen=True)
+class ElfFacts:
+    """Needs, offers and requests of a shared library."""
+
+    architecture: str
+    bits: int
+    soname: str | None
+    needed: tuple[str, ...]
+    search_paths: tuple[str, ...]
+    loads: tuple[Load, ...]
+    #: Range that becomes read-only once the library is loaded.
+    relro: tuple[int, int] | None
+    #: Whether all functions are looked up when it is loaded, so that the table can be read-only.
+    bind_now: bool
+    text_relocations: bool
+    packed_relocations: tuple[str, ...]
+    #: ``None`` where the file does not say.
+    executable_stack: bool | None
+    thread_local_bytes: int
+    hash_tables: tuple[str, ...]
+    build_id: str | None
+    #: Names of versions by library, such as ``GLIBC_2.17`` of ``libc.so.6``.
+    versions: dict[str, tuple[str, ...]]
+    undefined: tuple[Undefined, ...]
+    exported: tuple[str, ...]
+    sections: tuple[str, ...]
+
+    @property
+    def is_tvm_module(self) -> bool:
+        """True if TVM's runtime loads it."""
+        return META in self.sections or any(n.startswith("__tvm_ffi_") for n in self.exported)
+
+    @property
+    def kind(self) -> str:
+        """The kind of library, in words."""
+        if self.is_tvm_module:
+            return "module for TVM's runtime"
+        return "standalone module" if "tvmflow_create" in self.exported else "other library"
+
+
+def read_facts(path: str | os.PathLike[str]) -> ElfFacts:
+    """Read the facts; nothing of the library is loaded.
+
+    Raises
+    ------
+    ArtifactError
+        If the file cannot be read, or is no ELF shared library, or is damaged.
+    """
+    try:
+        with _opened(path, "rb") as elf:
+            return _facts(elf)
+    except OSError as error:
+        raise ArtifactError(
+            f"Reading {Path(path)} failed: {error.strerror or error}.",
+            remedy="Give the path of a shared library.",
+        ) from error
+    except ElfError as error:
+        raise ArtifactError(
+            f"Reading {Path(path)} failed: an ELF shared library was expected, but {error}.",
+            remedy="Give a library that the linker has written, or compile it again if it was "
+            "cut short.",
+        ) from error
+
+
+def _facts(elf: ELFFile) -> ElfFacts:
+    dynamic = next((s for s in elf.iter_segments() if isinstance(s, DynamicSegment)), None)
+    if dynamic is None:
+        raise ElfError("it has no dynamic table")
+    end = elf.stream.seek(0, os.SEEK_END)
+    segments: dict[str, list[Segment]] = {}
+    for segment in elf.iter_segments():
+        segments.setdefault(segment["p_type"], []).append(segment)
+        if segment["p_type"] == "PT_LOAD" and segment["p_offset"] + segment["p_filesz"] > end:
+            raise ElfError("it is cut short: what is to be loaded ends behind its end")
+    tags: dict[str, list[DynamicTag]] = {}
+    for tag in dynamic.iter_tags():
+        tags.setdefault(tag.entry.d_tag, []).append(tag)
+    flags = sum(tag.entry.d_val for tag in tags.get("DT_FLAGS", ()))
+    flags_1 = sum(tag.entry.d_val for tag in tags.get("DT_FLAGS_1", ()))
+    for name, flag in _SAME_AS_FLAG.items():
+        flags |= flag if name in tags else 0
+    if flags_1 & _DF_1_PIE:
+        raise ElfError("it is a program")
+    stacks = [bool(s["p_flags"] & P_FLAGS.PF_X) for s in segments.get("PT_GNU_STACK", ())]
+    versions, undefined, exported = _symbols(elf)
+    paths = *tags.get("DT_RPATH", ()), *tags.get("DT_RUNPATH", ())
+    return ElfFacts(
+        architecture=_architecture(elf),
+        bits=elf.elfclass,
+        soname=next(map(_text, tags.get("DT_SONAME", ())), None),
+        needed=tuple(map(_text, tags.get("DT_NEEDED", ()))),
+        search_paths=tuple(map(_text, paths)),
+        loads=tuple(_load(segment) for segment in segments.get("PT_LOAD", ())),
+        relro=next((_range(segment) for segment in segments.get("PT_GNU_RELRO", ())), None),
+        bind_now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW),
+        text_relocations=bool(flags & _DF_TEXTREL),
+        packed_relocations=tuple(name for name in _PACKED_RELOCATIONS if name in tags),
+        executable_stack=stacks[0] if stacks else None,
+        thread_local_bytes=sum(s["p_memsz"] for s in segments.get("PT_TLS", ())),
+        hash_tables=tuple(
+            text for name, text in (("DT_HASH", "sysv"), ("DT_GNU_HASH", "gnu")) if name in tags
+        ),
+        build_id=_build_id(segments.get("PT_NOTE", ())),
+        versions=versions,
+        undefined=undefined,
+        exported=exported,
+        sections=tuple(section.name for section in elf.iter_sections()),
+    )
+
+
+def _text(tag: DynamicTag) -> str:
+    """Return the text that an entry of the dynamic table names, such as a library."""
+    return str(getattr(tag, tag.entry.d_tag.removeprefix("DT_").lower()))
+
+
+def _range(segment: Segment) -> tuple[int, int]:
+    return segment["p_vaddr"], segment["p_vaddr"] + segment["p_memsz"]
+
+
+def _load(segment: Segment) -> Load:
+    flags = segment["p_flags"]
+    return Load(
+        segment["p_align"],
+        segment["p_offset"],
+        *_range(segment),
+        writable=bool(flags & P_FLAGS.PF_W),
+        executable=bool(flags & P_FLAGS.PF_X),
+    )
+
+
+def _build_id(segments: Iterable[Segment]) -> str | None:
+    notes = (n for s in segments if isinstance(s, NoteSegment) for n in s.iter_notes())
+    return next((str(n["n_desc"]) for n in notes if n["n_type"] == "NT_GNU_BUILD_ID"), None)
+
+
+def _symbols(
+    elf: ELFFile,
+) -> tuple[dict[str, tuple[str, ...]], tuple[Undefined, ...], tuple[str, ...]]:
+    """Return needed versions by library, undefined symbols, and exported ones."""
+    table = elf.get_section_by_name(".dynsym")
+    if not isinstance(table, SymbolTableSection):
+        raise ElfError("it has no table of dynamic symbols, or no section headers")
+    by_index: dict[int, str] = {}
+    by_library: dict[str, tuple[str, ...]] = {}
+    needs = elf.get_section_by_name(".gnu.version_r")
+    if isinstance(needs, GNUVerNeedSection):
+        if needs.num_versions() > needs["sh_size"]:
+            raise ElfError("its table of versions is damaged")
+        for library, parts in needs.iter_versions():
+            found = list(parts)
+            by_library[str(library.name)] = tuple(str(part.name) for part in found)
+            by_index |= {part["vna_other"] & 0x7FFF: str(part.name) for part in found}
+    versions = elf.get_section_by_name(".gnu.version")
+    undefined, exported = [], []
+    for index, symbol in enumerate(table.iter_symbols()):
+        binding = symbol["st_info"]["bind"]
+        if binding == "STB_LOCAL":
+            continue
+        if symbol["st_shndx"] != "SHN_UNDEF":
+            exported.append(symbol.name)
+            continue
+        entry = (
+            versions.get_symbol(index)["ndx"] if isinstance(versions, GNUVerSymSection) else None
+        )
+        version = by_index.get(entry & 0x7FFF) if isinstance(entry, int) else None
+        undefined.append(Undefined(symbol.name, binding == "STB_WEAK", version))
+    return by_library, tuple(undefined), tuple(exported)

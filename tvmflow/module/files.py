@@ -63,6 +63,21 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a whole file; others see the old one or the new one.
+
+    Raises
+    ------
+    ArtifactError
+        If it cannot be written.
+    """
+    final = Path(path)
+    with staging(final) as stage:
+        written = stage / final.name
+        written.write_bytes(content.encode() if isinstance(content, str) else content)
+        publish({written: final})
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse an output that could not be written, before the work for it.
 

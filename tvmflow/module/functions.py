@@ -1,16 +1,31 @@
-"""What a module carries of its functions and its graph, so that it can be profiled anywhere."""
+"""Functions in modules: source of device code, and the primary functions kept for profiles."""
 
 from __future__ import annotations
 
 import lzma
-from typing import Any
 
 import tvm
 from tvm import IRModule, tirx
 
 
+def modules_in(root: tvm.runtime.Module) -> list[tvm.runtime.Module]:
+    """Modules of device code inside a module, however deep TVM nests them."""
+    found, queue = [], [root]
+    while queue:
+        module = queue.pop()
+        queue.extend(module.imports)
+        if module.kind in ("opencl", "cuda"):
+            found.append(module)
+    return found
+
+
+def sources_in(root: tvm.runtime.Module) -> list[str]:
+    """Source of the device code inside a module."""
+    return [str(module.inspect_source()) for module in modules_in(root)]
+
+
 def pack_functions(mod: IRModule | None) -> bytes:
-    """The primary functions of a scheduled module, compressed."""
+    """Compress the primary functions of a scheduled module."""
     functions = {} if mod is None else mod.functions
     kept = {gv: f for gv, f in functions.items() if isinstance(f, tirx.PrimFunc)}
     if not kept:
@@ -19,7 +34,7 @@ def pack_functions(mod: IRModule | None) -> bytes:
     return lzma.compress(tvm.ir.save_json(IRModule(kept)).encode(), preset=0)
 
 
-def unpack_functions(content: bytes) -> dict[str, Any]:
+def unpack_functions(content: bytes) -> dict[str, tirx.PrimFunc]:
     """Primary functions by name, each with its name as ``global_symbol``."""
     mod = tvm.ir.load_json(lzma.decompress(content).decode())
     return {
@@ -29,6 +44,6 @@ def unpack_functions(content: bytes) -> dict[str, Any]:
 
 
 def tir_text(function: tirx.PrimFunc) -> str:
-    """A function as people read it; findings name its lines, from 1."""
+    """Text of a function as people read it; findings name its lines, from 1."""
     # Most indices are int64: without this option each constant is wrapped in T.int64().
     return str(function.script(show_meta=False, int_dtype="int64"))

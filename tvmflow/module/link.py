@@ -3,49 +3,285 @@
 TVM compiles host code for any triple by itself; only the last step needs a
 linker for that triple.  A linker is looked for in this order: the system's own
 compiler (for this machine), an installed cross compiler, ``clang``, and the clang
-that comes as the Python package ``ziglang`` (extra ``cross``).  For Android see
-:mod:`.android`.
+that comes as the Python package ``ziglang`` (extra ``cross``).
+
+For Android its NDK is used, or these without it: its libraries are then stood in for by empty
+functions of the same names (`SYMBOLS`), in libraries of the same names, so that the linker
+refuses what Android lacks, and the result records what it needs.  Its headers are replaced by
+``native/bionic``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..devices.host import Host
 from ..errors import TargetError
-from .android import NDK_VARIABLE, android_tools
-from .tool import Tool, ziglang
+
+if TYPE_CHECKING:
+    from ..devices.host import Host
+
+_PACKAGE = Path(__file__).parents[1]
+#: Names of formats in LLVM's linker, by architecture.
+_LLD_EMULATIONS = {"aarch64": "aarch64linux", "x86_64": "elf_x86_64"}
+#: A disk with less free space is full to a linker, which may die of it without a word.
+FULL_BYTES = 64 << 10
+_HARDENING = ("-z", "now", "-z", "relro", "-z", "noexecstack")
+
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One way to compile C, assemble and link for one host."""
+
+    #: For messages, and in what a module says of itself.
+    name: str
+    #: Compiles and assembles; options follow.
+    compiler: tuple[str, ...]
+    #: Links; options follow.
+    linker: tuple[str, ...]
+    #: Whether the linker is called by a compiler, which hands options on to it.
+    is_driver: bool = True
+    #: Libraries of the host that the tool lacks, with the symbols that they have.
+    stubs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: Whether the result is for the oldest supported C library and not for this machine's.
+    is_portable: bool = False
+
+    def link(
+        self,
+        objects: Sequence[str | Path],
+        output: Path,
+        work: Path,
+        options: Sequence[str] = (),
+        libraries: Sequence[str] = ("m",),
+    ) -> None:
+        """Link a shared library of a host's object files.
+
+        `work` is a folder for intermediate files; `libraries` of the host stand behind ``-l``.
+
+        Raises
+        ------
+        subprocess.CalledProcessError
+            If the linker refuses.
+        """
+        options = (*_HARDENING, *options)
+        if self.is_driver:
+            options = ("-fPIC", *(word for one in options for word in ("-Xlinker", one)))
+        found = [f"-l{name}" for name in libraries]
+        if self.stubs:
+            found = [self._stub(name, symbols, work) for name, symbols in self.stubs.items()]
+        self.run([*self.linker, "-shared", *options, "-o", output, *objects, *found], work)
+
+    def compile(self, source: Path, target: Path, work: Path, flags: Sequence[str] = ()) -> None:
+        """Compile C, or assemble, to an object file."""
+        # From the folder of the source: neither messages nor objects then depend on where it
+        # lies, and what it includes is found beside it.
+        command = [*self.compiler, *flags, "-c", source.name, "-o", str(target.absolute())]
+        self.run(command, work, source.parent)
+
+    def run(self, command: Sequence[str | Path], work: Path, folder: Path | None = None) -> str:
+        """Run one of the tool's commands, by default in this folder; return what it printed.
+
+        Raises
+        ------
+        subprocess.CalledProcessError
+            If the command fails.
+        OSError
+            If it does because the disk is full, which commands tell in ways of their own.
+        """
+        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work.absolute() / "zig-cache")}
+        if not _has_cache_folder():
+            # zig refuses to work without; what it makes of a C library is made again each time.
+            environment["ZIG_GLOBAL_CACHE_DIR"] = str(work.absolute() / "zig-global")
+        try:
+            return subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=environment,
+                cwd=folder,
+            ).stdout
+        except subprocess.CalledProcessError as error:
+            full = os.strerror(errno.ENOSPC)
+            if full in error.stderr or shutil.disk_usage(work).free < FULL_BYTES:
+                raise OSError(errno.ENOSPC, full) from error
+            raise
+
+    def _stub(self, library: str, symbols: frozenset[str], work: Path) -> str:
+        """Write a library of empty functions, which only has the right names."""
+        source, target, stub = (work / f"{library}{end}" for end in (".s", ".o", ""))
+        lines = [f".globl {name}\n.type {name}, %function\n{name}:\n" for name in sorted(symbols)]
+        source.write_text("".join([".text\n", *lines]))
+        self.compile(source, target, work)
+        self.run([*self.linker, "-shared", "-soname", library, target, "-o", stub], work)
+        return str(stub)
+
+
+def _has_cache_folder() -> bool:
+    """Tell whether zig can keep the C libraries that it compiles where it would by itself."""
+    base = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
+    place = Path(os.environ.get("ZIG_GLOBAL_CACHE_DIR") or f"{base}/zig")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(place, os.W_OK)
+
+
+def ziglang() -> tuple[str, ...] | None:
+    """Return the command of the Python package ``ziglang``, if it is installed."""
+    return (sys.executable, "-m", "ziglang") if find_spec("ziglang") else None
+
+
+def native_folder(name: str) -> Path:
+    """Return a folder of ``native``: inside the installed package, or beside it in the tree.
+
+    Its C files are compiled on users' machines, for other machines.
+    """
+    installed = _PACKAGE / "native_sources" / name
+    return installed if installed.is_dir() else _PACKAGE.parent / "native" / name
+
+
+NDK_VARIABLE = "ANDROID_NDK_HOME"
+
+#: What objects for Android are compiled with, beside the target: what these call is in no
+#: library of the device.
+COMPILE_FLAGS = ("-fno-emulated-tls", "-fno-stack-protector")
+#: On Arm also without such functions for atomics, and without a register that the system keeps
+#: for itself.
+ARM_FLAGS = ("-ffixed-x18", "-mno-outline-atomics")
+#: Newer devices have pages of 16 KiB and refuse less; older ones do not mind.
+PAGE_BYTES = 16384
+LINK_OPTIONS = (
+    *("-z", "text", "-z", f"max-page-size={PAGE_BYTES}", "-z", f"common-page-size={PAGE_BYTES}"),
+    # The older table of symbols too: devices before API 23 know no other.
+    *("--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"),
+)
+
+# Functions of Android's libraries on 64-bit Arm since API 24: of its C library what POSIX has of
+# files, memory, text, time and threads, of the mathematical one what C99 has.
+_LIBC = """
+access chmod close closedir dirfd fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen
+fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek lstat
+mkdir mkstemp open opendir pread pwrite read readdir readlink realpath remove rename rmdir stat
+stderr umask unlink unlinkat write
+
+calloc free madvise malloc mmap munmap posix_memalign realloc sysconf
+
+abs atoi bsearch isalnum isalpha isdigit isprint isspace isxdigit ldexp memchr memcmp memcpy memmove
+memrchr memset qsort snprintf sscanf strcasestr strcat strchr strcmp strcpy strcspn strdup strerror
+strlen strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol
+strtoll strtoul strtoull tolower toupper vsnprintf
+
+__cxa_atexit __cxa_finalize __errno __stack_chk_fail clock_gettime getenv geteuid getpid gettid
+getuid nanosleep pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal
+pthread_cond_wait pthread_create pthread_detach pthread_getspecific pthread_join pthread_key_create
+pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_trylock
+pthread_mutex_unlock pthread_once pthread_self pthread_setspecific sched_yield time usleep
+"""
+_LIBDL = "dladdr dlclose dlerror dlopen dlsym"
+# Each for double, and with an f behind it for float.
+_LIBM = """
+acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim
+floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb
+lrint lround modf nan nearbyint nextafter pow remainder remquo rint round scalbln scalbn sin sincos
+sinh sqrt tan tanh tgamma trunc
+"""
+#: Symbols that a library for Android may need, by the library that has them.
+SYMBOLS: Mapping[str, frozenset[str]] = {
+    "libc.so": frozenset(_LIBC.split()),
+    "libdl.so": frozenset(_LIBDL.split()),
+    "libm.so": frozenset(f"{name}{end}" for name in _LIBM.split() for end in ("", "f"))
+    - frozenset(_LIBC.split()),
+}
+
+
+def android_tools(host: Host) -> Iterator[Tool]:
+    """Yield the compilers for Android: the NDK's, ziglang's, the system's clang.
+
+    Raises
+    ------
+    TargetError
+        If the environment names an NDK that has no compiler.
+    """
+    target = f"--target={host.llvm_triple}"
+    flags = (*COMPILE_FLAGS, *(ARM_FLAGS if host.architecture == "aarch64" else ()))
+    for clang in (_ndk_clang(), shutil.which(f"{host.triple}-clang")):
+        if clang is not None:
+            options = [word for option in LINK_OPTIONS for word in ("-Xlinker", option)]
+            yield Tool("Android NDK", (clang, target, *flags), (clang, target, *options))
+    emulation = _LLD_EMULATIONS.get(host.architecture)
+    if emulation is None:
+        return
+    headers = ("-isystem", str(native_folder("bionic")))
+    found: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+    if (zig := ziglang()) is not None:
+        # zig's own driver refuses Android.
+        found.append(("ziglang ld.lld", (*zig, "clang", *_zig_headers()), (*zig, "ld.lld")))
+    if (clang := shutil.which("clang")) and (lld := shutil.which("ld.lld")):
+        found.append(("ld.lld", (clang, "-nostdlibinc"), (lld,)))
+    for name, compiler, linker in found:
+        yield Tool(
+            name,
+            (*compiler, target, *headers, *flags),
+            (*linker, "-m", emulation, *LINK_OPTIONS),
+            is_driver=False,
+            stubs=SYMBOLS,
+        )
+
+
+def _zig_headers() -> tuple[str, ...]:
+    """Return options for the compiler's own headers, which it does not find itself."""
+    spec = find_spec("ziglang")
+    folders = spec.submodule_search_locations if spec else None
+    include = Path(next(iter(folders or ["."]))) / "lib" / "include"
+    return ("-nostdinc", "-isystem", str(include))
+
+
+def _ndk_clang() -> str | None:
+    """Return the compiler of the NDK that the environment names, if it names one.
+
+    Raises
+    ------
+    TargetError
+        If there is no compiler where it should be.
+    """
+    folder = os.environ.get(NDK_VARIABLE)
+    if not folder:
+        return None
+    where = "toolchains/llvm/prebuilt/*/bin/clang"
+    for path in sorted(Path(folder).glob(where)):
+        if os.access(path, os.X_OK):
+            return str(path)
+    raise TargetError(
+        f"Looking for Android's NDK failed: {NDK_VARIABLE} is {folder}, but there is no {where}.",
+        remedy="Set it to the folder of an NDK, or unset it: without, the Python package ziglang "
+        "(the extra cross of tvmflow) is used.",
+    )
+
 
 #: glibc whose symbol versions zig links against: old enough for every supported board.
 ZIG_GLIBC = "2.28"
 
 
 def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) -> str:
-    """Link object files to a shared library with the first tool that can.
+    """Link object files for `host` with the first tool that can, and return its name.
 
-    Parameters
-    ----------
-    objects
-        Object files for `host`.
-    output
-        The library to write.
-    host
-        The machine it is for.
-    work
-        A folder for the tool's intermediate files.
-
-    Returns
-    -------
-    str
-        The name of the tool used.
+    `work` is a folder for the tool's intermediate files.
 
     Raises
     ------
@@ -67,18 +303,9 @@ def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) ->
 def first_success(
     action: Callable[[Tool], T], candidates: Iterable[Tool], attempt: str, host: Host
 ) -> T:
-    """Do something with the first tool that can, and return what it returns.
+    """Do something with the first of `host`'s tools that can, and return what it returns.
 
-    Parameters
-    ----------
-    action
-        What is done with a tool; raises `subprocess.CalledProcessError` when it cannot.
-    candidates
-        The tools for `host`.
-    attempt
-        What is attempted, for the message.
-    host
-        The machine that the result is for.
+    `action` raises `subprocess.CalledProcessError` when it cannot; `attempt` begins the message.
 
     Raises
     ------

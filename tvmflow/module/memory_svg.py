@@ -8,11 +8,10 @@ writes it to the last one that reads it, as high as the part of the block that i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 from xml.sax.saxutils import escape
 
 from ..ir.units import bytes_text
+from ..runtime.json_types import JsonMapping
 
 COLOURS = {"texture": "#9ecae1", "buffer": "#fdbe85"}
 #: What is left of a block beside its tensor.
@@ -25,7 +24,7 @@ _LETTER, _ADVANCE = 9, 5.4
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def memory_svg(plan: Mapping[str, Any], name: str) -> str:
+def memory_svg(plan: JsonMapping, name: str) -> str:
     """Draw the plan that a module's metadata holds.
 
     Parameters
@@ -41,7 +40,7 @@ def memory_svg(plan: Mapping[str, Any], name: str) -> str:
 class _Picture:
     """The pieces of one picture, from the back to the front."""
 
-    def __init__(self, plan: Mapping[str, Any], name: str):
+    def __init__(self, plan: JsonMapping, name: str):
         self.plan = plan
         self.name = name
         self.tensors = [t for t in plan["tensors"] if t["block"] is not None]
@@ -116,7 +115,7 @@ class _Picture:
             if tensor["block"] == number:
                 self._tensor(tensor, top, height)
 
-    def _tensor(self, tensor: Mapping[str, Any], top: float, band: float) -> None:
+    def _tensor(self, tensor: JsonMapping, top: float, band: float) -> None:
         x = _LEFT + tensor["first"] * self.step
         width = (tensor["last"] - tensor["first"] + 1) * self.step
         whole = self.plan["blocks"][tensor["block"]]["bytes"]

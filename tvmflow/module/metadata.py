@@ -1,15 +1,13 @@
-"""What a module's metadata have to look like: everything that is read of them, anywhere.
+"""Schemas of modules' metadata: of everything that is read of them, anywhere.
 
 Digests find damage.  A file that somebody made by hand has the right digests, and is checked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..ir.limits import excess
 from ..ir.tensors import TensorType
+from ..runtime.json_types import JsonMapping, JsonObject
 from .schema import (
     SchemaError,
     anything,
@@ -139,7 +137,7 @@ STANDALONE = record(
 )
 
 
-def check_module(metadata: Any) -> None:
+def check_module(metadata: JsonObject) -> None:
     """Check what a module for TVM's runtime says of itself.
 
     Raises
@@ -159,7 +157,7 @@ def check_module(metadata: Any) -> None:
     _check_memory(metadata.get("memory") or {})
 
 
-def check_interface(tensor: Mapping[str, Any], where: str) -> None:
+def check_interface(tensor: JsonMapping, where: str) -> None:
     """Check the shapes of an input or output, which memory is made for.
 
     Raises
@@ -179,7 +177,7 @@ def check_interface(tensor: Mapping[str, Any], where: str) -> None:
         raise SchemaError(f"{where}.shape is {shape}, which are no blocks of {logical}")
 
 
-def _check_memory(memory: Mapping[str, Any]) -> None:
+def _check_memory(memory: JsonMapping) -> None:
     """Compare the places of tensors with the steps and blocks that there are."""
     blocks, steps = len(memory.get("blocks", ())), len(memory.get("steps", ()))
     for index, tensor in enumerate(memory.get("tensors", ())):

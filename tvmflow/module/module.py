@@ -15,21 +15,40 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from .. import _versions
 from ..devices.host import Host
 from ..errors import ArtifactError, InputError
 from ..ir.tensors import TensorInfo
+from ..runtime.json_types import JsonObject
+from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
 from .files import place_copy, publish, staging
-from .reader import SIDECAR_SUFFIX, read_artifact
-from .standalone.recognise import is_standalone
+from .samples import Described
+from .standalone.read import is_standalone
 from .values import Outputs, order_inputs
-from .writer import remove_stale_sidecar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .kernel_time import KernelTime
+    from .session import Session
+
+
+class ModuleFile(Described, Protocol):
+    """A file's description of its network, read without loading its code."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def metadata(self) -> JsonObject:
+        """Target, device, versions, options."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of every output, in order."""
 
 
 class Running(Protocol):
@@ -38,11 +57,11 @@ class Running(Protocol):
     #: How long bringing the weights to the device took, where it is known.
     upload_ms: float | None
 
-    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+    def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
         """Run the network once; ``on_device`` leaves the outputs there."""
         ...
 
-    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+    def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
         """Measure every kernel launch."""
         ...
 
@@ -55,9 +74,10 @@ class Module(ABC):
     safe and run one after the other.
     """
 
-    def __init__(self, device_index: int) -> None:
+    def __init__(self, file: ModuleFile, device_index: int) -> None:
         #: Which of the target's devices runs it.
         self.device_index = device_index
+        self._file = file
         self._running: Running | None = None
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[[], Module] | None = None
@@ -66,24 +86,19 @@ class Module(ABC):
     def from_temporary(
         cls, path: str | os.PathLike[str], cleanup: Callable[[], object], *, device_index: int = 0
     ) -> Module:
-        """Take over a module file that nobody else keeps.
+        """Take over a module file that nobody else keeps, as `tvmflow.compile` wrote it.
 
-        Parameters
-        ----------
-        path
-            The file, as `tvmflow.compile` wrote it.
-        cleanup
-            Removes it; called once, when the module is closed, collected, or the
-            process ends.  It must not hold a reference to the module.
+        ``cleanup`` removes it; it is called once, when the module is closed, collected, or the
+        process ends, and must not hold a reference to the module.
         """
         module = load(path, device=device_index)
         module._cleanup = weakref.finalize(module, cleanup)
         return module
 
     @property
-    @abstractmethod
     def path(self) -> Path:
         """The module file."""
+        return self._file.path
 
     @property
     @abstractmethod
@@ -96,27 +111,27 @@ class Module(ABC):
         return None
 
     @property
-    @abstractmethod
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> JsonObject:
         """Target, device, versions, kernels, options: what the file says of itself."""
+        return self._file.metadata
 
     @property
-    @abstractmethod
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Name, shape and dtype of every input, in order."""
+        return tuple(self._file.inputs)
 
     @property
-    @abstractmethod
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Name, shape and dtype of every output, in order."""
+        return self._file.outputs
 
     @property
     def upload_ms(self) -> float | None:
-        """How long bringing the weights to the device took; ``None`` where it is not known."""
+        """Time for bringing the weights to the device; ``None`` where it is not known."""
         return None if self._running is None else self._running.upload_ms
 
     def read_functions(self) -> bytes | None:
-        """The scheduled primary functions that the file carries, packed; ``None`` without any."""
+        """Return the scheduled primary functions that the file carries, packed, if it has any."""
         return None
 
     def device_sources(self) -> list[str]:
@@ -155,7 +170,7 @@ class Module(ABC):
             self._opened()
         return self
 
-    def __call__(self, /, *inputs: Any, **named: Any) -> Outputs:
+    def __call__(self, /, *inputs: object, **named: object) -> Outputs:
         """Run the network on host or device data and return NumPy arrays.
 
         Parameters
@@ -184,7 +199,9 @@ class Module(ABC):
         with self._lock:
             return self._opened().run(values, on_device=False)
 
-    def run(self, inputs: Mapping[str, Any] | Sequence[Any], *, output: str = "numpy") -> Outputs:
+    def run(
+        self, inputs: Mapping[str, object] | Sequence[object], *, output: str = "numpy"
+    ) -> Outputs:
         """Run the network; like a call, with the choice of what comes back.
 
         Parameters
@@ -200,15 +217,12 @@ class Module(ABC):
                 f"Outputs can be 'numpy' or 'dlpack', not {output!r}.",
                 remedy="Choose one of them.",
             )
-        if isinstance(inputs, Mapping):
-            values = order_inputs(self.inputs, (), inputs)
-        else:
-            values = order_inputs(self.inputs, inputs, {})
+        values = self._in_order(inputs)
         with self._lock:
             return self._opened().run(values, on_device=output == "dlpack")
 
     def profile(
-        self, inputs: Mapping[str, Any] | Sequence[Any], runs: int = 10
+        self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10
     ) -> list[KernelTime]:
         """Measure every kernel of a run on the device.
 
@@ -224,10 +238,7 @@ class Module(ABC):
         list of KernelTime
             One a launch, in launch order.
         """
-        if isinstance(inputs, Mapping):
-            values = order_inputs(self.inputs, (), inputs)
-        else:
-            values = order_inputs(self.inputs, inputs, {})
+        values = self._in_order(inputs)
         with self._lock:
             return self._opened().profile(values, runs)
 
@@ -248,22 +259,20 @@ class Module(ABC):
         self._require_file("Saving")
         if final.exists() and final.samefile(self.path):
             return final
+        # Behind the name of the module's file, as beside this one; the module itself comes last.
+        beside = {SIDECAR_SUFFIX: self.weights_path}
+        if self.programs_path is not None:
+            beside[self.programs_path.name.removeprefix(self.path.name)] = self.programs_path
         with staging(final) as stage:
             files: dict[Path, Path] = {}
-            final_sidecar = final.with_name(final.name + SIDECAR_SUFFIX)
-            if self.weights_path is not None:
-                files[stage / final_sidecar.name] = final_sidecar
-                place_copy(self.weights_path, stage / final_sidecar.name)
-            if (programs := self.programs_path) is not None:
-                # Behind the name of the module's file, as beside this one.
-                name = final.name + programs.name.removeprefix(self.path.name)
-                files[stage / name] = final.with_name(name)
-                place_copy(programs, stage / name)
-            files[stage / final.name] = final
-            place_copy(self.path, stage / final.name)
+            for suffix, source in {**beside, "": self.path}.items():
+                if source is not None:
+                    copy = stage / (final.name + suffix)
+                    place_copy(source, copy)
+                    files[copy] = final.with_name(copy.name)
             publish(files)
         if self.weights_path is None:
-            remove_stale_sidecar(final_sidecar)
+            remove_stale_sidecar(final.with_name(final.name + SIDECAR_SUFFIX))
         return final
 
     def close(self) -> None:
@@ -283,6 +292,11 @@ class Module(ABC):
         inputs = ", ".join(map(str, self.inputs))
         outputs = ", ".join(map(str, self.outputs))
         return f"<tvmflow.Module {self.metadata['name']} ({self.target}): {inputs} -> {outputs}>"
+
+    def _in_order(self, inputs: Mapping[str, object] | Sequence[object]) -> list[object]:
+        if isinstance(inputs, Mapping):
+            return order_inputs(self.inputs, (), inputs)
+        return order_inputs(self.inputs, inputs, {})
 
     def _require_file(self, attempt: str) -> None:
         if not self.path.exists():
@@ -310,6 +324,103 @@ class Module(ABC):
         return self._running
 
 
+class RelaxModule(Module):
+    """A network in a library that TVM's runtime runs.
+
+    Parameters
+    ----------
+    artifact
+        The module file.
+    device_index
+        Which of the target's devices runs it.
+    check_weights
+        Whether opening it compares the weights with their checksum.
+
+    Raises
+    ------
+    ArtifactError
+        If it was compiled with another version of TVM.
+    """
+
+    def __init__(self, artifact: Artifact, *, device_index: int = 0, check_weights: bool = True):
+        _check_versions(artifact)
+        super().__init__(artifact, device_index)
+        #: The module file's content, without the library.
+        self.artifact = artifact
+        self._check_weights = check_weights
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The weights beside the module file, if they are not inside."""
+        return self.artifact.sidecar
+
+    def prepare(self) -> Self:
+        """Import TVM."""
+        import tvm  # noqa: F401
+
+        return self
+
+    def read_functions(self) -> bytes | None:
+        """Return the scheduled primary functions that the file carries, packed, if it has any."""
+        return self.artifact.read_functions()
+
+    def device_sources(self) -> list[str]:
+        """Source of the kernels; none on ``llvm``."""
+        from .functions import sources_in
+        from .session import Session
+
+        with self._lock:
+            session = self._opened()
+            assert isinstance(session, Session)
+            return sources_in(session.library)
+
+    def _open(self) -> Session:
+        from .session import Session
+
+        self._require_host(self.artifact.architecture)
+        _check_cpu(self.artifact)
+        self.artifact.check_library()
+        if self._check_weights:
+            self.artifact.check_weights()
+        return Session(self.artifact, self.device_index)
+
+
+def _check_versions(artifact: Artifact) -> None:
+    """Refuse a program for the virtual machine that another TVM wrote: only that understands it."""
+    required = _versions.REQUIRED_TVM
+    for key, package in (("tvm", "apache-tvm"), ("tvm_ffi", "apache-tvm-ffi")):
+        found = artifact.metadata.get(key)
+        if found != required[package]:
+            raise ArtifactError(
+                f"Loading the module {artifact.path} failed: it was compiled with {package} "
+                f"{found}, but {required[package]} is installed.",
+                remedy="Compile the model again with this tvmflow.",
+            )
+
+
+def _check_cpu(artifact: Artifact) -> None:
+    """Refuse code for a newer CPU, which would end the process at its first unknown instruction."""
+    cpu = artifact.metadata.get("cpu")
+    if not cpu:
+        return
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+
+    here = str(llvm_get_system_cpu())
+    if cpu == here:
+        return
+    needed, present = (
+        set(llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": name}))) for name in (cpu, here)
+    )
+    if needed <= present:
+        return
+    raise ArtifactError(
+        f"Running the module {artifact.path} failed: it was compiled for the CPU {cpu}, and this "
+        f"one ({here}) lacks {', '.join(sorted(map(str, needed - present)))}.",
+        remedy=f"Compile on this machine, or with `host={Host.native().triple}` for any such CPU.",
+    )
+
+
 def load(path: str | os.PathLike[str], *, device: int = 0, check_weights: bool = True) -> Module:
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
 
@@ -331,11 +442,9 @@ def load(path: str | os.PathLike[str], *, device: int = 0, check_weights: bool =
         If there is no such file, it is damaged, or it was compiled with another
         version of TVM.
     """
-    # Not at the top: both derive from the class above.
     if is_standalone(path):
+        # Not at the top: it derives from the class above.
         from .standalone.loaded import StandaloneModule
 
         return StandaloneModule(path, device_index=device, check_weights=check_weights)
-    from .relax import RelaxModule
-
     return RelaxModule(read_artifact(path), device_index=device, check_weights=check_weights)

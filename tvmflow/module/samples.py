@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..errors import InputError
 from ..ir.limits import excess
 from ..ir.tensors import TensorInfo, TensorType
+from ..runtime.json_types import JsonMapping
 from .weights import dtype_from_name
 
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ _INTEGERS_BELOW = 10
 
 
 class Described(Protocol):
-    """What random inputs are made for."""
+    """A network that random inputs are made for."""
 
     @property
     def inputs(self) -> Sequence[TensorInfo]:
         """Name, shape and dtype of every input, in order."""
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What the module's file says of itself."""
+    def metadata(self) -> JsonMapping:
+        """Description in the module's file."""
 
 
 def random_inputs(
@@ -74,7 +75,7 @@ def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]
 
 
 def _fits(checks: Sequence[CallCheck], arrays: Mapping[str, np.ndarray]) -> bool:
-    """Whether custom operators take these values."""
+    """Tell whether custom operators take these values."""
     try:
         for check in checks:
             check.look_at(arrays)

@@ -1,4 +1,4 @@
-"""What JSON in a file has to look like, said once and checked when it is read.
+"""Schemas of JSON in files, said once and checked when it is read.
 
 A schema is a function that takes a value and where it stands (``inputs[0].shape``), and raises
 :class:`SchemaError` if the value is not what it should be.  Larger schemas are made of smaller
@@ -11,12 +11,11 @@ ones::
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
-Schema = Callable[[Any, str], None]
+Schema = Callable[[object, str], None]
 
 #: Larger texts are not parsed: the largest networks' descriptions have a few megabytes.
 MOST_BYTES = 64 << 20
@@ -30,7 +29,7 @@ class SchemaError(ValueError):
 
 
 def parse(content: bytes) -> Any:
-    """Return what a JSON text says; strict where Python's parser is not.
+    """Read a JSON text; strict where Python's parser is not.
 
     Raises
     ------
@@ -59,65 +58,51 @@ def _no_number(name: str) -> NoReturn:
     raise SchemaError(f"it has the number {name}")
 
 
-def anything(value: Any, where: str) -> None:
-    """Any JSON."""
+def _value(expected: str, fits: Callable[[object], bool]) -> Schema:
+    """Make the schema of a value that is not made of others."""
+
+    def check(value: object, where: str) -> None:
+        if not fits(value):
+            raise _wrong(value, where, expected)
+
+    return check
 
 
-def text(value: Any, where: str) -> None:
-    """A text."""
-    if not isinstance(value, str):
-        raise _wrong(value, where, "a text")
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def flag(value: Any, where: str) -> None:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise _wrong(value, where, "true or false")
-
-
-def number(value: Any, where: str) -> None:
-    """A finite number, not below zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(value, where, "a number")
-    if (isinstance(value, float) and not math.isfinite(value)) or not 0 <= value < 2**63:
-        raise _wrong(value, where, "a number from 0 on")
+#: Any JSON.
+anything = _value("anything", lambda value: True)
+text = _value("a text", lambda value: isinstance(value, str))
+flag = _value("true or false", lambda value: isinstance(value, bool))
+#: A finite one, not below zero.
+number = _value("a number from 0 on", _is_number)
 
 
 def whole(low: int = 0, high: int = 2**63 - 1) -> Schema:
     """A whole number within bounds."""
-
-    def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _wrong(value, where, f"a whole number from {low} to {high}")
-
-    return check
+    return _value(
+        f"a whole number from {low} to {high}",
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high,
+    )
 
 
-def one_of(values: Collection[Any]) -> Schema:
+def one_of(values: Collection[str]) -> Schema:
     """One of some texts."""
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, str) or value not in values:
-            raise _wrong(value, where, f"one of {', '.join(map(str, values))}")
-
-    return check
+    return _value(f"one of {', '.join(values)}", lambda v: isinstance(v, str) and v in values)
 
 
-def matching(pattern: str, what: str) -> Schema:
+def matching(pattern: str, expected: str) -> Schema:
     """A text of some form."""
     compiled = re.compile(pattern)
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, str) or not compiled.fullmatch(value):
-            raise _wrong(value, where, what)
-
-    return check
+    return _value(expected, lambda v: isinstance(v, str) and compiled.fullmatch(v) is not None)
 
 
 def maybe(schema: Schema) -> Schema:
     """Null, or what the schema says."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if value is not None:
             schema(value, where)
 
@@ -127,7 +112,7 @@ def maybe(schema: Schema) -> Schema:
 def list_of(schema: Schema, most: int | None = None) -> Schema:
     """A list."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if not isinstance(value, list) or (most is not None and len(value) > most):
             limit = "" if most is None else f" of at most {most}"
             raise _wrong(value, where, f"a list{limit}")
@@ -140,7 +125,7 @@ def list_of(schema: Schema, most: int | None = None) -> Schema:
 def named(schema: Schema) -> Schema:
     """An object with any names."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
         for name, item in value.items():
@@ -153,7 +138,7 @@ def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None
     """An object with these names; it may have others."""
     schemas = {**required, **(optional or {})}
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
         if missing := [name for name in required if name not in value]:
@@ -166,9 +151,9 @@ def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None
 
 
 def either(*schemas: Schema) -> Schema:
-    """What one of some schemas says."""
+    """Anything that one of some schemas allows."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         errors = []
         for schema in schemas:
             try:
@@ -180,7 +165,7 @@ def either(*schemas: Schema) -> Schema:
     return check
 
 
-def _wrong(value: Any, where: str, expected: str) -> SchemaError:
+def _wrong(value: object, where: str, expected: str) -> SchemaError:
     shown = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     if len(shown) > 60:
         shown = f"{shown[:57]}..."

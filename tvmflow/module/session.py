@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -13,14 +13,13 @@ import tvm_ffi
 
 from ..errors import ArtifactError, DeviceError, InputError
 from ..ir.scope import is_half
-from ..ir.tensors import TensorInfo
 from ..runtime import plugin
-from ..runtime.boundary import NO_DEVICE_REMEDIES, translate, translated
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
-from .kept import from_image, stored_as, to_image, to_kept
+from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
+from .artifact import Artifact
+from .blocked_layout import from_image, stored_as, to_blocked, to_image
 from .kernel_time import KernelTime
 from .profile import profile_kernels
-from .reader import Artifact
 from .values import (
     Outputs,
     as_array,
@@ -80,10 +79,10 @@ class Session:
                 self._upload(array, scopes.get(name)) for name, array in artifact.weights.items()
             )
             self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
-        self._staged: list[Any] = [None] * len(self.inputs)
+        self._staged: list[tvm_ffi.Tensor | None] = [None] * len(self.inputs)
         self._checks = _call_checks(artifact)
 
-    def new_machine(self) -> Any:
+    def new_machine(self) -> tvm.relax.VirtualMachine:
         """Return a virtual machine for the library and the device."""
         return tvm.relax.VirtualMachine(self.library, [self.device])
 
@@ -91,16 +90,8 @@ class Session:
         """Turn errors of TVM and the plug-in into ours."""
         return translated(attempt, self.target)
 
-    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
-        """Run the network once.
-
-        Parameters
-        ----------
-        values
-            The inputs, in order.
-        on_device
-            Return the device's tensors and not copies of them on the host.
-        """
+    def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
+        """Run the network once; ``on_device`` returns the device's tensors and not copies."""
         arguments = self.bring(values, reuse=not on_device)
         try:
             results = self.entry(*arguments, *self.weights)
@@ -114,24 +105,19 @@ class Session:
             return Outputs(self._names, [from_image(info, array) for info, array in outputs])
         except Exception as error:
             # As `translated`, without a context manager in every run.
-            if (ours := translate(error, self._attempt(), self.target)) is not None:
+            if (ours := translate(error, f"Running {self.artifact.path}", self.target)) is not None:
                 raise ours from error
             raise
 
-    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+    def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
         """Measure every kernel launch of the network's run."""
         return profile_kernels(self, values, runs)
 
-    def bring(self, values: Sequence[Any], *, reuse: bool) -> list[Any]:
-        """Check the inputs and bring them to the device.
+    def bring(self, values: Sequence[object], *, reuse: bool) -> list[tvm_ffi.Tensor]:
+        """Check the inputs, given in order, and bring them to the device.
 
-        Parameters
-        ----------
-        values
-            The inputs, in order.
-        reuse
-            Copy into the same device buffers every time; not for results that stay
-            on the device, since they may share memory with an input.
+        ``reuse`` copies into the same device buffers every time; not for results that stay
+        on the device, since they may share memory with an input.
         """
         brought = [self._bring(index, value, reuse) for index, value in enumerate(values)]
         if self._checks:
@@ -141,35 +127,38 @@ class Session:
                 check.look_at(given)
         return brought
 
-    def _bring(self, index: int, value: Any, reuse: bool) -> Any:
-        info = self.inputs[index]
-        if info.layout is not None:
-            return self._bring_kept(index, info, value, reuse)
-        return self._bring_as_is(index, info, value, reuse)
+    def _bring(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
+        if self.inputs[index].layout is not None:
+            return self._bring_blocked(index, value, reuse)
+        return self._bring_plain(index, value, reuse)
 
-    def _bring_as_is(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+    def _bring_plain(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
+        info = self.inputs[index]
         if isinstance(value, np.ndarray):
             # The common case, without the conversions below.
             if value.shape != info.shape or value.dtype != self._dtypes[index]:
                 value = as_array(info, value)
         elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
-            return self._bring_tensor(index, info, value, reuse)
+            return self._bring_tensor(index, value, reuse)
         else:
             value = as_array(info, value)
         if self.on_host and is_shareable(value):
             return tvm_ffi.from_dlpack(value)
+        buffer = self._buffer(index, reuse)
         if self.on_host:
-            return self._copy_on_host(index, info, value, reuse)
-        return self._buffer(index, info, reuse).copyfrom(value)
+            np.copyto(np.from_dlpack(buffer), value)
+            return buffer
+        return buffer.copyfrom(value)
 
-    def _bring_kept(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
-        """A blocked input: a tensor as the kernels read it, or an array that is brought there."""
+    def _bring_blocked(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
+        """Bring a blocked input: a tensor as the kernels read it, or an array."""
+        info = self.inputs[index]
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
             tensor = from_dlpack(info.name, value)
             found, wanted = self._storage_of(tensor), stored_as(info)
             fits = tuple(tensor.shape) == info.shape and found == wanted
             if tensor.device == self.device and fits:
-                return self._bring_tensor(index, info, tensor, reuse)
+                return self._bring_tensor(index, tensor, reuse)
             if found:
                 raise InputError(
                     f"The input {info.name!r} is in an image of {found} texels, but the network "
@@ -177,28 +166,25 @@ class Session:
                     remedy="`tvmflow inspect` shows image and scope of each input.",
                 )
             value = tensor.numpy()
-        array = to_kept(info, np.asarray(value))
+        array = to_blocked(info, np.asarray(value))
         if info.scope is None:
-            return self._bring_as_is(index, info, array, reuse)
+            return self._bring_plain(index, array, reuse)
         image = to_image(info, as_array(info, array))
-        return self._buffer(index, info, reuse).copyfrom(image)
+        return self._buffer(index, reuse).copyfrom(image)
 
-    def _bring_tensor(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
+    def _bring_tensor(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
+        info = self.inputs[index]
         tensor = from_dlpack(info.name, value)
         check_input(info, tuple(tensor.shape), str(tensor.dtype))
         if tensor.device == self.device and _is_aligned(value):
             return tensor
-        buffer = self._buffer(index, info, reuse)
+        buffer = self._buffer(index, reuse)
         with self.errors(f"Copying the input {info.name!r} to the device"):
             tensor.copyto(buffer)
         return buffer
 
-    def _copy_on_host(self, index: int, info: TensorInfo, value: Any, reuse: bool) -> Any:
-        buffer = self._buffer(index, info, reuse)
-        np.copyto(np.from_dlpack(buffer), value)
-        return buffer
-
-    def _buffer(self, index: int, info: TensorInfo, reuse: bool) -> Any:
+    def _buffer(self, index: int, reuse: bool) -> tvm_ffi.Tensor:
+        info = self.inputs[index]
         buffer = self._staged[index] if reuse else None
         if buffer is None:
             with self.errors(f"Reserving memory for the input {info.name!r}"):
@@ -209,7 +195,7 @@ class Session:
                 self._staged[index] = buffer
         return buffer
 
-    def _upload(self, array: np.ndarray, scope: str | None) -> Any:
+    def _upload(self, array: np.ndarray, scope: str | None) -> tvm_ffi.Tensor:
         """Share a mapped weight with the host's kernels, or copy it to the device.
 
         ``scope`` is the memory scope of a weight that kernels read as a texture.
@@ -226,24 +212,21 @@ class Session:
         release_pages(array)
         return tensor
 
-    def _to_host(self, tensor: Any) -> np.ndarray:
+    def _to_host(self, tensor: tvm_ffi.Tensor) -> np.ndarray:
         # A copy also on the host: the result may be a constant or an input of the network.
         if self.on_host:
             return np.from_dlpack(tensor).copy()
         array: np.ndarray = tensor.numpy()
         return array
 
-    def _storage_of(self, tensor: Any) -> str:
-        """The image behind a device tensor, as the plug-in describes it; empty for a buffer."""
+    def _storage_of(self, tensor: tvm_ffi.Tensor) -> str:
+        """Return the image behind a device tensor, as the plug-in has it; empty for a buffer."""
         if self.target != "opencl":
             return ""
         return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(tensor))
 
-    def _attempt(self) -> str:
-        return f"Running {self.artifact.path}"
 
-
-def find_device(target: str, index: int, attempt: str) -> Any:
+def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
     """Return TVM's device of a target.
 
     Raises
@@ -276,7 +259,7 @@ def find_device(target: str, index: int, attempt: str) -> Any:
 
 
 def _call_checks(artifact: Artifact) -> tuple[CallCheck, ...]:
-    """What custom operators look at; without any, nothing of them is imported."""
+    """Read the checks of custom operators; without any, nothing of them is imported."""
     if not (notes := artifact.metadata.get("call_checks")):
         return ()
     from .call_checks import call_checks
@@ -306,8 +289,8 @@ def _check_extensions(artifact: Artifact, index: int) -> None:
     )
 
 
-def _is_aligned(value: Any) -> bool:
-    """Whether a DLPack tensor's memory is aligned as TVM's kernels expect."""
+def _is_aligned(value: object) -> bool:
+    """Tell whether a DLPack tensor's memory is aligned as TVM's kernels expect."""
     try:
         tvm_ffi.from_dlpack(value, require_alignment=ALIGN_BYTES, require_contiguous=True)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What a module's metadata says about storage, in one line.
+"""The storage of a module's tensors, in one line made of its metadata.
 
 Standalone modules, whose metadata is small, have the line itself.
 """
@@ -6,10 +6,9 @@ Standalone modules, whose metadata is small, have the line itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from ..ir.units import bytes_text
+from ..runtime.json_types import JsonMapping
 
 #: Why there is no texture, by the cause that most tensors have.
 _WHY = {
@@ -21,8 +20,8 @@ _WHY = {
 }
 
 
-def counts(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Number of intermediate tensors of each storage, and their memory."""
+def counts(metadata: JsonMapping) -> dict[str, int]:
+    """Count intermediate tensors of each storage, and their memory."""
     if "storage_counts" in metadata:
         return dict(metadata["storage_counts"])
     tensors = [t for t in metadata["memory"]["tensors"] if t["block"] is not None]
@@ -35,8 +34,8 @@ def counts(metadata: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def storage_summary(metadata: Mapping[str, Any]) -> str:
-    """Textures, buffers and their memory; why there are no textures, or not more."""
+def storage_summary(metadata: JsonMapping) -> str:
+    """Name textures, buffers and their memory; why there are no textures, or not more."""
     if "storage_summary" in metadata:
         return str(metadata["storage_summary"])
     found = counts(metadata)
@@ -53,7 +52,7 @@ def storage_summary(metadata: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _why_none(metadata: Mapping[str, Any]) -> str:
+def _why_none(metadata: JsonMapping) -> str:
     causes = Counter(
         p["cause"]
         for p in metadata.get("placements", ())

@@ -1,4 +1,4 @@
-"""Inputs checked and brought to the device; outputs with names."""
+"""Inputs checked and brought to the device; outputs with names; tensors of other libraries."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
 from ..errors import InputError
-from ..ir.tensors import TensorInfo
+from ..ir.tensors import TensorInfo, TensorType
 from .weights import ALIGN_BYTES
 
 if TYPE_CHECKING:
+    import tvm_ffi
     from typing_extensions import Self
 
 
@@ -47,7 +48,7 @@ class Outputs(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is an output of that name."""
+        """Tell whether there is an output of that name."""
         return key in self.names
 
     def keys(self) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Outputs(tuple[Any, ...]):
 
 
 def order_inputs(
-    expected: tuple[TensorInfo, ...], args: Sequence[Any], named: Mapping[str, Any]
+    expected: tuple[TensorInfo, ...], args: Sequence[object], named: Mapping[str, object]
 ) -> list[Any]:
     """Bring positional and named inputs into the network's order.
 
@@ -165,7 +166,7 @@ def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
     return " ".join(steps)
 
 
-def as_array(info: TensorInfo, value: Any) -> np.ndarray:
+def as_array(info: TensorInfo, value: object) -> np.ndarray:
     """Return a host value as an array of the native byte order, checked.
 
     Raises
@@ -178,7 +179,7 @@ def as_array(info: TensorInfo, value: Any) -> np.ndarray:
     return array
 
 
-def any_array(name: str, value: Any) -> np.ndarray:
+def any_array(name: str, value: object) -> np.ndarray:
     """Return the host value of an input as an array of the native byte order.
 
     Raises
@@ -196,8 +197,8 @@ def any_array(name: str, value: Any) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def from_dlpack(name: str, value: Any) -> Any:
-    """TVM's view of another library's tensor, for the input ``name``.
+def from_dlpack(name: str, value: object) -> tvm_ffi.Tensor:
+    """Return TVM's view of another library's tensor, for the input ``name``.
 
     It has the tensor's memory, or a copy of what is strided.
 
@@ -220,14 +221,14 @@ def from_dlpack(name: str, value: Any) -> Any:
         ) from error
 
 
-def _compact(value: Any) -> Any:
+def _compact(value: Any) -> object:
     """Copy a strided tensor: as its library does, or else on the host."""
     compact = getattr(value, "contiguous", None)
     return compact() if callable(compact) else np.ascontiguousarray(np.from_dlpack(value))
 
 
 def is_shareable(array: np.ndarray) -> bool:
-    """Whether TVM's kernels can use the array's memory as it is."""
+    """Tell whether TVM's kernels can use the array's memory as it is."""
     flags = array.flags
     return bool(
         flags.c_contiguous
@@ -252,3 +253,68 @@ def writable_alias(array: np.ndarray) -> np.ndarray:
 
 def _list(infos: Iterable[TensorInfo]) -> str:
     return "; ".join(map(str, infos)) or "none"
+
+
+#: A NumPy array or a tensor of TVM.
+Shared: TypeAlias = "np.ndarray | tvm_ffi.Tensor"
+
+
+def shared(name: str, value: object) -> Shared:
+    """Return a compact NumPy array or TVM's view of a tensor's memory, for the input ``name``.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or a tensor that DLPack cannot hand over.
+    """
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+        return from_dlpack(name, value)
+    array = any_array(name, value)
+    # Not `ascontiguousarray`, which makes one dimension of none.
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def type_of(value: Shared) -> TensorType:
+    """Shape and dtype."""
+    dtype = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype)
+    return TensorType(tuple(value.shape), dtype)
+
+
+def is_on_host(value: Shared) -> bool:
+    """Tell whether the processor can read it."""
+    return isinstance(value, np.ndarray) or value.device.type == "cpu"
+
+
+def on_host(value: Shared) -> np.ndarray:
+    """Return an array of the values; the same memory where the host has them."""
+    if isinstance(value, np.ndarray):
+        return value
+    if value.device.type == "cpu" and str(value.dtype) != "bfloat16":
+        array: np.ndarray = np.from_dlpack(value)
+        return array
+    copied: np.ndarray = value.numpy()
+    return copied
+
+
+def tensor_of(array: np.ndarray) -> tvm_ffi.Tensor:
+    """Return TVM's view of an array's memory, which must not be written."""
+    import tvm_ffi
+
+    array = writable_alias(array)
+    if array.dtype.name != "bfloat16":
+        return tvm_ffi.from_dlpack(array)
+    # NumPy does not hand over what it knows from another package only.
+    bits = tvm_ffi.from_dlpack(array.view(np.uint16))
+    return bits._create_view(array.shape, "bfloat16")
+
+
+def address_of(value: Shared) -> int:
+    """Return the address of its first element; an empty one's may be anything."""
+    if isinstance(value, np.ndarray):
+        return int(value.__array_interface__["data"][0])
+    return int(value.data_ptr())
+
+
+def unknown(kind: TensorType) -> np.ndarray:
+    """Make an array of a shape, for checks of other values beside it: NaNs, and no memory."""
+    return np.broadcast_to(np.float32(np.nan), kind.shape)

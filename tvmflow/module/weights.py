@@ -18,11 +18,12 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import xxhash
 
+from ..runtime.json_types import JsonObject
 from .schema import MOST_BYTES, SchemaError, list_of, named, one_of, parse, record, text, whole
 
 #: Bytes that are converted and written at once.
@@ -60,7 +61,7 @@ class WeightsError(ValueError):
 
 
 class WeightLike(Protocol):
-    """What can be written as a weight: a NumPy array, a memory map or a `LazyWeight`."""
+    """Anything that can be written as a weight: a NumPy array, a memory map or a `LazyWeight`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,7 +69,7 @@ class WeightLike(Protocol):
         ...
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype:
         """Element type."""
         ...
 
@@ -87,7 +88,7 @@ class LazyWeight:
     """
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     evaluate: Callable[[], np.ndarray | Iterable[np.ndarray]]
 
     def __post_init__(self) -> None:
@@ -111,21 +112,15 @@ class WeightsLayout:
 
 @dataclass(frozen=True)
 class Digests:
-    """What is known of the bytes that were written.
+    """Digests of the bytes that were written."""
 
-    Parameters
-    ----------
-    sha256
-        Against any change; slow to compute.
-    xxh64
-        Against damage; quick to compute, for each time that a module is loaded.
-    """
-
+    #: Against any change; slow to compute.
     sha256: str
+    #: Against damage; quick to compute, for each time that a module is loaded.
     xxh64: str
 
 
-def dtype_from_name(name: str) -> np.dtype[Any]:
+def dtype_from_name(name: str) -> np.dtype:
     """Return the NumPy dtype of that name; ``bfloat16`` comes from ``ml_dtypes``."""
     if name == "bfloat16":
         import ml_dtypes
@@ -141,8 +136,7 @@ def weight_bytes(weight: WeightLike) -> int:
 
 def as_bytes(array: np.ndarray) -> memoryview:
     """Return the elements in C order as bytes, copied only if they are not in that order."""
-    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return memoryview(flat)
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def plan_weights(weights: Mapping[str, WeightLike]) -> WeightsLayout:
@@ -159,7 +153,7 @@ def plan_weights(weights: Mapping[str, WeightLike]) -> WeightsLayout:
     """
     order = sorted(weights, key=lambda name: weight_bytes(weights[name]) % ALIGN_BYTES != 0)
     # The digest is known only after writing: its place is filled with zeros until then.
-    header: dict[str, Any] = {"__metadata__": {"format": "np", _DIGEST_KEY: "0" * 64}}
+    header: JsonObject = {"__metadata__": {"format": "np", _DIGEST_KEY: "0" * 64}}
     offset = 0
     for name in order:
         weight = weights[name]
@@ -183,10 +177,7 @@ def write_weights(
 ) -> Digests:
     """Write a weights file at the file's position, piece by piece.
 
-    Returns
-    -------
-    Digests
-        Of the tensors' bytes; the SHA-256 is stored in the header too.
+    The digests are of the tensors' bytes; the SHA-256 is stored in the header too.
 
     Raises
     ------
@@ -195,26 +186,47 @@ def write_weights(
     """
     start = file.tell()
     file.write(layout.header)
-    digest, checksum = hashlib.sha256(), xxhash.xxh64()
+    stream = WeightStream(file)
     for name in layout.order:
-        weight = weights[name]
-        expected = weight_bytes(weight)
-        written = 0
-        for piece in weight_pieces(weight):
+        stream.write_weight(name, weights[name])
+    end = file.tell()
+    digests = Digests(stream.sha256.hexdigest(), stream.xxh64.hexdigest())
+    file.seek(start + layout.header.index(b"0" * 64))
+    file.write(digests.sha256.encode())
+    file.seek(end)
+    return digests
+
+
+class WeightStream:
+    """A file that weights are written to, and the digests of what was written."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.sha256, self.xxh64 = hashlib.sha256(), xxhash.xxh64()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write bytes at the file's position."""
+        self._file.write(data)
+        self.sha256.update(data)
+        self.xxh64.update(data)
+
+    def write_weight(self, name: str, weight: WeightLike) -> None:
+        """Write a weight, piece by piece.
+
+        Raises
+        ------
+        WeightsError
+            If it yields other bytes than its shape and dtype promise.
+        """
+        expected, written = weight_bytes(weight), 0
+        for piece in _weight_pieces(weight):
             if piece.dtype != weight.dtype:
                 raise WeightsError(f"weight {name} has dtype {piece.dtype}, not {weight.dtype}")
             data = as_bytes(piece)
-            file.write(data)
-            digest.update(data)
-            checksum.update(data)
+            self.write(data)
             written += data.nbytes
         if written != expected:
             raise WeightsError(f"weight {name} has {written} bytes where {expected} were promised")
-    end = file.tell()
-    file.seek(start + layout.header.index(b"0" * 64))
-    file.write(digest.hexdigest().encode())
-    file.seek(end)
-    return Digests(digest.hexdigest(), checksum.hexdigest())
 
 
 def map_weights(
@@ -222,11 +234,8 @@ def map_weights(
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Map the tensors of a weights file that lies at `offset` in a file.
 
-    Returns
-    -------
-    tuple
-        The tensors by name (read-only), and the SHA-256 that the header promises
-        for their bytes.
+    Returned are the tensors by name (read-only), and the SHA-256 that the header promises
+    for their bytes.
 
     Raises
     ------
@@ -251,10 +260,8 @@ def map_weights(
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     tensors = {}
     for name, (dtype, shape, begin) in entries.items():
-        if not math.prod(shape):
-            tensors[name] = np.empty(shape, dtype)
-        else:
-            tensors[name] = np.ndarray(shape, dtype, content, data + begin)
+        where = (content, data + begin) if math.prod(shape) else ()
+        tensors[name] = np.ndarray(shape, dtype, *where)
     return tensors, digest
 
 
@@ -286,10 +293,10 @@ def release_pages(array: np.ndarray) -> None:
     """
     if array.flags.writeable or not array.flags.c_contiguous:
         return
-    base: Any = array
+    base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+    if isinstance(base, mmap.mmap):
         address = array.__array_interface__["data"][0]
         begin = address - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
         page = mmap.PAGESIZE
@@ -301,7 +308,7 @@ def release_pages(array: np.ndarray) -> None:
 
 def _parse_header(
     text: bytes, room: int
-) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...], int]], str | None]:
+) -> tuple[dict[str, tuple[np.dtype, tuple[int, ...], int]], str | None]:
     """Return dtype, shape and first byte of every tensor, and the promised digest."""
     try:
         header = parse(text)
@@ -335,7 +342,7 @@ def _parse_header(
     return entries, about.get(_DIGEST_KEY)
 
 
-def weight_pieces(weight: WeightLike) -> Iterator[np.ndarray]:
+def _weight_pieces(weight: WeightLike) -> Iterator[np.ndarray]:
     """Yield the elements of any kind of weight in C order."""
     if isinstance(weight, LazyWeight):
         value = weight.evaluate()

@@ -16,9 +16,9 @@ from ..errors import InputError, OperatorError
 from ..ir.operator import Operator, dtype_of
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
-from ..module.exchange import Shared, is_on_host, on_host, shared, type_of, unknown
 from ..module.session import find_device
-from ..runtime.boundary import translate
+from ..module.values import Shared, is_on_host, on_host, shared, type_of, unknown
+from ..runtime.plugin import translate
 from .memory import Memory, check_storage
 from .program import alignment, build
 from .signature import Signature, describe, read_signature

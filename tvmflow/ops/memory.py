@@ -19,7 +19,7 @@ from ..errors import InputError, OperatorError, TargetError
 from ..ir.operator import Operator
 from ..ir.scope import CHANNELS, HALF_BUFFER, PREFIX, extent_of, is_texture, with_half
 from ..ir.tensors import TensorType
-from ..module.exchange import address_of, tensor_of, type_of
+from ..module.values import address_of, tensor_of, type_of
 from ..runtime.devices import opencl_devices
 from .signature import Signature
 

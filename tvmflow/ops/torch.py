@@ -24,7 +24,7 @@ from ..devices.target import resolve
 from ..errors import InputError
 from ..ir.operator import Operator
 from ..ir.tensors import TensorType
-from ..module.exchange import unknown
+from ..module.values import unknown
 from .compiled import CompiledOperator, find_operator
 from .ragged import LANES, Ragged
 from .signature import signature_of

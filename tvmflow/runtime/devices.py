@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import plugin
+from .json_types import JsonObject
+
+if TYPE_CHECKING:
+    import tvm
 
 #: The OpenCL extensions of kernels that compute in half precision, and in double precision.
 FP16_EXTENSION, FP64_EXTENSION = "cl_khr_fp16", "cl_khr_fp64"
@@ -21,34 +26,25 @@ class DeviceInfo:
 
     Parameters
     ----------
-    kind
-        ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU).
-    index
-        Its number: ``tvm.device(kind, index)``.
+    kind, index
+        ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU); ``tvm.device(kind, index)``.
     name, vendor, version, driver
         As the driver spells them; ``version`` is that of the interface.
     device_type
         ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"other"``.
-    platform
-        The OpenCL platform.
-    library
-        Path of the shared library that the device was reached through.
-    compute_units
-        Compute units, multiprocessors or CPU cores.
-    max_work_group_size
-        Work-items (threads) of the largest work-group (block).
+    platform, library
+        The OpenCL platform; path of the shared library that the device was reached through.
+    compute_units, max_work_group_size
+        Compute units, multiprocessors or CPU cores; work-items (threads) of the largest work-group.
     local_memory_bytes, global_memory_bytes, max_allocation_bytes
         Local (shared) memory of a work-group, memory of the device, largest buffer.
     native_vector_width_float
         Lanes of fp32 that the device prefers in a vector.
-    fp16
-        Whether kernels may compute in half precision.
-    images
-        Whether the device has images, which texture storage needs.
-    image2d_max_width, image2d_max_height, image_max_array_size
-        Limits of an image array: texels, texels, layers.
-    image2d_from_buffer
-        Whether an image can be made from a buffer.
+    fp16, images
+        Whether kernels may compute in half precision; whether there are images, which texture
+        storage needs.
+    image2d_max_width, image2d_max_height, image_max_array_size, image2d_from_buffer
+        Limits of an image array: texels, texels, layers; whether a buffer can become an image.
     assumed_processor
         The processor that kernels are compiled for, where the driver's compiler is
         older than this CPU and does not know it.
@@ -89,41 +85,28 @@ def list_devices() -> list[DeviceInfo]:
     return [*opencl_devices(), *cuda_devices(), host_device()]
 
 
+#: Names of facts in the plug-in's description, where they are others here.
+_OF_THE_PLUGIN = {
+    "device_type": "type",
+    "max_work_group_size": "max_work_group",
+    "image2d_max_width": "image_max_width",
+    "image2d_max_height": "image_max_height",
+    "image_max_array_size": "image_max_array",
+}
+
+
 def opencl_devices() -> list[DeviceInfo]:
     """Return the OpenCL devices in the order of their indices; empty without any."""
     import tvm_ffi
 
     plugin.load()
-    described = json.loads(tvm_ffi.get_global_func("tvmflow.opencl.describe")())
-    return [_from_description(item) for item in described]
-
-
-def _from_description(item: dict[str, Any]) -> DeviceInfo:
-    return DeviceInfo(
-        kind="opencl",
-        index=item["index"],
-        name=item["name"],
-        vendor=item["vendor"],
-        version=item["version"],
-        driver=item["driver"],
-        device_type=item["type"],
-        platform=item["platform"],
-        library=item["library"],
-        compute_units=item["compute_units"],
-        max_work_group_size=item["max_work_group"],
-        local_memory_bytes=item["local_memory_bytes"],
-        global_memory_bytes=item["global_memory_bytes"],
-        max_allocation_bytes=item["max_allocation_bytes"],
-        native_vector_width_float=item["native_vector_width_float"],
-        fp16=item["fp16"],
-        images=item["images"],
-        image2d_max_width=item["image_max_width"],
-        image2d_max_height=item["image_max_height"],
-        image_max_array_size=item["image_max_array"],
-        image2d_from_buffer=item["image2d_from_buffer"],
-        assumed_processor=item["assumed_processor"],
-        extensions=tuple(item["extensions"]),
-    )
+    described: list[JsonObject] = json.loads(tvm_ffi.get_global_func("tvmflow.opencl.describe")())
+    names = [fact.name for fact in fields(DeviceInfo) if fact.name != "kind"]
+    listed = ({n: item[_OF_THE_PLUGIN.get(n, n)] for n in names} for item in described)
+    return [
+        DeviceInfo("opencl", **{**facts, "extensions": tuple(facts["extensions"])})
+        for facts in listed
+    ]
 
 
 def why_no_opencl() -> str | None:
@@ -162,8 +145,8 @@ def cuda_devices() -> list[DeviceInfo]:
     return devices
 
 
-def exists(device: Any) -> bool:
-    """Whether there is such a device of TVM, and the driver to use it."""
+def exists(device: tvm.runtime.Device) -> bool:
+    """Tell whether there is such a device of TVM, and the driver to use it."""
     # TVM asks the CUDA runtime, which fails instead of answering where no driver is.
     try:
         return bool(device.exist)
@@ -185,23 +168,15 @@ def host_device() -> DeviceInfo:
         version=f"LLVM {llvm_version_major()}",
         driver=f"TVM {tvm.__version__}",
         device_type="cpu",
-        compute_units=_usable_cores(),
+        compute_units=len(os.sched_getaffinity(0)),
         global_memory_bytes=memory_bytes,
         max_allocation_bytes=memory_bytes,
     )
 
 
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _processor_name() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("model name", "Model")):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()

@@ -1,9 +1,13 @@
-"""Loads the OpenCL plug-in into TVM.
+"""The OpenCL plug-in, loaded into TVM, and errors of TVM's runtimes turned into ours.
 
 TVM calls :func:`autoload` at ``import tvm``, in its sub-processes and RPC servers
 too, because this package declares it in the entry-point group ``tvm.backends``.
 Loading registers the device API and the modules of kind ``opencl``; no OpenCL
 library is opened before a device is used.
+
+The plug-in raises errors of the kinds ``KernelBuildError`` and ``DeviceError``, whose text has
+the message in its first line, the remedy in a line that begins with ``Remedy:``, and a log
+below.  They arrive as classes registered here, or as ``RuntimeError`` with the kind kept inside.
 """
 
 from __future__ import annotations
@@ -13,76 +17,34 @@ import json
 import site
 import sys
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError
+from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError, TvmflowError
 
 #: The plug-in, built beside this file.
 LIBRARY = Path(__file__).with_name("libtvmflow_opencl.so")
 
+#: What to do where there is no device, by target.
+NO_DEVICE_REMEDIES = {
+    "opencl": "Install an OpenCL device for the CPU with `python -m pip install "
+    "'tvmflow[cpu-opencl]'`, or the driver of your GPU.",
+    "cuda": "Run on a machine with an NVIDIA GPU and its driver, or compile with `target=opencl`.",
+}
+
+_REFUSED_REMEDY = "Compile the model again for this device, or update its driver."
+
+#: A driver's log can be endless; its beginning is what matters.
+_LOG_LINES = 200
+_LOG_COLUMNS = 160
+
 _handle: ctypes.CDLL | None = None
 
 
-class NativeDeviceError(DeviceError):
-    """A :class:`~tvmflow.errors.DeviceError` raised in C++.
-
-    The native text has the message in its first line, the remedy in a line that
-    begins with ``Remedy:``, and details below; TVM creates the exception from it.
-    """
-
-    def __init__(self, text: str):
-        message, remedy, details = split_message(text)
-        super().__init__(message, remedy=remedy, details=details)
-
-
-class NativeKernelBuildError(KernelBuildError):
-    """A :class:`~tvmflow.errors.KernelBuildError` raised in C++, with the build log."""
-
-    def __init__(self, text: str):
-        message, remedy, details = split_message(text)
-        super().__init__(message, remedy=remedy, details=details)
-
-
-def split_message(text: str) -> tuple[str, str | None, str | None]:
-    """Return the message, the remedy and the details of an error raised in C++."""
-    message, _, rest = text.partition("\n")
-    remedy = None
-    if rest.startswith("Remedy: "):
-        remedy, _, rest = rest.removeprefix("Remedy: ").partition("\n")
-    return message, remedy, rest or None
-
-
-@dataclass(frozen=True)
-class CacheStatistics:
-    """What the cache of built programs did in this process.
-
-    Parameters
-    ----------
-    hits
-        Programs taken from the cache.
-    misses
-        Programs that it did not have.
-    rebuilt
-        Entries that were damaged or that the driver refused.
-    stored
-        Entries written.
-    """
-
-    hits: int
-    misses: int
-    rebuilt: int
-    stored: int
-
-
 def search_folders() -> list[str]:
-    """Return the folders where pip puts OpenCL drivers, without duplicates.
-
-    These are the ``site-packages`` folders and the environment's ``lib`` folder, where
-    some wheels install shared libraries.
-    """
+    """Return the folders where wheels put OpenCL drivers: ``site-packages``, and ``lib``."""
     folders = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
     folders += [path for path in sys.path if path.endswith("-packages")]
     folders.append(str(Path(sys.prefix, "lib")))
@@ -133,6 +95,11 @@ def _load_once() -> None:
     configure(search_folders=search_folders())
 
 
+def autoload() -> None:
+    """Load the plug-in; called by ``import tvm``, which reports an error as a warning."""
+    load()
+
+
 def configure(**settings: object) -> None:
     """Change the plug-in's settings.
 
@@ -157,44 +124,71 @@ def configure(**settings: object) -> None:
     tvm_ffi.get_global_func("tvmflow.opencl.configure")(json.dumps(settings))
 
 
-def cache_statistics() -> CacheStatistics:
-    """Return what the cache of built programs did in this process so far."""
-    import tvm_ffi
+class _NativeError(TvmflowError):
+    """An error raised in C++; TVM creates it from the text."""
 
-    load()
-    return CacheStatistics(**json.loads(tvm_ffi.get_global_func("tvmflow.opencl.cache_stats")()))
+    def __init__(self, text: str):
+        message, remedy, details = split_message(text)
+        super().__init__(message, remedy=remedy, details=details)
 
 
-def prebuild(module: Any, device_index: int = 0) -> int:
-    """Build all kernels of a module and store them in the cache of built programs.
+class NativeDeviceError(DeviceError, _NativeError):
+    """A :class:`~tvmflow.errors.DeviceError` raised in C++."""
 
-    The first call of the module is then as fast in every process as with a warm cache.
 
-    Parameters
-    ----------
-    module
-        A loaded module; the OpenCL modules among it and its imports are built.
-    device_index
-        The device to build for: ``opencl:<device_index>``.
+class NativeKernelBuildError(KernelBuildError, _NativeError):
+    """A :class:`~tvmflow.errors.KernelBuildError` raised in C++, with the build log."""
 
-    Returns
-    -------
-    int
-        Number of OpenCL modules built.
 
-    Raises
-    ------
-    KernelBuildError
-        If the driver's compiler rejects a kernel.
-    DeviceError
-        If there is no such device.
+def split_message(text: str) -> tuple[str, str | None, str | None]:
+    """Return the message, the remedy and the details of an error raised in C++."""
+    message, _, rest = text.partition("\n")
+    remedy = None
+    if rest.startswith("Remedy: "):
+        remedy, _, rest = rest.removeprefix("Remedy: ").partition("\n")
+    return message, remedy, rest or None
+
+
+def translate(error: BaseException, attempt: str, target: str) -> TvmflowError | None:
+    """Return our error for one that came out of TVM; ``None`` if it is not about a device.
+
+    Its sentence begins with the attempt (``"Running m.so"``), and its remedy fits the target.
     """
-    import tvm_ffi
+    inner = getattr(error, "__tvm_ffi_error__", None)
+    if inner is None and isinstance(error, TvmflowError):
+        return error
+    kind = inner.kind if inner is not None else type(error).__name__
+    text = inner.message if inner is not None else str(error)
+    # The plug-in may know a remedy of its own.
+    message, own_remedy, log = split_message(text.strip())
+    if kind == "KernelBuildError":
+        ours: type[TvmflowError] = KernelBuildError
+        remedy: str | None = _REFUSED_REMEDY
+    elif kind == "DeviceError":
+        ours = DeviceError
+        # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
+        remedy = _REFUSED_REMEDY if target == "opencl" else NO_DEVICE_REMEDIES.get(target)
+    else:
+        return None
+    return ours(f"{attempt} failed: {message}", remedy=own_remedy or remedy, details=_shorten(log))
 
-    load()
-    return int(tvm_ffi.get_global_func("tvmflow.opencl.prebuild")(module, device_index))
+
+@contextmanager
+def translated(attempt: str, target: str) -> Iterator[None]:
+    """Raise our error for what comes out of TVM; parameters as of `translate`."""
+    try:
+        yield
+    except Exception as error:
+        if (ours := translate(error, attempt, target)) is not None:
+            raise ours from error
+        raise
 
 
-def autoload() -> None:
-    """Load the plug-in; called by ``import tvm``, which reports an error as a warning."""
-    load()
+def _shorten(log: str | None) -> str | None:
+    lines = [
+        line if len(line) <= _LOG_COLUMNS else f"{line[: _LOG_COLUMNS - 1]}…"
+        for line in (log or "").strip().splitlines()
+    ]
+    if (left_out := len(lines) - _LOG_LINES) > 0:
+        lines = [*lines[:_LOG_LINES], f"… {left_out} more lines"]
+    return "\n".join(lines) or None

@@ -3,6 +3,10 @@
 Starting Python and importing TVM takes seconds, more than a trial: a process does it once.  It
 has a session of its own, so that Ctrl-C reaches only the process that tunes, and ends by itself
 when that one has gone.
+
+TVM's ``PopenWorker`` cannot do this: its processes get Ctrl-C and take no variables of their
+own, a process in the middle of its work outlives us, a lost one is told without its status and
+last line, and time runs out by a thread inside of it, which whatever holds Python's lock stops.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Seconds in which a new process must have imported TVM, on a busy machine.
 START_LIMIT_S = 120.0
@@ -35,10 +41,7 @@ class WorkerLostError(Exception):
 class Worker:
     """One process, started when it is first called, or by :meth:`start`.
 
-    Parameters
-    ----------
-    environment
-        Variables to set for it, beside those of this process.
+    It has the variables of `environment`, beside those of this process.
     """
 
     def __init__(self, environment: dict[str, str] | None = None):
@@ -50,7 +53,7 @@ class Worker:
         self._starting = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
 
-    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
+    def call(self, function: Callable[..., T], *arguments: object, timeout_s: float) -> T:
         """Run a module's function in the process.
 
         Raises
@@ -79,8 +82,8 @@ class Worker:
         self._exchange(_ready, (), START_LIMIT_S)
 
     def _exchange(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float
-    ) -> Any:
+        self, function: Callable[..., T], arguments: tuple[object, ...], limit_s: float
+    ) -> T:
         connection = self._connection
         assert connection is not None
         try:
@@ -112,7 +115,7 @@ class Worker:
         self._connection = Connection(ours.detach())
 
     def _obituary(self) -> str:
-        """What the process ended with, and its last line."""
+        """Tell what the process ended with, and its last line."""
         process = self._process
         assert process is not None
         status = process.wait()
@@ -155,12 +158,8 @@ class Worker:
 class Pool:
     """Workers that share a queue of work; each is a thread here that waits for a process.
 
-    Parameters
-    ----------
-    count
-        Processes; they start at once, as that takes longer than most of the work.
-    environment
-        Variables to set for them.
+    All processes start at once, as that takes longer than most of the work; `environment` as of
+    `Worker`.
     """
 
     def __init__(self, count: int, environment: dict[str, str] | None = None):
@@ -175,15 +174,11 @@ class Pool:
         self._own.worker = Worker(self._environment)
         self._workers.append(self._own.worker)
 
-    def submit(
-        self, function: Callable[..., Any], *arguments: Any, timeout_s: float
-    ) -> Future[Any]:
+    def submit(self, function: Callable[..., T], *arguments: object, timeout_s: float) -> Future[T]:
         """Queue a call; its future fails as :meth:`Worker.call` does."""
-
-        def run() -> Any:
-            return self._own.worker.call(function, *arguments, timeout_s=timeout_s)
-
-        return self._threads.submit(run)
+        return self._threads.submit(
+            lambda: self._own.worker.call(function, *arguments, timeout_s=timeout_s)
+        )
 
     @property
     def processes(self) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from tvm import IRModule, tirx
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.host import Host
 from ..devices.target import TargetSpec
-from ..module.writer import export_library
+from ..module.artifact import export_library
+from ..module.files import publish, staging
 from ..runtime import plugin
 from ..schedules import schedule_function
 from .memory import Memory
@@ -140,12 +140,12 @@ def lower(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
 
 def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
     """Write a library for the target's host."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as work:
+    # Two processes may build the same: each writes it whole.
+    with staging(path) as work:
         machine = Host.parse(target.host) if target.host else Host.native()
-        made = Path(work, path.name)
-        export_library(library, made, machine, Path(work))
-        # Two processes may build the same: each writes it whole.
-        made.replace(path)
+        made = work / path.name
+        export_library(library, made, machine, work)
+        publish({made: path})
 
 
 def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:

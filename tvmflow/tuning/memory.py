@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 
 from ..ir.tensors import TensorInfo
-from ..module.kept import from_image, panels_of, to_image
+from ..module.blocked_layout import from_image, panels_of, to_image
 from .tasks import Argument
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from ..module.files import staging
+from ..module.files import write_file
 from .progress import Progress
 from .session import Tuned
 
@@ -37,10 +37,7 @@ def write_report(path: Path, name: str, tuned: Tuned) -> None:
     ArtifactError
         If it cannot be written.
     """
-    with staging(path) as stage:
-        page = stage / path.name
-        page.write_text(_page(name, tuned), encoding="utf-8")
-        page.replace(path)
+    write_file(path, _page(name, tuned))
 
 
 def _page(name: str, tuned: Tuned) -> str:

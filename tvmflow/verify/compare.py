@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
-from ..module.kept import all_to_logical
+from ..module.blocked_layout import all_to_logical
 from ..module.samples import random_inputs
 from .not_finite import disagreement, origin
 from .tolerance import (

@@ -18,7 +18,7 @@ from tvmflow.compiler.standalone.export import make_plan, write_plan
 from tvmflow.compiler.standalone.self_test import values_of
 from tvmflow.devices.choices import STANDALONE
 from tvmflow.devices.host import Host
-from tvmflow.module.kept import all_to_logical
+from tvmflow.module.blocked_layout import all_to_logical
 from tvmflow.module.standalone.link import link_library
 from tvmflow.module.standalone.loaded import StandaloneModule
 from tvmflow.module.standalone.plan import Plan

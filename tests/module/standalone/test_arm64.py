@@ -24,10 +24,8 @@ from small_plans import add_plan
 
 import tvmflow
 from tvmflow.devices.host import Host
-from tvmflow.module.link import tools
-from tvmflow.module.standalone.link import link_library
-from tvmflow.module.standalone.toolchain import FLAGS
-from tvmflow.module.tool import Tool, ziglang
+from tvmflow.module.link import Tool, tools, ziglang
+from tvmflow.module.standalone.link import FLAGS, link_library
 from tvmflow.verify.compare import run_reference
 from tvmflow.verify.tolerance import compare
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from small_plans import Plan, add_plan, image_plan
 
 from tvmflow.errors import ArtifactError
-from tvmflow.module.standalone.describe import describe, find_weights
 from tvmflow.module.standalone.format import HEADER, RECORDS, Section, encode_plan
-from tvmflow.module.standalone.read import find_plan
+from tvmflow.module.standalone.read import describe, find_plan, find_weights
 
 
 def sealed(content: bytes) -> bytes:

@@ -11,9 +11,8 @@ import pytest
 
 from tvmflow.devices.host import Host
 from tvmflow.errors import ArtifactError
-from tvmflow.module.android import LINK_OPTIONS, SYMBOLS
+from tvmflow.module.link import LINK_OPTIONS, SYMBOLS, Tool, ziglang
 from tvmflow.module.standalone.host_abi import check_host_abi
-from tvmflow.module.tool import Tool, ziglang
 
 pytestmark = pytest.mark.cross
 

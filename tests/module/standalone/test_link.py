@@ -14,10 +14,10 @@ import pytest
 
 from tvmflow.devices.host import HOSTS, Host
 from tvmflow.errors import TargetError
-from tvmflow.module import android, tool
-from tvmflow.module.standalone import link, toolchain
+from tvmflow.module import link as host_link
+from tvmflow.module.link import Tool
+from tvmflow.module.standalone import link
 from tvmflow.module.standalone.host_abi import check_host_abi
-from tvmflow.module.tool import Tool
 
 NATIVE = Path(__file__).parents[3] / "native"
 #: Stands for the runtime: gives what the linker put between the symbols.
@@ -39,7 +39,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "native" / "standalone"
     folder.mkdir(parents=True)
     (folder / "data.c").write_text(SOURCE)
-    monkeypatch.setattr(toolchain, "native_folder", folder.with_name)
+    monkeypatch.setattr(link, "native_folder", folder.with_name)
     monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     return folder
 
@@ -121,7 +121,7 @@ def test_folders_with_unusual_names(
 def test_with_the_system_s_compiler(
     runtime: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(tool, "find_spec", lambda name: None)
+    monkeypatch.setattr(host_link, "find_spec", lambda name: None)
     for data in (weights, None):
         output = tmp_path / f"lib{bool(data)}.so"
         link.link_library(b"plan", data, Host.native(), output, embed=True)
@@ -242,7 +242,7 @@ def ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     clang = folder / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang"
     clang.parent.mkdir(parents=True)
     stubs.mkdir()
-    (own,) = (one for one in android.android_tools(Host.parse("android-arm64")))
+    (own,) = (one for one in host_link.android_tools(Host.parse("android-arm64")))
     own.link([], stubs / "empty", stubs)
     builtin = Path(str(find_spec("ziglang").submodule_search_locations[0])) / "lib" / "include"
     places = {"builtin": str(builtin), "headers": str(NATIVE / "bionic"), "stubs": stubs}

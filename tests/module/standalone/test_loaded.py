@@ -25,7 +25,7 @@ from tvmflow.module import elf
 from tvmflow.module.standalone import binding
 from tvmflow.module.standalone.format import HEADER
 from tvmflow.module.standalone.loaded import StandaloneModule
-from tvmflow.module.standalone.recognise import is_standalone
+from tvmflow.module.standalone.read import is_standalone
 
 A = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 B = np.array([[0.5, -2, 7], [1e6, 0, -6]], np.float32)
@@ -286,7 +286,8 @@ def test_a_library_of_an_older_interface(tmp_path):
 
 
 def test_ctypes_structures_have_the_layout_that_c_gives_them(tmp_path):
-    structures = {"options": binding.Options, "kernel": binding.Kernel, "test": binding.Test}
+    kernel = binding.MeasuredKernel
+    structures = {"options": binding.Options, "kernel": kernel, "test": binding.Test}
     checks = []
     for name, structure in structures.items():
         values = {f"sizeof(tvmflow_{name})": ctypes.sizeof(structure)}
@@ -305,7 +306,7 @@ def test_ctypes_structures_have_the_layout_that_c_gives_them(tmp_path):
 
 
 def test_pocl_is_asked_for_one_variant_of_each_kernel(monkeypatch):
-    from tvmflow.module.standalone.drivers import opencl_libraries
+    from tvmflow.module.standalone.binding import opencl_libraries
 
     name = "POCL_WORK_GROUP_SPECIALIZATION"
     monkeypatch.setenv(name, "1")
@@ -317,7 +318,7 @@ def test_pocl_is_asked_for_one_variant_of_each_kernel(monkeypatch):
 
 
 def test_built_programs_are_kept_in_a_folder_of_their_own(mock, tmp_path, monkeypatch):
-    from tvmflow.module.standalone.drivers import cache_folder
+    from tvmflow.module.standalone.binding import cache_folder
 
     assert cache_folder() == str(tmp_path / "cache" / "standalone")
     assert (tmp_path / "cache" / "standalone").is_dir()

@@ -10,7 +10,7 @@ from planned import plan_of
 
 from tvmflow.compiler.standalone.check import check_plan, parameters_of
 from tvmflow.errors import CompileError
-from tvmflow.module.standalone.plan import Operand, Plan, Tensor
+from tvmflow.module.standalone.plan import Operand, Plan, PlanTensor
 
 pytestmark = pytest.mark.onnxruntime
 
@@ -57,7 +57,9 @@ def test_reading_what_another_tensor_has_overwritten(plan):
     (written,) = operands(plan, 0, True)
     (output,) = operands(plan, 1, True)
     # The second launch writes over what it reads; the third reads the first one's result.
-    change(plan, 1, output, tensor=Tensor("thief", written.tensor.allocation, written.tensor.scope))
+    change(
+        plan, 1, output, tensor=PlanTensor("thief", written.tensor.allocation, written.tensor.scope)
+    )
     with pytest.raises(CompileError, match="in one place"):
         check_plan(plan)
 
@@ -70,7 +72,7 @@ def test_two_lives_that_overlap(plan):
         o for o in operands(plan, 1, False) if o.tensor.allocation == kept.tensor.allocation
     )
     plan.launches.insert(1, first)
-    stolen = Tensor("thief", kept.tensor.allocation, other.tensor.scope)
+    stolen = PlanTensor("thief", kept.tensor.allocation, other.tensor.scope)
     change(plan, 1, operands(plan, 1, True)[0], tensor=stolen)
     assert third is not first
     with pytest.raises(CompileError, match=f"reads {reader.tensor.name} where thief is"):

@@ -8,10 +8,9 @@ from planned import parsed, plan_of
 
 from tvmflow.compiler.standalone import export, self_test
 from tvmflow.errors import ModelError
-from tvmflow.module.standalone.encode import encode
-from tvmflow.module.standalone.format import Section
+from tvmflow.module.standalone.format import Section, write_weights
+from tvmflow.module.standalone.plan import encode
 from tvmflow.module.standalone.read import read_plan
-from tvmflow.module.standalone.weights import write_weights
 
 pytestmark = pytest.mark.onnxruntime
 

@@ -6,15 +6,14 @@ for a module each, the number of runs, and whether to build before.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 
 import numpy as np
 import tvm
-from modules import first_device, scale_module
+from modules import cache_statistics, first_device, prebuild, scale_module
 
-from tvmflow.runtime.plugin import cache_statistics, configure, prebuild
+from tvmflow.runtime.plugin import configure
 
 settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 counts = settings.pop("kernels", 3)
@@ -33,4 +32,4 @@ for count in counts if isinstance(counts, list) else [counts]:
         for number in range(1, count + 1):
             module[f"scale{number}"](x, y, 1, 8)
         results.append(float(y.numpy().sum()))
-print(json.dumps({"results": results, **dataclasses.asdict(cache_statistics())}))
+print(json.dumps({"results": results, **cache_statistics()._asdict()}))

@@ -6,14 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import tvm
-from modules import first_device, scale_module
-
-from tvmflow.runtime.plugin import CacheStatistics, cache_statistics
+from modules import CacheStatistics, cache_statistics, first_device, scale_module
 
 HEADER_BYTES = 88
 X = tvm.runtime.tensor(np.ones(8, "float32"), first_device())
@@ -23,13 +20,13 @@ Y = tvm.runtime.tensor(np.zeros(8, "float32"), first_device())
 def build(folder: Path, count: int = 3) -> tuple[Path, CacheStatistics]:
     """Load and run a module; return its entry and what the cache did for it."""
     known = set(folder.glob("*.program"))
-    before = asdict(cache_statistics())
+    before = cache_statistics()
     module = scale_module(count)
     for number in range(1, count + 1):
         module[f"scale{number}"](X, Y, 1, 8)
     Y.numpy()
-    after = asdict(cache_statistics())
-    did = CacheStatistics(**{name: after[name] - before[name] for name in after})
+    after = cache_statistics()
+    did = CacheStatistics(*(now - then for now, then in zip(after, before, strict=True)))
     new = set(folder.glob("*.program")) - known
     return (new.pop() if new else Path()), did
 

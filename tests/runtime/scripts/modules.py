@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tvm
 import tvm_ffi
 
 _DTYPES = {"handle": (3, 64), "int32": (0, 32), "int64": (0, 64), "float32": (2, 32)}
 _DTYPES |= {"float16": (2, 16), "uint8": (1, 8), "int16": (0, 16), "float64": (2, 64)}
+
+
+class CacheStatistics(NamedTuple):
+    """What the cache of built programs did in this process: entries taken, missed, built again
+    because they were damaged or refused, and written.
+    """
+
+    hits: int
+    misses: int
+    rebuilt: int
+    stored: int
+
+
+def cache_statistics() -> CacheStatistics:
+    return CacheStatistics(**json.loads(tvm_ffi.get_global_func("tvmflow.opencl.cache_stats")()))
+
+
+def prebuild(module: tvm.runtime.Module) -> int:
+    """Build all kernels of a module for the first device, and store them in the cache."""
+    return int(tvm_ffi.get_global_func("tvmflow.opencl.prebuild")(module, 0))
 
 
 def _text(value: bytes) -> bytes:

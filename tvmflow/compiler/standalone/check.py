@@ -1,4 +1,4 @@
-"""That a plan reads nothing but what it wrote: checked whenever one is made.
+"""A check that a plan reads nothing but what it wrote, made whenever there is a new one.
 
 Tensors share allocations, and an error in who shares with whom gives wrong numbers only for some
 inputs, or only on some drivers.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from ...errors import CompileError
-from ...module.standalone.plan import Launch, Operand, Plan, Tensor
+from ...module.standalone.plan import Launch, Operand, Plan, PlanTensor
 
 #: The parameters of a kernel's definition.
 _PARAMETERS = re.compile(r"__kernel void\s+(?:__attribute__\(\(.*?\)\)\s+)?(\w+)\(([^)]*)\)\s*{")
@@ -27,7 +27,7 @@ def check_plan(plan: Plan) -> None:
     """
     signatures = {name: parameters_of(source, name) for name, source in plan.sources.items()}
     kept = [i.tensor for i in plan.inputs] + list(plan.weight_tensors.values())
-    content: dict[int, Tensor] = {tensor.allocation: tensor for tensor in kept}
+    content: dict[int, PlanTensor] = {tensor.allocation: tensor for tensor in kept}
     constant = set(content)
     for number, launch in enumerate(plan.launches):
         where = f"launch {number}, {launch.kernel}"
@@ -95,7 +95,7 @@ def parameters_of(source: str, kernel: str) -> list[str]:
     raise _wrong(f"the source of {kernel} does not define it")
 
 
-def _name(tensor: Tensor | None) -> str:
+def _name(tensor: PlanTensor | None) -> str:
     return tensor.name if tensor is not None else "nothing"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from tvm import IRModule
 
@@ -15,12 +14,12 @@ from ...devices.host import Host
 from ...errors import TvmflowError
 from ...ir.rewriter import op_name
 from ...ir.units import bytes_text
-from ...module.standalone.encode import encode
+from ...module.standalone.format import write_weights
 from ...module.standalone.link import link_library
-from ...module.standalone.plan import Plan
-from ...module.standalone.weights import write_weights
+from ...module.standalone.plan import Plan, encode
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import weight_bytes
+from ...runtime.json_types import JsonObject
 from ...verify.compare import table_for
 from ..compilation import Compilation
 from ..generate import extensions
@@ -84,13 +83,13 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
 
 
 def _rounds(mod: IRModule) -> bool:
-    """Whether a network rounds to whole numbers: a small error becomes a whole step."""
+    """Tell whether a network rounds to whole numbers: a small error becomes a whole step."""
     bindings = (binding for block in mod["main"].body.blocks for binding in block.bindings)
     return any(op_name(binding.value) == "relax.round" for binding in bindings)
 
 
-def _metadata(job: Compilation, plan: Plan) -> dict[str, Any]:
-    """What the library says of itself, besides what the plan's sections say."""
+def _metadata(job: Compilation, plan: Plan) -> JsonObject:
+    """Describe the network, besides what the plan's sections say."""
     assert job.model is not None
     assert job.memory is not None
     about = {

@@ -14,8 +14,9 @@ give any input and output memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd, prod
 from typing import Any
 
 from tvm import IRModule, relax, tirx
@@ -27,9 +28,8 @@ from ...errors import CompileError
 from ...ir.rewriter import op_name, shape_of
 from ...ir.tensors import TensorInfo
 from ...module.standalone.format import MAX_DIMENSIONS
-from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, Tensor
+from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, PlanTensor
 from ...module.weights import WeightLike
-from .copies import copy_launch
 
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
@@ -42,18 +42,14 @@ def extract_plan(
     outputs: Sequence[TensorInfo],
     weights: Mapping[str, WeightLike],
 ) -> Plan:
-    """The plan of a module whose memory is planned.
+    """Make the plan of a module whose memory is planned.
 
     Parameters
     ----------
-    mod
-        What `plan_calls` returned.
-    kernels
-        What was generated for its primary functions.
-    inputs, outputs
-        The interface, in order.
-    weights
-        Arrays by the names of the other parameters of ``main``.
+    mod, kernels
+        Result of `plan_calls`, and of generating code for its primary functions.
+    inputs, outputs, weights
+        The interface, in order, and arrays by the names of the other parameters of ``main``.
 
     Raises
     ------
@@ -63,37 +59,36 @@ def extract_plan(
     return _Extractor(mod, kernels, inputs, outputs, weights).run()
 
 
+@dataclass
 class _Extractor:
-    def __init__(
-        self,
-        mod: IRModule,
-        kernels: Kernels,
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
-        weights: Mapping[str, WeightLike],
-    ):
-        self.mod, self.kernels = mod, kernels
-        self.infos = inputs, outputs
-        self.given = weights
-        self.plan = Plan()
-        #: What each variable stands for: a tensor, several, or the number of an allocation.
-        self.env: dict[Any, Any] = {}
-        self.constants: dict[int, Tensor] = {}
-        self.calls: dict[str, list[KernelCall]] = {}
+    mod: IRModule
+    kernels: Kernels
+    inputs: Sequence[TensorInfo]
+    outputs: Sequence[TensorInfo]
+    given: Mapping[str, WeightLike]
+    plan: Plan = field(default_factory=Plan)
+    #: For each variable a tensor, several, or the number of an allocation.
+    env: dict[relax.Var, Any] = field(default_factory=dict)
+    constants: dict[int, PlanTensor] = field(default_factory=dict)
+    calls: dict[str, list[KernelCall]] = field(default_factory=dict)
 
     def run(self) -> Plan:
         """Follow ``main``."""
-        for info in (*self.infos[0], *self.infos[1]):
-            _check_dimensions(info)
+        for info in (*self.inputs, *self.outputs):
+            if len(info.shape) > MAX_DIMENSIONS:
+                raise CompileError(
+                    f"A standalone module cannot be made: {info.name!r} has {len(info.shape)} "
+                    f"dimensions, but its C interface has at most {MAX_DIMENSIONS}.",
+                    remedy=REMEDY,
+                )
         main = self.mod["main"]
         self.scopes = self._parameter_scopes(main)
-        infos = iter(self.infos[0])
+        infos = iter(self.inputs)
         for param in main.params:
             if param.name not in self.given:
                 self._input(param, next(infos))
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                self.env[binding.var] = self._value(binding.var, binding.value)
+        for binding in _bindings(main):
+            self.env[binding.var] = self._value(binding.var, binding.value)
         results = self._operand(main.body.body)
         self._results(results if isinstance(results, tuple) else (results,))
         used = {launch.kernel for launch in self.plan.launches}
@@ -102,39 +97,32 @@ class _Extractor:
 
     # -- parameters ------------------------------------------------------------------------------
 
-    def _parameter_scopes(self, main: relax.Function) -> dict[Any, str | None]:
-        """Memory scopes of the parameters of ``main``, as their readers have them."""
+    def _parameter_scopes(self, main: relax.Function) -> dict[relax.Var, str | None]:
+        """Find memory scopes of the parameters of ``main``, as their readers have them."""
         params = set(main.params)
-        scopes: dict[Any, str | None] = {}
-        for binding in (b for block in main.body.blocks for b in block.bindings):
-            if isinstance(binding.value, relax.Call) and isinstance(
-                binding.value.op, relax.GlobalVar
-            ):
-                function = self.mod[binding.value.op]
-                for param, argument in zip(function.params, binding.value.args, strict=True):
-                    if argument in params:
-                        scopes[argument] = _scope(param)
-        return scopes
+        calls = (b.value for b in _bindings(main) if isinstance(b.value, relax.Call))
+        return {
+            argument: _scope(param)
+            for call in calls
+            if isinstance(call.op, relax.GlobalVar)
+            for param, argument in zip(self.mod[call.op].params, call.args, strict=True)
+            if argument in params
+        }
 
     def _input(self, param: relax.Var, info: TensorInfo) -> None:
-        scope = self.scopes.get(param, info.scope)
-        number = self.plan.allocate(Allocation.of(info.shape, info.dtype, scope))
-        tensor = Tensor(info.name, number, scope)
+        tensor = self._tensor(info.name, info.shape, info.dtype, self.scopes.get(param, info.scope))
         self.env[param] = tensor
         self.plan.inputs.append(Interface(info, tensor))
 
-    def _weight(self, name: str, array: WeightLike, scope: str | None) -> Tensor:
-        shape = tuple(array.shape)
-        dtype = array.dtype.name
+    def _weight(self, name: str, array: WeightLike, scope: str | None) -> PlanTensor:
         # 16-bit weights are already stored so.
-        number = self.plan.allocate(Allocation.of(shape, dtype, scope))
-        tensor = Tensor(name, number, scope)
-        if prod(shape):
+        tensor = self._tensor(name, tuple(array.shape), array.dtype.name, scope)
+        if prod(array.shape):
             self.plan.weights[name], self.plan.weight_tensors[name] = array, tensor
         return tensor
 
     def _operand(self, expr: relax.Expr) -> Any:
-        """What an argument or a result stands for."""
+        """Find what an argument or a result stands for."""
         if isinstance(expr, relax.Var):
             if expr not in self.env:
                 self.env[expr] = self._weight(
@@ -171,17 +159,19 @@ class _Extractor:
             return self._storage(value)
         if name == "relax.builtin.alloc_tensor":
             # A result in a buffer of its own.
-            return self._own(var)
+            return self._tensor(var.name, shape_of(var), str(var.ty.dtype), None)
         if name in (_ALLOC_TENSOR, "relax.memory.alloc_tensor"):
             scope = value.args[4].value if name == _ALLOC_TENSOR else None
-            return Tensor(var.name, self.env[value.args[0]], scope)
+            return PlanTensor(var.name, self.env[value.args[0]], scope)
         if name == "relax.reshape":
             return self._operand(value.args[0])
         raise refuse(str(name), "it is called on the host and launches no kernels of ours")
 
-    def _own(self, var: relax.Var) -> Tensor:
-        allocation = Allocation.of(shape_of(var), str(var.ty.dtype))
-        return Tensor(var.name, self.plan.allocate(allocation))
+    def _tensor(
+        self, name: str, shape: tuple[int, ...], dtype: str, scope: str | None
+    ) -> PlanTensor:
+        """Make a tensor with an allocation of its own."""
+        return PlanTensor(name, self.plan.allocate(Allocation.of(shape, dtype, scope)), scope)
 
     def _storage(self, call: relax.Call) -> int:
         shape = tuple(int(d) for d in call.args[0].values)
@@ -211,13 +201,13 @@ class _Extractor:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def _results(self, results: tuple[Tensor, ...]) -> None:
+    def _results(self, results: tuple[PlanTensor, ...]) -> None:
         taken = {i.tensor.allocation for i in self.plan.inputs}
         taken |= {tensor.allocation for tensor in self.plan.weight_tensors.values()}
-        for info, tensor in zip(self.infos[1], results, strict=True):
+        for info, tensor in zip(self.outputs, results, strict=True):
             if tensor.allocation in taken:
                 copy = self.plan.allocate(self.plan.allocations[tensor.allocation])
-                target = Tensor(info.name, copy, tensor.scope)
+                target = PlanTensor(info.name, copy, tensor.scope)
                 launch, source = copy_launch(tensor, target, self.plan.allocations[copy])
                 self.plan.launches.append(launch)
                 self.plan.sources[launch.kernel] = source
@@ -226,17 +216,52 @@ class _Extractor:
             self.plan.outputs.append(Interface(info, tensor))
 
 
-def _check_dimensions(info: TensorInfo) -> None:
-    if len(info.shape) > MAX_DIMENSIONS:
-        raise CompileError(
-            f"A standalone module cannot be made: {info.name!r} has {len(info.shape)} dimensions, "
-            f"but its C interface has at most {MAX_DIMENSIONS}.",
-            remedy=REMEDY,
-        )
+def _bindings(main: relax.Function) -> Iterator[relax.Binding]:
+    return (binding for block in main.body.blocks for binding in block.bindings)
 
 
-def _scope(param: Any) -> str | None:
+def _scope(param: tirx.Var) -> str | None:
     """Memory scope of a primary function's parameter, ``None`` for a plain buffer."""
     if not tirx.is_buffer_var(param) or param.scope() in ("", "global"):
         return None
     return str(param.scope())
+
+
+#: OpenCL's types by their size: the widest that divides a buffer is copied by each work-item.
+_UNITS = {16: "uint4", 8: "uint2", 4: "uint", 2: "ushort", 1: "uchar"}
+_GROUP = 64
+
+_BUFFER = """\
+__kernel void {name}(__global const {unit}* restrict from, __global {unit}* restrict to) {{
+  const size_t i = get_global_id(0);
+  to[i] = from[i];
+}}
+"""
+#: Without a sampler: such coordinates are whole texels.
+_IMAGE = """\
+__kernel void {name}(__read_only image2d_array_t from, __write_only image2d_array_t to) {{
+  const int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
+  write_image{suffix}(to, at, read_image{suffix}(from, at));
+}}
+"""
+
+
+def copy_launch(
+    source: PlanTensor, target: PlanTensor, allocation: Allocation
+) -> tuple[Launch, str]:
+    """Make the launch that copies a tensor to another allocation of its kind, and its source."""
+    if allocation.extent is not None:
+        suffix = {"f": "f", "i": "i", "u": "ui"}[allocation.channels[0]]
+        name = f"tvmflow_copy_image{suffix}_kernel"
+        text = _IMAGE.format(name=name, suffix=suffix)
+        extent = allocation.extent
+        size: tuple[int, ...] = (extent.width, extent.height, extent.layers)
+        local: tuple[int, ...] = (1, 1, 1)
+    else:
+        unit = next(unit for unit in _UNITS if allocation.bytes % unit == 0)
+        name = f"tvmflow_copy{unit}_kernel"
+        text = _BUFFER.format(name=name, unit=_UNITS[unit])
+        size = (allocation.bytes // unit,)
+        local = (gcd(size[0], _GROUP),)
+    arguments = Operand(source, True, False), Operand(target, False, True)
+    return Launch(name, "tvmflow_copy", arguments, size, local), text

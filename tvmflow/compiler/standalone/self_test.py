@@ -19,13 +19,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import TvmflowError
 from ...ir.tensors import TensorInfo
-from ...module.kept import all_to_logical, to_kept
+from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
 from ...verify.tolerance import Tolerance, tolerance_for
@@ -78,7 +78,7 @@ def expected_outputs(
     references: Mapping[str, np.ndarray],
     table: dict[str, Tolerance],
 ) -> list[ExpectedOutput]:
-    """What is compared of each output.
+    """Choose what is compared of each output.
 
     Elements that the network leaves open, lanes beyond the last channel, are NaN there: what is
     NaN is not compared.
@@ -104,19 +104,19 @@ def _as_kept(info: TensorInfo, reference: np.ndarray) -> np.ndarray:
     """The reference in the application's layout, with NaN as padding."""
     if info.logical_shape is None:
         return reference
-    kept = to_kept(info, reference)
-    inside = to_kept(info, np.ones(reference.shape, np.float64))
+    kept = to_blocked(info, reference)
+    inside = to_blocked(info, np.ones(reference.shape, np.float64))
     return np.where(inside > 0, kept, np.nan)
 
 
 def reference_outputs(
-    source: Any,
+    source: str | os.PathLike[str] | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None,
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], str]:
-    """What the model gives for these inputs, and what computed it.
+    """Return what the model gives for these inputs, and what computed it.
 
     ONNX Runtime where it is installed and reads the model, else the target ``llvm`` in fp32.
     """

@@ -14,8 +14,8 @@ from tvm import tirx
 from ...devices.target import TargetSpec, check_target, resolve
 from ...errors import DeviceError, VerificationError
 from ...module.session import find_device
-from ...runtime.boundary import translated
 from ...runtime.devices import DeviceInfo, list_devices
+from ...runtime.plugin import translated
 from ...schedules.lab import Lab, Step
 from ...schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
 from ...tuning.building import ENTRY, lower

@@ -20,7 +20,7 @@ from ...codegen import opencl_source  # noqa: F401 (registers its callback with 
 from ...codegen.tir_pipeline import TIR_PIPELINE
 from ...devices.target import TargetSpec, preset_of, resolve
 from ...errors import TvmflowError
-from ...module.files import user_cache
+from ...module.files import user_cache, write_file
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
 from . import microkernels
 from .counting import count_kernels
@@ -66,11 +66,9 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     found = _Device(target, info).measure()
     if path is not None:
         # Without a place to keep them, they are measured every time.
-        with suppress(OSError):
+        with suppress(OSError, TvmflowError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            stage = path.with_suffix(f".{os.getpid()}")
-            stage.write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")
-            stage.replace(path)
+            write_file(path, json.dumps(dataclasses.asdict(found)))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...ir.tensors import TensorInfo
-from ...module.kept import to_kept
+from ...module.blocked_layout import to_blocked
 from ...module.values import Outputs, as_array, order_inputs
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DataParallel:
         """Run the whole batch; the errors are those of a module."""
         values = order_inputs(self.inputs, (), inputs)
         shares = [
-            np.split(as_array(info, to_kept(info, value)), len(self.modules))
+            np.split(as_array(info, to_blocked(info, value)), len(self.modules))
             if info.name in self._batched
             else [value] * len(self.modules)
             for info, value in zip(self.inputs, values, strict=True)

@@ -1,11 +1,17 @@
-"""The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes."""
+"""The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes.
+
+OpenCL libraries and the folder of built programs are chosen as the plug-in does
+(native/opencl/library.cc, settings.cc), for processes that do not load it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from _ctypes import dlclose
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ...errors import (
@@ -16,15 +22,17 @@ from ...errors import (
     TvmflowError,
     VerificationError,
 )
-from ...runtime.boundary import NO_DEVICE_REMEDIES
-from ...runtime.plugin import split_message
+from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
+from ..files import user_cache
+
+_Function = Callable[..., Any]
 
 API_VERSION = 1
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
 
-#: What each status of `tvmflow_status` is here; every other one is a `DeviceError`.
+#: Errors by their status in `tvmflow_status`; every other one is a `DeviceError`.
 _ERRORS: dict[int, type[TvmflowError]] = {
     1: InputError,
     4: KernelBuildError,
@@ -48,7 +56,7 @@ class Options(ctypes.Structure):
     )
 
 
-class Kernel(ctypes.Structure):
+class MeasuredKernel(ctypes.Structure):
     """`tvmflow_kernel`."""
 
     _fields_ = (
@@ -71,7 +79,7 @@ class Test(ctypes.Structure):
 
 #: Functions that are used here, with their parameters and results.
 _MODEL, _INDEX, _SIZE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "api_version": (ctypes.c_uint32, ()),
     "create": (ctypes.c_int, (ctypes.POINTER(Options), ctypes.POINTER(_MODEL))),
     "destroy": (None, (_MODEL,)),
@@ -82,7 +90,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "run": (ctypes.c_int, (_MODEL,)),
     "profile": (
         ctypes.c_int,
-        (_MODEL, ctypes.POINTER(ctypes.POINTER(Kernel)), ctypes.POINTER(ctypes.c_uint32)),
+        (_MODEL, ctypes.POINTER(ctypes.POINTER(MeasuredKernel)), ctypes.POINTER(ctypes.c_uint32)),
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
 }
@@ -115,10 +123,10 @@ class Library:
                 remedy="Compile the model again with this tvmflow.",
             )
 
-    def __getitem__(self, name: str) -> Callable[..., Any]:
+    def __getitem__(self, name: str) -> _Function:
         return self._functions[name]
 
-    def _function(self, name: str) -> Callable[..., Any]:
+    def _function(self, name: str) -> _Function:
         function = self._loaded[f"tvmflow_{name}"]
         function.restype, function.argtypes = _FUNCTIONS[name]
         return function
@@ -128,7 +136,7 @@ class Library:
         dlclose(self._loaded._handle)
 
     def error(self, status: int, model: ctypes.c_void_p, attempt: str) -> TvmflowError:
-        """Our error for a status, with the message that the model has."""
+        """Return our error for a status, with the message that the model has."""
         text = self["message"](model) if model else b"there is no memory for the model."
         # As the plug-in's errors, but with the remedy behind the sentence.
         lines = text.decode(errors="replace").replace(" Remedy: ", "\nRemedy: ", 1)
@@ -137,3 +145,56 @@ class Library:
             remedy = remedy or NO_DEVICE_REMEDIES["opencl"]
         kind = _ERRORS.get(status, DeviceError)
         return kind(f"{attempt} failed: {message}", remedy=remedy, details=details)
+
+
+#: Intel's runtime opens these by bare name; the loader then answers with what is loaded.
+_INTEL_NEEDS = (
+    "libtbb.so.12",
+    "libtbbmalloc.so.2",
+    "libtcm.so.1",
+    "libimf.so",
+    "libsvml.so",
+    "libirng.so",
+    "libintlc.so.5",
+    "libcommon_clang.so",
+    "libocl_svml_*.so",
+)
+
+
+def opencl_libraries() -> Iterator[str | None]:
+    """Yield libraries to try, in order; ``None`` stands for the places that the runtime knows."""
+    # As the plug-in does, and for the same reasons (native/opencl/pocl_quirks.h): PoCL compiles one
+    # variant of each kernel.  A library leaves the environment of its process alone; who loads it
+    # may decide.
+    os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
+    if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
+        yield _ready(chosen)
+        return
+    yield None
+    folders = [Path(folder) for folder in search_folders()]
+    for pattern in ("libintelocl.so", "pyopencl/.libs/libpocl-*.so"):
+        for folder in folders:
+            for path in sorted(folder.glob(pattern)):
+                yield _ready(str(path))
+
+
+def cache_folder() -> str | None:
+    """Return the folder for built programs, made if it is not there; ``None`` keeps none."""
+    if os.environ.get("TVMFLOW_CACHE") == "0":
+        return None
+    folder = os.environ.get("TVMFLOW_CACHE_DIR") or user_cache() / "programs"
+    # Not among the plug-in's programs: it keeps more of them before the oldest go.
+    found = os.path.join(folder, "standalone")
+    with suppress(OSError):
+        os.makedirs(found, exist_ok=True)
+    return found
+
+
+def _ready(library: str) -> str:
+    path = Path(library)
+    if path.name.startswith("libintelocl"):
+        for pattern in _INTEL_NEEDS:
+            for needed in path.parent.glob(pattern):
+                with suppress(OSError):
+                    ctypes.CDLL(str(needed))
+    return library

@@ -1,5 +1,9 @@
 """The bytes of an execution plan and of its weights, as `native/standalone/plan.h` has them.
 
+The weights are not in the safetensors format of modules for TVM's runtime: the C runtime, which
+has no parser of JSON, finds each by an offset in the plan, and drivers take memory at multiples of
+`WEIGHT_ALIGNMENT` without a copy, where that format allows no gaps.
+
 Records are NumPy structures with the same fields as the C structures; `tests/standalone` compares
 offsets and sizes with what a C compiler says.
 """
@@ -8,11 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from pathlib import Path
 
 import numpy as np
+
+from ..weights import WeightLike, WeightStream, weight_bytes
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
@@ -59,106 +66,60 @@ class ArgumentKind(IntEnum):
 
 #: Codes of `tvmflow_dtype` by NumPy's names.
 DTYPES = {
-    "float32": 0,
-    "float16": 1,
-    "float64": 2,
-    "bfloat16": 3,
-    "int8": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "uint8": 8,
-    "uint16": 9,
-    "uint32": 10,
-    "uint64": 11,
-    "bool": 12,
-}
+    "float32": 0, "float16": 1, "float64": 2, "bfloat16": 3, "int8": 4, "int16": 5, "int32": 6,
+    "int64": 7, "uint8": 8, "uint16": 9, "uint32": 10, "uint64": 11, "bool": 12,
+}  # fmt: skip
+
+#: Values of a record by its fields.
+Row = Mapping[str, object]
+#: A NumPy type, and how many of it where they are several.
+_Field = str | tuple[str | np.dtype, int]
 
 
-def _record(*fields: Any) -> np.dtype:
-    return np.dtype(list(fields), align=True)
+def _record(**fields: _Field) -> np.dtype:
+    pairs = [(name, *(f if isinstance(f, tuple) else (f,))) for name, f in fields.items()]
+    return np.dtype(pairs, align=True)
 
+
+_U4, _I8, _U8, _F8 = "<u4", "<i8", "<u8", "<f8"
+_THREE = (_U4, 3)
+_INTERFACE = _record(
+    name=_U4, layout=_U4, dtype=_U4, dimensions=_U4, shape=(_I8, MAX_DIMENSIONS), bytes=_U8,
+    allocation=_U4, half=_U4, first_region=_U4, regions=_U4,
+)  # fmt: skip
 
 #: Layout of the records of each section; bytes where there is none.
 RECORDS: dict[Section, np.dtype] = {
-    Section.EXTENSIONS: np.dtype("<u4"),
+    Section.EXTENSIONS: np.dtype(_U4),
     Section.ALLOCATIONS: _record(
-        ("kind", "<u4"),
-        ("channel_type", "<u4"),
-        ("image_size", "<u4", 3),
-        ("reserved", "<u4"),
-        ("bytes", "<u8"),
+        kind=_U4, channel_type=_U4, image_size=_THREE, reserved=_U4, bytes=_U8
     ),
-    Section.WEIGHTS: _record(
-        ("name", "<u4"), ("allocation", "<u4"), ("offset", "<u8"), ("bytes", "<u8")
-    ),
-    Section.PROGRAMS: _record(
-        ("offset", "<u4"), ("bytes", "<u4"), ("options", "<u4"), ("reserved", "<u4")
-    ),
+    Section.WEIGHTS: _record(name=_U4, allocation=_U4, offset=_U8, bytes=_U8),
+    Section.PROGRAMS: _record(offset=_U4, bytes=_U4, options=_U4, reserved=_U4),
     Section.LAUNCHES: _record(
-        ("program", "<u4"),
-        ("kernel", "<u4"),
-        ("function", "<u4"),
-        ("first_argument", "<u4"),
-        ("arguments", "<u4"),
-        ("dimensions", "<u4"),
-        ("global", "<u4", 3),
-        ("local", "<u4", 3),
+        program=_U4, kernel=_U4, function=_U4, first_argument=_U4, arguments=_U4, dimensions=_U4,
+        **{"global": _THREE, "local": _THREE},
     ),
-    Section.ARGUMENTS: _record(
-        ("kind", "<u4"),
-        ("allocation", "<u4"),
-        ("bytes", "<u4"),
-        ("reserved", "<u4"),
-        ("value", "u1", 8),
-    ),
-    Section.INPUTS: _record(
-        ("name", "<u4"),
-        ("layout", "<u4"),
-        ("dtype", "<u4"),
-        ("dimensions", "<u4"),
-        ("shape", "<i8", MAX_DIMENSIONS),
-        ("bytes", "<u8"),
-        ("allocation", "<u4"),
-        ("half", "<u4"),
-        ("first_region", "<u4"),
-        ("regions", "<u4"),
-    ),
-    Section.REGIONS: _record(("element", "<u8"), ("origin", "<u4", 3), ("size", "<u4", 3)),
-    Section.TEST_INPUTS: _record(("seed", "<u8"), ("low", "<f8"), ("high", "<f8")),
+    Section.ARGUMENTS: _record(kind=_U4, allocation=_U4, bytes=_U4, reserved=_U4, value=("u1", 8)),
+    Section.INPUTS: _INTERFACE,
+    Section.OUTPUTS: _INTERFACE,
+    Section.REGIONS: _record(element=_U8, origin=_THREE, size=_THREE),
+    Section.TEST_INPUTS: _record(seed=_U8, low=_F8, high=_F8),
     Section.TEST_OUTPUTS: _record(
-        ("output", "<u4"),
-        ("first_value", "<u4"),
-        ("count", "<u4"),
-        ("reserved", "<u4"),
-        ("stride", "<u8"),
-        ("rtol", "<f8"),
-        ("atol", "<f8"),
+        output=_U4, first_value=_U4, count=_U4, reserved=_U4, stride=_U8, rtol=_F8, atol=_F8
     ),
-    Section.TEST_VALUES: np.dtype("<f8"),
-}
-RECORDS[Section.OUTPUTS] = RECORDS[Section.INPUTS]
+    Section.TEST_VALUES: np.dtype(_F8),
+}  # fmt: skip
 
 HEADER = _record(
-    ("magic", "S8"),
-    ("version", "<u4"),
-    ("sections", "<u4"),
-    ("bytes", "<u8"),
-    ("source_bytes", "<u8"),
-    ("weight_bytes", "<u8"),
-    ("weights_id", "u1", 32),
-    ("checksum", "u1", 32),
-    ("section", [("offset", "<u4"), ("count", "<u4")], len(Section)),
-)
+    magic="S8", version=_U4, sections=_U4, bytes=_U8, source_bytes=_U8, weight_bytes=_U8,
+    weights_id=("u1", 32), checksum=("u1", 32),
+    section=(np.dtype([("offset", _U4), ("count", _U4)]), len(Section)),
+)  # fmt: skip
 WEIGHTS_HEADER = _record(
-    ("magic", "S8"),
-    ("version", "<u4"),
-    ("reserved", "<u4"),
-    ("bytes", "<u8"),
-    ("id", "u1", 32),
-    ("checksum", "<u8"),
-    ("padding", "u1", 64),
-)
+    magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,
+    padding=("u1", 64),
+)  # fmt: skip
 
 
 class Strings:
@@ -181,8 +142,8 @@ class Strings:
         return bytes(self._bytes)
 
 
-def records(section: Section, rows: Iterable[dict[str, Any]]) -> np.ndarray:
-    """Rows with the fields of a section's records; fields that a row lacks are zero."""
+def records(section: Section, rows: Iterable[Row]) -> np.ndarray:
+    """Pack rows with the fields of a section's records; fields that a row lacks are zero."""
     rows = list(rows)
     found = np.zeros(len(rows), RECORDS[section])
     for index, row in enumerate(rows):
@@ -197,7 +158,7 @@ def encode_plan(
     weights_id: bytes = bytes(32),
     weight_bytes: int = 0,
 ) -> bytes:
-    """Bytes of a plan.
+    """Pack a plan.
 
     Parameters
     ----------
@@ -227,10 +188,45 @@ def encode_plan(
 
 
 def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> bytes:
-    """What stands before the weights: SHA-256, size and XXH64 of what follows."""
+    """Pack what stands before the weights: SHA-256, size and XXH64 of what follows."""
     header = np.zeros((), WEIGHTS_HEADER)
     header["magic"], header["version"] = WEIGHTS_MAGIC, VERSION
     header["bytes"] = WEIGHTS_HEADER.itemsize + content_bytes
     header["id"] = np.frombuffer(content_id, np.uint8)
     header["checksum"] = checksum
     return header.tobytes()
+
+
+@dataclass(frozen=True)
+class WrittenWeights:
+    """Places of weights in their file, from its begin."""
+
+    offsets: dict[str, int]
+    sizes: dict[str, int]
+    #: SHA-256 of all that follows the header.
+    digest: bytes
+    #: Of the whole file.
+    bytes: int
+
+
+def write_weights(path: Path, weights: Mapping[str, WeightLike]) -> WrittenWeights:
+    """Write weights behind their header, each at a multiple of `WEIGHT_ALIGNMENT`.
+
+    Without any weights there is no file.
+    """
+    if not weights:
+        return WrittenWeights({}, {}, bytes(32), 0)
+    offsets, sizes = {}, {}
+    with open(path, "wb") as file:
+        file.write(bytes(WEIGHTS_HEADER.itemsize))
+        stream = WeightStream(file)
+        for name, weight in weights.items():
+            stream.write(bytes(-file.tell() % WEIGHT_ALIGNMENT))
+            offsets[name], sizes[name] = file.tell(), weight_bytes(weight)
+            stream.write_weight(name, weight)
+        end = file.tell()
+        file.seek(0)
+        digest = stream.sha256.digest()
+        size = end - WEIGHTS_HEADER.itemsize
+        file.write(weights_header(digest, size, stream.xxh64.intdigest()))
+    return WrittenWeights(offsets, sizes, digest, end)

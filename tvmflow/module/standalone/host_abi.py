@@ -1,4 +1,4 @@
-"""Whether a shared library fits the machine that is to load it, told from its ELF file.
+"""Checks of whether a shared library fits the machine that is to load it, by its ELF file.
 
 Rules are for files as this project writes them: standalone libraries, and modules for TVM's
 runtime.  They say nothing of what the code does.
@@ -7,15 +7,13 @@ runtime.  They say nothing of what the code does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...devices.host import Host
-from ..android import PAGE_BYTES, SYMBOLS
-from ..link import ZIG_GLIBC
-from .elf_facts import ElfFacts, Undefined, read_facts
+from ..elf import ElfFacts, Undefined, read_facts
+from ..link import PAGE_BYTES, SYMBOLS, ZIG_GLIBC
 
 #: Libraries of systems with glibc that may be needed; the loader is one of them.
 _GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux")
@@ -26,7 +24,7 @@ _ANDROID_NOTE = ".note.android.ident"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule expected and found."""
+    """A rule, with its expectation and finding."""
 
     rule: str
     expected: str
@@ -49,7 +47,7 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Whether no rule is broken."""
+        """True if no rule is broken."""
         return all(verdict.kept for verdict in self.verdicts)
 
 
@@ -88,84 +86,97 @@ def guess_host(facts: ElfFacts) -> Host:
     return Host(facts.architecture, "linux", "gnu")
 
 
-#: A rule: what it is called, whether breaking it keeps the library from being loaded, and what
-#: it expects, finds and decides.
-_Rule = Callable[[ElfFacts, Host], tuple[str, str, bool]]
-
-
 def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
-    fatal: dict[str, _Rule] = {
-        "architecture": _architecture,
-        "needed libraries": _needed,
-        "symbol versions": _versions,
-        "undefined symbols": _undefined,
-        "text relocations": _text_relocations,
-        "segments": _segments,
-    }
-    unsafe: dict[str, _Rule] = {
-        "exported symbols": _exported,
-        "stack": _stack,
-        "read-only after loading": _relro,
-        "search paths": _search_paths,
-    }
-    if host.is_android:
-        fatal |= {
-            "page alignment": _page_alignment,
-            "thread-local storage": _thread_local,
-            "relocation format": _relocation_format,
-            "symbol tables": _symbol_tables,
-        }
-        unsafe |= {"build id": _build_id}
-    yield _own_name(facts, host, file_name)
-    for rules, is_fatal in ((fatal, True), (unsafe, False)):
-        for name, rule in rules.items():
-            expected, found, kept = rule(facts, host)
-            yield Verdict(name, expected, found, kept, is_fatal)
-
-
-def _own_name(facts: ElfFacts, host: Host, file_name: str) -> Verdict:
+    """Apply each rule: those that the loader insists on first."""
+    android = host.is_android
     # TVM's modules are opened by their path, and may be renamed.
     may_lack = facts.is_tvm_module
-    kept = facts.soname == file_name or (facts.soname is None and may_lack)
-    expected = file_name + (" or none" if may_lack else "")
-    return Verdict("own name (SONAME)", expected, facts.soname or "none", kept, host.is_android)
+    yield Verdict(
+        "own name (SONAME)",
+        file_name + (" or none" if may_lack else ""),
+        facts.soname or "none",
+        kept=facts.soname == file_name or (facts.soname is None and may_lack),
+        fatal=android,
+    )
+    yield Verdict(
+        "architecture",
+        host.architecture,
+        f"{facts.architecture}, {facts.bits} bits",
+        kept=facts.architecture == host.architecture,
+        fatal=True,
+    )
+    yield _needed(facts, host)
+    yield _versions(facts, host)
+    yield _undefined(facts, host)
+    yield _none("text relocations", ["some"] if facts.text_relocations else [], fatal=True)
+    both = sum(load.writable and load.executable for load in facts.loads)
+    yield Verdict(
+        "segments",
+        "none writable and executable",
+        f"{both} of {len(facts.loads)}",
+        kept=not both,
+        fatal=True,
+    )
+    if android:
+        yield _page_alignment(facts)
+        local = f"{facts.thread_local_bytes} bytes" if facts.thread_local_bytes else "none"
+        yield Verdict(
+            "thread-local storage",
+            "none (Android 10 is the first with it)",
+            local,
+            kept=not facts.thread_local_bytes,
+            fatal=True,
+        )
+        yield _none("relocation format", facts.packed_relocations, "not packed", fatal=True)
+        hashes = facts.hash_tables
+        yield Verdict("symbol tables", "sysv, gnu", _list(hashes), len(hashes) == 2, fatal=True)
+    yield _exported(facts)
+    states = {None: "not said", True: "executable", False: "not executable"}
+    stack = states[facts.executable_stack]
+    yield Verdict("stack", "not executable", stack, stack == "not executable", fatal=False)
+    yield _read_only(facts, host)
+    yield _none("search paths", facts.search_paths, fatal=False)
+    if android:
+        yield Verdict(
+            "build id",
+            "one (for reports of crashes)",
+            facts.build_id or "none",
+            kept=facts.build_id is not None,
+            fatal=False,
+        )
 
 
-def _architecture(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    found = f"{facts.architecture}, {facts.bits} bits"
-    return host.architecture, found, facts.architecture == host.architecture
+def _none(rule: str, found: Sequence[str], expected: str = "none", *, fatal: bool) -> Verdict:
+    return Verdict(rule, expected, _list(found), not found, fatal)
 
 
-def _needed(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    if host.is_android:
-        allowed: tuple[str, ...] = tuple(SYMBOLS)
-    elif host.abi.startswith("gnu"):
-        allowed = _GLIBC
-    else:
-        allowed = ("libc.",)
+def _needed(facts: ElfFacts, host: Host) -> Verdict:
+    allowed: tuple[str, ...] = _GLIBC if host.abi.startswith("gnu") else ("libc.",)
     foreign = [name for name in facts.needed if not name.startswith(allowed)]
     if host.is_android:
+        allowed = tuple(SYMBOLS)
         foreign = [name for name in facts.needed if name not in allowed]
-    return f"only {', '.join(allowed)}", _list(foreign or facts.needed), not foreign
+    expected, found = f"only {', '.join(allowed)}", _list(foreign or facts.needed)
+    return Verdict("needed libraries", expected, found, not foreign, fatal=True)
 
 
-def _versions(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
+def _versions(facts: ElfFacts, host: Host) -> Verdict:
     names = {name for versions in facts.versions.values() for name in versions}
     glibc = sorted((n for n in names if n.startswith("GLIBC_")), key=_version)
-    if not host.abi.startswith("gnu"):
-        return "none of glibc's", _list(glibc), not glibc
-    newest = glibc[-1:]
-    kept = not newest or _version(newest[0]) <= _version(f"GLIBC_{ZIG_GLIBC}")
-    return f"at most GLIBC_{ZIG_GLIBC}", newest[0] if newest else "none", kept
+    expected, found, kept = "none of glibc's", _list(glibc), not glibc
+    if host.abi.startswith("gnu"):
+        expected, found = f"at most GLIBC_{ZIG_GLIBC}", glibc[-1] if glibc else "none"
+        kept = not glibc or _version(glibc[-1]) <= _version(f"GLIBC_{ZIG_GLIBC}")
+    return Verdict("symbol versions", expected, found, kept, fatal=True)
 
 
 def _version(name: str) -> tuple[int, ...]:
-    """Numbers of a version's name; what is not numbered (``GLIBC_PRIVATE``) is newest."""
+    """Return a version's numbers; what is not numbered (``GLIBC_PRIVATE``) is newest."""
     parts = name.partition("_")[2].split(".")
     return tuple(int(part) for part in parts) if all(p.isdigit() for p in parts) else (1 << 30,)
 
 
-def _undefined(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
+def _undefined(facts: ElfFacts, host: Host) -> Verdict:
     def is_there(symbol: Undefined) -> bool:
         if symbol.weak or (facts.is_tvm_module and symbol.name.startswith(_OF_TVM)):
             return True
@@ -178,47 +189,33 @@ def _undefined(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
     found = f"{len(facts.undefined)}, all known"
     if missing:
         found = f"unknown to them: {_list(missing)}"
-    return f"all in the {provider}", found, not missing
+    return Verdict("undefined symbols", f"all in the {provider}", found, not missing, fatal=True)
 
 
-def _text_relocations(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    return "none", "some" if facts.text_relocations else "none", not facts.text_relocations
-
-
-def _segments(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    both = sum(load.writable and load.executable for load in facts.loads)
-    return "none writable and executable", f"{both} of {len(facts.loads)}", not both
-
-
-def _exported(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
+def _exported(facts: ElfFacts) -> Verdict:
     allowed: tuple[str, ...] = ("tvmflow_", "Java_", "JNI_On")
     if facts.is_tvm_module:
         # The last two convert half precision; TVM puts them into each module.
         allowed = ("__tvm_ffi_", "__TVM", "TVM", "__extendhfsf2", "__truncsfhf2")
     foreign = [name for name in facts.exported if not name.startswith(allowed)]
     found = _list(foreign) if foreign else f"{len(facts.exported)}"
-    return f"only {', '.join(name + '*' for name in allowed)}", found, not foreign
+    expected = f"only {', '.join(name + '*' for name in allowed)}"
+    return Verdict("exported symbols", expected, found, not foreign, fatal=False)
 
 
-def _stack(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    states = {None: "not said", True: "executable", False: "not executable"}
-    return "not executable", states[facts.executable_stack], facts.executable_stack is False
-
-
-def _relro(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    found = [
-        "table of functions" if facts.bind_now else "functions are looked up late",
-        "relocated data" if facts.relro else "no relocated data",
-    ]
+def _read_only(facts: ElfFacts, host: Host) -> Verdict:
+    expected = "table of functions, relocated data"
+    table = "table of functions" if facts.bind_now else "functions are looked up late"
+    found = f"{table}, {'relocated data' if facts.relro else 'no relocated data'}"
     kept = facts.bind_now and facts.relro is not None
     if host.is_android and facts.relro is not None and _shares_page(facts):
         # Android makes whole pages read-only, with what else is on the last one.
-        return "ends on a page", "ends within a page of writable data", False
-    return "table of functions, relocated data", ", ".join(found), kept
+        expected, found, kept = "ends on a page", "ends within a page of writable data", False
+    return Verdict("read-only after loading", expected, found, kept, fatal=False)
 
 
 def _shares_page(facts: ElfFacts) -> bool:
-    """Whether writable data follows on the last page of what becomes read-only."""
+    """Tell whether writable data follows on the last page of what becomes read-only."""
     _, end = facts.relro or (0, 0)
     rounded = end + -end % PAGE_BYTES
     return any(
@@ -227,38 +224,17 @@ def _shares_page(facts: ElfFacts) -> bool:
     )
 
 
-def _search_paths(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    return "none", _list(facts.search_paths), not facts.search_paths
-
-
-def _page_alignment(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
+def _page_alignment(facts: ElfFacts) -> Verdict:
     wrong = [
         load
         for load in facts.loads
         if load.align % PAGE_BYTES or (load.begin - load.offset) % PAGE_BYTES
     ]
     found = ", ".join(sorted({f"{load.align:#x}" for load in facts.loads}))
-    return f"multiples of {PAGE_BYTES:#x}", found, bool(facts.loads) and not wrong
+    kept = bool(facts.loads) and not wrong
+    return Verdict("page alignment", f"multiples of {PAGE_BYTES:#x}", found, kept, fatal=True)
 
 
-def _thread_local(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    found = f"{facts.thread_local_bytes} bytes" if facts.thread_local_bytes else "none"
-    return "none (Android 10 is the first with it)", found, not facts.thread_local_bytes
-
-
-def _relocation_format(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    return "not packed", _list(facts.packed_relocations), not facts.packed_relocations
-
-
-def _symbol_tables(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    return "sysv, gnu", _list(facts.hash_tables), len(facts.hash_tables) == 2
-
-
-def _build_id(facts: ElfFacts, host: Host) -> tuple[str, str, bool]:
-    return "one (for reports of crashes)", facts.build_id or "none", facts.build_id is not None
-
-
-def _list(names: Any) -> str:
-    names = list(names)
+def _list(names: Sequence[str]) -> str:
     shown = ", ".join(sorted(names)[:8])
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown or "none"

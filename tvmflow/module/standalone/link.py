@@ -1,17 +1,115 @@
-"""Linking runtime, plan and weights to one shared library with a C interface."""
+"""Linking runtime, plan and weights to one shared library with a C interface.
+
+The C runtime is compiled for a host once for each version of it: objects are kept in the user's
+cache folder under a hash of everything that they depend on.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ...devices.host import Host
 from ...errors import TargetError
-from ..files import place_copy, publish, staging
-from ..link import first_success
-from ..reader import SIDECAR_SUFFIX
-from ..tool import Tool
-from .format import WEIGHT_ALIGNMENT, WEIGHTS_MAGIC
-from .toolchain import candidates, runtime_objects
+from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
+from ..files import place_copy, publish, staging, user_cache
+from ..link import Tool, first_success, native_folder, tools
+from .format import WEIGHT_ALIGNMENT
+
+#: What the runtime is compiled with on every host.
+FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-fPIC",
+    # Only what the header declares is visible.
+    "-fvisibility=hidden",
+    # What nobody calls is left out.
+    *("-ffunction-sections", "-fdata-sections"),
+    # The same bytes, wherever it is compiled.
+    "-fno-ident",
+)
+
+
+def candidates(host: Host) -> list[Tool]:
+    """List the compilers for a host: first those whose result runs on older systems too.
+
+    Raises
+    ------
+    TargetError
+        If the environment names an NDK that has no compiler.
+    """
+    return sorted(tools(host), key=lambda tool: not tool.is_portable)
+
+
+def runtime_objects(tool: Tool, work: Path) -> list[Path]:
+    """Compile the runtime, or find it compiled; return its object files.
+
+    ``work`` is a folder for intermediate files, and for the objects where none can be kept.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        If a file cannot be compiled.
+    """
+    files = [path for path in _sources("standalone", "bindings") if path.suffix == ".c"]
+    final = _objects_folder() / _key(tool, work)
+    kept = [final / f"{path.stem}.o" for path in files]
+    if all(path.is_file() for path in kept):
+        return kept
+    fresh = _new_folder(final, work)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [
+            pool.submit(tool.compile, path, fresh / f"{path.stem}.o", work, FLAGS) for path in files
+        ]
+        for job in jobs:
+            job.result()
+    if fresh.parent == work:
+        return [fresh / path.name for path in kept]
+    if final.is_dir() and not all(path.is_file() for path in kept):
+        # Somebody has cleared a part of it.
+        shutil.rmtree(final, ignore_errors=True)
+    try:
+        os.rename(fresh, final)
+    except OSError:
+        # Another process was faster, with the same result.
+        shutil.rmtree(fresh, ignore_errors=True)
+    return kept
+
+
+def _objects_folder() -> Path:
+    """The folder where compiled runtimes are kept, beside the drivers' programs."""
+    return Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "standalone"
+
+
+def _new_folder(final: Path, work: Path) -> Path:
+    """Make a folder that can be renamed to `final`, or one in `work` if there can be none."""
+    with suppress(OSError):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    return Path(tempfile.mkdtemp(prefix="objects.", dir=work))
+
+
+def _key(tool: Tool, work: Path) -> str:
+    """Hash everything that the objects depend on."""
+    digest = hashlib.sha256()
+    version = tool.run([*tool.compiler, "--version"], work)
+    for part in (*tool.compiler, version, *FLAGS):
+        digest.update(part.encode() + b"\0")
+    for path in _sources("standalone", "bindings", "opencl", "bionic"):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _sources(*folders: str) -> Iterator[Path]:
+    for name in folders:
+        yield from sorted(native_folder(name).rglob("*.[ch]"))
+
 
 #: Code reaches its data with signed 32-bit distances.
 LARGEST_BYTES = (1 << 31) - (16 << 20)
@@ -43,14 +141,11 @@ def link_library(
 
     Parameters
     ----------
-    plan
-        The execution plan, as :mod:`.format` has it.
-    weights
-        File of the weights with their header; ``None`` for a network without any.
-    host
-        The machine that loads the library.
-    output
-        The library to write; its file name becomes the library's own name.
+    plan, weights
+        The execution plan, as :mod:`.format` has it; the file of the weights with their header,
+        ``None`` for a network without any.
+    host, output
+        The machine that loads the library; the file, whose name becomes the library's own name.
     embed
         Whether the weights are put into the library; else they are written to
         ``OUTPUT.weights``.
@@ -97,7 +192,7 @@ def link_library(
             outputs = {stage / sidecar.name: sidecar, **outputs}
         publish(outputs)
     if embed or weights is None:
-        _remove_stale(sidecar)
+        remove_stale_sidecar(sidecar)
 
 
 def _data() -> str:
@@ -120,14 +215,3 @@ def _blob(name: str, section: str, alignment: int) -> str:
         symbol = f"tvmflow_{name}_{end}"
         lines.append(f"{before}.globl {symbol}\n.hidden {symbol}\n{symbol}:\n")
     return "".join(lines)
-
-
-def _remove_stale(sidecar: Path) -> None:
-    """Remove the weights that a library of the same name had before, and only those."""
-    try:
-        with open(sidecar, "rb") as file:
-            is_ours = file.read(len(WEIGHTS_MAGIC)) == WEIGHTS_MAGIC
-    except OSError:
-        return
-    if is_ours:
-        sidecar.unlink(missing_ok=True)

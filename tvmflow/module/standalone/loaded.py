@@ -15,54 +15,59 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...errors import ArtifactError, DeviceError, InputError, TvmflowError
 from ...ir.tensors import TensorInfo
+from ...runtime.json_types import JsonObject
 from .. import elf
-from ..kept import to_kept
+from ..artifact import SIDECAR_SUFFIX, tensor_infos
+from ..blocked_layout import to_blocked
 from ..kernel_time import KernelTime, kernel_times
 from ..module import Module
-from ..reader import SIDECAR_SUFFIX, tensor_infos
 from ..values import Outputs, as_array
 from ..weights import dtype_from_name
 from . import programs
-from .binding import NO_OPENCL, PROFILE, UNCHECKED_WEIGHTS, Kernel, Library, Options, Test
-from .describe import interfaces
-from .drivers import cache_folder, opencl_libraries
+from .binding import (
+    NO_OPENCL,
+    PROFILE,
+    UNCHECKED_WEIGHTS,
+    Library,
+    MeasuredKernel,
+    Options,
+    Test,
+    cache_folder,
+    opencl_libraries,
+)
 from .format import DTYPES, Section
-from .read import EncodedPlan, find_plan
+from .read import EncodedPlan, find_plan, interfaces
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far a device's results are from those that a library carries.
+    """Errors of a device's results beside those that a library carries."""
 
-    Parameters
-    ----------
-    largest_error
-        Absolute, over all outputs.
-    tolerance_used
-        The largest part of an element's tolerance that its error takes.
-    compared
-        How many elements were compared.
-    """
-
+    #: Absolute, over all outputs.
     largest_error: float
+    #: The largest part of an element's tolerance that its error takes.
     tolerance_used: float
+    #: Number of elements that were compared.
     compared: int
 
 
 @dataclass(frozen=True)
 class _Network:
-    """What a library's file says."""
+    """A library's file, read without loading it."""
 
     path: Path
     plan: EncodedPlan
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+
+    @property
+    def metadata(self) -> JsonObject:
+        return self.plan.metadata
 
     @classmethod
     def read(cls, path: Path) -> _Network:
@@ -97,14 +102,9 @@ class StandaloneModule(Module):
     def __init__(
         self, path: str | os.PathLike[str], *, device_index: int = 0, check_weights: bool = True
     ):
-        super().__init__(device_index)
         self._network = _Network.read(Path(path))
+        super().__init__(self._network, device_index)
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
-
-    @property
-    def path(self) -> Path:
-        """The library."""
-        return self._network.path
 
     @property
     def weights_path(self) -> Path | None:
@@ -118,21 +118,6 @@ class StandaloneModule(Module):
         path = programs.beside(self.path)
         return path if path.is_file() else None
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Target, device, versions, options: what the library says of itself."""
-        return self._network.plan.metadata
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every input, in order."""
-        return self._network.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every output, in order."""
-        return self._network.outputs
-
     def self_test(self) -> SelfTest:
         """Run the input that the library carries and compare with its results.
 
@@ -144,16 +129,19 @@ class StandaloneModule(Module):
             If there is no device, or it refuses.
         """
         with self._lock:
-            running = self._opened()
-            assert isinstance(running, _Instance)
-            return running.self_test()
+            result = Test()
+            self._instance()._call("self_test", ctypes.byref(result), attempt="Checking")
+            return SelfTest(result.largest_error, result.tolerance_used, result.compared)
 
-    def describe(self) -> dict[str, Any]:
-        """What the library tells of its device: memory, recording, where programs came from."""
+    def describe(self) -> JsonObject:
+        """Ask the library for its device, memory, recording, and where its programs came from."""
         with self._lock:
-            running = self._opened()
-            assert isinstance(running, _Instance)
-            return running.describe()
+            return self._instance().describe()
+
+    def _instance(self) -> _Instance:
+        running = self._opened()
+        assert isinstance(running, _Instance)
+        return running
 
     def _open(self) -> _Instance:
         self._require_host(elf.read_library(self.path).architecture)
@@ -182,7 +170,7 @@ class _Instance:
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
         self._create(flags)
 
-    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+    def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
         """Run the network once."""
         if on_device:
             raise InputError(
@@ -191,13 +179,13 @@ class _Instance:
                 remedy="Take them as 'numpy'.",
             )
         self._set_inputs(values)
-        self._call("run", self._model)
+        self._call("run")
         return Outputs(
             [info.name for info in self._network.outputs],
             [self._output(index, info) for index, info in enumerate(self._network.outputs)],
         )
 
-    def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
+    def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
         """Measure every kernel launch, with a second instance: measuring slows runs down."""
         runs = max(1, runs)
         # The first one has checked the weights, if they are to be checked.
@@ -217,15 +205,9 @@ class _Instance:
                 found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
         return kernel_times(measured, "device")
 
-    def self_test(self) -> SelfTest:
-        """Compare with the results that the library carries."""
-        result = Test()
-        self._call("self_test", self._model, ctypes.byref(result), attempt="Checking")
-        return SelfTest(result.largest_error, result.tolerance_used, result.compared)
-
-    def describe(self) -> dict[str, Any]:
-        """The library's own description."""
-        found: dict[str, Any] = json.loads(self._library["describe"](self._model))
+    def describe(self) -> JsonObject:
+        """Return the library's own description."""
+        found: JsonObject = json.loads(self._library["describe"](self._model))
         return found
 
     def _create(self, flags: int) -> None:
@@ -250,22 +232,22 @@ class _Instance:
         assert error is not None
         raise error
 
-    def _set_inputs(self, values: Sequence[Any]) -> None:
+    def _set_inputs(self, values: Sequence[object]) -> None:
         for index, (info, value) in enumerate(zip(self._network.inputs, values, strict=True)):
-            array = np.ascontiguousarray(as_array(info, to_kept(info, _on_host(info, value))))
+            array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
             dtype, data = DTYPES[info.dtype], array.ctypes.data
-            self._call("set_input", self._model, index, dtype, data, array.nbytes)
+            self._call("set_input", index, dtype, data, array.nbytes)
 
     def _output(self, index: int, info: TensorInfo) -> np.ndarray:
         array = np.empty(info.shape, dtype_from_name(info.dtype))
         dtype, data = DTYPES[info.dtype], array.ctypes.data
-        self._call("get_output", self._model, index, dtype, data, array.nbytes)
+        self._call("get_output", index, dtype, data, array.nbytes)
         return array
 
-    def _profile_once(self) -> list[dict[str, Any]]:
-        kernels, count = ctypes.POINTER(Kernel)(), ctypes.c_uint32()
+    def _profile_once(self) -> list[JsonObject]:
+        kernels, count = ctypes.POINTER(MeasuredKernel)(), ctypes.c_uint32()
         found = ctypes.byref(kernels), ctypes.byref(count)
-        self._call("profile", self._model, *found, attempt="Measuring kernels of")
+        self._call("profile", *found, attempt="Measuring kernels of")
         return [
             {
                 "kernel": kernel.name.decode(),
@@ -275,8 +257,8 @@ class _Instance:
             for kernel in kernels[: count.value]
         ]
 
-    def _call(self, name: str, *arguments: Any, attempt: str = "Running") -> None:
-        status = self._library[name](*arguments)
+    def _call(self, name: str, *arguments: object, attempt: str = "Running") -> None:
+        status = self._library[name](self._model, *arguments)
         if status != 0:
             raise self._library.error(status, self._model, f"{attempt} {self._network.path}")
 
@@ -286,8 +268,8 @@ def _end(library: Library, model: ctypes.c_void_p) -> None:
     library.unload()
 
 
-def _on_host(info: TensorInfo, value: Any) -> np.ndarray:
-    """An array, also of a DLPack tensor on the host that is none of NumPy's."""
+def _on_host(info: TensorInfo, value: object) -> np.ndarray:
+    """Return an array, also of a DLPack tensor on the host that is none of NumPy's."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         try:
             return np.from_dlpack(value)

@@ -7,15 +7,30 @@ allocation, and :mod:`.check` proves that none of them is read after another one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo
+from ...runtime.json_types import JsonObject
+from ..blocked_layout import panels_of
 from ..weights import WeightLike, dtype_from_name
+from .format import (
+    DTYPES,
+    MAX_DIMENSIONS,
+    ArgumentKind,
+    Kind,
+    Section,
+    Strings,
+    WrittenWeights,
+    encode_plan,
+    records,
+)
 
 #: Channel types of OpenCL's images, by the dtype of the elements in memory.
 CHANNEL_TYPES = {
@@ -43,7 +58,7 @@ class Allocation:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: str, scope: str | None = None) -> Allocation:
-        """What holds one tensor, and nothing else."""
+        """Make what holds one tensor, and nothing else."""
         stored = "float16" if scope is not None and is_half(scope) else dtype
         if scope is not None and is_texture(scope):
             extent = extent_of(shape, scope)
@@ -53,7 +68,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class PlanTensor:
     """Content of an allocation: what is written before it is read.
 
     Views of it, other shapes of the same elements, are the same object.
@@ -66,7 +81,7 @@ class Tensor:
 
     @property
     def is_image(self) -> bool:
-        """Whether kernels take it as an image."""
+        """True if kernels take it as an image."""
         return self.scope is not None and is_texture(self.scope)
 
 
@@ -74,7 +89,7 @@ class Tensor:
 class Operand:
     """A tensor as the argument of a launch."""
 
-    tensor: Tensor
+    tensor: PlanTensor
     #: Whether the kernel reads it, and whether it writes it.
     read: bool
     written: bool
@@ -99,12 +114,12 @@ class Interface:
     """An input or output of the network."""
 
     info: TensorInfo
-    tensor: Tensor
+    tensor: PlanTensor
 
 
 @dataclass(frozen=True)
 class SeededInput:
-    """How the self-test makes an input, see :mod:`.self_test`."""
+    """Seed and range of an input of the self-test."""
 
     seed: int
     low: float
@@ -113,7 +128,7 @@ class SeededInput:
 
 @dataclass(frozen=True)
 class ExpectedOutput:
-    """What the self-test compares of an output."""
+    """Elements of an output that the self-test compares."""
 
     output: int
     stride: int
@@ -132,15 +147,182 @@ class Plan:
     outputs: list[Interface] = field(default_factory=list)
     #: Weights that are read, with their tensors, in the order of the file.
     weights: dict[str, WeightLike] = field(default_factory=dict)
-    weight_tensors: dict[str, Tensor] = field(default_factory=dict)
+    weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
     #: OpenCL C of each kernel, without the others' declarations.
     sources: dict[str, str] = field(default_factory=dict)
     extensions: list[str] = field(default_factory=list)
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JsonObject = field(default_factory=dict)
 
     def allocate(self, allocation: Allocation) -> int:
         """Number of a new allocation."""
         self.allocations.append(allocation)
         return len(self.allocations) - 1
+
+
+#: As for modules that run in Python (native/opencl/program.cc).
+BUILD_OPTIONS = "-cl-mad-enable"
+
+
+class Region(NamedTuple):
+    """A part of an image whose rows follow each other in the host's data."""
+
+    element: int
+    origin: tuple[int, int, int]
+    size: tuple[int, int, int]
+
+
+def encode(plan: Plan, weights: WrittenWeights) -> bytes:
+    """Pack a plan whose weights were written to a file."""
+    strings = Strings()
+    programs, program_of, source = _programs(plan, strings)
+    rows: dict[Section, list[JsonObject]] = {
+        Section.ALLOCATIONS: [
+            {
+                "kind": Kind.BUFFER,
+                "bytes": a.bytes,
+            }
+            if a.extent is None
+            else {
+                "kind": Kind.IMAGE,
+                "channel_type": CHANNEL_TYPES[a.channels],
+                "image_size": (a.extent.width, a.extent.height, a.extent.layers),
+                "bytes": a.bytes,
+            }
+            for a in plan.allocations
+        ],
+        Section.WEIGHTS: [
+            {
+                "name": strings(name),
+                "allocation": tensor.allocation,
+                "offset": weights.offsets[name],
+                "bytes": weights.sizes[name],
+            }
+            for name, tensor in plan.weight_tensors.items()
+        ],
+        Section.PROGRAMS: programs,
+        Section.LAUNCHES: [],
+        Section.ARGUMENTS: [],
+        Section.INPUTS: [],
+        Section.OUTPUTS: [],
+        Section.REGIONS: [],
+        Section.TEST_INPUTS: [asdict(test) for test in plan.test_inputs],
+        Section.TEST_OUTPUTS: [],
+    }
+    for launch in plan.launches:
+        rows[Section.LAUNCHES].append(
+            {
+                "program": program_of[launch.kernel],
+                "kernel": strings(launch.kernel),
+                "function": strings(launch.function),
+                "first_argument": len(rows[Section.ARGUMENTS]),
+                "arguments": len(launch.arguments),
+                "dimensions": len(launch.global_size),
+                "global": _three(launch.global_size),
+                "local": _three(launch.local_size),
+            }
+        )
+        for argument in launch.arguments:
+            if isinstance(argument, bytes):
+                value = np.frombuffer(argument.ljust(8, b"\0"), np.uint8)
+                row = {"kind": ArgumentKind.VALUE, "bytes": len(argument), "value": value}
+            else:
+                row = {"kind": ArgumentKind.MEMORY, "allocation": argument.tensor.allocation}
+            rows[Section.ARGUMENTS].append(row)
+    for section, interfaces in ((Section.INPUTS, plan.inputs), (Section.OUTPUTS, plan.outputs)):
+        for interface in interfaces:
+            rows[section].append(_interface(interface, strings, rows[Section.REGIONS]))
+    first = 0
+    for test in plan.test_outputs:
+        facts = asdict(test)
+        values = facts.pop("values")
+        rows[Section.TEST_OUTPUTS].append({**facts, "first_value": first, "count": len(values)})
+        first += len(values)
+    sections: dict[Section, bytes | np.ndarray] = {
+        section: records(section, listed) for section, listed in rows.items()
+    }
+    sections[Section.EXTENSIONS] = np.array([strings(e) for e in plan.extensions], "<u4")
+    sections[Section.TEST_VALUES] = np.concatenate(
+        [np.zeros(0), *(test.values for test in plan.test_outputs)]
+    ).astype("<f8")
+    sections[Section.METADATA] = json.dumps(plan.metadata, separators=(",", ":")).encode() + b"\0"
+    sections[Section.STRINGS] = strings.content
+    return encode_plan(sections, source, weights.digest, weights.bytes)
+
+
+def _three(sizes: Iterable[int]) -> tuple[int, ...]:
+    return (*sizes, 1, 1)[:3]
+
+
+#: Programs that a driver may build at the same time, and the least source that is worth one.
+_PROGRAMS = 4
+_PROGRAM_BYTES = 128 << 10
+
+
+def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str, int], bytes]:
+    """Divide kernels into programs: their records, the number of each kernel's, their source.
+
+    A driver spends a fixed time on each program (PoCL 90 ms for OpenCL's own declarations), and
+    some drivers build several at the same time: a small network is one program, a large one a
+    few of about the same size.  Their number does not grow with the network, as caches have
+    an entry for each.
+    """
+    total = sum(map(len, plan.sources.values()))
+    count = max(1, min(_PROGRAMS, total // _PROGRAM_BYTES, len(plan.sources)))
+    bins: list[list[str]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    # The largest first, each to the least that there is.
+    for name in sorted(plan.sources, key=lambda name: -len(plan.sources[name])):
+        smallest = sizes.index(min(sizes))
+        bins[smallest].append(name)
+        sizes[smallest] += len(plan.sources[name])
+    source, rows = b"", []
+    program_of: dict[str, int] = {}
+    for number, names in enumerate(bins):
+        text = "".join(plan.sources[name] for name in names).encode()
+        options = strings(BUILD_OPTIONS)
+        rows.append({"offset": len(source), "bytes": len(text), "options": options})
+        program_of |= dict.fromkeys(names, number)
+        source += text
+    return (rows if plan.sources else []), program_of, source
+
+
+def _interface(interface: Interface, strings: Strings, regions: list[JsonObject]) -> JsonObject:
+    info, tensor = interface.info, interface.tensor
+    found = regions_of(info) if tensor.is_image else []
+    row = {
+        "name": strings(info.name),
+        "layout": strings(info.layout or ""),
+        "dtype": DTYPES[info.dtype],
+        "dimensions": len(info.shape),
+        "shape": info.shape + (0,) * (MAX_DIMENSIONS - len(info.shape)),
+        "bytes": info.size_bytes,
+        "allocation": tensor.allocation,
+        "half": int(tensor.scope is not None and is_half(tensor.scope)),
+        "first_region": len(regions),
+        "regions": len(found),
+    }
+    regions += [region._asdict() for region in found]
+    return row
+
+
+def regions_of(info: TensorInfo) -> list[Region]:
+    """Parts that the image of a blocked tensor ``[N, C', H, W, 4]`` is copied in.
+
+    With one panel the image has the order of the data; with more, each block of channels is a
+    rectangle.
+    """
+    n, blocks, height, width, lanes = info.shape
+    panels = panels_of(info.scope)
+    if panels == 1:
+        return [Region(0, (0, 0, 0), (width, n * blocks * height, 1))]
+    below = -(-blocks // panels)
+    regions = []
+    for number in range(n * blocks):
+        picture, block = divmod(number, blocks)
+        row = (picture * below + block // panels) * height
+        origin = (block % panels * width, row, 0)
+        element = number * prod((height, width, lanes))
+        regions.append(Region(element, origin, (width, height, 1)))
+    return regions

@@ -12,20 +12,18 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...errors import ArtifactError, DeviceError, TvmflowError
+from ...runtime.json_types import JsonObject
 from ...runtime.process import Worker, WorkerLostError
+from ..artifact import SIDECAR_SUFFIX
 from ..files import place_copy, require_space, staging
-from ..reader import SIDECAR_SUFFIX
 from ..weights import dtype_from_name
-from .describe import FoundWeights, find_weights
 from .loaded import StandaloneModule
-from .programs import SOURCE, Program, beside, from_folder, read, update
-from .read import EncodedPlan, find_plan
-from .recognise import is_standalone
+from .programs import OWNER, SOURCE, Program, beside, from_folder, read, update
+from .read import EncodedPlan, FoundWeights, find_plan, find_weights, is_standalone
 
 #: Compiling a network may take minutes on a phone; a driver that takes longer hangs.
 START_LIMIT_S = 900.0
@@ -43,21 +41,12 @@ _DRIVER_CACHES = (
 
 @dataclass(frozen=True)
 class Precompiled:
-    """What a device gave.
-
-    Parameters
-    ----------
-    device, platform, driver
-        Whose binaries they are.
-    without_ms, with_ms
-        From opening the library to the first outputs, without any binaries and with these.
-    programs
-        The binaries.
-    """
+    """A device's binaries of a library's programs."""
 
     device: str
     platform: str
     driver: str
+    #: From opening the library to the first outputs, without any binaries and with these.
     without_ms: float
     with_ms: float
     programs: tuple[Program, ...]
@@ -149,19 +138,13 @@ def precompile(source: Source, device_index: int) -> Precompiled:
             f"{again['programs_shipped']} of the {len(programs)} binaries that it had built.",
             remedy="Update the driver; with this one each start compiles the kernels.",
         )
-    return Precompiled(
-        description["device"],
-        description["platform"],
-        description["driver"],
-        without_ms,
-        with_ms,
-        programs,
-    )
+    owner = {name: description[name] for name in OWNER}
+    return Precompiled(**owner, without_ms=without_ms, with_ms=with_ms, programs=programs)
 
 
 def _start(
     library: Path, index: int, settings: Mapping[str, str], driver_cache: Path
-) -> tuple[float, dict[str, Any]]:
+) -> tuple[float, JsonObject]:
     driver_cache.mkdir()
     environment = {**dict.fromkeys(_DRIVER_CACHES, str(driver_cache)), **settings}
     with closing(Worker(environment)) as worker:
@@ -180,7 +163,7 @@ def _start(
     return ms, about
 
 
-def start(library: Path, device_index: int) -> tuple[float, dict[str, Any]] | TvmflowError:
+def start(library: Path, device_index: int) -> tuple[float, JsonObject] | TvmflowError:
     """Open a library and run it once, in a process of its own; return the time in ms.
 
     Errors are returned, as a worker raises only their text.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import ArtifactError, JournalError
 from ...journal.frames import (
@@ -28,7 +28,8 @@ from ...journal.frames import (
     frames,
     header,
 )
-from ..files import publish, staging
+from ...runtime.json_types import JsonObject
+from ..files import check_writable, write_file
 
 #: What follows the library's name.
 SUFFIX = ".programs"
@@ -54,21 +55,14 @@ class Program(NamedTuple):
 
 @dataclass(frozen=True)
 class Updated:
-    """What writing a file changed.
-
-    Parameters
-    ----------
-    added, replaced
-        Programs that are new, and those that were there under the same key.
-    dropped
-        Programs of other sources, which this library never asks for.
-    damaged_bytes
-        Bytes that were no whole frame; what was sound beside them is kept.
-    """
+    """Changes that writing a file made."""
 
     added: int
+    #: Programs that were there under the same key.
     replaced: int
+    #: Programs of other sources, which this library never asks for.
     dropped: int
+    #: Bytes that were no whole frame; what was sound beside them is kept.
     damaged_bytes: int
 
 
@@ -88,15 +82,10 @@ def read(path: Path) -> list[Program]:
     return _read(path)[0]
 
 
-def summary(library: Path, source: str) -> dict[str, Any] | None:
-    """What a library's file has for whom, as JSON; ``None`` where there is none.
+def summary(library: Path, source: str) -> JsonObject | None:
+    """Count a library's binaries by device, as JSON; ``None`` where there is no file of them.
 
-    Parameters
-    ----------
-    library
-        The library.
-    source
-        The SHA-256 of its sources: what was built from others is of no use to it.
+    ``source`` is the SHA-256 of its sources: what was built from others is of no use to it.
     """
     path = beside(library)
     if not path.is_file():
@@ -133,12 +122,11 @@ def update(path: Path, programs: Iterable[Program]) -> Updated:
     sources = {program.description.get(SOURCE) for program in new.values()}
     # Nothing is known of binaries without that text.
     known = bool(new) and None not in sources
-    with staging(path) as stage, _alone(path.parent):
+    check_writable(path)
+    with _alone(path.parent):
         old, damaged_bytes = _read(path) if path.exists() else ([], 0)
         kept = {p.key: p for p in old if not known or p.description.get(SOURCE) in {None, *sources}}
-        staged = stage / path.name
-        staged.write_bytes(_content((kept | new).values()))
-        publish({staged: path})
+        write_file(path, _content((kept | new).values()))
     replaced = len(kept.keys() & new.keys())
     return Updated(len(new) - replaced, replaced, len(old) - len(kept), damaged_bytes)
 

@@ -1,4 +1,9 @@
-"""The plan inside a library, read without loading it: libraries for other machines, too."""
+"""A standalone library read without loading it, also for other machines: its plan and weights.
+
+A right digest says only that nothing changed: plans are checked for pointing to what is there,
+too.  The runtime in the library checks that and more before it follows anything
+(``native/standalone/plan.c``).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,54 @@ import hashlib
 import mmap
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...errors import ArtifactError
+from ...runtime.json_types import JsonObject
+from .. import elf
+from ..artifact import SIDECAR_SUFFIX, sha256_of
+from ..metadata import STANDALONE, check_interface
 from ..schema import SchemaError, parse
-from .format import HEADER, PLAN_MAGIC, RECORDS, VERSION, Section
+from . import programs
+from .format import (
+    DTYPES,
+    HEADER,
+    MAX_DIMENSIONS,
+    PLAN_MAGIC,
+    RECORDS,
+    VERSION,
+    WEIGHTS_HEADER,
+    WEIGHTS_MAGIC,
+    Kind,
+    Section,
+)
+
+#: A function that every standalone library exports, and no other library.
+_EXPORTED = b"\0tvmflow_create\0"
+_COPY_AGAIN = "Copy it again from where it was made, or compile the model again."
+_DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
+
+
+def is_standalone(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a file is a standalone library; nothing of it is run."""
+    try:
+        # Stripping a library, as Android's build does, leaves the names that it exports.
+        names = elf.read_library(path).sections.get(".dynstr")
+        if names is None:
+            return False
+        with open(path, "rb") as file:
+            file.seek(names.offset)
+            return _EXPORTED in file.read(names.bytes)
+    except (OSError, elf.ElfError):
+        return False
+
+
+# -- the plan ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -25,16 +68,19 @@ class EncodedPlan:
     content: bytes
     header: np.void
 
-    def __getitem__(self, section: Section) -> Any:
-        """Records of a section, or its bytes."""
-        offset, count = (int(value) for value in self.header["section"][section])
-        if section not in RECORDS:
-            return self.content[offset : offset + count]
+    def __getitem__(self, section: Section) -> np.ndarray:
+        """Records of a section."""
+        offset, count = self.header["section"][section].tolist()
         return np.frombuffer(self.content, RECORDS[section], count, offset)
+
+    def bytes_of(self, section: Section) -> bytes:
+        """Content of a section that has no records."""
+        offset, count = self.header["section"][section].tolist()
+        return self.content[offset : offset + count]
 
     def text(self, offset: int) -> str:
         """The text at an offset of the strings."""
-        strings: bytes = self[Section.STRINGS]
+        strings = self.bytes_of(Section.STRINGS)
         return strings[offset : strings.index(b"\0", offset)].decode()
 
     @cached_property
@@ -50,14 +96,14 @@ class EncodedPlan:
         stream = zlib.decompressobj(-15)
         try:
             # No more than the header says: a few bytes can become gigabytes.
-            content = stream.decompress(self[Section.SOURCES], size + 1)
+            content = stream.decompress(self.bytes_of(Section.SOURCES), size + 1)
             if len(content) != size or not stream.eof:
                 raise ValueError("another size")
             return content.decode()
         except (zlib.error, ValueError) as error:
             raise ArtifactError(
                 "Reading the kernels of the library failed: they are cut short or damaged.",
-                remedy="Copy it again from where it was made, or compile the model again.",
+                remedy=_COPY_AGAIN,
             ) from error
 
     @property
@@ -66,14 +112,14 @@ class EncodedPlan:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     @cached_property
-    def metadata(self) -> dict[str, Any]:
-        """What the library says of itself."""
-        found: dict[str, Any] = parse(self[Section.METADATA].rstrip(b"\0"))
+    def metadata(self) -> JsonObject:
+        """Target, device, versions, options: what the library says of itself."""
+        found: JsonObject = parse(self.bytes_of(Section.METADATA).rstrip(b"\0"))
         return found
 
 
 def read_plan(content: bytes) -> EncodedPlan | None:
-    """The plan that ``content`` begins with; ``None`` if it is none, or damaged."""
+    """Return the plan that ``content`` begins with; ``None`` if it is none, or damaged."""
     if len(content) < HEADER.itemsize or not content.startswith(PLAN_MAGIC):
         return None
     header = np.frombuffer(content, HEADER, 1)[0]
@@ -87,7 +133,7 @@ def read_plan(content: bytes) -> EncodedPlan | None:
 
 
 def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
-    """The plan inside a standalone library; ``None`` if the file has none.
+    """Return the plan inside a standalone library; ``None`` if the file has none.
 
     Raises
     ------
@@ -108,38 +154,289 @@ def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
         ) from error
 
 
-def _check(path: Path, plan: EncodedPlan) -> None:
-    # Not at the top: what is checked is described with the readers of this plan.
-    from .validity import check_interfaces, check_plan
-
-    try:
-        check_plan(plan)
-        check_interfaces(plan)
-    except SchemaError as error:
-        raise ArtifactError(
-            f"Reading the module {path} failed: its plan is damaged ({error}).",
-            remedy="Copy it again from where it was made, or compile the model again.",
-        ) from error
-
-
 def _search(path: Path, content: mmap.mmap) -> EncodedPlan | None:
     begins = False
-    position = content.find(PLAN_MAGIC)
-    while position >= 0:
+    for position in _positions(content, PLAN_MAGIC):
         # The runtime has the magic word, too, as text.
-        header = np.frombuffer(
-            content[position : position + HEADER.itemsize].ljust(HEADER.itemsize, b"\0"), HEADER, 1
-        )[0]
+        header = _header_at(content, position, HEADER)
         if header["version"] == VERSION and header["sections"] == len(Section):
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
             if found is not None:
                 _check(path, found)
                 return found
-        position = content.find(PLAN_MAGIC, position + 1)
     if begins:
         raise ArtifactError(
             f"Reading the module {path} failed: the file is cut short or damaged.",
-            remedy="Copy it again from where it was made, or compile the model again.",
+            remedy=_COPY_AGAIN,
         )
     return None
+
+
+def _positions(content: mmap.mmap, magic: bytes) -> Iterator[int]:
+    position = content.find(magic)
+    while position >= 0:
+        yield position
+        position = content.find(magic, position + 1)
+
+
+def _header_at(content: mmap.mmap, position: int, header: np.dtype) -> np.void:
+    """Read a header, with zeros for what lies behind the end of the file."""
+    text = content[position : position + header.itemsize]
+    found: np.void = np.frombuffer(text.ljust(header.itemsize, b"\0"), header, 1)[0]
+    return found
+
+
+def _check(path: Path, plan: EncodedPlan) -> None:
+    try:
+        check_plan(plan)
+        for section in (Section.INPUTS, Section.OUTPUTS):
+            for index, tensor in enumerate(interfaces(plan, section)):
+                check_interface(tensor, f"{section.name.lower()}[{index}]")
+    except SchemaError as error:
+        raise ArtifactError(
+            f"Reading the module {path} failed: its plan is damaged ({error}).",
+            remedy=_COPY_AGAIN,
+        ) from error
+
+
+# -- its records ------------------------------------------------------------------------------
+
+#: Largest factor by which a DEFLATE stream can grow.
+_INFLATE_RATIO = 1032
+
+#: Fields that are offsets of texts.
+_TEXTS = {
+    Section.WEIGHTS: ("name",),
+    Section.PROGRAMS: ("options",),
+    Section.LAUNCHES: ("kernel", "function"),
+    Section.INPUTS: ("name", "layout"),
+    Section.OUTPUTS: ("name", "layout"),
+}
+#: Fields that are indices of another section's records.
+_INDICES = (
+    (Section.WEIGHTS, "allocation", Section.ALLOCATIONS),
+    (Section.INPUTS, "allocation", Section.ALLOCATIONS),
+    (Section.OUTPUTS, "allocation", Section.ALLOCATIONS),
+    (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
+)
+#: Fields that are a first record of another section and how many there are.
+_RANGES = (
+    (Section.LAUNCHES, "first_argument", "arguments", Section.ARGUMENTS),
+    (Section.INPUTS, "first_region", "regions", Section.REGIONS),
+    (Section.OUTPUTS, "first_region", "regions", Section.REGIONS),
+    (Section.TEST_OUTPUTS, "first_value", "count", Section.TEST_VALUES),
+)
+
+
+def check_plan(plan: EncodedPlan) -> None:
+    """Check everything that is read of a plan in Python.
+
+    Raises
+    ------
+    SchemaError
+        If a section, a reference or the description is not what it has to be.
+    """
+    for section, (offset, count) in zip(Section, plan.header["section"].tolist(), strict=True):
+        size = RECORDS[section].itemsize if section in RECORDS else 1
+        if offset < HEADER.itemsize or offset + count * size > len(plan.content):
+            raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
+    for wrong in _wrong_references(plan):
+        raise SchemaError(f"a record of the section {wrong}")
+    if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (
+        len(plan.bytes_of(Section.SOURCES)) + 1
+    ):
+        raise SchemaError("its source is said to be larger than it can be")
+    STANDALONE(parse(plan.bytes_of(Section.METADATA).rstrip(b"\0")), "")
+
+
+def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
+    strings = plan.bytes_of(Section.STRINGS)
+    if strings and not strings.endswith(b"\0"):
+        yield "strings has no end"
+    try:
+        strings.decode()
+    except UnicodeError:
+        yield "strings is not UTF-8"
+    for section, fields in _TEXTS.items():
+        for field in fields:
+            if (plan[section][field] >= len(strings)).any():
+                yield f"{section.name.lower()} has a {field} that is no text"
+    if (plan[Section.EXTENSIONS] >= len(strings)).any():
+        yield "extensions is no text"
+    for section, field, target in _INDICES:
+        if (plan[section][field] >= len(plan[target])).any():
+            yield f"{section.name.lower()} has the {field} of none"
+    for section, first, count, target in _RANGES:
+        ends = plan[section][first].astype(np.uint64) + plan[section][count]
+        if (ends > len(plan[target])).any():
+            yield f"{section.name.lower()} has {count} that are not there"
+    for section in (Section.INPUTS, Section.OUTPUTS):
+        records = plan[section]
+        if (records["dtype"] >= len(DTYPES)).any() or (records["shape"] < 0).any():
+            yield f"{section.name.lower()} has no dtype or shape"
+        if (records["dimensions"] > MAX_DIMENSIONS).any():
+            yield f"{section.name.lower()} has too many dimensions"
+    dimensions = plan[Section.LAUNCHES]["dimensions"]
+    if ((dimensions < 1) | (dimensions > 3)).any():
+        yield "launches has no dimensions"
+
+
+# -- the weights ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FoundWeights:
+    """The place of a library's weights: in it, or in a file beside it."""
+
+    path: Path
+    offset: int
+    #: With their header.
+    size: int
+    digest: bytes
+
+    def check(self) -> None:
+        """Compare every byte with the digest.
+
+        Raises
+        ------
+        ArtifactError
+            If one has changed.
+        """
+        header = WEIGHTS_HEADER.itemsize
+        with open(self.path, "rb") as file:
+            found = sha256_of(file, self.size - header, self.offset + header)
+        if self.size and found != self.digest:
+            raise ArtifactError(
+                f"Checking {self.path} failed: the weights are not what was written.",
+                remedy=_COPY_AGAIN,
+            )
+
+
+def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
+    """Return the place of the weights that belong to a library's plan.
+
+    Raises
+    ------
+    ArtifactError
+        If they are neither in the library nor beside it, or were cut short.
+    """
+    size, digest = int(plan.header["weight_bytes"]), bytes(plan.header["weights_id"])
+    if not len(plan[Section.WEIGHTS]):
+        return FoundWeights(path, 0, 0, digest)
+    beside = path.with_name(path.name + SIDECAR_SUFFIX)
+    for candidate in (path, beside):
+        if not candidate.is_file() or candidate.stat().st_size == 0:
+            continue
+        with (
+            open(candidate, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            for position in _positions(content, WEIGHTS_MAGIC):
+                if bytes(_header_at(content, position, WEIGHTS_HEADER)["id"]) != digest:
+                    continue
+                if position + size > len(content):
+                    raise ArtifactError(
+                        f"Reading the module {path} failed: {candidate.name} was cut short.",
+                        remedy="Copy it again, or compile again.",
+                    )
+                return FoundWeights(candidate, position, size, digest)
+    other = ", which is damaged or another library's" if beside.is_file() else ""
+    raise ArtifactError(
+        f"Reading the module {path} failed: its weights are neither inside nor in "
+        f"{beside.name}{other}.",
+        remedy="Copy the .weights file into the same folder as the library, or compile again.",
+    )
+
+
+# -- the description --------------------------------------------------------------------------
+
+
+def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject:
+    """Return all that a library says of itself."""
+    compared = int(np.isfinite(plan[Section.TEST_VALUES]).sum())
+    reference = plan.metadata.get("reference", "")
+    return {
+        **plan.metadata,
+        "plan_version": int(plan.header["version"]),
+        "inputs": interfaces(plan, Section.INPUTS),
+        "outputs": interfaces(plan, Section.OUTPUTS),
+        "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
+        "programs": len(plan[Section.PROGRAMS]),
+        "launches": [
+            {
+                "name": plan.text(int(launch["kernel"])),
+                "function": plan.text(int(launch["function"])),
+                "program": int(launch["program"]),
+                "global": launch["global"][: launch["dimensions"]].tolist(),
+                "local": launch["local"][: launch["dimensions"]].tolist(),
+            }
+            for launch in plan[Section.LAUNCHES]
+        ],
+        "allocations": _allocations(plan),
+        "weights": [
+            {
+                "name": plan.text(int(weight["name"])),
+                "storage": _storage(plan[Section.ALLOCATIONS][weight["allocation"]]),
+                "bytes": int(weight["bytes"]),
+            }
+            for weight in plan[Section.WEIGHTS]
+        ],
+        "precompiled": programs.summary(path, plan.source_digest),
+        "weights_file": weights.path.name if weights.size and weights.path != path else None,
+        "self_test": f"{compared} values by {reference}"
+        if len(plan[Section.TEST_OUTPUTS])
+        else "none",
+        "sizes": {
+            "file": path.stat().st_size,
+            "plan": len(plan.content),
+            "source": int(plan.header["source_bytes"]),
+            "weights": weights.size,
+        },
+    }
+
+
+def interfaces(plan: EncodedPlan, section: Section) -> list[JsonObject]:
+    """Return inputs or outputs, as a module's metadata has them."""
+    logical = plan.metadata.get("logical_shapes", {})
+    open_dims = plan.metadata.get("open_dims", {})
+    found = []
+    for record in plan[section]:
+        name = plan.text(int(record["name"]))
+        allocation = plan[Section.ALLOCATIONS][record["allocation"]]
+        entry: JsonObject = {
+            "name": name,
+            "shape": record["shape"][: record["dimensions"]].tolist(),
+            "dtype": _DTYPE_NAMES[int(record["dtype"])],
+        }
+        if name in logical:
+            entry |= {
+                "layout": plan.text(int(record["layout"])),
+                "logical_shape": logical[name],
+                "image": _storage(allocation) if allocation["kind"] == Kind.IMAGE else None,
+            }
+        if section == Section.INPUTS and name in open_dims:
+            entry["open_dims"] = open_dims[name]
+        found.append(entry)
+    return found
+
+
+def _storage(allocation: np.void) -> str:
+    if allocation["kind"] == Kind.BUFFER:
+        return "buffer"
+    width, height, layers = allocation["image_size"].tolist()
+    return f"{width}x{height}" + (f"x{layers}" if layers > 1 else "")
+
+
+def _allocations(plan: EncodedPlan) -> list[JsonObject]:
+    sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
+    roles = {n: r for s, r in sections.items() for n in plan[s]["allocation"].tolist()}
+    return [
+        {
+            "number": number,
+            "role": roles.get(number, "intermediate"),
+            "storage": _storage(allocation),
+            "bytes": int(allocation["bytes"]),
+        }
+        for number, allocation in enumerate(plan[Section.ALLOCATIONS])
+    ]

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
-from ....module.files import publish, staging
+from ....module.files import write_file
 from ..compare import pair
 from ..record import Profile
 from ..steps import step_starts
@@ -50,11 +49,7 @@ def write_page(
     ArtifactError
         If it cannot be written.
     """
-    final = Path(path)
-    with staging(final) as stage:
-        page = stage / "page.html"
-        page.write_text(page_text(profile, before), encoding="utf-8")
-        publish({page: final})
+    write_file(path, page_text(profile, before))
 
 
 def page_text(profile: Profile, before: Profile | None = None) -> str:

@@ -8,14 +8,13 @@ side when one alone would be too high (``global.texture:p2``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
 from ..ir.tensors import TensorInfo
 
 
-def to_kept(info: TensorInfo, array: np.ndarray) -> np.ndarray:
+def to_blocked(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     """An array of the logical shape in the blocked layout, with zeros as padding."""
     if info.logical_shape is None or array.shape != info.logical_shape:
         return array
@@ -35,19 +34,21 @@ def to_logical(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(channels[:, : info.logical_shape[1]])
 
 
-def all_to_kept(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by name as the application would have them."""
+def all_to_blocked(infos: Iterable[TensorInfo], arrays: Mapping[str, object]) -> dict[str, object]:
+    """Bring arrays into the layouts that the application has."""
     known = {info.name: info for info in infos}
     return {
-        name: to_kept(known[name], array)
+        name: to_blocked(known[name], array)
         if name in known and isinstance(array, np.ndarray)
         else array
         for name, array in arrays.items()
     }
 
 
-def all_to_logical(infos: Iterable[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by name as the ONNX model has them."""
+def all_to_logical(
+    infos: Iterable[TensorInfo], arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Bring arrays into the layouts that the ONNX model has them."""
     known = {info.name: info for info in infos}
     return {n: to_logical(known[n], a) if n in known else a for n, a in arrays.items()}
 
@@ -79,5 +80,5 @@ def stored_as(info: TensorInfo) -> str:
 
 
 def panels_of(scope: str | None) -> int:
-    """How many panels stand side by side in an image; 1 for what has none."""
+    """Count the panels that stand side by side in an image; 1 for what has none."""
     return int(scope.rpartition(":p")[2]) if scope and ":p" in scope else 1
