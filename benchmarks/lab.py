@@ -20,7 +20,7 @@ from common import in_process, report, write_json
 from tvmflow.explain.lab import LabResult, run_lab
 from tvmflow.explain.lab.machine import numpy_name
 from tvmflow.explain.lab.running import prepare
-from tvmflow.explain.lab.timing import in_turn
+from tvmflow.runtime.timing import in_turn
 from tvmflow.schedules.lab import LABS
 
 SIZE = 1024

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from tvmflow.errors import VerificationError
-from tvmflow.explain.lab import machine, run_lab, running, timing
+from tvmflow.explain.lab import machine, run_lab, running
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
+from tvmflow.runtime import timing
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -15,8 +15,8 @@ from tvmflow.explain.profiling.record import (
     MemoryStep,
     ModuleFacts,
     Profile,
-    Spread,
 )
+from tvmflow.runtime.timing import Spread
 
 _FAMILIES = ("conv2d_1x1", "depthwise", "conv2d", "moving", "softmax", "fallback")
 _CEILINGS = Ceilings(20.0, 400.0, 6.5, texture_gbps=14.0, fp16_gflops=None, int8_gops=900.0)

@@ -18,8 +18,7 @@ from ..runtime import plugin
 from ..runtime.boundary import NO_DEVICE_REMEDIES, translate, translated
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from .kept import from_image, stored_as, to_image, to_kept
-from .kernel_time import KernelTime
-from .profile import profile_kernels
+from .kernel_time import KernelTime, profile_kernels
 from .reader import Artifact
 from .values import (
     Outputs,

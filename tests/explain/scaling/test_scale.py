@@ -20,6 +20,7 @@ from tvmflow.explain.scaling.places import Local
 from tvmflow.explain.scaling.sources import Network, from_model, from_models
 from tvmflow.frontend.shapes import batch_shapes
 from tvmflow.runtime.devices import DeviceInfo
+from tvmflow.runtime.timing import Spread
 
 MODULES = {1: Path("1.so"), 4: Path("4.so")}
 NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
@@ -40,7 +41,7 @@ def milliseconds(batch: int, threads: int, devices: int) -> float:
 def simulated(monkeypatch):
     def ask(worker, place, path, batched, devices, threads, seconds, seed, limit_s):
         ms = milliseconds(int(path.stem), threads or 1, devices)
-        return ms, 0.9 * ms, 1.25 * ms
+        return Spread(ms, 0.9 * ms, 1.25 * ms)
 
     monkeypatch.setattr(measure, "_ask", ask)
 
@@ -96,7 +97,7 @@ def test_one_number_predicts_no_other(simulated):
 def test_a_law_that_does_not_fit_predicts_nothing(monkeypatch):
     # Two threads are far slower than one: all of Amdahl's law is serial, and still too fast.
     monkeypatch.setattr(
-        measure, "_ask", lambda *arguments, limit_s: (10.0 * arguments[5] ** 3,) * 3
+        measure, "_ask", lambda *arguments, limit_s: Spread(*(10.0 * arguments[5] ** 3,) * 3)
     )
     found = points(scale(NETWORK, PLACE, batches=[1], threads=[1, 2, 8]))
     assert found[1, 8, 1].items_per_s is None

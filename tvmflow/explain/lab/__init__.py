@@ -5,8 +5,8 @@ The labs themselves, computations and schedules, are in :mod:`tvmflow.schedules.
 
 from __future__ import annotations
 
+from ...runtime.timing import Times
 from .results import LabResult, StepResult
 from .running import run_lab
-from .timing import Times
 
 __all__ = ["LabResult", "StepResult", "Times", "run_lab"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...runtime.timing import Times
 from ..analysis import Finding
 from ..profiling.record import Ceilings
-from .timing import Times
 
 
 @dataclass(frozen=True)

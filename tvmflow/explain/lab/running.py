@@ -16,6 +16,7 @@ from ...errors import DeviceError, VerificationError
 from ...module.session import find_device
 from ...runtime.boundary import translated
 from ...runtime.devices import DeviceInfo, list_devices
+from ...runtime.timing import in_turn
 from ...schedules.lab import Lab, Step
 from ...schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
 from ...tuning.building import ENTRY, lower
@@ -26,7 +27,6 @@ from ..profiling.roofline import is_above, peak_gbps, peak_gflops, roofline_shar
 from .findings import found_and_removed
 from .machine import host_bytes, numpy_name, prepare_threads
 from .results import LabResult, StepResult
-from .timing import in_turn
 
 logger = logging.getLogger(__name__)
 

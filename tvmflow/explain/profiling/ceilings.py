@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from ...devices.target import TargetSpec, preset_of, resolve
 from ...errors import TvmflowError
 from ...module.files import user_cache
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
+from ...runtime.timing import elapsed_ms, repeat
 from . import microkernels
 from .counting import count_kernels
 from .reading import typed
@@ -142,20 +142,18 @@ class _Device:
         module, arguments = self._prepare(microkernels.nothing(self.target))
         call = module["main"]
 
-        def launch() -> float:
-            self.device.sync()
-            start = time.perf_counter()
+        def launch() -> None:
             for _ in range(_LAUNCHES):
                 call(*arguments)
             self.device.sync()
-            return time.perf_counter() - start
 
-        return _best(launch) / _LAUNCHES * 1e6
+        self.device.sync()
+        return min(_times(lambda: elapsed_ms(launch))) / _LAUNCHES * 1e3
 
     def _best_ns(self, function: Any, scope: str | None = None) -> float:
         module, arguments = self._prepare(function, scope)
         timer = module.time_evaluator("main", self.device, number=1, repeat=1)
-        return _best(lambda: float(timer(*arguments).results[0])) * 1e9
+        return min(_times(lambda: float(timer(*arguments).results[0]))) * 1e9
 
     def _prepare(self, function: Any, scope: str | None = None) -> tuple[Any, list[Any]]:
         """A kernel, and values to call it with."""
@@ -173,13 +171,8 @@ class _Device:
         return module, arguments
 
 
-def _best(measure: Callable[[], float]) -> float:
-    """The shortest of many times."""
-    end = time.monotonic() + _SECONDS
-    best = min(measure() for _ in range(_REPEATS))
-    while time.monotonic() < end:
-        best = min(best, measure())
-    return best
+def _times(measure: Callable[[], float]) -> list[float]:
+    return repeat(measure, least=_REPEATS, seconds=_SECONDS)
 
 
 def build(function: Any, target: TargetSpec) -> Any:

@@ -15,6 +15,7 @@ from ...module.kernel_time import KernelTime
 from ...module.module import Module, load
 from ...module.samples import random_inputs
 from ...module.standalone.loaded import StandaloneModule
+from ...runtime.timing import Spread
 from .found import found_in, fusion_in
 from .record import (
     Ceilings,
@@ -25,7 +26,6 @@ from .record import (
     MemoryStep,
     ModuleFacts,
     Profile,
-    Spread,
 )
 from .roofline import above, rated
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...runtime.timing import Spread
+
 #: Version of the JSON form; another one is refused.
 FORMAT = 1
 #: Properties of a profile that JSON has for its readers; they follow from the rest.
@@ -92,15 +94,6 @@ class FirstCall:
     upload_ms: float | None
     #: A later run.
     run_ms: float
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A time over many runs."""
-
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from ...errors import DeviceError, InputError, TvmflowError
 from ...ir.units import counted
 from ...module.bench import benchmark
 from ...runtime.process import Worker, WorkerLostError
+from ...runtime.timing import Spread
 from .data_parallel import DataParallel
 from .predict import Law, Point, find_laws, predict
 
@@ -146,9 +147,7 @@ def _sentence(batch: int, threads: int | None, devices: int) -> str:
     return "measuring " + ", ".join([*parts, *([counted(threads, "thread")] if threads else [])])
 
 
-def _ask(
-    worker: Worker, place: Place, path: Path, *arguments: object, limit_s: float
-) -> tuple[float, float, float]:
+def _ask(worker: Worker, place: Place, path: Path, *arguments: object, limit_s: float) -> Spread:
     """Measure in the worker; its errors are raised here as they are."""
     try:
         answer = worker.call(_measure, place, path, *arguments, timeout_s=limit_s)
@@ -159,7 +158,7 @@ def _ask(
         ) from error
     if isinstance(answer, TvmflowError):
         raise answer
-    times: tuple[float, float, float] = answer
+    times: Spread = answer
     return times
 
 
@@ -171,17 +170,17 @@ def _measure(
     threads: int | None,
     seconds: float,
     seed: int,
-) -> tuple[float, float, float] | TvmflowError:
-    """Time calls, in the worker: median, tenth and ninetieth percentile in milliseconds."""
+) -> Spread | TvmflowError:
+    """Time calls, in the worker."""
     try:
         modules = place.modules(path, devices)
         network = modules[0] if devices == 1 else DataParallel(modules, batched)
         try:
-            timing = benchmark(network, seconds=seconds, seed=seed)
+            times = benchmark(network, seconds=seconds, seed=seed)
         finally:
             network.close()
         if threads is not None:
             place.check_threads(threads)
     except TvmflowError as error:
         return error
-    return timing.median_ms, timing.p10_ms, timing.p90_ms
+    return times

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...ir.units import counted
+from ...runtime.timing import Spread
 from .fit import LINEAR, Fit, fit
 
 #: What throughput depends on.
@@ -58,12 +59,24 @@ class Point:
     why_not: str = ""
 
     @classmethod
-    def of_calls(
-        cls, batch: int, threads: int | None, devices: int, ms: tuple[float, float, float]
-    ) -> Point:
-        """Return what was measured, of the median, tenth and ninetieth percentile of calls."""
-        median, fast, slow = (batch * devices / time * 1e3 for time in ms)
-        return cls(batch, threads, devices, True, median, slow, fast, *ms)
+    def of_calls(cls, batch: int, threads: int | None, devices: int, times: Spread) -> Point:
+        """Return what was measured."""
+
+        def rate(ms: float) -> float:
+            return batch * devices / ms * 1e3
+
+        return cls(
+            batch,
+            threads,
+            devices,
+            measured=True,
+            items_per_s=rate(times.median_ms),
+            low_per_s=rate(times.p90_ms),
+            high_per_s=rate(times.p10_ms),
+            median_ms=times.median_ms,
+            p10_ms=times.p10_ms,
+            p90_ms=times.p90_ms,
+        )
 
     @property
     def place(self) -> tuple[int, int | None, int]:
