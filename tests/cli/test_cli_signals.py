@@ -191,7 +191,7 @@ def test_a_stopped_compilation_leaves_nothing(
 GOES_ON = {
     "profile": (
         ["profile", "{module}", "--runs", "2", "--html", "out.html", "--trace", "out.json"],
-        "tvmflow.explain.analysis:findings",
+        "tvmflow.explain.analysis.report:findings",
     ),
     "run": (
         ["run", "{module}", "--random-seed", "0", "--outputs", "out.npz"],

@@ -407,7 +407,7 @@ MUTANTS = (
     ),
     Mutant(
         "last-line",
-        "tvmflow/explain/analysis/coalescing.py",
+        "tvmflow/explain/analysis/global_memory.py",
         "(rows + element - 1) // line",
         "(rows + element) // line",
         "an element that ends with a line is counted in the next one, too",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from .record import Kernel, Profile
+from .record import KernelLaunch, Profile
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def pair(before: Profile, after: Profile) -> tuple[Pair, ...]:
     )
 
 
-def _keys(kernel: Kernel) -> Sequence[Hashable]:
+def _keys(kernel: KernelLaunch) -> Sequence[Hashable]:
     """What it shares with other launches of the same work; functions are not nodes."""
     return kernel.nodes or (("function", kernel.function),)
 

@@ -16,13 +16,13 @@ from ...module.module import Module, load
 from ...module.samples import random_inputs
 from ...module.standalone.loaded import StandaloneModule
 from ...runtime.timing import Spread
-from .found import found_in, fusion_in
+from ..analysis.report import found_in, fusion_in
 from .record import (
     Ceilings,
     DeviceFacts,
     Finding,
     FirstCall,
-    Kernel,
+    KernelLaunch,
     MemoryStep,
     ModuleFacts,
     Profile,
@@ -65,7 +65,7 @@ def profile(
         Whether the device's ceilings are measured although they are known.
     analyse
         Whether kernels are analysed, too (:mod:`tvmflow.explain.analysis`), which takes up to
-        :data:`~.found.BUDGET_S` seconds or a little more.
+        :data:`~tvmflow.explain.analysis.report.BUDGET_S` seconds or a little more.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def _kernels(
     metadata: Mapping[str, Any],
     counts: Mapping[str, list[Count] | None],
     ceilings: Ceilings | None,
-) -> list[Kernel]:
+) -> list[KernelLaunch]:
     from .attribution import count_at, places
 
     schedules = metadata.get("schedules", {})
@@ -180,7 +180,7 @@ def _kernels(
     for time, place in zip(times, places([t.kernel for t in times], metadata), strict=True):
         count = count_at(place, time.kernel, counts.get(place.function))
         schedule = schedules.get(place.function, {})
-        kernel = Kernel(
+        kernel = KernelLaunch(
             name=time.kernel,
             function=place.function,
             nodes=place.nodes,

@@ -107,7 +107,7 @@ class MemoryStep:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelLaunch:
     """One launch of a run."""
 
     name: str
@@ -184,7 +184,7 @@ class Profile:
     #: In the order of calls.
     memory: tuple[MemoryStep, ...]
     #: In the order of launches.
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelLaunch, ...]
     findings: tuple[Finding, ...] = ()
     #: Scheduled TIR by primary function; findings name lines of it.
     tir: dict[str, str] = field(default_factory=dict)

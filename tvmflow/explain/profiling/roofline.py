@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .record import Ceilings, Kernel
+from .record import Ceilings, KernelLaunch
 
 #: A kernel that takes less than this many empty launches is held back by launching.
 LAUNCHES = 2.0
@@ -15,7 +15,7 @@ BUSY = 0.4
 _NOISE = 1.1
 
 
-def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
+def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
     """A kernel with its rates, its part of the roofline, and what holds it back.
 
     Parameters
@@ -47,7 +47,7 @@ def rated(kernel: Kernel, ceilings: Ceilings | None) -> Kernel:
     )
 
 
-def above(kernels: Sequence[Kernel], ceilings: Ceilings) -> list[Kernel]:
+def above(kernels: Sequence[KernelLaunch], ceilings: Ceilings) -> list[KernelLaunch]:
     """Kernels that compute faster than their ceiling: it was measured on a busy machine.
 
     Not those that move more than a copy does, which caches explain.
@@ -82,7 +82,7 @@ def peak_gbps(memory: str, ceilings: Ceilings) -> float:
 
 
 def _bound(
-    kernel: Kernel, ceilings: Ceilings | None, computing: float, moving: float
+    kernel: KernelLaunch, ceilings: Ceilings | None, computing: float, moving: float
 ) -> str | None:
     if ceilings is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .record import Kernel, Profile
+from .record import KernelLaunch, Profile
 from .steps import step_starts
 
 _FIRST_CALL, _RUN = 1, 2
@@ -57,7 +57,7 @@ def _named(what: str, process: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": 1, "args": {"name": name}}
 
 
-def _arguments(kernel: Kernel) -> dict[str, Any]:
+def _arguments(kernel: KernelLaunch) -> dict[str, Any]:
     known = {
         "kernel": kernel.name,
         "family": kernel.family,
