@@ -391,7 +391,7 @@ MUTANTS = (
     # -- profiles, analyses, predictions, the lab, commands --------------------------------------
     Mutant(
         "roofline-side",
-        "tvmflow/explain/profiling/roofline.py",
+        "tvmflow/explain/profiling/ceilings.py",
         "min(1.0, max(computing, moving))",
         "min(1.0, computing, moving)",
         "a kernel is measured against the ceiling that does not hold it back",
@@ -399,7 +399,7 @@ MUTANTS = (
     ),
     Mutant(
         "wrong-call",
-        "tvmflow/explain/profiling/attribution.py",
+        "tvmflow/explain/profiling/measure.py",
         "calls[function] * seen[function] // launches[function]",
         "seen[function]",
         "kernels of a function that launches several belong to later layers' nodes",

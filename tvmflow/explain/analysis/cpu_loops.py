@@ -353,8 +353,8 @@ def _sums_sentence(one: Accumulators) -> str:
     if one.in_memory and one.in_flight >= _MANY:
         return (
             f"The {one.in_flight} sums of {one.tensor} that the innermost loop {one.loop} adds to "
-            f"take {one.vectors} vectors, more than there are registers: {one.additions:,} additions "
-            "load and store them."
+            f"take {one.vectors} vectors, more than there are registers: {one.additions:,} "
+            "additions load and store them."
         )
     if one.in_memory:
         return (

@@ -6,7 +6,6 @@ The labs themselves, computations and schedules, are in :mod:`tvmflow.schedules.
 from __future__ import annotations
 
 from ...runtime.timing import Times
-from .results import LabResult, StepResult
-from .running import run_lab
+from .running import LabResult, StepResult, run_lab
 
 __all__ = ["LabResult", "StepResult", "Times", "run_lab"]

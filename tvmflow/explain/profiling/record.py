@@ -8,11 +8,16 @@ counted; `Profile.notes` says why.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
+from ...runtime.json_types import JsonObject
 from ...runtime.timing import Spread
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Version of the JSON form; another one is refused.
 FORMAT = 1
@@ -117,7 +122,7 @@ class KernelLaunch:
     nodes: tuple[str, ...]
     #: Schedule family, and its knobs.
     family: str
-    knobs: dict[str, Any]
+    knobs: JsonObject
     #: Work-items of the launch and of a work-group; empty where there are none.
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
@@ -240,13 +245,37 @@ class Profile:
         launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
         return finding.share * sum(kernel.median_us for kernel in launches)
 
-    def to_json(self) -> dict[str, Any]:
-        """What JSON has, with :data:`DERIVED`; it has lists for tuples."""
+    def step_starts(self) -> list[float] | None:
+        """The begin of each step of :attr:`memory` in µs: of the first launch of its call.
+
+        ``None`` where launches are not those of the plan.
+        """
+        kernels = self.kernels
+        launches = Counter(kernel.function for kernel in kernels)
+        calls = Counter(step.function for step in self.memory)
+        starts: list[float] = []
+        position = 0
+        for function in (step.function for step in self.memory):
+            # A function launches as many kernels in each of its calls, or none.
+            count = launches[function] // calls[function]
+            if position + count > len(kernels) or (
+                count and kernels[position].function != function
+            ):
+                return None
+            if position < len(kernels):
+                starts.append(kernels[position].start_us)
+            else:
+                starts.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
+            position += count
+        return starts
+
+    def to_json(self) -> JsonObject:
+        """The content of JSON, with :data:`DERIVED`; it has lists for tuples."""
         derived = {name: getattr(self, name) for name in DERIVED}
         return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 
-    def to_pandas(self) -> Any:
-        """The kernels as a ``pandas.DataFrame``, a row each.
+    def to_pandas(self) -> pandas.DataFrame:
+        """The kernels, a row each.
 
         Raises
         ------
