@@ -423,7 +423,7 @@ MUTANTS = (
     ),
     Mutant(
         "pairs-of-itself",
-        "tvmflow/explain/scaling/fit.py",
+        "tvmflow/explain/scaling/predict.py",
         "self.coherency * n * (n - 1)",
         "self.coherency * n * n",
         "one device pays for agreeing with itself",

@@ -1,4 +1,4 @@
-"""Where scaling is measured: on this machine's devices, or on those of a farm."""
+"""Devices that scaling is measured on: those of this machine, or of a farm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POCL = "Portable Computing Language"
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
 
 
-class Place(Protocol):
+class DevicePool(Protocol):
     """Devices of one kind; a copy goes to the process that measures."""
 
     def name(self, devices: int) -> str:
@@ -62,7 +62,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalDevices:
     """Devices of this machine, from one on.
 
     Parameters
@@ -77,7 +77,7 @@ class Local:
     cores: int
 
     @classmethod
-    def find(cls, target: str, device_index: int) -> Local:
+    def find(cls, target: str, device_index: int) -> LocalDevices:
         """Look for a target's devices.
 
         Raises
@@ -149,7 +149,7 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Farm:
+class FarmDevices:
     """Servers of a key, each with one device.
 
     Parameters
@@ -171,7 +171,7 @@ class Farm:
     @classmethod
     def find(
         cls, tracker: Address, key: str, target: str, device_index: int, host: str | None
-    ) -> Farm:
+    ) -> FarmDevices:
         """Ask the tracker who serves a key.
 
         Parameters
@@ -279,7 +279,7 @@ def check_preset(target: str, device: str) -> None:
 _sessions: Sequence[tuple[Address, Any]] = ()
 
 
-def _connect(farm: Farm, devices: int, limit_s: float) -> TvmflowError | None:
+def _connect(farm: FarmDevices, devices: int, limit_s: float) -> TvmflowError | None:
     global _sessions
     found: list[tuple[Address, Any]] = []
     try:
