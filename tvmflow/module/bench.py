@@ -36,22 +36,16 @@ class Timing(Times):
     """Times of a module's calls, in milliseconds.
 
     A call includes copying the inputs to the device and the outputs back.
-
-    Parameters
-    ----------
-    load_ms
-        Loading the library and bringing the weights to the device.
-    first_ms
-        The first call, in which a driver builds the kernels or finds them built.
-    warmup
-        How many calls before the measured ones were not measured.
     """
 
+    #: Loading the library and bringing the weights to the device.
     load_ms: float
+    #: The first call, in which a driver builds the kernels or finds them built.
     first_ms: float
     min_ms: float
     max_ms: float
     mean_ms: float
+    #: How many calls before the measured ones were not measured.
     warmup: int
 
 

@@ -23,29 +23,20 @@ Launch = JsonMapping
 
 @dataclass(frozen=True)
 class KernelTime:
-    """How long one launch of a run took.
+    """Times of one launch of a run."""
 
-    Parameters
-    ----------
-    kernel
-        The kernel's name.
-    median_us, p10_us, p90_us
-        Over the measured runs, in microseconds.
-    clock
-        ``"device"``: the device's profiling events.  ``"host"``: measured around
-        the call (including the launch and the waiting for a device).
-    gap_us
-        From the end of the launch before it to its begin, the median; 0 of the first one.
-    global_size, local_size
-        Work-items of the launch and of a work-group; empty when not launched so.
-    """
-
+    #: The kernel's name.
     kernel: str
+    #: Over the measured runs, in microseconds.
     median_us: float
     p10_us: float
     p90_us: float
+    #: ``"device"``: the device's profiling events.  ``"host"``: measured around the call (including
+    #: the launch and the waiting for a device).
     clock: str
+    #: From the end of the launch before it to its begin, the median; 0 of the first one.
     gap_us: float
+    #: Work-items of the launch and of a work-group; empty when not launched so.
     global_size: tuple[int, ...] = ()
     local_size: tuple[int, ...] = ()
 

@@ -29,7 +29,7 @@ from tvm.sym import Analyzer
 from ...codegen.half import PREFIX as HALF_PREFIX
 from ...codegen.textures import LOAD, STORE, image_of
 from ...ir.evaluate import CALLS, Axis, is_whole, variables
-from ...ir.expressions import conjuncts
+from ...ir.expressions import conjuncts, nodes_in
 from ...ir.scope import CHANNELS, is_half, is_texture
 from .deadline import check_time
 
@@ -229,7 +229,8 @@ class KernelCode:
         elif isinstance(node, tirx.BufferStore):
             self._expression(node.value, context)
             buffer = self._views.get(node.buffer, node.buffer)
-            if any(buffer.same_as(self._views.get(b, b)) for b in _read(node.value)):
+            read = [load.source for load in nodes_in(node.value, TensorLoad)]
+            if any(buffer.same_as(self._views.get(b, b)) for b in read):
                 self.sums.add(buffer)
             self._access(node.buffer, node.indices, context, node.value)
         elif isinstance(node, tirx.Evaluate):
@@ -447,20 +448,9 @@ def _parts(node: tirx.Expr) -> list[tirx.Expr]:
     return [part for part in found if isinstance(part, tvm_ffi.Object)]
 
 
-def _read(expr: tirx.Expr) -> list[tirx.Buffer]:
-    """Buffers that a value is made of."""
-    found: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.append(load.source)))
-    return found
-
-
 def _loads(expr: tirx.Expr) -> bool:
     """Tell whether a value depends on memory, or is a number that no index is made of."""
-    found: list[tirx.Expr] = []
-
-    def visit(node: tirx.Expr) -> None:
-        if not (isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in CALLS):
-            found.append(node)
-
-    tvm_ffi.structural_walk(expr, [(TensorLoad, visit), (Call, visit)])
-    return bool(found) or not is_whole(expr)
+    if not is_whole(expr) or nodes_in(expr, TensorLoad):
+        return True
+    calls = nodes_in(expr, Call)
+    return not all(isinstance(call.op, Op) and call.op.name in CALLS for call in calls)

@@ -41,7 +41,7 @@ _DRAWS = 3
 
 @dataclass(frozen=True)
 class LineUse(InKernel):
-    """What a loop nest accesses of a buffer, and how much of the lines that come for it it uses.
+    """Lines of a buffer that a loop nest accesses, and how much of them it uses.
 
     The place is that of the first access.  The counts are estimates: some windows are looked at,
     and caches are taken to keep one.
@@ -108,7 +108,7 @@ class _Window:
         self._grow()
 
     def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Touched]:
-        """What one window accesses: the middle one, or one that is drawn."""
+        """Memory that one window accesses: the middle one, or one that is drawn."""
         random = np.random.default_rng(draw)
         inner = [(var, self.counts[var]) for var, _ in self.axes if self.counts[var] > 1]
         points = prod(count for _, count in inner)

@@ -1,4 +1,4 @@
-"""How often the code of a kernel runs, and what iterations and work-items do side by side.
+"""Runs of the code of a kernel, and what iterations and work-items do side by side.
 
 A wave is as many neighbours of a work-group as run one instruction together: they are numbered
 along x, then y, then z.  The last one of a group may have fewer.
@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
-from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at, variables
+from ...ir.evaluate import (
+    Array,
+    Axis,
+    UnknownError,
+    all_hold,
+    evaluate,
+    sharing,
+    values_at,
+    variables,
+)
 from .accesses import CodeContext, Site
 from .deadline import check_time
 from .lowered import LoweredKernel
@@ -31,7 +41,7 @@ _STRIDE_DRAWS = 4
 
 @dataclass(frozen=True)
 class Executions:
-    """How often something runs."""
+    """A number of runs."""
 
     times: int
     #: Whether it is counted; else an estimate, from points that were drawn or conditions on data.
@@ -48,25 +58,21 @@ def executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
     """
     # A kernel keeps its contexts, and each condition is one object wherever it holds.
     check_time()
-    key = "executions", id(context)
-    if key not in kernel.memo:
-        kernel.memo[key] = _executions(kernel, context)
-    found: Executions = kernel.memo[key]
-    return found
+    return kernel.once(("executions", id(context)), lambda: _executions(kernel, context))
 
 
 def _executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
     axes = dict((*kernel.launch.values(), *context.loops))
     total = Executions(1, not context.unknown)
     left = dict(axes)
-    for conditions in _independent(context.conditions):
+    for group in sharing([frozenset(variables([one])) for one in context.conditions]):
+        conditions = [context.conditions[number] for number in group]
         used = [var for var in variables(conditions) if var in axes]
         for var in used:
             del left[var]
         key = "holding", *map(id, conditions)
-        if key not in kernel.memo:
-            kernel.memo[key] = _holding(conditions, [(var, axes[var]) for var in used])
-        total *= kernel.memo[key]
+        inside = [(var, axes[var]) for var in used]
+        total *= kernel.once(key, partial(_holding, conditions, inside))
     return total * Executions(prod(left.values()))
 
 
@@ -111,19 +117,6 @@ def stride(kernel: LoweredKernel, site: Site, var: tirx.Var) -> int | None:
         return None
     steps = np.diff(places, axis=1)
     return int(steps[0, 0]) if steps.size and (steps == steps[0, 0]).all() else None
-
-
-def _independent(conditions: Sequence[tirx.Expr]) -> list[list[tirx.Expr]]:
-    """Groups of conditions with variables in common."""
-    groups: list[tuple[set[tirx.Var], list[tirx.Expr]]] = []
-    for condition in conditions:
-        names, members = set(variables([condition])), [condition]
-        for group in [g for g in groups if g[0] & names]:
-            groups.remove(group)
-            names |= group[0]
-            members = group[1] + members
-        groups.append((names, members))
-    return [members for _, members in groups]
 
 
 def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Executions:
@@ -171,16 +164,9 @@ def waves_at(
     used: frozenset[tirx.Var],
     lanes: int = 1,
 ) -> Waves:
-    """Waves that reach a context.
+    """Waves of so many work-items, each of which accesses some elements, that reach a context.
 
-    Parameters
-    ----------
-    used
-        Variables that are of interest.
-    wave
-        Work-items that run together.
-    lanes
-        Elements that each of them accesses.
+    The variables that are used have values there.
 
     Raises
     ------
@@ -221,10 +207,10 @@ def _waves_at(
     values |= values_at(np.minimum(item, size - 1), order)
     active = (item < size) & all_hold(context.conditions, values, item.size)
     return Waves(
-        values,
-        active.reshape(-1, wave),
-        others * points / len(numbers),
-        points <= kept and not context.unknown,
+        values=values,
+        active=active.reshape(-1, wave),
+        weight=others * points / len(numbers),
+        exact=points <= kept and not context.unknown,
     )
 
 

@@ -23,6 +23,7 @@ from ...module.module import Module
 from ..profiling.record import Finding
 from .accesses import KernelCode, Site
 
+_Found = TypeVar("_Found")
 _AXES = ("x", "y", "z")
 #: An axis of work-groups or work-items: a loop, or a statement that launches.
 _BINDS = re.compile(r"\"(blockIdx|threadIdx)\.[xyz]\"")
@@ -98,7 +99,7 @@ class LoweredKernel(KernelCode):
         return next(filter(None, (self._line(s.name, s.is_store) for s in sites)), 0)
 
     def at(self, site: Site, *others: Site) -> tuple[str, str, int]:
-        """What `InKernel` has of a site; the line is that of the first of ``others``, if given."""
+        """The fields of `InKernel` for a site; the line is of the first of ``others``, if given."""
         return self.name, str(site), self.line(*(others or (site,)))
 
     @cached_property
@@ -110,9 +111,14 @@ class LoweredKernel(KernelCode):
 
     def _line(self, buffer: str, is_store: bool) -> int:
         key = "line", buffer, is_store
+        return self.once(key, lambda: line_of(self.text, buffer, is_store=is_store))
+
+    def once(self, key: Hashable, compute: Callable[[], _Found]) -> _Found:
+        """Compute something when it is first asked for, and keep it."""
         if key not in self.memo:
-            self.memo[key] = line_of(self.text, buffer, is_store=is_store)
-        return int(self.memo[key])
+            self.memo[key] = compute()
+        found: _Found = self.memo[key]
+        return found
 
 
 def line_of(text: str, buffer: str, *, is_store: bool) -> int:
@@ -190,7 +196,7 @@ def code_for_cpu(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
 def _lowered(
     function: tirx.PrimFunc, target: TargetSpec, *, on_device: bool
 ) -> list[LoweredKernel]:
-    """What runs on the device, or on the host."""
+    """Code for the device, or for the host."""
     name = str((function.attrs or {}).get("global_symbol", "main"))
     with target.tvm_target:
         hosts, devices = split_kernels(IRModule({name: function}), target)
@@ -200,7 +206,6 @@ def _lowered(
     return [kernel for kernel in kernels if kernel.groups * kernel.group_size]
 
 
-_Found = TypeVar("_Found")
 _Analysis = Callable[[LoweredKernel, TargetSpec], Iterable[_Found]]
 
 

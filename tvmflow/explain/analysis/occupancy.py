@@ -51,7 +51,7 @@ _FULL = 0.75
 
 @dataclass(frozen=True)
 class RegisterUse:
-    """What a work-item of a kernel keeps, by estimate."""
+    """Registers of a work-item, by estimate."""
 
     kernel: str
     #: 32-bit registers.
@@ -70,7 +70,7 @@ class RegisterUse:
 
 @dataclass(frozen=True)
 class Reported:
-    """What NVIDIA's assembler says of a kernel."""
+    """Registers of a kernel, by NVIDIA's assembler."""
 
     #: 32-bit registers of a thread.
     registers: int
@@ -193,7 +193,7 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How well a kernel's work-groups fill a multiprocessor."""
+    """Work-groups of a kernel, and how they fill a multiprocessor."""
 
     kernel: str
     #: Work-items of a group, and number of groups.

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
@@ -21,6 +20,7 @@ from tvm.tirx import IterVar
 from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
 from ...ir.evaluate import variables
+from ...ir.expressions import nodes_in
 from ..profiling.record import Finding
 from .global_memory import step_along
 from .hardware import hardware_of
@@ -60,9 +60,7 @@ def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
     such sum any more, and is not listed.
     """
     names = {site.name for site in kernel.sites}
-    blocks: list[s_tir.SBlock] = []
-    tvm_ffi.structural_walk(kernel.source.body, (s_tir.SBlock, blocks.append))
-    for block in blocks:
+    for block in nodes_in(kernel.source.body, s_tir.SBlock):
         product = _product(kernel, block, target)
         if product is not None and str(block.body.buffer.name) in names:
             yield product
@@ -135,8 +133,7 @@ def _uncast(expr: tirx.Expr) -> tirx.Expr:
 
 def _load(expr: tirx.Expr) -> TensorLoad | None:
     """The only load in a factor: padding and zero points may be around it."""
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
+    found = nodes_in(expr, TensorLoad)
     return found[0] if len(found) == 1 else None
 
 

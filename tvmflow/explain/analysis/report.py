@@ -144,14 +144,7 @@ def found_in(
 ) -> tuple[Finding, ...]:
     """Findings of the functions that were launched, each of them analysed once.
 
-    Parameters
-    ----------
-    functions
-        Scheduled primary functions by name.
-    kernels
-        With their times.
-    notes
-        Gets a sentence for whatever was not analysed.
+    The launches have their times; the notes get a sentence for whatever was not analysed.
     """
     times: dict[str, float] = defaultdict(float)
     for kernel in kernels:
@@ -184,14 +177,7 @@ def fusion_in(
 ) -> tuple[Finding, ...]:
     """Fusion that is left in a module's graph, as findings of the kernels that read the tensors.
 
-    Parameters
-    ----------
-    left
-        The pairs, as a module's metadata has them.
-    kernels
-        With their counts.
-    functions
-        Scheduled primary functions by name.
+    The pairs are as a module's metadata has them; the launches have their counts.
     """
     found = []
     names = [field.name for field in fields(Fusion)]

@@ -40,7 +40,7 @@ _EXTENT_BITS = 20
 
 @dataclass(frozen=True)
 class TextureUse(InKernel):
-    """What a kernel reads of, or writes to, an image; the place is that of the first access."""
+    """Reads or writes of an image by a kernel; the text is the first of them."""
 
     image: str
     is_store: bool

@@ -41,50 +41,36 @@ _COPY = re.compile(r"(_pad|_local|_shared|_global)+$")
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step of a lab as it was measured.
+    """One step of a lab as it was measured."""
 
-    Parameters
-    ----------
-    step, summary, removes
-        Its name, what its schedule does, and what held the step before it back.
-    times
-        Of calls, without copies between host and device.
-    speedup
-        The first step's time divided by this one's.
-    gflops
-        10^9 operations a second, as the lab counts them.
-    gbps
-        10^9 bytes a second of arguments and result, each counted once.
-    of_numpy
-        NumPy's time divided by this one's.
-    of_peak
-        Part of what the lower of the device's ceilings allows at the lab's operations for a byte,
-        at most 1; ``None`` where ceilings could not be measured.
-    error
-        Largest difference from the reference, as a part of its largest value.
-    found
-        What an analysis of its kernels finds, of each kind the largest of a line.
-    removed
-        Of these, what is not found in the next step that ran.
-    """
-
+    #: Its name, what its schedule does, and what held the step before it back.
     step: str
     summary: str
     removes: str
+    #: Of calls, without copies between host and device.
     times: Times
+    #: The first step's time divided by this one's.
     speedup: float
+    #: 10^9 operations a second, as the lab counts them.
     gflops: float
+    #: 10^9 bytes a second of arguments and result, each counted once.
     gbps: float
+    #: NumPy's time divided by this one's.
     of_numpy: float
+    #: Part of what the lower of the device's ceilings allows at the lab's operations for a byte, at
+    #: most 1; ``None`` where ceilings could not be measured.
     of_peak: float | None
+    #: Largest difference from the reference, as a part of its largest value.
     error: float
+    #: What an analysis of its kernels finds, of each kind the largest of a line.
     found: tuple[Finding, ...]
+    #: Of these, what is not found in the next step that ran.
     removed: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
 class LabResult:
-    """What a lab measured, on one device."""
+    """Measurements of a lab, on one device."""
 
     lab: str
     size: int

@@ -19,16 +19,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeAlias
 
 import numpy as np
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 
 from ...codegen.dot_products import NAME as DOT
-from ...ir.evaluate import UnknownError, evaluate, variables
+from ...ir.evaluate import UnknownError, evaluate, sharing, variables
+from ...ir.expressions import nodes_in
 from ...ir.scope import is_half, is_texture
 
 #: What may access an element more than once in one run of a block.
@@ -44,7 +43,6 @@ _FREE = {"tirx.reinterpret", "prim.likely", "tirx.assume", "tirx.vectorlow", "ti
 #: Combinations of axes, and elements of a tensor, that are looked at one by one.
 _LIMIT = 1 << 24
 
-_Node: TypeAlias = "tirx.Stmt | tirx.Expr"
 #: Values of loops and of axes of blocks.
 _Axes = Mapping[tirx.Var, range]
 #: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
@@ -52,26 +50,19 @@ _Places = tuple[np.ndarray, ...]
 
 
 class _UncountableError(Exception):
-    """How often something runs depends on data, or on code that is elsewhere."""
+    """The number of runs depends on data, or on code that is elsewhere."""
 
 
 @dataclass
 class Work:
-    """What one kernel computes and moves.
+    """Arithmetic and traffic of one kernel."""
 
-    Parameters
-    ----------
-    flops
-        Operations by kind: ``fp32``, ``fp16`` or ``int8``.
-    bytes_read, bytes_written
-        Every element once.
-    reads_texture
-        Whether most of what it reads is in images.
-    """
-
+    #: Operations by kind: ``fp32``, ``fp16`` or ``int8``.
     flops: Counter[str] = field(default_factory=Counter)
+    #: Every element once.
     bytes_read: int = 0
     bytes_written: int = 0
+    #: Whether most of what it reads is in images.
     reads_texture: bool = False
 
     @property
@@ -121,7 +112,7 @@ def _nests(node: tirx.Stmt) -> list[tirx.Stmt]:
 def _is_around(block: s_tir.SBlock) -> bool:
     """True if it only holds others, or statements of which it says nothing."""
     named = block.reads or block.writes
-    return not block.iter_vars and (not named or _has(block.body, s_tir.SBlock))
+    return not block.iter_vars and (not named or bool(nodes_in(block.body, s_tir.SBlock)))
 
 
 class _Counter:
@@ -136,7 +127,7 @@ class _Counter:
         self.visit(kernel, 1)
 
     def result(self, outside: set[tirx.Buffer]) -> Work:
-        """What was found, of the tensors outside of the kernel."""
+        """Arithmetic, and the traffic of the tensors outside of the kernel."""
         read = {b: t.count * _element_bytes(b) for b, t in self.read.items() if b in outside}
         written = {b: t.count * _element_bytes(b) for b, t in self.written.items() if b in outside}
         in_images = sum(size for b, size in read.items() if is_texture(b.scope()))
@@ -187,7 +178,7 @@ class _Counter:
             runs = min(runs, prod(extents))
         around, self.axes = self.axes, {**self.axes, **axes}
         if runs and not in_block:
-            accesses = None if _has(block.body, *_REPEATING) else runs
+            accesses = None if nodes_in(block.body, *_REPEATING) else runs
             for regions, tensors in ((block.reads, self.read), (block.writes, self.written)):
                 for region in regions:
                     tensor = region.source
@@ -203,7 +194,7 @@ class _Counter:
         # A function that came scheduled, without blocks: all that it names may be touched.
         for tensors, buffers in (
             (self.written, [store.buffer]),
-            (self.read, [load.source for load in _loads_in(store)]),
+            (self.read, [load.source for load in nodes_in(store, TensorLoad)]),
         ):
             for buffer in buffers:
                 whole = [Range(0, extent) for extent in buffer.ty.shape]
@@ -219,20 +210,7 @@ class _Counter:
 
 def _loads(body: tirx.Stmt, tensor: tirx.Buffer) -> int:
     """Accesses of a tensor in one run of a block, at least 1."""
-    return max(1, sum(load.source.same_as(tensor) for load in _loads_in(body)))
-
-
-def _has(body: tirx.Stmt, *kinds: type) -> bool:
-    found: list[_Node] = []
-    tvm_ffi.structural_walk(body, [(kind, found.append) for kind in kinds])
-    return bool(found)
-
-
-def _loads_in(node: _Node) -> list[TensorLoad]:
-    """Every access of a tensor in a statement or an expression."""
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(node, (TensorLoad, found.append))
-    return found
+    return max(1, sum(load.source.same_as(tensor) for load in nodes_in(body, TensorLoad)))
 
 
 def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
@@ -286,7 +264,7 @@ class _Touched:
         return min(most, int(np.count_nonzero(mask)))
 
     def _evaluate(self, ranges: Sequence[Range], axes: _Axes) -> _Places:
-        groups = _groups([set(_axes_in(r.min, axes)) for r in ranges])
+        groups = sharing([frozenset(_axes_in(r.min, axes)) for r in ranges])
         places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
         for position, dims in enumerate(groups):
             found = self._joint([(d, ranges[d]) for d in dims], axes)
@@ -326,17 +304,6 @@ class _Touched:
             alone = [self._joint([interval], axes)[0] for interval in intervals]
             grid = np.meshgrid(*alone, indexing="ij")
             return [g.ravel() for g in grid]
-
-
-def _groups(used: Sequence[set[tirx.Var]]) -> list[list[int]]:
-    """Dimensions that share axes, together."""
-    groups: list[tuple[list[int], set[tirx.Var]]] = []
-    for dim, axes in enumerate(used):
-        touching = [g for g in groups if g[1] & axes]
-        groups = [g for g in groups if not (g[1] & axes)]
-        dims = sorted([dim, *(d for g in touching for d in g[0])])
-        groups.append((dims, axes.union(*(g[1] for g in touching))))
-    return [dims for dims, _ in groups]
 
 
 def _arrays(used: Sequence[tirx.Var], axes: _Axes, rank: int) -> dict[tirx.Var, np.ndarray]:
@@ -407,7 +374,7 @@ def _of_call(call: Call) -> Counter[str]:
 
 
 def _is_of_elements(expr: tirx.Expr) -> bool:
-    return _dtype(expr).startswith(("float", "bfloat")) or bool(_loads_in(expr))
+    return _dtype(expr).startswith(("float", "bfloat")) or bool(nodes_in(expr, TensorLoad))
 
 
 def _kind(expr: tirx.Expr) -> str:

@@ -211,7 +211,7 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
 
 
 def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> Work | None:
-    """What a launch computes and moves, of the work of its function's kernels."""
+    """Choose a launch's work from that of its function's kernels."""
     if counts is None:
         return None
     if origin.number is not None and name != origin.function:
@@ -314,7 +314,7 @@ def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
 def _work_of_functions(
     functions: Mapping[str, tirx.PrimFunc], target: str, notes: list[str]
 ) -> dict[str, list[Work] | None]:
-    """What each primary function computes and moves, kernel by kernel."""
+    """Work of each primary function, kernel by kernel."""
     on_gpu = target != "llvm"
     counts = {name: count_kernels(f, on_gpu=on_gpu) for name, f in functions.items()}
     if unknown := sorted(name for name, count in counts.items() if count is None):
@@ -333,7 +333,7 @@ def _weights_bytes(module: Module) -> int:
 
 
 def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
-    """What intermediate tensors occupy at each call."""
+    """Memory of intermediate tensors at each call."""
     plan = metadata.get("memory")
     if not isinstance(plan, Mapping) or "steps" not in plan:
         return ()

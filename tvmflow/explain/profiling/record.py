@@ -73,7 +73,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reaches in kernels that do one thing only."""
+    """Rates that the device reaches in kernels that do one thing only."""
 
     #: Bytes read and written by a copy of a buffer much larger than any cache.
     copy_gbps: float
@@ -89,7 +89,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """What comes before the calls that are measured."""
+    """Times before the calls that are measured."""
 
     #: Reading the module and loading its library.
     load_ms: float
@@ -213,7 +213,7 @@ class Profile:
 
     @property
     def between_ms(self) -> float:
-        """What of :attr:`queue_ms` no kernel runs in.
+        """Part of :attr:`queue_ms` in which no kernel runs.
 
         By the device's clock its queue is idle then: a driver needs time from one kernel to the
         next one, or the host has not launched it yet.  By the host's clock it is the virtual
@@ -223,12 +223,12 @@ class Profile:
 
     @property
     def has_device_clock(self) -> bool:
-        """Whether the device itself tells when kernels ran."""
+        """True if the device itself tells when kernels ran."""
         return bool(self.kernels) and all(kernel.clock == "device" for kernel in self.kernels)
 
     @property
     def explained_ms(self) -> float:
-        """What kernels explain of a call: :attr:`queue_ms` by the device's clock.
+        """Part of a call that kernels explain: :attr:`queue_ms` by the device's clock.
 
         By the host's clock :attr:`kernels_ms`: gaps between calls are the host's, and longer where
         each call is measured.
@@ -237,11 +237,11 @@ class Profile:
 
     @property
     def host_ms(self) -> float:
-        """What of a call they do not explain: the host's part, and copies."""
+        """Part of a call that they do not explain: the host's part, and copies."""
         return max(0.0, self.whole.median_ms - self.explained_ms)
 
     def worth_us(self, finding: Finding) -> float:
-        """What a finding may be worth at most: its share of its kernel's launches."""
+        """Time that a finding may be worth at most: its share of its kernel's launches."""
         launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
         return finding.share * sum(kernel.median_us for kernel in launches)
 

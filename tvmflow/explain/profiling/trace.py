@@ -74,7 +74,7 @@ def _arguments(kernel: KernelLaunch) -> JsonObject:
 
 
 def _memory(profile: Profile) -> list[JsonObject]:
-    """What is live as a counter, from the begin of each call on."""
+    """Live memory as a counter, from the begin of each call on."""
     starts = profile.step_starts()
     if starts is None:
         return []

@@ -28,7 +28,7 @@ _START_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Scaling:
-    """What was measured and predicted, and the models."""
+    """Points that were measured and predicted, and the laws."""
 
     target: str
     device_name: str

@@ -35,28 +35,19 @@ _TRUSTED_ERROR = 0.25
 
 @dataclass(frozen=True)
 class Fit:
-    """The model's parameters.
+    """The model's parameters."""
 
-    Parameters
-    ----------
-    law
-        ``LINEAR``, ``AMDAHL`` or ``USL``.
-    rate
-        Throughput with one.
-    contention, coherency
-        Part of the work that is done one after the other, and that each pair costs.
-    error
-        Root of the mean square of the model's relative differences from what was measured;
-        ``None`` where it meets the points exactly, because they are no more than parameters.
-    points
-        To how many it was fitted.
-    """
-
+    #: ``LINEAR``, ``AMDAHL`` or ``USL``.
     law: str
+    #: Throughput with one.
     rate: float
+    #: Part of the work that is done one after the other, and that each pair costs.
     contention: float
     coherency: float
+    #: Root of the mean square of the model's relative differences from what was measured; ``None``
+    #: where it meets the points exactly, because they are no more than parameters.
     error: float | None
+    #: To how many it was fitted.
     points: int
 
     def at(self, n: int) -> float:
@@ -128,42 +119,29 @@ def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """Throughput with one batch size, number of threads and number of devices.
+    """Throughput with one batch size, number of threads and number of devices."""
 
-    Parameters
-    ----------
-    batch
-        Samples of a call on each device.
-    threads
-        Of the CPU; ``None`` where they were not asked for.
-    devices
-        How many, each with a batch.
-    measured
-        Whether it was, or else predicted.
-    items_per_s
-        Samples a second of all devices; ``None`` where too little was measured to predict it.
-    low_per_s, high_per_s
-        Measured: of the slowest and the fastest tenth of the calls.  Predicted: the least and the
-        most that the laws give when one of their points is at either end of these.
-    median_ms, p10_ms, p90_ms
-        Of calls with copies; ``None`` where it was predicted.
-    laws
-        What predicted it.
-    why_not
-        Why nothing could.
-    """
-
+    #: Samples of a call on each device.
     batch: int
+    #: Of the CPU; ``None`` where they were not asked for.
     threads: int | None
+    #: How many, each with a batch.
     devices: int
+    #: Whether it was, or else predicted.
     measured: bool
+    #: Samples a second of all devices; ``None`` where too little was measured to predict it.
     items_per_s: float | None
+    #: Measured: of the slowest and the fastest tenth of the calls.  Predicted: the least and the
+    #: most that the laws give when one of their points is at either end of these.
     low_per_s: float | None = None
     high_per_s: float | None = None
+    #: Of calls with copies; ``None`` where it was predicted.
     median_ms: float | None = None
     p10_ms: float | None = None
     p90_ms: float | None = None
+    #: What predicted it.
     laws: tuple[Law, ...] = ()
+    #: Why nothing could.
     why_not: str = ""
 
     @classmethod
@@ -199,26 +177,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Law:
-    """A model along one axis, with the numbers of the others, which stay.
+    """A model along one axis, with the numbers of the others, which stay."""
 
-    Parameters
-    ----------
-    axis
-        Of `AXES`.
-    at
-        The others' numbers.
-    fitted_to
-        The axis's numbers that were measured.
-    fit
-        The model.
-    extremes
-        What it is when one of the points is slower or faster, as its calls were.
-    """
-
+    #: Of `AXES`.
     axis: str
+    #: The others' numbers.
     at: Mapping[str, int | None]
+    #: The axis's numbers that were measured.
     fitted_to: tuple[int, ...]
+    #: The model.
     fit: Fit
+    #: What it is when one of the points is slower or faster, as its calls were.
     extremes: tuple[Fit, ...]
 
     @classmethod
