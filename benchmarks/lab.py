@@ -18,9 +18,8 @@ from typing import Any
 from common import in_process, report, write_json
 
 from tvmflow.explain.lab import LabResult, run_lab
-from tvmflow.explain.lab.machine import numpy_name
-from tvmflow.explain.lab.running import prepare
-from tvmflow.explain.lab.timing import in_turn
+from tvmflow.explain.lab.running import numpy_name, prepare
+from tvmflow.runtime.timing import in_turn
 from tvmflow.schedules.lab import LABS
 
 SIZE = 1024

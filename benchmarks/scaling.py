@@ -23,8 +23,8 @@ from unittest import mock
 from common import opencl_device, report, write_json
 
 from tvmflow.compiler.options import CompileOptions
+from tvmflow.explain.scaling.devices import DevicePool, FarmDevices, LocalDevices
 from tvmflow.explain.scaling.measure import Scaling, scale
-from tvmflow.explain.scaling.places import Farm, Local, Place
 from tvmflow.explain.scaling.sources import Network, from_models
 from tvmflow.models import build
 
@@ -46,7 +46,7 @@ def network(name: str, target: str, batches: list[int], folder: Path) -> Network
     return from_models(models, folder, CompileOptions(target=target), print)
 
 
-def measure(compiled: Network, place: Place, **numbers: Any) -> dict[str, Any]:
+def measure(compiled: Network, place: DevicePool, **numbers: Any) -> dict[str, Any]:
     """Measure and print."""
     result = scale(compiled, place, batches=[*compiled.modules], watch=print, **numbers)
     show(result)
@@ -67,7 +67,7 @@ def show(result: Scaling) -> None:
         print(law.described())
 
 
-def pocl_twice(compiled: Network, here: Local, seconds: float) -> dict[str, Any]:
+def pocl_twice(compiled: Network, here: LocalDevices, seconds: float) -> dict[str, Any]:
     """Two devices of PoCL; a process has one pool of threads for all of them."""
     place = replace(here, infos=tuple(replace(here.infos[0], index=i) for i in range(2)))
     # For the process that measures; this one has its devices already.
@@ -75,13 +75,15 @@ def pocl_twice(compiled: Network, here: Local, seconds: float) -> dict[str, Any]
         return measure(compiled, place, devices=[1, 2], seconds=seconds)
 
 
-def two_servers(compiled: Network, here: Local, folder: Path, seconds: float) -> dict[str, Any]:
+def two_servers(
+    compiled: Network, here: LocalDevices, folder: Path, seconds: float
+) -> dict[str, Any]:
     """Two servers, each with threads for half of the cores."""
     half = max(CORES // 2, 1)
     with closing(farms.Farm(folder)) as farm:
         for _ in range(2):
             farm.serve(KEY, **here.environment(half))
-        servers = Farm.find(farm.address, KEY, compiled.target, 0, None)
+        servers = FarmDevices.find(farm.address, KEY, compiled.target, 0, None)
         measured = measure(compiled, servers, devices=[1, 2, 4], seconds=seconds)
     return {"threads_each": half, **measured}
 
@@ -105,7 +107,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as text:
                 folder = Path(text)
                 compiled = network(name, target, batches, folder)
-                place, seconds = Local.find(target, 0), options.seconds
+                place, seconds = LocalDevices.find(target, 0), options.seconds
                 here = measure(compiled, place, threads=threads, devices=[1, 2], seconds=seconds)
                 found = results[f"{name}/{target}"] = {"size": SIZES[name], "here": here}
                 if target == "opencl":

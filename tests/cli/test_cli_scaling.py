@@ -14,7 +14,7 @@ from tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import FarmError
-from tvmflow.explain.scaling import measure, places
+from tvmflow.explain.scaling import devices, measure
 from tvmflow.farm import connect, tracker
 from tvmflow.farm.address import Address
 from tvmflow.runtime.process import Worker, WorkerLostError
@@ -243,17 +243,17 @@ def test_a_server_that_hangs_is_told():
         def call(self, *_, timeout_s):
             raise WorkerLostError(f"it took more than {timeout_s:g} s", timed_out=True)
 
-    place = places.Farm(Address("127.0.0.1", 9190), "pair", "llvm", 0, 2, ())
+    place = devices.FarmDevices(Address("127.0.0.1", 9190), "pair", "llvm", 0, 2, ())
     with pytest.raises(FarmError, match="with 2 servers of the key 'pair' failed: it took more"):
         place.prepare(Hanging(), 2, 10.0)
 
 
 def test_servers_that_others_use_are_told(farm, monkeypatch):
-    place = places.Farm.find(farm.address, "pair", "llvm", 0, None)
+    place = devices.FarmDevices.find(farm.address, "pair", "llvm", 0, None)
     assert place.existing == 2
     monkeypatch.setattr(connect, "OFFER_S", 0.5)
     held = [farm.session("pair") for _ in range(2)]
-    error = places._connect(place, 1, 10.0)
+    error = devices._connect(place, 1, 10.0)
     assert "on 1 server of the key 'pair' failed: 0 of them were free" in error.message
     assert "farm status" in error.remedy
     del held

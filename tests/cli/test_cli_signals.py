@@ -191,7 +191,7 @@ def test_a_stopped_compilation_leaves_nothing(
 GOES_ON = {
     "profile": (
         ["profile", "{module}", "--runs", "2", "--html", "out.html", "--trace", "out.json"],
-        "tvmflow.explain.analysis:findings",
+        "tvmflow.explain.analysis.report:findings",
     ),
     "run": (
         ["run", "{module}", "--random-seed", "0", "--outputs", "out.npz"],
@@ -200,7 +200,10 @@ GOES_ON = {
     "bench": (["bench", "{module}"], "tvmflow.module.session:Session._to_host"),
     "verify": (["verify", "{model}", "{module}"], "onnxruntime:InferenceSession.run"),
     "lab": (["lab", "matmul", "--size", "16"], "tvmflow.explain.lab.running:found_and_removed"),
-    "lab-ceilings": (["lab", "matmul", "--size", "16"], "tvmflow.explain.lab.running:ceilings"),
+    "lab-ceilings": (
+        ["lab", "matmul", "--size", "16"],
+        "tvmflow.explain.lab.running:ceilings_above",
+    ),
     "tune": (
         ["tune", "{model}", *OPTIONS, "--journal", "net.journal", "--report", "out.html"],
         "tvmflow.tuning.session:Tuner.run",

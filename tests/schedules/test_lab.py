@@ -15,7 +15,7 @@ from tvm.target import codegen
 from tvmflow.devices.target import resolve
 from tvmflow.errors import DeviceError, InputError, VerificationError
 from tvmflow.explain.lab import run_lab, running
-from tvmflow.explain.lab.findings import found_and_removed
+from tvmflow.explain.lab.running import found_and_removed
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.schedules.lab import LABS, quantized

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from tvmflow.errors import VerificationError
-from tvmflow.explain.lab import machine, run_lab, running, timing
+from tvmflow.explain.lab import run_lab, running
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
+from tvmflow.runtime import timing
 
 
 @pytest.mark.usefixtures("known_ceilings")
@@ -51,8 +52,8 @@ def test_ceilings_are_measured_again_where_a_step_exceeds_them(rising):
     [({}, "3"), ({"TVM_NUM_THREADS": "2"}, "2"), ({"OMP_NUM_THREADS": "1"}, None)],
 )
 def test_threads_are_as_many_as_cores_unless_the_user_says(monkeypatch, said, number):
-    monkeypatch.setattr(machine.os, "environ", environment := dict(said))
-    machine.prepare_threads(3)
+    monkeypatch.setattr(running.os, "environ", environment := dict(said))
+    running.prepare_threads(3)
     assert environment.get("TVM_NUM_THREADS") == number
     assert environment["TVM_THREAD_POOL_SPIN_COUNT"] == "0"
 

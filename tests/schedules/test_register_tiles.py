@@ -11,7 +11,7 @@ from operators import conv
 from scheduled_networks import scheduled
 
 from tvmflow.devices.target import PRESETS, resolve
-from tvmflow.explain.analysis.counting import instructions
+from tvmflow.explain.analysis.executions import instructions
 from tvmflow.explain.analysis.lowered import kernels_of
 from tvmflow.schedules import conv2d
 

@@ -11,12 +11,12 @@ from tvmflow.explain.profiling.record import (
     DeviceFacts,
     Finding,
     FirstCall,
-    Kernel,
+    KernelLaunch,
     MemoryStep,
     ModuleFacts,
     Profile,
-    Spread,
 )
+from tvmflow.runtime.timing import Spread
 
 _FAMILIES = ("conv2d_1x1", "depthwise", "conv2d", "moving", "softmax", "fallback")
 _CEILINGS = Ceilings(20.0, 400.0, 6.5, texture_gbps=14.0, fp16_gflops=None, int8_gops=900.0)
@@ -54,7 +54,7 @@ def synthetic_profile(kernels: int = 100, seed: int = 0) -> Profile:
     )
 
 
-def _kernel(number: int, start_us: float, rng: np.random.Generator) -> Kernel:
+def _kernel(number: int, start_us: float, rng: np.random.Generator) -> KernelLaunch:
     family = _FAMILIES[number % len(_FAMILIES)]
     median_us = float(rng.lognormal(4.0, 1.0))
     counted = number % 10 != 9
@@ -62,7 +62,7 @@ def _kernel(number: int, start_us: float, rng: np.random.Generator) -> Kernel:
     intensity = flops / (read + written)
     reachable = min(_CEILINGS.fp32_gflops, _CEILINGS.copy_gbps * intensity)
     share = float(min(1.0, flops / median_us / 1e3 / reachable))
-    return Kernel(
+    return KernelLaunch(
         name=f"{family}_{number}_kernel",
         function=f"{family}_{number}",
         nodes=(f"/features/{number}/Conv", f"/features/{number}/Clip<{number}>"),

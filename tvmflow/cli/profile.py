@@ -27,7 +27,7 @@ from .session import command, note, note_file, out_console, print_json, with_fla
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..explain.profiling.record import Kernel, Profile
+    from ..explain.profiling.record import KernelLaunch, Profile
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -258,7 +258,7 @@ def _ceilings(profile: Profile) -> list[tuple[str, str]]:
     return [(name, f"{value:.1f} {unit}") for name, value, unit in rows if value is not None]
 
 
-def _cells(kernel: Kernel, total_us: float) -> dict[str, str]:
+def _cells(kernel: KernelLaunch, total_us: float) -> dict[str, str]:
     """What the table says of a launch, by column."""
 
     def number(value: float | None, digits: int = 1) -> str:

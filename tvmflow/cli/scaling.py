@@ -16,8 +16,8 @@ from .options import check_farm
 from .session import err_console, out_console, print_json
 
 if TYPE_CHECKING:
+    from ..explain.scaling.devices import DevicePool
     from ..explain.scaling.measure import Scaling
-    from ..explain.scaling.places import Place
     from ..explain.scaling.predict import Law, Point
     from ..explain.scaling.sources import Network
 
@@ -71,7 +71,7 @@ def measure_scaling(
             # As text, not markup: names of files may contain brackets.
             status.update(Text(what))
 
-        def find_place(target: str, host: str | None) -> Place:
+        def find_place(target: str, host: str | None) -> DevicePool:
             place = _place(asked, target, host, device_index)
             # Before anything is compiled.
             for count in threads or ():
@@ -95,14 +95,14 @@ def measure_scaling(
     _print(result)
 
 
-def _place(asked: Asked, target: str, host: str | None, device_index: int) -> Place:
-    from ..explain.scaling.places import Farm, Local
+def _place(asked: Asked, target: str, host: str | None, device_index: int) -> DevicePool:
+    from ..explain.scaling.devices import FarmDevices, LocalDevices
     from ..farm.address import Address
 
     if asked.tracker is None or asked.key is None:
-        return Local.find(target, device_index)
+        return LocalDevices.find(target, device_index)
     address = Address.parse(asked.tracker, asked.secret_file)
-    return Farm.find(address, asked.key, target, device_index, host)
+    return FarmDevices.find(address, asked.key, target, device_index, host)
 
 
 def _network(
@@ -110,12 +110,12 @@ def _network(
     asked: Asked,
     batches: list[int] | None,
     folder: Path,
-    find_place: Callable[[str, str | None], Place],
+    find_place: Callable[[str, str | None], DevicePool],
     watch: Callable[[str], object],
-) -> tuple[Network, Place]:
+) -> tuple[Network, DevicePool]:
     from ..compiler.options import CompileOptions
     from ..devices.target import check_target
-    from ..explain.scaling.places import check_preset
+    from ..explain.scaling.devices import check_preset
     from ..explain.scaling.sources import (
         from_model,
         from_models,

@@ -1,1 +1,1 @@
-"""What a network does with a device: analyses, profiles, scaling, and the kernel lab."""
+"""Explanations of a network on a device: analyses, profiles, scaling, and the kernel lab."""

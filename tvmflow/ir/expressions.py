@@ -20,6 +20,13 @@ def uses(expr: Any, var: Any) -> bool:
     return bool(found)
 
 
+def nodes_in(node: tirx.Stmt | tirx.Expr, *kinds: type) -> list[Any]:
+    """Nodes of some kinds in a statement or an expression, in its order."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, [(kind, found.append) for kind in kinds])
+    return found
+
+
 def conjuncts(test: Any) -> list[Any]:
     """The conditions that must all hold."""
     if isinstance(test, tirx.And):

@@ -1,8 +1,7 @@
-"""How long a module takes: the first call, then the spread of many."""
+"""Times of a module: its first call, then the spread of many."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InputError
+from ..runtime.timing import Spread, Times, elapsed_ms, repeat
 from .blocked_layout import all_to_blocked
 from .samples import Described, random_inputs
 
@@ -32,32 +32,20 @@ class Measured(Described, Protocol):
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Times):
     """Times of a module's calls, in milliseconds.
 
     A call includes copying the inputs to the device and the outputs back.
-
-    Parameters
-    ----------
-    load_ms
-        Loading the library and bringing the weights to the device.
-    first_ms
-        The first call, in which a driver builds the kernels or finds them built.
-    median_ms, p10_ms, p90_ms, min_ms, max_ms, mean_ms
-        Of the measured runs.
-    runs, warmup
-        How many calls were measured, and how many before them were not.
     """
 
+    #: Loading the library and bringing the weights to the device.
     load_ms: float
+    #: The first call, in which a driver builds the kernels or finds them built.
     first_ms: float
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
     min_ms: float
     max_ms: float
     mean_ms: float
-    runs: int
+    #: How many calls before the measured ones were not measured.
     warmup: int
 
 
@@ -107,33 +95,19 @@ def benchmark(
     values = all_to_blocked(module.inputs, values)
     # Importing packages is not part of loading the module.
     module.prepare()
-    load_ms = _measure(module.open)
-    first_ms = _measure(lambda: module(values))
+    load_ms = elapsed_ms(module.open)
+    first_ms = elapsed_ms(lambda: module(values))
     for _ in range(warmup):
         module(values)
-    times: list[float] = []
-    end = time.perf_counter() + seconds if seconds is not None else float("inf")
-    while len(times) < (runs or len(times) + 1):
-        times.append(_measure(lambda: module(values)))
-        if time.perf_counter() >= end:
-            break
-    p10, median, p90 = np.percentile(times, [10, 50, 90])
+    most = float("inf") if runs is None else runs
+    times = repeat(lambda: elapsed_ms(lambda: module(values)), most=most, seconds=seconds)
     return Timing(
+        **vars(Spread.of(times)),
+        runs=len(times),
         load_ms=load_ms,
         first_ms=first_ms,
-        median_ms=float(median),
-        p10_ms=float(p10),
-        p90_ms=float(p90),
         min_ms=min(times),
         max_ms=max(times),
         mean_ms=float(np.mean(times)),
-        runs=len(times),
         warmup=warmup,
     )
-
-
-def _measure(function: Any) -> float:
-    """Return how many milliseconds a call takes."""
-    start = time.perf_counter()
-    function()
-    return (time.perf_counter() - start) * 1e3

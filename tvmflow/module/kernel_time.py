@@ -1,52 +1,53 @@
-"""How long a kernel took, whatever ran it."""
+"""Times of single kernels: from the device's own clock, or from around each call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
+from ..runtime.json_types import JsonMapping
+
+if TYPE_CHECKING:
+    from .session import Session
+
+#: A launch as a runtime reports it: ``kernel``, ``start_us`` and ``us``, and where it has sizes
+#: ``global`` and ``local``.
+Launch = JsonMapping
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """How long one launch of a run took.
+    """Times of one launch of a run."""
 
-    Parameters
-    ----------
-    kernel
-        The kernel's name.
-    median_us, p10_us, p90_us
-        Over the measured runs, in microseconds.
-    clock
-        ``"device"``: the device's profiling events.  ``"host"``: measured around
-        the call (including the launch and the waiting for a device).
-    gap_us
-        From the end of the launch before it to its begin, the median; 0 of the first one.
-    global_size, local_size
-        Work-items of the launch and of a work-group; empty when not launched so.
-    """
-
+    #: The kernel's name.
     kernel: str
+    #: Over the measured runs, in microseconds.
     median_us: float
     p10_us: float
     p90_us: float
+    #: ``"device"``: the device's profiling events.  ``"host"``: measured around the call (including
+    #: the launch and the waiting for a device).
     clock: str
+    #: From the end of the launch before it to its begin, the median; 0 of the first one.
     gap_us: float
+    #: Work-items of the launch and of a work-group; empty when not launched so.
     global_size: tuple[int, ...] = ()
     local_size: tuple[int, ...] = ()
 
 
-def kernel_times(runs: Sequence[Sequence[Mapping[str, Any]]], clock: str) -> list[KernelTime]:
+def kernel_times(runs: Sequence[Sequence[Launch]], clock: str) -> list[KernelTime]:
     """Every launch of a run, from its times in several runs of the same launches.
 
     Parameters
     ----------
     runs
-        At least one.  A launch has ``kernel``, ``start_us`` and ``us``, and where it has sizes
-        ``global`` and ``local``.
+        At least one.
     clock
         As of `KernelTime`.
 
@@ -81,9 +82,97 @@ def kernel_times(runs: Sequence[Sequence[Mapping[str, Any]]], clock: str) -> lis
     return times
 
 
-def _gap_us(run: Sequence[Mapping[str, Any]], position: int) -> float:
+def _gap_us(run: Sequence[Launch], position: int) -> float:
     """From the end of the launch before one to its begin, in a run."""
     if position == 0:
         return 0.0
     before, launch = run[position - 1], run[position]
     return max(0.0, float(launch["start_us"] - before["start_us"] - before["us"]))
+
+
+def profile_kernels(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
+    """Measure every kernel launch of a network's run.
+
+    Parameters
+    ----------
+    session
+        The loaded module.
+    values
+        The inputs, in order.
+    runs
+        Measured runs, at least 1; one more goes before them.
+
+    Returns
+    -------
+    list of KernelTime
+        In launch order.
+
+    Raises
+    ------
+    DeviceError
+        If the device did not report its launches, or they are one CUDA graph.
+    """
+    if session.artifact.metadata.get("options", {}).get("cuda_graph"):
+        raise DeviceError(
+            f"Measuring kernels of {session.artifact.path} failed: they are launched as one CUDA "
+            "graph.",
+            remedy="Compile without `cuda_graph`; the kernels are the same.",
+        )
+    runs = max(1, runs)
+    session.run(values, on_device=False)
+    if session.target == "opencl":
+        return _profile_events(session, values, runs)
+    return _profile_calls(session, values, runs)
+
+
+def _profile_events(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
+    import tvm_ffi
+
+    begin = tvm_ffi.get_global_func("tvmflow.opencl.profile_begin")
+    end = tvm_ffi.get_global_func("tvmflow.opencl.profile_end")
+    index = session.device.index
+    with session.errors("Measuring kernels"):
+        begin(index)
+        try:
+            for _ in range(runs):
+                session.run(values, on_device=False)
+        finally:
+            launches = json.loads(end(index))
+    # Of unequal runs there are launches left over, or they stand at other places.
+    bounds = [len(launches) * number // runs for number in range(runs + 1)]
+    by_run = [launches[begin:end] for begin, end in itertools.pairwise(bounds)]
+    return kernel_times(by_run, "device")
+
+
+def _profile_calls(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
+    """Time the calls of a second virtual machine, so that the first one stays as it is."""
+    import tvm_ffi
+
+    machine = session.new_machine()
+    wait = (lambda: None) if session.on_host else session.device.sync
+    measured: list[Launch] = []
+    started = 0.0
+
+    def instrument(_function: object, name: str, before: bool, *_: object) -> int:
+        nonlocal started
+        if name.startswith("vm.builtin."):
+            return 0
+        wait()
+        if before:
+            started = time.perf_counter()
+        else:
+            us = (time.perf_counter() - started) * 1e6
+            measured.append({"kernel": name, "start_us": started * 1e6, "us": us})
+        return 0
+
+    machine.set_instrument(tvm_ffi.convert(instrument))
+    arguments = session.bring(values, reuse=True)
+    entry = machine["main"]
+    by_run = []
+    with session.errors("Measuring kernels"):
+        for _ in range(runs + 1):
+            measured.clear()
+            entry(*arguments, *session.weights)
+            by_run.append(list(measured))
+    # The first run of a new machine reserves its memory.
+    return kernel_times(by_run[1:], "host")

@@ -18,8 +18,7 @@ from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
-from .kernel_time import KernelTime
-from .profile import profile_kernels
+from .kernel_time import KernelTime, profile_kernels
 from .values import (
     Outputs,
     as_array,

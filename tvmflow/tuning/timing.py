@@ -1,4 +1,4 @@
-"""When a kernel is timed enough: alone, or in turn with the best one so far.
+"""Timing a kernel until it is enough: alone, or in turn with the best one so far.
 
 Costs that are minutes apart cannot be compared on a machine with other work or a phone that
 throttles.  Two kernels in turn meet the same disturbances: of each pair only the ratio counts.
@@ -24,26 +24,17 @@ LOST = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """When timing ends.
+    """Conditions that end timing."""
 
-    Parameters
-    ----------
-    spread
-        A kernel alone is timed until half of the costs are within this part of their median …
-    rounds
-        … or for so many rounds.
-    repeats
-        Costs of a round.
-    hopeless
-        A candidate this many times slower than the best one is only looked at.
-    limit_s
-        After so long neither takes more costs than it must.
-    """
-
+    #: A kernel alone is timed until half of the costs are within this part of their median …
     spread: float = 0.02
+    #: … or for so many rounds.
     rounds: int = 5
+    #: Costs of a round.
     repeats: int = 5
+    #: A candidate this many times slower than the best one is only looked at.
     hopeless: float = 1.5
+    #: After so long neither takes more costs than it must.
     limit_s: float = 1.0
 
 
@@ -83,7 +74,7 @@ def time_in_turn(
 
 
 def is_faster(ratios: Sequence[float]) -> bool:
-    """Whether a candidate is surely faster than its rival, by enough to replace it.
+    """Tell whether a candidate is surely faster than its rival, by enough to replace it.
 
     Of two equal kernels each wins half of the pairs.  One that wins 1.5 √n more than that, three
     standard deviations, does so by chance once in 700 times; at least nine pairs are needed.

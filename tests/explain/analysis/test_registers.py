@@ -7,8 +7,7 @@ from tvm.script import tirx as T
 
 from tvmflow.codegen.kernels import device_source
 from tvmflow.devices.target import resolve
-from tvmflow.explain.analysis import findings, kernels_of, registers
-from tvmflow.explain.analysis.registers import reported_registers
+from tvmflow.explain.analysis import findings, kernels_of, registers, reported_registers
 
 NVIDIA = resolve("opencl", "nvidia")
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from tvmflow.compiler.generate import kernel_texts
-from tvmflow.explain.profiling.attribution import count_at, places
-from tvmflow.explain.profiling.counting import Count
+from tvmflow.explain.profiling.counting import Work
+from tvmflow.explain.profiling.measure import launch_origins, work_of
 
 
 def tensor(name, producer):
@@ -34,10 +34,10 @@ LAUNCHES = ["conv_kernel", "sum_kernel", "sum_kernel_1", "conv_kernel"]
 
 
 def test_every_launch_has_its_call():
-    found = places(LAUNCHES, METADATA)
-    assert [place.function for place in found] == ["conv", "sum", "sum", "conv"]
-    assert [place.number for place in found] == [0, 0, 1, 0]
-    assert [place.nodes for place in found] == [
+    found = launch_origins(LAUNCHES, METADATA)
+    assert [origin.function for origin in found] == ["conv", "sum", "sum", "conv"]
+    assert [origin.number for origin in found] == [0, 0, 1, 0]
+    assert [origin.nodes for origin in found] == [
         ("Conv_0", "Relu_0"),
         ("Sum_1",),
         ("Sum_1",),
@@ -46,24 +46,24 @@ def test_every_launch_has_its_call():
 
 
 def test_functions_that_are_measured_as_a_whole():
-    found = places(["conv", "sum", "conv"], METADATA)
-    assert [place.number for place in found] == [None] * 3
-    assert [place.nodes for place in found] == [("Conv_0", "Relu_0"), ("Sum_1",), ("Conv_2",)]
+    found = launch_origins(["conv", "sum", "conv"], METADATA)
+    assert [origin.number for origin in found] == [None] * 3
+    assert [origin.nodes for origin in found] == [("Conv_0", "Relu_0"), ("Sum_1",), ("Conv_2",)]
 
 
 def test_names_alone_are_enough():
-    assert [place.function for place in places(["x", "x"], {})] == ["x", "x"]
-    assert [place.nodes for place in places(["x"], METADATA)] == [()]
+    assert [origin.function for origin in launch_origins(["x", "x"], {})] == ["x", "x"]
+    assert [origin.nodes for origin in launch_origins(["x"], METADATA)] == [()]
 
 
 def test_a_kernel_has_its_own_count_and_a_function_that_of_all():
-    counts = [Count(Counter(fp32=3), 10, 4), Count(Counter(fp32=5), 4, 2, True)]
-    first, second, whole = places(["sum_kernel", "sum_kernel_1", "sum"], METADATA)
-    assert count_at(first, "sum_kernel", counts) == counts[0]
-    assert count_at(second, "sum_kernel_1", counts) == counts[1]
-    assert count_at(whole, "sum", counts) == Count(Counter(fp32=8), 14, 6, True)
-    assert count_at(whole, "sum", None) is None
-    assert count_at(second, "sum_kernel_1", counts[:1]) is None
+    counts = [Work(Counter(fp32=3), 10, 4), Work(Counter(fp32=5), 4, 2, True)]
+    first, second, whole = launch_origins(["sum_kernel", "sum_kernel_1", "sum"], METADATA)
+    assert work_of(first, "sum_kernel", counts) == counts[0]
+    assert work_of(second, "sum_kernel_1", counts) == counts[1]
+    assert work_of(whole, "sum", counts) == Work(Counter(fp32=8), 14, 6, True)
+    assert work_of(whole, "sum", None) is None
+    assert work_of(second, "sum_kernel_1", counts[:1]) is None
 
 
 @pytest.mark.parametrize(

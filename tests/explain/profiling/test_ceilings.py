@@ -9,7 +9,6 @@ import pytest
 
 from tvmflow.devices.target import resolve
 from tvmflow.explain.profiling import ceilings as module
-from tvmflow.explain.profiling import microkernels
 from tvmflow.explain.profiling.counting import count_kernels
 from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.runtime.devices import DeviceInfo, host_device, opencl_devices
@@ -29,7 +28,7 @@ KINDS = ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)]
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_and_sums_are_computed_one_behind_the_other(kind):
     on = device(kind)
-    function = microkernels.arithmetic(on.target, "float32", items=4, steps=5)
+    function = module.arithmetic(on.target, "float32", items=4, steps=5)
     kernel, (factors, sums) = on._prepare(function)
     lanes = on.target.device.channel_block
     rng = np.random.default_rng(1)
@@ -41,14 +40,14 @@ def test_products_and_sums_are_computed_one_behind_the_other(kind):
         expected = expected * values[0] + values[1]
     np.testing.assert_allclose(sums.numpy(), np.broadcast_to(expected, sums.shape), rtol=1e-5)
     (count,) = count_kernels(function, on_gpu=kind != "llvm")
-    assert count.flops == {"fp32": 2 * 5 * 4 * microkernels.CHAINS * lanes}
+    assert count.flops == {"fp32": 2 * 5 * 4 * module.CHAINS * lanes}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_is_one(kind):
     on = device(kind)
-    kernel, (source, result) = on._prepare(microkernels.copy(on.target))
-    values = np.arange(microkernels.COPIED, dtype=np.float32).reshape(source.shape)
+    kernel, (source, result) = on._prepare(module.copy(on.target))
+    values = np.arange(module.COPIED, dtype=np.float32).reshape(source.shape)
     source.copyfrom(values)
     kernel["main"](source, result)
     np.testing.assert_array_equal(result.numpy(), values)
@@ -59,8 +58,8 @@ def test_every_texel_is_read():
     on = device("opencl")
     if not on.info.images:
         pytest.skip("the device has no images")
-    function = microkernels.texels(on.target)
-    kernel, (image, sums) = on._prepare(function, microkernels.TEXTURE)
+    function = module.texels(on.target)
+    kernel, (image, sums) = on._prepare(function, module.TEXTURE)
     values = np.random.default_rng(2).standard_normal(image.shape, np.float32)
     image.copyfrom(values)
     kernel["main"](image, sums)
@@ -74,13 +73,13 @@ def test_every_texel_is_read():
 def test_code_is_generated_for_devices_that_are_not_here(target):
     spec = resolve("cuda") if target == "cuda" else resolve("opencl", target)
     kernels = {
-        "copy": (microkernels.copy(spec), "source"),
-        "fp16": (microkernels.arithmetic(spec, "float16", 256, 3), "half"),
-        "int8": (microkernels.arithmetic(spec, "int32", 256, 3), "tvmflow_dot4"),
-        "nothing": (microkernels.nothing(spec), "result"),
+        "copy": (module.copy(spec), "source"),
+        "fp16": (module.arithmetic(spec, "float16", 256, 3), "half"),
+        "int8": (module.arithmetic(spec, "int32", 256, 3), "tvmflow_dot4"),
+        "nothing": (module.nothing(spec), "result"),
     }
     if spec.kind == "opencl":
-        kernels["texels"] = (microkernels.texels(spec), "read_imagef")
+        kernels["texels"] = (module.texels(spec), "read_imagef")
     for name, (function, word) in kernels.items():
         built = module.build(function, spec)
         (kernel,) = (part for part in built.imports if part.kind == spec.kind)

@@ -6,7 +6,7 @@ import dataclasses
 
 from profiles import synthetic_profile
 
-from tvmflow.explain.profiling.compare import Pair, pair
+from tvmflow.explain.profiling.page.write import Pair, pair
 
 
 def with_nodes(*launches):

@@ -11,8 +11,7 @@ from tvm import s_tir, te, tirx
 import tvmflow
 from tvmflow.codegen.dot_products import dot
 from tvmflow.devices.target import resolve
-from tvmflow.explain.profiling.counting import count_kernels
-from tvmflow.explain.profiling.operations import operations
+from tvmflow.explain.profiling.counting import count_kernels, operations
 from tvmflow.module.functions import unpack_functions
 from tvmflow.schedules import schedule_function
 

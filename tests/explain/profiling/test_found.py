@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from profiles import synthetic_profile
 
-import tvmflow.explain.analysis
 from tvmflow.devices.target import resolve
-from tvmflow.explain.analysis import Fusion
+from tvmflow.explain import analysis
+from tvmflow.explain.analysis import Fusion, report
+from tvmflow.explain.analysis.report import found_in, fusion_in
 from tvmflow.explain.profiling import record
-from tvmflow.explain.profiling.found import found_in, fusion_in
 from tvmflow.module.functions import tir_text
 from tvmflow.schedules.lab.choice import scheduled
 
@@ -31,12 +31,12 @@ def analysed(monkeypatch):
         names.append(function)
         return [next(f for f in PROFILE.findings if f.kernel == f"{function}_kernel")]
 
-    monkeypatch.setattr(tvmflow.explain.analysis, "findings", analyse)
+    monkeypatch.setattr(report, "findings", analyse)
     return names
 
 
 def test_findings_of_analyses_and_of_profiles_are_one_class():
-    assert tvmflow.explain.analysis.Finding is record.Finding
+    assert analysis.Finding is record.Finding
 
 
 def test_each_function_is_analysed_once_the_slowest_first(analysed):
@@ -50,16 +50,16 @@ def test_each_function_is_analysed_once_the_slowest_first(analysed):
 
 def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
     """Within a function, whose findings by then are kept."""
-    analyse = tvmflow.explain.analysis.findings
+    analyse = report.findings
     slowest = sorted(PROFILE.kernels, key=lambda kernel: -kernel.median_us)
 
     def slow(function, target, until):
         found = analyse(function, target, until)
         if function == slowest[2].function:
-            raise tvmflow.explain.analysis.OutOfTimeError(found)
+            raise analysis.OutOfTimeError(found)
         return found
 
-    monkeypatch.setattr(tvmflow.explain.analysis, "findings", slow)
+    monkeypatch.setattr(report, "findings", slow)
     notes = []
     found = found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
     assert len(found) == len(analysed) == 3
@@ -83,14 +83,14 @@ def test_time_ends_in_real_analyses():
 
 def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
     failing = PROFILE.kernels[2].function
-    analyse = tvmflow.explain.analysis.findings
+    analyse = report.findings
 
     def fail(function, target, until):
         if function == failing:
             raise ValueError("no loop has this extent")
         return analyse(function, target, until)
 
-    monkeypatch.setattr(tvmflow.explain.analysis, "findings", fail)
+    monkeypatch.setattr(report, "findings", fail)
     notes = []
     assert len(found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
     assert notes[0] == f"{failing} could not be analysed: no loop has this extent"

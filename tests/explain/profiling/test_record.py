@@ -10,7 +10,8 @@ from profiles import synthetic_profile
 
 from tvmflow.errors import ArtifactError
 from tvmflow.explain.profiling.reading import from_json, read_profile
-from tvmflow.explain.profiling.record import BOUNDS, DERIVED, FINDING_KINDS, FORMAT, Spread
+from tvmflow.explain.profiling.record import BOUNDS, DERIVED, FINDING_KINDS, FORMAT
+from tvmflow.runtime.timing import Spread
 
 
 def test_json_and_back_is_the_same_profile():

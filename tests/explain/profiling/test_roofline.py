@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from profiles import synthetic_profile
 
+from tvmflow.explain.profiling.ceilings import above, rated
 from tvmflow.explain.profiling.record import Ceilings
-from tvmflow.explain.profiling.roofline import above, rated
 
 #: A device that computes 10 operations in the time of a byte.
 CEILINGS = Ceilings(10.0, 100.0, 5.0, texture_gbps=40.0, int8_gops=400.0)

@@ -13,8 +13,8 @@ from operators import build, random
 import tvmflow
 from tvmflow.errors import ArtifactError
 from tvmflow.explain.analysis import Fusion
-from tvmflow.explain.profiling.attribution import places
 from tvmflow.explain.profiling.counting import count_kernels
+from tvmflow.explain.profiling.measure import launch_origins
 from tvmflow.ir.names import nodes_of
 from tvmflow.module.artifact import read_artifact
 from tvmflow.module.functions import tir_text, unpack_functions
@@ -80,7 +80,7 @@ def test_results_of_one_call_know_their_node():
     ]
     model = build(nodes, {"x": (3, 50)}, ["y"], {"k": np.array([7])})
     with tvmflow.compile(model, target="llvm") as module:
-        found = places(module.metadata["memory"]["steps"], module.metadata)
+        found = launch_origins(module.metadata["memory"]["steps"], module.metadata)
     assert ("topk", ("best",)) in [(place.function, place.nodes) for place in found]
 
 

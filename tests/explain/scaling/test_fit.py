@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvmflow.explain.scaling.fit import AMDAHL, LINEAR, USL, fit
+from tvmflow.explain.scaling.predict import AMDAHL, LINEAR, USL, fit
 
 
 def law(n: int, rate: float, contention: float, coherency: float = 0.0) -> float:

@@ -14,18 +14,19 @@ from tiny_model import tiny_model
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.errors import DeviceError, InputError, ShapeError
 from tvmflow.explain.scaling import measure
-from tvmflow.explain.scaling.fit import AMDAHL, LINEAR
+from tvmflow.explain.scaling.devices import LocalDevices
 from tvmflow.explain.scaling.measure import scale
-from tvmflow.explain.scaling.places import Local
+from tvmflow.explain.scaling.predict import AMDAHL, LINEAR
 from tvmflow.explain.scaling.sources import Network, from_model, from_models
 from tvmflow.frontend.shapes import batch_shapes
 from tvmflow.runtime.devices import DeviceInfo
+from tvmflow.runtime.timing import Spread
 
 MODULES = {1: Path("1.so"), 4: Path("4.so")}
 NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
 CPU = DeviceInfo("llvm", 0, "a CPU", compute_units=2)
 OTHER = DeviceInfo("llvm", 1, "another", compute_units=2)
-PLACE = Local((CPU,), cores=2)
+PLACE = LocalDevices((CPU,), cores=2)
 
 
 def milliseconds(batch: int, threads: int, devices: int) -> float:
@@ -40,7 +41,7 @@ def milliseconds(batch: int, threads: int, devices: int) -> float:
 def simulated(monkeypatch):
     def ask(worker, place, path, batched, devices, threads, seconds, seed, limit_s):
         ms = milliseconds(int(path.stem), threads or 1, devices)
-        return ms, 0.9 * ms, 1.25 * ms
+        return Spread(ms, 0.9 * ms, 1.25 * ms)
 
     monkeypatch.setattr(measure, "_ask", ask)
 
@@ -69,7 +70,7 @@ def test_what_exists_is_measured_and_the_rest_is_predicted(simulated):
 
 
 def test_several_devices_are_measured_with_the_most_threads(simulated):
-    place = Local((CPU, OTHER), cores=2)
+    place = LocalDevices((CPU, OTHER), cores=2)
     result = scale(NETWORK, place, batches=[1, 4], threads=[1, 2, 8], devices=[2, 4])
     assert result.device_name == "1 × a CPU, 1 × another"
     found = points(result)
@@ -96,7 +97,7 @@ def test_one_number_predicts_no_other(simulated):
 def test_a_law_that_does_not_fit_predicts_nothing(monkeypatch):
     # Two threads are far slower than one: all of Amdahl's law is serial, and still too fast.
     monkeypatch.setattr(
-        measure, "_ask", lambda *arguments, limit_s: (10.0 * arguments[5] ** 3,) * 3
+        measure, "_ask", lambda *arguments, limit_s: Spread(*(10.0 * arguments[5] ** 3,) * 3)
     )
     found = points(scale(NETWORK, PLACE, batches=[1], threads=[1, 2, 8]))
     assert found[1, 8, 1].items_per_s is None
@@ -125,11 +126,11 @@ def test_impossible_numbers_are_refused(simulated, name):
 
 def test_a_device_that_is_missing_is_refused():
     with pytest.raises(DeviceError, match="no llvm device 1"):
-        Local.find("llvm", 1)
+        LocalDevices.find("llvm", 1)
 
 
 def test_threads_of_a_gpu_are_refused(simulated):
-    place = Local((DeviceInfo("opencl", 0, "a GPU", platform="Mali"),), cores=2)
+    place = LocalDevices((DeviceInfo("opencl", 0, "a GPU", platform="Mali"),), cores=2)
     with pytest.raises(DeviceError, match="threads of a GPU"):
         scale(NETWORK, place, batches=[1], threads=[1])
 
@@ -186,7 +187,7 @@ def test_models_of_several_batches_are_one_network(tmp_path):
 def test_a_network_is_measured(tmp_path):
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     network = from_model(tmp_path / "tiny.onnx", [1, 4], tmp_path, OPTIONS)
-    place = Local.find("llvm", 0)
+    place = LocalDevices.find("llvm", 0)
     result = scale(network, place, batches=[1, 4], threads=[1, 2], seconds=0.1)
     assert set(points(result)) == {(b, t, 1) for b in (1, 4) for t in (1, 2)}
     for point in result.points:
@@ -207,12 +208,12 @@ import resource, sys, time
 sys.path[:0] = sys.argv[1:]
 import numpy as np, onnx, tvmflow
 from onnx import TensorProto, helper
-from tvmflow.explain.scaling.places import Local
+from tvmflow.explain.scaling.devices import LocalDevices
 value = helper.make_tensor_value_info
 graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "square",
     [value("x", TensorProto.FLOAT, [1024, 1024])], [value("y", TensorProto.FLOAT, [1024, 1024])])
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-Local.find("opencl", 0).check_threads(1)
+LocalDevices.find("opencl", 0).check_threads(1)
 with tvmflow.compile(model, target="opencl", device="cpu") as module:
     x = np.ones((1024, 1024), np.float32)
     module(x)
@@ -221,7 +222,9 @@ with tvmflow.compile(model, target="opencl", device="cpu") as module:
         module(x)
     print((time.process_time() - used) / (time.perf_counter() - started))
 """
-    place = Local((DeviceInfo("opencl", 0, "PoCL", platform="Portable Computing Language"),), 2)
+    place = LocalDevices(
+        (DeviceInfo("opencl", 0, "PoCL", platform="Portable Computing Language"),), 2
+    )
     env = {**_POCL.variables(_POCL.path), **place.environment(1)}
     process = run_python(code, env=env)
     assert process.returncode == 0, process.stderr

@@ -1,28 +1,36 @@
-"""What generated kernels do with memory and lanes, read from their code.
+"""Analyses of what generated kernels do with memory and lanes, read from their code.
 
-Every analysis is a function of a scheduled primary function and a target.
+Every analysis is a function of a scheduled primary function, or of one of its kernels, and of the
+target that it is compiled for.  It returns records in the order of the code: those for CPUs
+(`accumulators`, `cache_lines`, `loop_nests`, `vector_lanes`) none for GPUs, the others none for
+``llvm``.
 """
 
 from __future__ import annotations
 
 from ...graph.fusion_left import Fusion, fusion
 from ..profiling.record import Finding
-from .accumulators import Accumulators, accumulators
 from .cache_lines import LineUse, cache_lines
-from .coalescing import Access, coalescing
+from .cpu_loops import (
+    Accumulators,
+    LoopNest,
+    VectorLanes,
+    accumulators,
+    loop_nests,
+    vector_lanes,
+)
 from .deadline import OutOfTimeError
 from .divergence import Divergence, divergence
-from .fusion_findings import fusion_findings
+from .global_memory import Access, VectorWidth, coalescing, vector_width
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
-from .lowered import Kernel, code_for_cpu, functions_of, kernels_of
-from .occupancy import Occupancy, occupancy
-from .parallelism import LoopNest, loop_nests
+from .lowered import LoweredKernel, code_for_cpu, functions_of, kernels_of
+from .occupancy import Occupancy, RegisterUse, occupancy, registers, reported_registers
 from .products import Product, products
-from .registers import RegisterUse, registers, reported_registers
-from .report import findings
+from .report import findings, fusion_findings
 from .texture_locality import TextureUse, texture_locality
-from .vector_lanes import VectorLanes, vector_lanes
-from .vector_width import VectorWidth, vector_width
+
+#: Users know it by this name, too.
+Kernel = LoweredKernel
 
 __all__ = [
     "Access",
@@ -35,6 +43,7 @@ __all__ = [
     "LineUse",
     "LocalMemory",
     "LoopNest",
+    "LoweredKernel",
     "Occupancy",
     "OutOfTimeError",
     "Product",

@@ -10,23 +10,22 @@ loops access, as far as the first cache holds it, is one window::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from tvm import tirx
 
 from ...devices.target import TargetSpec
+from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
 from ..profiling.record import Finding
-from .counting import executions
-from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
+from .accesses import Site, buffer_bytes
+from .cpu_loops import times_of
+from .deadline import check_time
+from .executions import axes_of, stride
 from .hardware import CORE, hardware_of
-from .loops import axes_of, name_of, stride
-from .lowered import Kernel, code_for_cpu
-from .sites import Site, buffer_bytes
-from .spans import Touched, touched_by
+from .lowered import InKernel, LoweredKernel, of_cpu_code
 
 #: Less than this share of the lines is used: a finding.  Short rows of neighbours that begin
 #: within a line touch one more than they fill.
@@ -39,21 +38,16 @@ _POINTS = 1 << 13
 #: Windows that are looked at.
 _DRAWS = 3
 
-_Axes = Sequence[tuple[Any, int]]
-
 
 @dataclass(frozen=True)
-class LineUse:
-    """What a loop nest accesses of a buffer, and how much of the lines that come for it it uses.
+class LineUse(InKernel):
+    """Lines of a buffer that a loop nest accesses, and how much of them it uses.
 
-    The counts are estimates: some windows are looked at, and caches are taken to keep one.
+    The place is that of the first access.  The counts are estimates: some windows are looked at,
+    and caches are taken to keep one.
     """
 
-    kernel: str
     buffer: str
-    #: The first access: buffer and index as TVMScript.
-    text: str
-    line: int
     is_store: bool
     #: The innermost loop that the index depends on, and bytes from one iteration to the next;
     #: ``None`` where these vary.
@@ -73,66 +67,63 @@ class LineUse:
     window_pages: int
 
 
-def cache_lines(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[LineUse]:
+@of_cpu_code
+def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
     """Find how much of each line of memory consecutive iterations use.
 
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
-
-    Returns
-    -------
-    list of LineUse
-        One for each buffer that a loop nest reads, and each that it writes, in the order of the
-        code; empty for GPUs.  What depends on data is left out.
+    There is a record for each buffer that a loop nest reads, and each that it writes.  What depends
+    on data is left out.
     """
-    found = []
-    for kernel in code_for_cpu(function, target):
-        nests: dict[tuple[int, ...], list[Site]] = {}
-        for site in kernel.sites:
-            if site.scope.startswith("global") and not site.is_image:
-                loops = tuple(id(var) for var, _ in site.place.loops)
-                nests.setdefault(loops, []).append(site)
-        for sites in nests.values():
-            found += _nest(kernel, sites, hardware_of(target).line_bytes)
-    return found
+    nests: dict[tuple[int, ...], list[Site]] = {}
+    for site in kernel.sites:
+        if site.is_global:
+            loops = tuple(id(var) for var, _ in site.context.loops)
+            nests.setdefault(loops, []).append(site)
+    for sites in nests.values():
+        yield from _nest(kernel, sites, hardware_of(target).line_bytes)
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Memory of a buffer that some iterations access, each line and page counted once."""
+
+    lines: int
+    bytes: int
+    pages: int
 
 
 class _Window:
     """Iterations of the inner loops of a nest whose lines the first cache holds."""
 
-    def __init__(self, kernel: Kernel, sites: Sequence[Site], line_bytes: int):
+    def __init__(self, kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int):
         self.line_bytes = line_bytes
-        self.groups: dict[tuple[Any, bool], list[Site]] = {}
+        self.groups: dict[tuple[tirx.Buffer, bool], list[Site]] = {}
         for site in sites:
             self.groups.setdefault((site.buffer, site.is_store), []).append(site)
-        used = frozenset().union(*(s.variables | s.place.variables for s in sites))
+        used = frozenset().union(*(s.variables | s.context.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
         #: Iterations of each in a window.
         self.counts = {var: 1 for var, _ in self.axes}
         self._grow()
 
-    def touched(self, draw: int) -> dict[tuple[Any, bool], Touched]:
-        """What one window accesses: the middle one, or one that is drawn."""
+    def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Touched]:
+        """Memory that one window accesses: the middle one, or one that is drawn."""
         random = np.random.default_rng(draw)
         inner = [(var, self.counts[var]) for var, _ in self.axes if self.counts[var] > 1]
         points = prod(count for _, count in inner)
-        values: dict[Any, Array] = {}
+        values: dict[tirx.Var, Array] = {}
         for var, extent in self.axes:
             windows = extent // self.counts[var]
             values[var] = np.full(
                 1, (random.integers(0, windows) if draw else windows // 2) * self.counts[var]
             )
-        for var, steps in digits(np.arange(points), inner).items():
+        for var, steps in values_at(np.arange(points), inner).items():
             values[var] = values[var] + steps
         return {key: self._of(group, values, points) for key, group in self.groups.items()}
 
-    def number(self, axes: _Axes) -> float:
-        """How many windows there are; loops outside of it that nothing depends on repeat it."""
+    def number(self, axes: Sequence[Axis]) -> float:
+        """Number of windows; loops outside of it that nothing depends on repeat it."""
         number, outside = 1.0, False
         for var, extent in reversed(axes):
             count = self.counts.get(var, 1 if outside else extent)
@@ -140,22 +131,20 @@ class _Window:
             number *= extent / count
         return number
 
-    def _of(self, sites: Sequence[Site], values: Mapping[Any, Array], points: int) -> Touched:
-        starts: list[Array] = []
-        ends: list[Array] = []
+    def _of(self, sites: Sequence[Site], values: Mapping[tirx.Var, Array], points: int) -> Touched:
+        check_time()
+        spans: list[Array] = []
         for site in sites:
-            mask = evaluate_all(site.place.conditions, values, points)
-            (index,) = site.indices
-            if site.is_contiguous and isinstance(index, tirx.Ramp):
-                index = index.base
-            place = np.asarray(evaluate(index, values), np.int64)
+            mask = all_hold(site.context.conditions, values, points)
+            index = site.base if site.is_contiguous else site.indices[0]
+            start = np.asarray(evaluate(index, values), np.int64)
             each = 1 if site.is_contiguous else site.lanes
             shape = (points, each) if each > 1 else (points,)
-            place = np.broadcast_to(place, shape)[mask].reshape(-1) * site.element_bytes
+            start = np.broadcast_to(start, shape)[mask].reshape(-1) * site.element_bytes
             size = site.element_bytes * (site.lanes if site.is_contiguous else 1)
-            starts.append(place)
-            ends.append(place + size)
-        return touched_by(np.concatenate(starts), np.concatenate(ends), self.line_bytes)
+            spans.append(np.stack([start, start + size]))
+        starts, ends = np.concatenate(spans, axis=1)
+        return _touched(starts, ends, self.line_bytes)
 
     def _grow(self) -> None:
         """Take in loops from the innermost one outwards."""
@@ -169,7 +158,7 @@ class _Window:
             if fitting < extent:
                 break
 
-    def _fits(self, var: Any, count: int) -> bool:
+    def _fits(self, var: tirx.Var, count: int) -> bool:
         before, self.counts[var] = self.counts[var], count
         if prod(self.counts.values()) > _POINTS:
             self.counts[var] = before
@@ -179,63 +168,71 @@ class _Window:
         return lines <= CORE.lines
 
 
-def _nest(kernel: Kernel, sites: Sequence[Site], line_bytes: int) -> list[LineUse]:
+def _touched(starts: Array, ends: Array, line_bytes: int) -> Touched:
+    """Count what spans cover, from and to some bytes of a buffer, in any order."""
+    if not starts.size:
+        return Touched(0, 0, 0)
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    # What of each span none before it has.
+    begin = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
+    used = int(np.maximum(ends - begin, 0).sum())
+    return Touched(
+        _spanned(starts, ends, line_bytes), used, _spanned(starts, ends, CORE.page_bytes)
+    )
+
+
+def _spanned(starts: Array, ends: Array, size: int) -> int:
+    """Blocks of memory that ordered spans touch."""
+    first, last = starts // size, (ends - 1) // size
+    before = np.concatenate([first[:1] - 1, last[:-1]])
+    return int(np.maximum(last - np.maximum(before, first - 1), 0).sum())
+
+
+def _nest(kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int) -> Iterator[LineUse]:
     try:
         window = _Window(kernel, sites, line_bytes)
         draws = [window.touched(draw) for draw in range(_DRAWS)]
     except UnknownError:
-        return []
+        return
     windows = window.number(axes_of(kernel, sites[0]))
     window_pages = max(sum(t.pages for t in draw.values()) for draw in draws)
-    uses = []
     for key, group in window.groups.items():
         first = group[0]
         lines = sum(draw[key].lines for draw in draws)
         come = lines / _DRAWS * windows
         used = sum(draw[key].bytes for draw in draws)
-        loop = _loop(kernel, first)
+        # The innermost loop that the index depends on.
+        around = (var for var, _ in reversed(axes_of(kernel, first)) if var in first.variables)
+        loop = next(around, None)
         step = stride(kernel, first, loop) if loop is not None else 0
-        uses.append(
-            LineUse(
-                kernel.name,
-                first.name,
-                str(first),
-                kernel.line(first),
-                first.is_store,
-                "" if loop is None else name_of(loop),
-                None if step is None else step * first.element_bytes,
-                step == first.lanes,
-                round(come),
-                come * line_bytes / buffer_bytes(first.buffer),
-                used / (lines * line_bytes) if lines else 1.0,
-                round(sum(draw[key].pages for draw in draws) / _DRAWS * windows),
-                window_pages,
-            )
+        yield LineUse(
+            *kernel.at(first),
+            buffer=first.name,
+            is_store=first.is_store,
+            loop="" if loop is None else str(loop.name),
+            stride_bytes=None if step is None else step * first.element_bytes,
+            is_run=step == first.lanes,
+            lines=round(come),
+            times=come * line_bytes / buffer_bytes(first.buffer),
+            efficiency=used / (lines * line_bytes) if lines else 1.0,
+            pages=round(sum(draw[key].pages for draw in draws) / _DRAWS * windows),
+            window_pages=window_pages,
         )
-    return uses
 
 
-def _loop(kernel: Kernel, site: Site) -> Any:
-    """The innermost loop that a place depends on."""
-    return next((var for var, _ in reversed(axes_of(kernel, site)) if var in site.variables), None)
-
-
-def line_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def line_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Accesses that use little of each line, or that go from page to page."""
-    findings = []
-    for kernel in code_for_cpu(function, target):
-        uses = cache_lines(kernel, target)
-        lines = sum(use.lines for use in uses)
-        pages = sum(use.pages for use in uses)
-        stores = (site for site in kernel.sites if site.is_store)
-        steps = sum(executions(kernel, store.place).times for store in stores)
-        # What no loop goes through is one access.
-        for use in (use for use in uses if use.loop):
-            if use.efficiency < (_SHORT if use.is_run else _GOOD):
-                findings.append(_line_finding(use, lines, hardware_of(target).line_bytes))
-            elif use.window_pages > CORE.pages and use.times > _AGAIN and 2 * use.pages > pages:
-                findings.append(_page_finding(use, steps))
-    return findings
+    uses = cache_lines(kernel, target)
+    lines = sum(use.lines for use in uses)
+    pages = sum(use.pages for use in uses)
+    steps = times_of(kernel, [site for site in kernel.sites if site.is_store])
+    # What no loop goes through is one access.
+    for use in (use for use in uses if use.loop):
+        if use.efficiency < (_SHORT if use.is_run else _GOOD):
+            yield _line_finding(use, lines, hardware_of(target).line_bytes)
+        elif use.window_pages > CORE.pages and use.times > _AGAIN and 2 * use.pages > pages:
+            yield _page_finding(use, steps)
 
 
 def _line_finding(use: LineUse, lines: int, line_bytes: int) -> Finding:
@@ -245,11 +242,8 @@ def _line_finding(use: LineUse, lines: int, line_bytes: int) -> Finding:
         where = "at no fixed distance"
     else:
         where = f"{use.stride_bytes:,} bytes apart"
-    return Finding(
-        use.kernel,
+    return use.finding(
         "cache-lines",
-        use.text,
-        use.line,
         {"bytes": wasted * line_bytes},
         wasted / max(1, lines),
         f"Iterations of {use.loop} access {use.buffer} {where}: of each line of {line_bytes} "
@@ -262,11 +256,8 @@ def _line_finding(use: LineUse, lines: int, line_bytes: int) -> Finding:
 
 def _page_finding(use: LineUse, steps: int) -> Finding:
     cycles = use.pages * CORE.page_cycles
-    return Finding(
-        use.kernel,
+    return use.finding(
         "pages",
-        use.text,
-        use.line,
         {"cycles": float(cycles)},
         cycles / (cycles + steps),
         f"Inner loops access {use.window_pages} pages in turn, mostly of {use.buffer}, and a core "

@@ -32,6 +32,6 @@ def stopped_at(until: float) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Called wherever an analysis goes on to the next piece of code."""
+    """Raise `OutOfTimeError` if the time is over; called wherever an analysis goes on."""
     if time.monotonic() > _UNTIL.get():
         raise OutOfTimeError

@@ -9,18 +9,16 @@ as often as the item that takes longest::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm import tirx
-
 from ...devices.target import TargetSpec
+from ...ir.evaluate import UnknownError
 from ..profiling.record import Finding
-from .counting import executions
-from .evaluate import UnknownError
+from .accesses import Branch, tirx_text
+from .executions import executions, waves_at
 from .hardware import hardware_of
-from .lowered import Kernel, kernels_of
-from .sites import Branch, tirx_text
-from .waves import waves_at
+from .lowered import LoweredKernel, of_kernels
 
 
 @dataclass(frozen=True)
@@ -45,41 +43,27 @@ class Divergence:
     exact: bool
 
 
-def divergence(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Divergence]:
+@of_kernels
+def divergence(kernel: LoweredKernel, target: TargetSpec) -> list[Divergence]:
     """Find how many work-items wait at each condition and each loop of varying length.
 
     How long they wait is counted in accesses to memory of any kind, private memory too: it
-    stands for arithmetic, whose operands it has.
-
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
-
-    Returns
-    -------
-    list of Divergence
-        In the order of the code, inner ones first.  Where a condition depends on data, nobody
-        is taken to wait.
+    stands for arithmetic, whose operands it has.  Inner conditions come first.  Where a condition
+    depends on data, nobody is taken to wait.
     """
-    return [
-        _divergence(kernel, branch, hardware_of(target).wave)
-        for kernel in kernels_of(function, target)
-        for branch in kernel.branches
-    ]
+    wave = hardware_of(target).wave
+    return [_divergence(kernel, branch, wave) for branch in kernel.branches]
 
 
-def _divergence(kernel: Kernel, branch: Branch, wave: int) -> Divergence:
+def _divergence(kernel: LoweredKernel, branch: Branch, wave: int) -> Divergence:
     items = {var for tag, (var, _) in kernel.launch.items() if tag.startswith("threadIdx")}
     used = branch.variables
-    known = {var for var, _ in (*kernel.launch.values(), *branch.place.loops)}
+    known = {var for var, _ in (*kernel.launch.values(), *branch.context.loops)}
     uniform = not used & items and used <= known
     reached = split = masked = running = 0.0
     exact = True
     try:
-        waves = waves_at(kernel, branch.place, wave, branch.variables)
+        waves = waves_at(kernel, branch.context, wave, branch.variables)
         holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
         there = waves.active.sum(axis=1)
         arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]
@@ -92,46 +76,35 @@ def _divergence(kernel: Kernel, branch: Branch, wave: int) -> Divergence:
     except UnknownError:
         exact = False
     return Divergence(
-        kernel.name,
-        tirx_text(branch.condition),
-        kernel.line(*branch.sites),
-        uniform,
-        round(reached),
-        round(split),
-        round(masked),
-        float(masked / running) if running else 0.0,
-        exact,
+        kernel=kernel.name,
+        condition=tirx_text(branch.condition),
+        line=kernel.line(*branch.sites),
+        uniform=uniform,
+        waves=round(reached),
+        split=round(split),
+        masked_lanes=round(masked),
+        masked=float(masked / running) if running else 0.0,
+        exact=exact,
     )
 
 
-def divergence_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def divergence_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Conditions that let a considerable share of a kernel's lanes idle."""
-    findings = []
-    wave = hardware_of(target).wave
-    for kernel in kernels_of(function, target):
-        found = divergence(kernel, target)
-        useful = sum(executions(kernel, site.place).times for site in kernel.sites)
-        lanes = useful + sum(one.masked_lanes for one in found)
-        for one in found:
-            share = one.masked_lanes / max(1, lanes)
-            if not one.masked_lanes:
-                continue
-            sentence = (
+    found = divergence(kernel, target)
+    useful = sum(executions(kernel, site.context).times for site in kernel.sites)
+    lanes = useful + sum(one.masked_lanes for one in found)
+    for one in found:
+        if one.masked_lanes:
+            yield Finding(
+                kernel.name,
+                "divergence",
+                one.condition,
+                one.line,
+                # A wave's access is a cycle.
+                {"cycles": one.masked_lanes / hardware_of(target).wave},
+                one.masked_lanes / max(1, lanes),
                 f"Work-items of {one.split:,} of {one.waves:,} waves do not agree on "
-                f"{one.condition}: {one.masked:.0%} of the lanes wait there."
+                f"{one.condition}: {one.masked:.0%} of the lanes wait there.",
+                "Let whole waves agree: choose by work-group or by a loop's variable, pad the "
+                "tensor to whole groups, or compute both sides and select.",
             )
-            findings.append(
-                Finding(
-                    kernel.name,
-                    "divergence",
-                    one.condition,
-                    one.line,
-                    # A wave's access is a cycle.
-                    {"cycles": one.masked_lanes / wave},
-                    share,
-                    sentence,
-                    "Let whole waves agree: choose by work-group or by a loop's variable, pad the "
-                    "tensor to whole groups, or compute both sides and select.",
-                )
-            )
-    return findings

@@ -1,4 +1,4 @@
-"""How devices fetch memory and run work-items together, as far as analyses count with it.
+"""Facts of devices that analyses count with: fetching memory, running work-items together.
 
 The numbers are those of the vendors' guides: Qualcomm's "Snapdragon Mobile Platform OpenCL
 General Programming and Optimization", Arm's "Mali Bifrost and Valhall OpenCL Developer Guide", "The
@@ -47,15 +47,27 @@ class Hardware:
 HARDWARE = {
     # A group is a thread's; drivers compute 16 of its neighbours as one vector, if it has as many.
     # Local memory is memory, and 32 vectors are all registers.
-    "cpu": Hardware(16, 64, 1, 64, 512, 512, 1, 1, 32 << 10),
+    "cpu": Hardware(
+        wave=16, line_bytes=64, banks=1, vector_bytes=64, registers=512, registers_each=512,
+        waves=1, groups=1, local_bytes=32 << 10,
+    ),
     # 96 times four registers for each work-item of two waves, and 48 of these times four at most;
     # banks as on other GPUs.
-    "adreno": Hardware(64, 64, 32, 16, 48 << 10, 192, 16, 16, 32 << 10, register_portion=4),
+    "adreno": Hardware(
+        wave=64, line_bytes=64, banks=32, vector_bytes=16, registers=48 << 10, registers_each=192,
+        waves=16, groups=16, local_bytes=32 << 10, register_portion=4,
+    ),
     # Valhall: 1024 work-items in a core with up to 32 registers each, half as many with 64.
-    "mali": Hardware(16, 64, 1, 16, 32 << 10, 64, 64, 64, 32 << 10, register_portion=32),
+    "mali": Hardware(
+        wave=16, line_bytes=64, banks=1, vector_bytes=16, registers=32 << 10, registers_each=64,
+        waves=64, groups=64, local_bytes=32 << 10, register_portion=32,
+    ),
     # Sectors of 32 bytes are what is fetched; a line has four.  CUDA keeps 1 KiB of each block.
-    "nvidia": Hardware(32, 32, 32, 16, 64 << 10, 255, 64, 32, 164 << 10, reserved_bytes=1 << 10),
-}
+    "nvidia": Hardware(
+        wave=32, line_bytes=32, banks=32, vector_bytes=16, registers=64 << 10, registers_each=255,
+        waves=64, groups=32, local_bytes=164 << 10, reserved_bytes=1 << 10,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

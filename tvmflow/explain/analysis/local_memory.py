@@ -10,22 +10,20 @@ different words of one bank wait for each other; one word for several items is o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
 from ...devices.target import TargetSpec
+from ...ir.evaluate import Array, UnknownError
 from ..profiling.record import Finding
-from .counting import instructions, wave_instructions
-from .evaluate import Array, UnknownError
+from .accesses import Site, buffer_bytes
+from .executions import instructions, wave_instructions, waves_at
 from .hardware import Hardware, hardware_of
-from .lowered import Kernel, kernels_of
-from .sites import Site, buffer_bytes
-from .waves import waves_at
+from .lowered import InKernel, LoweredKernel, of_kernels
 
 #: Bytes of a bank's word.
 _WORD = 4
@@ -34,14 +32,10 @@ _GOOD = 1.25
 
 
 @dataclass(frozen=True)
-class BankAccess:
+class BankAccess(InKernel):
     """An access to local memory, and how long its banks take."""
 
-    kernel: str
     buffer: str
-    #: Buffer and index as TVMScript.
-    text: str
-    line: int
     is_store: bool
     #: Instructions that all work-items run together.
     instructions: int
@@ -77,62 +71,30 @@ class LocalMemory:
     exact: bool
 
 
-def bank_conflicts(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[BankAccess]:
+@of_kernels
+def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> list[BankAccess]:
     """Find how long the banks of local memory take for each access.
 
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
-
-    Returns
-    -------
-    list of BankAccess
-        In the order of the code; empty where local memory has no banks of its own (``cpu`` and
-        ``mali``).
+    There are none where local memory has no banks of its own (``cpu`` and ``mali``).
     """
     hardware = hardware_of(target)
     if hardware.banks == 1:
         return []
-    return [
-        _bank_access(kernel, site, hardware)
-        for kernel in kernels_of(function, target)
-        for site in kernel.sites
-        if is_local(site)
-    ]
+    return [_bank_access(kernel, site, hardware) for site in kernel.sites if site.is_local]
 
 
-def local_memory(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[LocalMemory]:
-    """Find how much local memory each buffer takes, and how often its elements are used.
-
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
-    """
-    return [
-        _local_memory(kernel, buffer)
-        for kernel in kernels_of(function, target)
-        for buffer in kernel.allocated
-        if str(buffer.scope()).startswith("shared")
-    ]
+@of_kernels
+def local_memory(kernel: LoweredKernel, target: TargetSpec) -> list[LocalMemory]:
+    """Find how much local memory each buffer takes, and how often its elements are used."""
+    return [_local_memory(kernel, buffer) for buffer in local_buffers(kernel)]
 
 
-def local_bytes(kernel: Kernel) -> int:
-    """Local memory of a work-group, in bytes."""
-    return sum(buffer_bytes(b) for b in kernel.allocated if str(b.scope()).startswith("shared"))
+def local_buffers(kernel: LoweredKernel) -> list[tirx.Buffer]:
+    """Buffers in the local memory of a work-group."""
+    return [buffer for buffer in kernel.allocated if str(buffer.scope()).startswith("shared")]
 
 
-def is_local(site: Site) -> bool:
-    """Whether an access is to memory that a work-group shares."""
-    return site.scope.startswith("shared")
-
-
-def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
+def _local_memory(kernel: LoweredKernel, buffer: tirx.Buffer) -> LocalMemory:
     sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
     moved = {True: 0, False: 0}
     exact = True
@@ -142,38 +104,34 @@ def _local_memory(kernel: Kernel, buffer: Any) -> LocalMemory:
         exact &= count.exact
     written = {_places(site) for site in sites if site.is_store}
     read = {_places(site) for site in sites if not site.is_store}
-    items = [
+    items = {
         var for tag, (var, extent) in kernel.launch.items() if "threadIdx" in tag if extent > 1
-    ]
-    own = all(all(_uses(site, item) for item in items) for site in sites if site.is_store)
+    }
+    own = all(items <= site.variables for site in sites if site.is_store)
     return LocalMemory(
-        kernel.name,
-        ", ".join(dict.fromkeys(site.name for site in sites)) or str(buffer.name),
-        kernel.line(*sorted(sites, key=lambda site: not site.is_store)),
-        buffer_bytes(buffer),
-        moved[True],
-        moved[False],
-        moved[False] / max(1, moved[True]),
-        own and bool(read) and read <= written,
-        exact,
+        kernel=kernel.name,
+        buffer=", ".join(dict.fromkeys(site.name for site in sites)) or str(buffer.name),
+        line=kernel.line(*sorted(sites, key=lambda site: not site.is_store)),
+        bytes=buffer_bytes(buffer),
+        writes=moved[True],
+        reads=moved[False],
+        reuse=moved[False] / max(1, moved[True]),
+        is_private=own and bool(read) and read <= written,
+        exact=exact,
     )
 
 
 def _places(site: Site) -> tuple[str, ...]:
     """An index, and how far the loops go that it depends on: names may be of several loops."""
-    loops = (f"{v.name} {extent}" for v, extent in site.place.loops if v in site.variables)
+    loops = (f"{v.name} {extent}" for v, extent in site.context.loops if v in site.variables)
     return str(site), *loops
 
 
-def _uses(site: Site, var: Any) -> bool:
-    return var in site.variables
-
-
-def _bank_access(kernel: Kernel, site: Site, hardware: Hardware) -> BankAccess:
+def _bank_access(kernel: LoweredKernel, site: Site, hardware: Hardware) -> BankAccess:
     count = instructions(kernel, site)
     cycles, least, degree, exact = 0.0, 0.0, 1, False
     try:
-        waves = waves_at(kernel, site.place, hardware.wave, site.variables, site.lanes)
+        waves = waves_at(kernel, site.context, hardware.wave, site.variables, site.lanes)
         places = waves.compute(site.indices[0], site.lanes) * site.element_bytes
         for part in np.split(places, 1 if site.is_contiguous else site.lanes, axis=2):
             words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)
@@ -185,16 +143,14 @@ def _bank_access(kernel: Kernel, site: Site, hardware: Hardware) -> BankAccess:
     except UnknownError:
         cycles = least = count.times / hardware.wave
     return BankAccess(
-        kernel.name,
-        site.name,
-        str(site),
-        kernel.line(site),
-        site.is_store,
-        count.times,
-        round(cycles),
-        round(least),
-        degree,
-        exact,
+        *kernel.at(site),
+        buffer=site.name,
+        is_store=site.is_store,
+        instructions=count.times,
+        cycles=round(cycles),
+        least_cycles=round(least),
+        degree=degree,
+        exact=exact,
     )
 
 
@@ -226,56 +182,41 @@ def _banks(words: Array, active: NDArray[np.bool_], banks: int) -> tuple[Array, 
     return loads.max(axis=1), loads.sum(axis=1)
 
 
-def bank_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def bank_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Accesses to local memory whose work-items wait for one bank."""
-    return [
-        _bank_finding(access, cycles)
-        for kernel in kernels_of(function, target)
-        for accesses in [bank_conflicts(kernel, target)]
-        for cycles in [_cycles(kernel, accesses, hardware_of(target).wave)]
-        for access in accesses
-        if access.cycles >= _GOOD * access.least_cycles
-    ]
-
-
-def _cycles(kernel: Kernel, accesses: Sequence[BankAccess], wave: int) -> float:
-    """Cycles of a kernel's waves: an instruction is one, and waits for the banks."""
-    waiting = sum(access.cycles - access.least_cycles for access in accesses)
-    return wave_instructions(kernel, wave) + waiting
-
-
-def _bank_finding(access: BankAccess, cycles: float) -> Finding:
-    extra = access.cycles - access.least_cycles
-    return Finding(
-        access.kernel,
-        "bank-conflicts",
-        access.text,
-        access.line,
-        {"cycles": float(extra)},
-        extra / cycles,
-        f"Up to {access.degree} items access different words of one bank of "
-        f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
-        "Pad its rows by a word (by a vector, where vectors are read), so that "
-        "neighbours are in different banks, or swap the axes of the tile.",
-    )
-
-
-def local_memory_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
-    """Copies to local memory that gain nothing."""
-    buffers = local_memory(function, target)
-    return [
-        Finding(
-            buffer.kernel,
-            "local-memory",
-            buffer.buffer,
-            buffer.line,
-            {"bytes": float(buffer.bytes)},
-            buffer.bytes / sum(b.bytes for b in buffers if b.kernel == buffer.kernel),
-            f"Work-items only read what they have written themselves to {buffer.buffer}, "
-            f"{buffer.bytes:,} bytes of local memory.",
-            "Keep it in private memory (scope local): no barrier is needed, and more work-groups "
-            "fit.",
+    accesses = bank_conflicts(kernel, target)
+    # An instruction is a cycle of its wave, and waits for the banks.
+    cycles = wave_instructions(kernel, hardware_of(target).wave)
+    cycles += sum(access.cycles - access.least_cycles for access in accesses)
+    for access in accesses:
+        if access.cycles < _GOOD * access.least_cycles:
+            continue
+        extra = access.cycles - access.least_cycles
+        yield access.finding(
+            "bank-conflicts",
+            {"cycles": float(extra)},
+            extra / cycles,
+            f"Up to {access.degree} items access different words of one bank of "
+            f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
+            "Pad its rows by a word (by a vector, where vectors are read), so that "
+            "neighbours are in different banks, or swap the axes of the tile.",
         )
-        for buffer in buffers
-        if buffer.is_private
-    ]
+
+
+def local_memory_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Copies to local memory that gain nothing."""
+    buffers = local_memory(kernel, target)
+    for buffer in buffers:
+        if buffer.is_private:
+            yield Finding(
+                buffer.kernel,
+                "local-memory",
+                buffer.buffer,
+                buffer.line,
+                {"bytes": float(buffer.bytes)},
+                buffer.bytes / sum(one.bytes for one in buffers),
+                f"Work-items only read what they have written themselves to {buffer.buffer}, "
+                f"{buffer.bytes:,} bytes of local memory.",
+                "Keep it in private memory (scope local): no barrier is needed, and more "
+                "work-groups fit.",
+            )

@@ -1,11 +1,17 @@
-"""From a scheduled primary function to its kernels as they are just before code generation."""
+"""Kernels of scheduled primary functions as they are just before code generation.
+
+Analyses are written for a kernel and a target; :func:`of_kernels` and :func:`of_cpu_code` make them
+functions of primary functions, too.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from tvm import IRModule, tirx
 
@@ -14,66 +20,63 @@ from ...devices.target import TargetSpec
 from ...errors import InputError
 from ...module.functions import tir_text, unpack_functions
 from ...module.module import Module
-from .collector import Collector
-from .lines import binding_above, line_of
-from .sites import Branch, Site
+from ..profiling.record import Finding
+from .accesses import KernelCode, Site
 
+_Found = TypeVar("_Found")
 _AXES = ("x", "y", "z")
+#: An axis of work-groups or work-items: a loop, or a statement that launches.
+_BINDS = re.compile(r"\"(blockIdx|threadIdx)\.[xyz]\"")
+_DECLARES = ("T.reads", "T.writes", "T.match_buffer", "def ")
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One kernel of a primary function, and where it accesses memory."""
+class InKernel:
+    """Something in the code of a kernel, and where it is."""
 
-    name: str
-    #: Lowered: flat buffers, explicit vectors, unrolled loops.
-    device: tirx.PrimFunc
-    #: The scheduled primary function that it is of.
-    source: tirx.PrimFunc
+    kernel: str
+    #: An access: buffer and index as TVMScript.
+    text: str
+    #: In the text of the scheduled primary function, from 1; 0 where there is none.
+    line: int
 
-    @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What analyses have computed of it, by keys of their own."""
-        return {}
+    @property
+    def tensor(self) -> str:
+        """The buffer that is accessed."""
+        return self.text.split("[")[0]
+
+    def finding(
+        self, kind: str, cost: Mapping[str, float], share: float, sentence: str, remedy: str
+    ) -> Finding:
+        """Say that it costs time."""
+        return Finding(self.kernel, kind, self.text, self.line, cost, share, sentence, remedy)
+
+
+class LoweredKernel(KernelCode):
+    """One kernel of a primary function, and where it accesses memory.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    device
+        Lowered: flat buffers, explicit vectors, unrolled loops.
+    source
+        The scheduled primary function that it is of.
+    """
+
+    def __init__(self, name: str, device: tirx.PrimFunc, source: tirx.PrimFunc):
+        super().__init__(device)
+        self.name = name
+        self.device = device
+        self.source = source
+        #: Results of analyses, by keys of their own.
+        self.memo: dict[Hashable, Any] = {}
 
     @cached_property
     def text(self) -> str:
         """The scheduled primary function as TVMScript, which lines refer to."""
         return tir_text(self.source)
-
-    @cached_property
-    def _collected(self) -> Collector:
-        return Collector(self.device)
-
-    @property
-    def sites(self) -> list[Site]:
-        """Accesses to memory of all scopes, in the order of the code."""
-        return self._collected.sites
-
-    @property
-    def branches(self) -> list[Branch]:
-        """Conditions of statements and values."""
-        return self._collected.branches
-
-    @property
-    def allocated(self) -> list[Any]:
-        """Buffers that the kernel has of its own, in private and local memory."""
-        return self._collected.allocated
-
-    @property
-    def sums(self) -> set[Any]:
-        """Buffers that are written with sums of what they had."""
-        return self._collected.sums
-
-    @property
-    def parallel(self) -> set[Any]:
-        """Variables whose values are spread over cores: of work-items, or of parallel loops."""
-        return self._collected.parallel | {var for var, _ in self.launch.values()}
-
-    @property
-    def launch(self) -> dict[str, tuple[Any, int]]:
-        """Variable and extent of each bound axis, by its tag, ``threadIdx.x`` for example."""
-        return self._collected.launch
 
     @property
     def group(self) -> tuple[int, int, int]:
@@ -95,17 +98,51 @@ class Kernel:
         """Line in the text of the first of some sites that has one, 0 if none has."""
         return next(filter(None, (self._line(s.name, s.is_store) for s in sites)), 0)
 
+    def at(self, site: Site, *others: Site) -> tuple[str, str, int]:
+        """The fields of `InKernel` for a site; the line is of the first of ``others``, if given."""
+        return self.name, str(site), self.line(*(others or (site,)))
+
     @cached_property
     def launch_line(self) -> int:
         """Line in the text that binds the items which write its results, 0 if there is none."""
-        stores = (self.line(site) for site in self.sites if site.is_store)
-        return binding_above(self.text, max(stores, default=0))
+        below = max((self.line(site) for site in self.sites if site.is_store), default=0)
+        lines = self.text.splitlines()
+        return next((n for n in range(below - 1, 0, -1) if _BINDS.search(lines[n - 1])), 0)
 
     def _line(self, buffer: str, is_store: bool) -> int:
         key = "line", buffer, is_store
+        return self.once(key, lambda: line_of(self.text, buffer, is_store=is_store))
+
+    def once(self, key: Hashable, compute: Callable[[], _Found]) -> _Found:
+        """Compute something when it is first asked for, and keep it."""
         if key not in self.memo:
-            self.memo[key] = line_of(self.text, buffer, is_store=is_store)
-        return int(self.memo[key])
+            self.memo[key] = compute()
+        found: _Found = self.memo[key]
+        return found
+
+
+def line_of(text: str, buffer: str, *, is_store: bool) -> int:
+    """Line of the first access to a buffer in the text of a primary function, from 1.
+
+    Lowering unrolls and splits statements, and keeps the names of tensors: the first statement
+    that writes to, or reads from, the tensor of this name; 0 where there is none.
+    """
+    # Names have letters that TVMScript's variables cannot have.
+    name = re.sub(r"\W", "_", buffer)
+    pattern = re.compile(rf"(?<!\w){name}\[")
+    for number, line in enumerate(text.splitlines(), 1):
+        code = line.strip()
+        if code.startswith(_DECLARES):
+            continue
+        target, assigned, value = code.partition("] = ")
+        found = pattern.match(target) if is_store else pattern.search(value if assigned else code)
+        if found and (assigned or not is_store):
+            return number
+    return 0
+
+
+#: A scheduled primary function, or one of its kernels.
+Analysed: TypeAlias = "tirx.PrimFunc | LoweredKernel"
 
 
 def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
@@ -126,44 +163,67 @@ def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
     return unpack_functions(content)
 
 
-def kernels_of(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:
+def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
     """Lower a scheduled primary function; what is a kernel already stays as it is.
 
     Returns
     -------
-    list of Kernel
+    list of LoweredKernel
         In the order in which they are launched; empty for targets without work-items.
     """
-    if isinstance(function, Kernel):
+    if isinstance(function, LoweredKernel):
         return [function]
     if not target.is_gpu_kernel:
         return []
-    return _lowered(function, target)[1]
+    return _lowered(function, target, on_device=True)
 
 
-def code_for_cpu(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Kernel]:
+def code_for_cpu(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
     """The same for a CPU: its kernels, or on ``llvm`` all of the function's loops as one.
 
     Returns
     -------
-    list of Kernel
+    list of LoweredKernel
         Empty for other devices.
     """
     if not target.device.is_cpu:
         return []
-    if isinstance(function, Kernel):
+    if isinstance(function, LoweredKernel):
         return [function]
-    hosts, devices = _lowered(function, target)
-    return devices if target.is_gpu_kernel else hosts
+    return _lowered(function, target, on_device=target.is_gpu_kernel)
 
 
-def _lowered(function: tirx.PrimFunc, target: TargetSpec) -> tuple[list[Kernel], list[Kernel]]:
-    """What runs on the host, and on the device."""
+def _lowered(
+    function: tirx.PrimFunc, target: TargetSpec, *, on_device: bool
+) -> list[LoweredKernel]:
+    """Code for the device, or for the host."""
     name = str((function.attrs or {}).get("global_symbol", "main"))
     with target.tvm_target:
-        split = split_kernels(IRModule({name: function}), target)
-    hosts, devices = (
-        [Kernel(each, code, function) for each, code in side.items()] for side in split
-    )
+        hosts, devices = split_kernels(IRModule({name: function}), target)
+    code = devices if on_device else hosts
+    kernels = [LoweredKernel(each, lowered, function) for each, lowered in code.items()]
     # Those of tensors without elements are not launched.
-    return hosts, [kernel for kernel in devices if kernel.groups * kernel.group_size]
+    return [kernel for kernel in kernels if kernel.groups * kernel.group_size]
+
+
+_Analysis = Callable[[LoweredKernel, TargetSpec], Iterable[_Found]]
+
+
+def of_kernels(analyse: _Analysis[_Found]) -> Callable[[Analysed, TargetSpec], list[_Found]]:
+    """Make an analysis of a kernel one of all kernels of a primary function."""
+
+    @wraps(analyse)
+    def of_all(function: Analysed, target: TargetSpec) -> list[_Found]:
+        return [one for kernel in kernels_of(function, target) for one in analyse(kernel, target)]
+
+    return of_all
+
+
+def of_cpu_code(analyse: _Analysis[_Found]) -> Callable[[Analysed, TargetSpec], list[_Found]]:
+    """Make an analysis of a kernel one of a primary function for CPUs; others have no findings."""
+
+    @wraps(analyse)
+    def of_all(function: Analysed, target: TargetSpec) -> list[_Found]:
+        return [one for code in code_for_cpu(function, target) for one in analyse(code, target)]
+
+    return of_all

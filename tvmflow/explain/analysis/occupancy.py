@@ -1,4 +1,11 @@
-"""Occupancy: how many waves a multiprocessor can hold, and what limits them.
+"""Registers and occupancy: what a work-item keeps, and how many waves a multiprocessor can hold.
+
+Private arrays are registers where every index is a constant, as after unrolling; an array
+whose index is a work-item's, or a long loop's, has an address and so is memory.  Registers hold
+all of an array that is summed up, or written in other loops than it is read; others are copies,
+which compilers make as late as they need them.  To these arrays an item adds, by estimate: two
+registers for the address of each tensor, one for each loop and each axis of its own index, and
+two operands of the widest access.
 
 Waves hide each other's waiting for memory.  A multiprocessor (Qualcomm's shader processor, Arm's
 shader core) holds whole work-groups, as many as its waves, registers, local memory and slots for
@@ -11,20 +18,31 @@ groups allow::
 
 from __future__ import annotations
 
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
 
 from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.units import counted
 from ..profiling.record import Finding
-from .counting import wave_instructions
+from .accesses import Site, buffer_bytes
+from .executions import wave_instructions
 from .hardware import hardware_of
-from .local_memory import local_bytes
-from .lowered import Kernel, kernels_of
-from .registers import registers
+from .local_memory import local_buffers
+from .lowered import LoweredKernel, of_kernels
 
+#: Loops of up to as many steps are unrolled by drivers, even if the code does not say so.
+_UNROLLED = 16
+_WORD = 4
+#: Scope of sums of tensor cores.
+_SUMS = "wmma.accumulator"
 #: Less than this share of the waves is a finding.
 _GOOD = 0.5
 #: Less than this share of the lanes of a group's waves is a finding.
@@ -32,8 +50,150 @@ _FULL = 0.75
 
 
 @dataclass(frozen=True)
+class RegisterUse:
+    """Registers of a work-item, by estimate."""
+
+    kernel: str
+    #: 32-bit registers.
+    registers: int
+    #: 32-bit registers that a work-item can have.
+    limit: int
+    #: Of these, in private arrays that are no mere copies.
+    array_registers: int
+    #: Private arrays that are memory, as their indices are no constants.
+    indexed: tuple[str, ...]
+    #: Bytes of those, for each work-item.
+    memory_bytes: int
+    #: Bytes that do not fit into registers, for each work-item.
+    spilled_bytes: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Registers of a kernel, by NVIDIA's assembler."""
+
+    #: 32-bit registers of a thread.
+    registers: int
+    #: Bytes that a thread writes to memory for want of registers.
+    spilled_bytes: int
+
+
+@of_kernels
+def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse]:
+    """Estimate how many registers a work-item of each kernel needs."""
+    hardware = hardware_of(target)
+    limit = hardware.registers_each
+    private = [buffer for buffer in kernel.allocated if str(buffer.scope()) in ("local", _SUMS)]
+    items = {var for var, _ in kernel.launch.values()}
+    array_bytes = memory_bytes = 0
+    indexed = []
+    for buffer in private:
+        size = buffer_bytes(buffer)
+        if str(buffer.scope()) == _SUMS:
+            # A tile of tensor cores is spread over the items of a wave.
+            array_bytes += size // hardware.wave
+            continue
+        sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
+        if _has_address(sites, items):
+            indexed.append(str(buffer.name))
+            memory_bytes += size
+        elif buffer in kernel.sums or len({site.context.loops for site in sites}) > 1:
+            array_bytes += size
+    tensors = {s.name for s in kernel.sites if s.scope.startswith("global")}
+    loops = max((len(site.context.loops) for site in kernel.sites), default=0)
+    axes = sum(extent > 1 for _, extent in kernel.launch.values())
+    widest = max((site.lanes * site.element_bytes for site in kernel.sites), default=0)
+    arrays = -(-array_bytes // _WORD)
+    total = arrays + 2 * len(tensors) + loops + axes + 2 * -(-widest // _WORD)
+    yield RegisterUse(
+        kernel=kernel.name,
+        registers=total,
+        limit=limit,
+        array_registers=arrays,
+        indexed=tuple(indexed),
+        memory_bytes=memory_bytes,
+        spilled_bytes=max(0, total - limit) * _WORD,
+    )
+
+
+def _has_address(sites: Iterable[Site], items: set[tirx.Var]) -> bool:
+    """True for arrays whose indices are no constants, even with loops unrolled."""
+    for site in sites:
+        long = {var for var, extent in site.context.loops if extent > _UNROLLED}
+        short = {var for var, _ in site.context.loops} - long
+        if any(var not in short or var in items for var in site.variables):
+            return True
+    return False
+
+
+def reported_registers(source: str, arch: str) -> dict[str, Reported]:
+    """Ask NVIDIA's assembler what kernels need.
+
+    Parameters
+    ----------
+    source
+        CUDA C++.
+    arch
+        Architecture such as ``sm_80``.
+
+    Returns
+    -------
+    dict
+        By the name of the kernel; empty where ``nvcc`` is not installed or refuses the source.
+    """
+    if which("nvcc") is None:
+        return {}
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "kernels.cu").write_text(source)
+        command = ["nvcc", f"-arch={arch}", "-cubin", "-Xptxas", "-v", "kernels.cu"]
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    found = {}
+    for part in run.stderr.split("Compiling entry function '")[1:]:
+        used = re.search(r"Used (\d+) registers", part)
+        spilled = re.search(r"(\d+) bytes spill stores", part)
+        if used and spilled:
+            name = part.split("'", 1)[0]
+            found[name] = Reported(int(used.group(1)), int(spilled.group(1)))
+    return found
+
+
+def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Kernels whose items keep more than registers hold."""
+    (use,) = registers(kernel, target)
+    items = kernel.groups * kernel.group_size
+    # On a CPU the first cache has them; sums in memory are found by :mod:`.cpu_loops`.
+    if use.indexed and not target.device.is_cpu:
+        names = ", ".join(use.indexed)
+        sites = [s for s in kernel.sites if s.name in use.indexed]
+        yield Finding(
+            kernel.name,
+            "registers",
+            str(sites[0]),
+            kernel.line(*sites),
+            {"bytes": float(use.memory_bytes * items)},
+            use.memory_bytes / (use.memory_bytes + use.registers * _WORD),
+            f"The private array {names} is memory, {use.memory_bytes:,} bytes for each "
+            "work-item: its index is no constant.",
+            "Unroll the loops that its index depends on, or give it an axis less.",
+        )
+    if use.spilled_bytes:
+        arrays = [s for s in kernel.sites if s.scope == "local"]
+        yield Finding(
+            kernel.name,
+            "registers",
+            str(arrays[0]) if arrays else "",
+            kernel.line(*arrays),
+            {"bytes": float(use.spilled_bytes * items)},
+            1 - use.limit / use.registers,
+            f"A work-item needs about {use.registers} registers of 32 bits, and has at "
+            f"most {use.limit}: about {use.spilled_bytes:,} bytes are kept in memory.",
+            "Make the tile that an item computes smaller.",
+        )
+
+
+@dataclass(frozen=True)
 class Occupancy:
-    """How well a kernel's work-groups fill a multiprocessor."""
+    """Work-groups of a kernel, and how they fill a multiprocessor."""
 
     kernel: str
     #: Work-items of a group, and number of groups.
@@ -56,35 +216,21 @@ class Occupancy:
     busy: float | None
 
 
-def occupancy(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Occupancy]:
-    """Find how many waves of a kernel a multiprocessor can hold.
+@of_kernels
+def occupancy(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Occupancy]:
+    """Find how many waves of each kernel a multiprocessor can hold, by estimated registers.
 
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
-
-    Returns
-    -------
-    list of Occupancy
-        One for each kernel, none on CPUs, where a group is a thread's.  Registers are estimated
-        (:func:`.registers`).
+    There is none on CPUs, where a group is a thread's.
     """
     if target.device.is_cpu:
-        return []
-    return [_occupancy(kernel, target) for kernel in kernels_of(function, target)]
-
-
-def _occupancy(kernel: Kernel, target: TargetSpec) -> Occupancy:
+        return
     hardware = hardware_of(target)
     size = kernel.group_size
     waves = ceil(size / hardware.wave)
     (use,) = registers(kernel, target)
     portion = hardware.register_portion
     each = min(ceil(use.registers / portion) * portion, hardware.registers_each)
-    local = local_bytes(kernel)
+    local = sum(map(buffer_bytes, local_buffers(kernel)))
     fitting = {
         "waves": hardware.waves // waves,
         "groups": hardware.groups,
@@ -95,23 +241,20 @@ def _occupancy(kernel: Kernel, target: TargetSpec) -> Occupancy:
     limit = min(fitting, key=lambda name: fitting[name])
     resident = fitting[limit]
     count = target.device.multiprocessors.count if target.device.multiprocessors else None
-    return Occupancy(
-        kernel.name,
-        size,
-        kernel.groups,
-        waves,
-        size / (waves * hardware.wave),
-        resident,
-        resident * waves / hardware.waves,
-        limit,
-        local,
-        use.registers,
-        None if count is None else min(1.0, kernel.groups / count),
+    yield Occupancy(
+        kernel=kernel.name,
+        group_size=size,
+        groups=kernel.groups,
+        waves_per_group=waves,
+        lanes=size / (waves * hardware.wave),
+        resident_groups=resident,
+        occupancy=resident * waves / hardware.waves,
+        limit=limit,
+        local_bytes=local,
+        registers=use.registers,
+        busy=None if count is None else min(1.0, kernel.groups / count),
     )
 
-
-#: Share of a multiprocessor that is not used, a sentence, and a remedy.
-_Loss = tuple[float, str, str]
 
 _REMEDY = {
     "waves": "Choose a group size whose waves divide those of a multiprocessor.",
@@ -121,65 +264,49 @@ _REMEDY = {
 }
 
 
-def occupancy_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def occupancy_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Kernels that leave much of a multiprocessor empty."""
-    return [
-        _finding(kernel, found, *loss, hardware_of(target).wave)
-        for kernel in kernels_of(function, target)
-        for found in occupancy(kernel, target)
-        for loss in (_waves(found), _lanes(found), _groups(found))
-        if loss is not None
-    ]
+    for found in occupancy(kernel, target):
+        for unused, sentence, remedy in _losses(found):
+            yield Finding(
+                found.kernel,
+                "occupancy",
+                f"{found.groups} work-groups of {found.group_size}",
+                kernel.launch_line,
+                # What waves take that nothing hides, or lanes and multiprocessors that do not work.
+                {"cycles": unused * wave_instructions(kernel, hardware_of(target).wave)},
+                unused,
+                sentence,
+                remedy,
+            )
 
 
-def _finding(
-    kernel: Kernel, found: Occupancy, unused: float, sentence: str, remedy: str, wave: int
-) -> Finding:
-    return Finding(
-        found.kernel,
-        "occupancy",
-        f"{found.groups} work-groups of {found.group_size}",
-        kernel.launch_line,
-        # What waves take that nothing hides, or lanes and multiprocessors that do not work.
-        {"cycles": unused * wave_instructions(kernel, wave)},
-        unused,
-        sentence,
-        remedy,
-    )
-
-
-def _count(found: Occupancy) -> str:
-    return counted(found.waves_per_group, "wave")
-
-
-def _waves(found: Occupancy) -> _Loss | None:
-    if found.occupancy >= _GOOD:
-        return None
-    limit = f"{found.limit} limit{'' if found.limit.endswith('s') else 's'} it"
-    sentence = (
-        f"A multiprocessor holds {found.resident_groups} groups of {_count(found)} "
-        f"at a time, {found.occupancy:.0%} of its waves; {limit}."
-    )
-    # Half of the waves hide what memory takes.
-    return 1 - found.occupancy / _GOOD, sentence, _REMEDY[found.limit]
-
-
-def _lanes(found: Occupancy) -> _Loss | None:
-    if found.lanes >= _FULL:
-        return None
-    sentence = (
-        f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of "
-        f"{_count(found)}."
-    )
-    remedy = "Choose a group size that is a multiple of the device's wave."
-    return 1 - found.lanes, sentence, remedy
-
-
-def _groups(found: Occupancy) -> _Loss | None:
-    if found.busy is None or found.busy == 1:
-        return None
-    return (
-        1 - found.busy,
-        f"{found.groups} groups leave {1 - found.busy:.0%} of the multiprocessors without work.",
-        "Let an item compute less, or split a reduction over groups.",
-    )
+def _losses(found: Occupancy) -> Iterator[tuple[float, str, str]]:
+    """Share of a multiprocessor that is not used, a sentence, and a remedy."""
+    waves = counted(found.waves_per_group, "wave")
+    verb = "limit" if found.limit.endswith("s") else "limits"
+    if found.occupancy < _GOOD:
+        yield (
+            # Half of the waves hide what memory takes.
+            1 - found.occupancy / _GOOD,
+            (
+                f"A multiprocessor holds {found.resident_groups} groups of {waves} at a time, "
+                f"{found.occupancy:.0%} of its waves; {found.limit} {verb} it."
+            ),
+            _REMEDY[found.limit],
+        )
+    if found.lanes < _FULL:
+        yield (
+            1 - found.lanes,
+            f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of {waves}.",
+            "Choose a group size that is a multiple of the device's wave.",
+        )
+    if found.busy is not None and found.busy < 1:
+        yield (
+            1 - found.busy,
+            (
+                f"{found.groups} groups leave {1 - found.busy:.0%} of the multiprocessors "
+                "without work."
+            ),
+            "Let an item compute less, or split a reduction over groups.",
+        )

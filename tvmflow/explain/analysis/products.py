@@ -8,24 +8,23 @@ over ``k`` of ``a[i, k] * b[j, k]`` has rows ``i``, which only ``a`` has, column
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
 from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
+from ...ir.evaluate import variables
+from ...ir.expressions import nodes_in
 from ..profiling.record import Finding
-from .evaluate import variables
+from .global_memory import step_along
 from .hardware import hardware_of
-from .lowered import Kernel, kernels_of
+from .lowered import InKernel, LoweredKernel, of_kernels
 
 #: Pairs of bytes that a dot product multiplies.
 _PAIRS = 4
@@ -36,13 +35,9 @@ _TENSOR_SPEED = 16
 
 
 @dataclass(frozen=True)
-class Product:
-    """A sum of products in a kernel, and what computes it."""
+class Product(InKernel):
+    """A sum of products in a kernel, and what computes it; its text has sum and factors."""
 
-    kernel: str
-    #: The sum and its factors, as TVMScript.
-    text: str
-    line: int
     #: As they are in memory.
     dtypes: tuple[str, str]
     multiply_adds: int
@@ -57,35 +52,21 @@ class Product:
     no_tensor_core: tuple[str, ...]
 
 
-def products(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Product]:
+@of_kernels
+def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
     """Find sums of products, what computes them, and what prevents faster units.
 
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for: tensor cores are known on ``cuda`` only.
-
-    Returns
-    -------
-    list of Product
-        In the order of the code.  What is already in instructions of tensor cores has no such
-        sum any more, and is not listed.
+    Tensor cores are known on ``cuda`` only.  What is already in instructions of tensor cores has no
+    such sum any more, and is not listed.
     """
-    found = []
-    for kernel in kernels_of(function, target):
-        names = {site.name for site in kernel.sites}
-        blocks: list[Any] = []
-        tvm_ffi.structural_walk(kernel.source.body, (s_tir.SBlock, blocks.append))
-        for block in blocks:
-            product = _product(kernel, block, target)
-            if product is not None and str(block.body.buffer.name) in names:
-                found.append(product)
-    return found
+    names = {site.name for site in kernel.sites}
+    for block in nodes_in(kernel.source.body, s_tir.SBlock):
+        product = _product(kernel, block, target)
+        if product is not None and str(block.body.buffer.name) in names:
+            yield product
 
 
-def _product(kernel: Kernel, block: Any, target: TargetSpec) -> Product | None:
+def _product(kernel: LoweredKernel, block: s_tir.SBlock, target: TargetSpec) -> Product | None:
     store = block.body
     reduced = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
     if not isinstance(store, tirx.BufferStore) or not reduced:
@@ -102,32 +83,29 @@ def _product(kernel: Kernel, block: Any, target: TargetSpec) -> Product | None:
     pairs = _PAIRS if is_dot else 1
     total = str(store.buffer.name)
     dtypes = (str(first.source.dtype), str(second.source.dtype))
-    side_by_side = any(all(_steps_by_one(load, var) for load in (first, second)) for var in reduced)
-    whole = any(
-        extents[var] % _PAIRS == 0 and all(_steps_by_one(load, var) for load in (first, second))
-        for var in reduced
-    )
-    unit = "dot-product" if is_dot else "arithmetic"
+    side_by_side = [
+        var for var in reduced if all(_steps_by_one(load, var) for load in (first, second))
+    ]
+    whole = any(extents[var] % _PAIRS == 0 for var in side_by_side)
+    # The first write may be its beginning.
+    sites = sorted((s for s in kernel.sites if s.name == total), key=lambda site: site.is_store)
     return Product(
-        kernel.name,
-        f"{total} += {first.source.name} * {second.source.name}",
-        kernel.line(
-            # The first write may be its beginning.
-            *sorted((s for s in kernel.sites if s.name == total), key=lambda site: site.is_store)
-        ),
-        dtypes,
-        prod(extents.values()) * pairs,
-        rows,
-        columns,
-        depth * pairs,
-        unit,
-        () if is_dot else _no_dot(dtypes, side_by_side, whole),
-        _no_tensor(dtypes, rows, columns, depth * pairs, target),
+        kernel=kernel.name,
+        text=f"{total} += {first.source.name} * {second.source.name}",
+        line=kernel.line(*sites),
+        dtypes=dtypes,
+        multiply_adds=prod(extents.values()) * pairs,
+        rows=rows,
+        columns=columns,
+        depth=depth * pairs,
+        unit="dot-product" if is_dot else "arithmetic",
+        no_dot_product=() if is_dot else _no_dot(dtypes, bool(side_by_side), whole),
+        no_tensor_core=_no_tensor(dtypes, rows, columns, depth * pairs, target),
     )
 
 
 def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | None:
-    """The two tensors whose products are summed, and whether four at a time."""
+    """The two tensors whose products are summed, and true where they are four at a time."""
     value = store.value
     if not isinstance(value, tirx.Add):
         return None
@@ -147,27 +125,22 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
     return None
 
 
-def _uncast(expr: Any) -> Any:
+def _uncast(expr: tirx.Expr) -> tirx.Expr:
     while isinstance(expr, tirx.Cast):
         expr = expr.value
     return expr
 
 
-def _load(expr: Any) -> TensorLoad | None:
+def _load(expr: tirx.Expr) -> TensorLoad | None:
     """The only load in a factor: padding and zero points may be around it."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
+    found = nodes_in(expr, TensorLoad)
     return found[0] if len(found) == 1 else None
 
 
-def _steps_by_one(load: TensorLoad, var: Any) -> bool:
-    """Whether the next number along an axis is the next one in memory."""
+def _steps_by_one(load: TensorLoad, var: tirx.Var) -> bool:
+    """True if the next number along an axis is the next one in memory."""
     *others, last = load.indices
-    if any(var in variables([index]) for index in others):
-        return False
-    following = tvm_ffi.structural_map(last, (tirx.Var, lambda v: v + 1 if v.same_as(var) else v))
-    step = Analyzer().simplify(following - last)
-    return isinstance(step, tirx.IntImm) and int(step) == 1
+    return var not in variables(others) and step_along(last, var) == 1
 
 
 def _no_dot(dtypes: tuple[str, str], side_by_side: bool, whole: bool) -> tuple[str, ...]:
@@ -201,37 +174,31 @@ def _both(dtypes: Sequence[str]) -> str:
     return " and ".join(dict.fromkeys(dtypes))
 
 
-def product_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Products that a faster unit could compute, or would but for one reason."""
-    findings = []
     wave = hardware_of(target).wave
-    for product in products(function, target):
+    gpu = target.device.multiprocessors
+    for product in products(kernel, target):
         if product.unit == "arithmetic" and all(d in ("int8", "uint8") for d in product.dtypes):
-            findings.append(
-                _finding(
-                    product,
-                    "dot-product",
-                    product.no_dot_product,
-                    wave,
-                    _PAIRS,
-                    "Pack four numbers of the summed axis into 32 bits, padded with zeros "
-                    "(tvmflow.codegen.dot_products.dot).",
-                )
+            yield _finding(
+                product,
+                "dot-product",
+                product.no_dot_product,
+                wave,
+                _PAIRS,
+                "Pack four numbers of the summed axis into 32 bits, padded with zeros "
+                "(tvmflow.codegen.dot_products.dot).",
             )
-        gpu = target.device.multiprocessors
         if gpu is not None and gpu.tensor_cores and len(product.no_tensor_core) < 2:
-            findings.append(
-                _finding(
-                    product,
-                    "tensor-core",
-                    product.no_tensor_core,
-                    wave,
-                    _TENSOR_SPEED,
-                    "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
-                    "padded where they are smaller.",
-                )
+            yield _finding(
+                product,
+                "tensor-core",
+                product.no_tensor_core,
+                wave,
+                _TENSOR_SPEED,
+                "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
+                "padded where they are smaller.",
             )
-    return findings
 
 
 def _finding(
@@ -239,11 +206,8 @@ def _finding(
 ) -> Finding:
     name = {"dot-product": "Dot products", "tensor-core": "Tensor cores"}[kind]
     why = f" do not, as {' and '.join(reasons)}." if reasons else " could."
-    return Finding(
-        product.kernel,
+    return product.finding(
         kind,
-        product.text,
-        product.line,
         # A wave's multiply-adds are a cycle.
         {"cycles": product.multiply_adds / wave * (1 - 1 / speed)},
         1 - 1 / speed,

@@ -1,31 +1,32 @@
-"""All analyses of a primary function, as findings."""
+"""All analyses of primary functions and of a network's graph, as findings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from math import inf
 
-from tvm import tirx
+from tvm import IRModule, tirx
 
 from ...devices.target import TargetSpec
-from ..profiling.record import Finding
-from .accumulators import accumulator_findings
+from ...graph.fusion_left import Fusion, fusion
+from ...module.functions import tir_text
+from ...runtime.json_types import JsonMapping
+from ..profiling.record import Finding, KernelLaunch
 from .cache_lines import line_findings
-from .coalescing import coalescing_findings
+from .cpu_loops import accumulator_findings, lanes_findings, parallel_findings
 from .deadline import OutOfTimeError, stopped_at
 from .divergence import divergence_findings
+from .global_memory import coalescing_findings, vector_findings
 from .local_memory import bank_findings, local_memory_findings
-from .lowered import Kernel, code_for_cpu, kernels_of
-from .occupancy import occupancy_findings
-from .parallelism import parallel_findings
+from .lowered import Analysed, LoweredKernel, code_for_cpu, kernels_of, line_of
+from .occupancy import occupancy_findings, register_findings
 from .products import product_findings
-from .registers import register_findings
 from .texture_locality import texture_findings
-from .vector_lanes import lanes_findings
-from .vector_width import vector_findings
 
-_Analysis = Callable[[Kernel, TargetSpec], list[Finding]]
+_Analysis = Callable[[LoweredKernel, TargetSpec], Iterable[Finding]]
 
 _ON_GPUS: tuple[_Analysis, ...] = (
     coalescing_findings,
@@ -50,19 +51,16 @@ _ON_CPUS: tuple[_Analysis, ...] = (
 
 #: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
 _SMALL = 0.05
+#: Functions of a module are analysed until this much time is spent.  It is enough for networks of
+#: hundreds of layers, of which many are one function.
+BUDGET_S = 30.0
 
 
-def findings(
-    function: tirx.PrimFunc | Kernel, target: TargetSpec, *, until: float = inf
-) -> list[Finding]:
-    """What may cost time in the kernels of a scheduled primary function.
+def findings(function: Analysed, target: TargetSpec, *, until: float = inf) -> list[Finding]:
+    """Find what may cost time in the kernels of a scheduled primary function, or in one of them.
 
     Parameters
     ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
     until
         When to stop, as ``time.monotonic`` tells it.
 
@@ -113,3 +111,85 @@ def _merged(group: Sequence[Finding]) -> Finding:
     more = len(group) - 1
     also = f" {more} more of this line {'is' if more == 1 else 'are'} like it."
     return replace(largest, cost=cost, share=share, sentence=largest.sentence + also)
+
+
+def fusion_findings(mod: IRModule) -> list[Finding]:
+    """Pairs of functions in a graph that could be one, as nothing known keeps them apart."""
+    return [_fusion_finding(pair) for pair in fusion(mod) if not pair.prevented_by]
+
+
+def _fusion_finding(pair: Fusion) -> Finding:
+    """A pair as a finding of the function that reads the tensor."""
+    return Finding(
+        pair.consumer,
+        "fusion",
+        pair.tensor,
+        0,
+        {"bytes": float(pair.saved_bytes)},
+        pair.share,
+        f"{pair.producer} writes {pair.tensor} only for {pair.consumer}: "
+        f"{pair.saved_bytes:,} bytes are moved that need not be.",
+        "Let one function compute both: give the primary function an op_pattern that fusion "
+        "takes, or write both as one operator.",
+    )
+
+
+def found_in(
+    functions: Mapping[str, tirx.PrimFunc],
+    kernels: Sequence[KernelLaunch],
+    target: TargetSpec,
+    notes: list[str],
+    *,
+    budget_s: float = BUDGET_S,
+) -> tuple[Finding, ...]:
+    """Findings of the functions that were launched, each of them analysed once.
+
+    The launches have their times; the notes get a sentence for whatever was not analysed.
+    """
+    times: dict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        if kernel.function in functions:
+            times[kernel.function] += kernel.median_us
+    found: list[Finding] = []
+    total_us = left_us = sum(times.values())
+    until = time.monotonic() + budget_s
+    for function, us in sorted(times.items(), key=lambda item: -item[1]):
+        try:
+            found += findings(functions[function], target, until=until)
+        except OutOfTimeError as error:
+            found += error.found
+            left = left_us / total_us if total_us else 1.0
+            notes.append(
+                f"After {budget_s:.0f} s of analysis, functions that take {left:.1%} of the "
+                f"kernels' time have no findings, or not all: {function} is the first."
+            )
+            break
+        except Exception as error:  # noqa: BLE001 (what was measured is not lost for it)
+            notes.append(f"{function} could not be analysed: {error}")
+        left_us -= us
+    return tuple(found)
+
+
+def fusion_in(
+    left: Iterable[JsonMapping],
+    kernels: Sequence[KernelLaunch],
+    functions: Mapping[str, tirx.PrimFunc],
+) -> tuple[Finding, ...]:
+    """Fusion that is left in a module's graph, as findings of the kernels that read the tensors.
+
+    The pairs are as a module's metadata has them; the launches have their counts.
+    """
+    found = []
+    names = [field.name for field in fields(Fusion)]
+    for pair in (Fusion(**{name: entry[name] for name in names}) for entry in left):
+        calls = [kernel for kernel in kernels if kernel.function == pair.consumer]
+        if not calls:
+            continue
+        # A share of the time of all launches, of which one reads this tensor.
+        launches = [kernel for kernel in calls if kernel.name == calls[0].name]
+        moved = sum((k.bytes_read or 0) + (k.bytes_written or 0) for k in launches)
+        share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share
+        text = tir_text(functions[pair.consumer]) if pair.consumer in functions else ""
+        line = line_of(text, pair.parameter, is_store=False) if pair.parameter else 0
+        found.append(replace(_fusion_finding(pair), kernel=calls[0].name, share=share, line=line))
+    return tuple(found)

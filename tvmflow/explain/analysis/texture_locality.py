@@ -12,22 +12,21 @@ Drivers for CPUs keep images row by row: a line is a part of a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import Any
 
 import numpy as np
 from tvm import tirx
 
 from ...devices.target import TargetSpec
+from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
 from ..profiling.record import Finding
-from .counting import instructions
-from .evaluate import Array, UnknownError, digits, evaluate, evaluate_all
+from .accesses import Site
+from .deadline import check_time
+from .executions import distinct, instructions, waves_at
 from .hardware import hardware_of
-from .lowered import Kernel, kernels_of
-from .sites import Site
-from .waves import distinct, waves_at
+from .lowered import InKernel, LoweredKernel, of_kernels
 
 #: Less than this share of the blocks that are fetched would do: a finding.
 _GOOD = 0.6
@@ -40,14 +39,10 @@ _EXTENT_BITS = 20
 
 
 @dataclass(frozen=True)
-class TextureUse:
-    """What a kernel reads of, or writes to, an image."""
+class TextureUse(InKernel):
+    """Reads or writes of an image by a kernel; the text is the first of them."""
 
-    kernel: str
     image: str
-    #: The first access, as TVMScript: column, row and layer.
-    text: str
-    line: int
     is_store: bool
     #: Texels that all work-items access; what several of them access counts for each.
     texels: int
@@ -66,29 +61,17 @@ class TextureUse:
     exact: bool
 
 
-def texture_locality(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[TextureUse]:
+@of_kernels
+def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> list[TextureUse]:
     """Find how near the texels are that kernels access together, and how often they do again.
 
-    Parameters
-    ----------
-    function
-        A scheduled primary function, or one of its kernels.
-    target
-        What it is compiled for.
-
-    Returns
-    -------
-    list of TextureUse
-        One for each image of a kernel, in the order of the code.
+    There is one record for each image of a kernel.
     """
-    found = []
-    for kernel in kernels_of(function, target):
-        images: dict[tuple[Any, bool], list[Site]] = {}
-        for site in kernel.sites:
-            if site.is_image:
-                images.setdefault((site.buffer, site.is_store), []).append(site)
-        found += [_use(kernel, sites, target) for sites in images.values()]
-    return found
+    images: dict[tuple[tirx.Buffer, bool], list[Site]] = {}
+    for site in kernel.sites:
+        if site.is_image:
+            images.setdefault((site.buffer, site.is_store), []).append(site)
+    return [_use(kernel, sites, target) for sites in images.values()]
 
 
 def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tuple[int, int]:
@@ -98,7 +81,7 @@ def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tup
     return texels // height, height
 
 
-def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
+def _use(kernel: LoweredKernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
     hardware = hardware_of(target)
     first = sites[0]
     width, height = block_of(
@@ -110,7 +93,7 @@ def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUs
         texels += count.times
         exact &= count.exact
         try:
-            waves = waves_at(kernel, site.place, hardware.wave, site.variables)
+            waves = waves_at(kernel, site.context, hardware.wave, site.variables)
         except UnknownError:
             blocks, exact = blocks + count.times, False
             least += count.times / (width * height)
@@ -126,19 +109,17 @@ def _use(kernel: Kernel, sites: Sequence[Site], target: TargetSpec) -> TextureUs
     together = [len(np.unique(_block(places, width, height))) for places in seen]
     needed = [ceil(count / (width * height)) for count in different]
     return TextureUse(
-        kernel.name,
-        first.name,
-        str(first),
-        kernel.line(*sites),
-        first.is_store,
-        texels,
-        accesses / max(1, sum(different)),
-        sum(different) / len(seen),
-        sum(together) / len(seen),
-        sum(needed) / len(seen),
-        round(blocks),
-        float(least / blocks) if blocks else 1.0,
-        exact,
+        *kernel.at(first, *sites),
+        image=first.name,
+        is_store=first.is_store,
+        texels=texels,
+        reuse=accesses / max(1, sum(different)),
+        group_texels=sum(different) / len(seen),
+        group_blocks=sum(together) / len(seen),
+        least_group_blocks=sum(needed) / len(seen),
+        blocks=round(blocks),
+        efficiency=float(least / blocks) if blocks else 1.0,
+        exact=exact,
     )
 
 
@@ -154,13 +135,13 @@ def _block(places: Array, width: int, height: int) -> Array:
     return _number(column // width, row // height, layer)
 
 
-def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
-    """How often some work-groups access texels, and which each of them does."""
+def _in_groups(kernel: LoweredKernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
+    """Number of accesses of some work-groups to texels, and which each of them accesses."""
     launch = kernel.launch.items()
     blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
     items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
     groups = np.linspace(0, kernel.groups - 1, min(kernel.groups, _GROUPS)).astype(np.int64)
-    numbers = {var: values[:, None] for var, values in digits(groups, blocks).items()}
+    numbers = {var: values[:, None] for var, values in values_at(groups, blocks).items()}
     accesses = 0
     seen: list[list[Array]] = [[] for _ in groups]
     for site in sites:
@@ -172,19 +153,20 @@ def _in_groups(kernel: Kernel, sites: Sequence[Site]) -> tuple[int, list[Array]]
 
 
 def _texels_of(
-    site: Site, groups: dict[Any, Array], count: int, items: Sequence[tuple[Any, int]]
+    site: Site, groups: dict[tirx.Var, Array], count: int, items: Sequence[Axis]
 ) -> tuple[int, list[Array]]:
-    """How often groups access texels at a site, and which."""
-    needed = site.variables | site.place.variables
-    again = prod(extent for var, extent in (*items, *site.place.loops) if var not in needed)
+    """Number of accesses of groups at a site, and to which texels."""
+    check_time()
+    needed = site.variables | site.context.variables
+    again = prod(extent for var, extent in (*items, *site.context.loops) if var not in needed)
     axes = [axis for axis in items if axis[0] in needed]
-    loops = [axis for axis in site.place.loops if axis[0] in needed]
+    loops = [axis for axis in site.context.loops if axis[0] in needed]
     axes += _first_steps(loops, _POINTS // prod(extent for _, extent in axes))
     points = prod(extent for _, extent in axes)
     shape = count, points
-    values = {**groups, **digits(np.arange(points), axes)}
+    values = {**groups, **values_at(np.arange(points), axes)}
     try:
-        mask = evaluate_all(site.place.conditions, values, shape)
+        mask = all_hold(site.context.conditions, values, shape)
         parts = (np.broadcast_to(evaluate(index, values), shape) for index in site.indices)
         places = _number(*parts)
     except UnknownError:
@@ -193,7 +175,7 @@ def _texels_of(
     return int(mask.sum()) * again, found
 
 
-def _first_steps(loops: Sequence[tuple[Any, int]], most: int) -> list[tuple[Any, int]]:
+def _first_steps(loops: Sequence[Axis], most: int) -> list[Axis]:
     """Outer loops cut to as many steps as are looked at: drawn ones would have no neighbours."""
     found = []
     inner = prod(extent for _, extent in loops)
@@ -205,30 +187,21 @@ def _first_steps(loops: Sequence[tuple[Any, int]], most: int) -> list[tuple[Any,
     return found
 
 
-def texture_findings(function: tirx.PrimFunc | Kernel, target: TargetSpec) -> list[Finding]:
+def texture_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Images of whose blocks work-groups leave much unused."""
-    return [
-        _finding(kernel, use, sum(other.group_blocks for other in uses), target)
-        for kernel in kernels_of(function, target)
-        for uses in [texture_locality(kernel, target)]
-        for use in uses
-        if use.least_group_blocks < _GOOD * use.group_blocks
-    ]
-
-
-def _finding(kernel: Kernel, use: TextureUse, all_blocks: float, target: TargetSpec) -> Finding:
-    extra = use.group_blocks - use.least_group_blocks
-    verb = "writes" if use.is_store else "reads"
-    return Finding(
-        use.kernel,
-        "texture-locality",
-        use.text,
-        use.line,
-        {"bytes": extra * kernel.groups * hardware_of(target).line_bytes},
-        extra / all_blocks,
-        f"A work-group {verb} {use.group_texels:,.0f} texels of {use.image}, each "
-        f"{use.reuse:.1f} times, in {use.group_blocks:,.0f} blocks of the cache where "
-        f"{use.least_group_blocks:,.0f} would do.",
-        "Let a work-group be nearly square in the image: split its items over columns and rows, "
-        "with threadIdx.x along columns.",
-    )
+    uses = texture_locality(kernel, target)
+    for use in uses:
+        if use.least_group_blocks >= _GOOD * use.group_blocks:
+            continue
+        extra = use.group_blocks - use.least_group_blocks
+        verb = "writes" if use.is_store else "reads"
+        yield use.finding(
+            "texture-locality",
+            {"bytes": extra * kernel.groups * hardware_of(target).line_bytes},
+            extra / sum(other.group_blocks for other in uses),
+            f"A work-group {verb} {use.group_texels:,.0f} texels of {use.image}, each "
+            f"{use.reuse:.1f} times, in {use.group_blocks:,.0f} blocks of the cache where "
+            f"{use.least_group_blocks:,.0f} would do.",
+            "Let a work-group be nearly square in the image: split its items over columns and "
+            "rows, with threadIdx.x along columns.",
+        )

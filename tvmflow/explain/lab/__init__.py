@@ -5,8 +5,7 @@ The labs themselves, computations and schedules, are in :mod:`tvmflow.schedules.
 
 from __future__ import annotations
 
-from .results import LabResult, StepResult
-from .running import run_lab
-from .timing import Times
+from ...runtime.timing import Times
+from .running import LabResult, StepResult, run_lab
 
 __all__ = ["LabResult", "StepResult", "Times", "run_lab"]

@@ -1,34 +1,90 @@
-"""A lab from its name to its results."""
+"""A lab from its name to its results: its steps built, checked, timed and analysed."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
-from collections.abc import Callable, Sequence
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import tvm
 from tvm import tirx
 
 from ...devices.target import TargetSpec, check_target, resolve
-from ...errors import DeviceError, VerificationError
+from ...errors import VerificationError
+from ...ir.units import counted
 from ...module.session import find_device
 from ...runtime.devices import DeviceInfo, list_devices
+from ...runtime.json_types import JsonObject
 from ...runtime.plugin import translated
+from ...runtime.timing import Times, in_turn
 from ...schedules.lab import Lab, Step
 from ...schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
 from ...tuning.building import ENTRY, lower
 from ...verify.tolerance import compare
-from ..profiling.ceilings import ceilings
+from ..analysis import Finding, findings
+from ..profiling.ceilings import ceilings_above, is_above, peak_gbps, peak_gflops, roofline_share
 from ..profiling.record import Ceilings
-from ..profiling.roofline import is_above, peak_gbps, peak_gflops, roofline_share
-from .findings import found_and_removed
-from .machine import host_bytes, numpy_name, prepare_threads
-from .results import LabResult, StepResult
-from .timing import in_turn
 
 logger = logging.getLogger(__name__)
+
+_Found = tuple[Finding, ...]
+#: Of names that schedules give to copies of a tensor.
+_COPY = re.compile(r"(_pad|_local|_shared|_global)+$")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step of a lab as it was measured."""
+
+    #: Its name, what its schedule does, and what held the step before it back.
+    step: str
+    summary: str
+    removes: str
+    #: Of calls, without copies between host and device.
+    times: Times
+    #: The first step's time divided by this one's.
+    speedup: float
+    #: 10^9 operations a second, as the lab counts them.
+    gflops: float
+    #: 10^9 bytes a second of arguments and result, each counted once.
+    gbps: float
+    #: NumPy's time divided by this one's.
+    of_numpy: float
+    #: Part of what the lower of the device's ceilings allows at the lab's operations for a byte, at
+    #: most 1; ``None`` where ceilings could not be measured.
+    of_peak: float | None
+    #: Largest difference from the reference, as a part of its largest value.
+    error: float
+    #: What an analysis of its kernels finds, of each kind the largest of a line.
+    found: tuple[Finding, ...]
+    #: Of these, what is not found in the next step that ran.
+    removed: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class LabResult:
+    """Measurements of a lab, on one device."""
+
+    lab: str
+    size: int
+    target: str
+    device: str
+    device_name: str
+    #: What the device reaches in kernels that do one thing only.
+    ceilings: Ceilings | None
+    operations: int
+    bytes: int
+    #: NumPy, with the library that multiplies for it.
+    numpy: str
+    numpy_times: Times
+    steps: tuple[StepResult, ...]
 
 
 @dataclass(frozen=True)
@@ -45,7 +101,7 @@ class Prepared:
     calls: tuple[Callable[[], None], ...]
     #: How far each step's result is from the reference, as a part of its largest value.
     errors: tuple[float, ...]
-    numpy: Callable[[], Any]
+    numpy: Callable[[], object]
 
 
 def prepare(
@@ -87,8 +143,15 @@ def prepare(
             calls.append(call)
             errors.append(_checked(lab, step.name, size, result.numpy(), reference))
     return Prepared(
-        *(lab, size, spec, info, chosen, tuple(functions), tuple(calls), tuple(errors)),
-        lab.baseline(*operands),
+        lab=lab,
+        size=size,
+        target=spec,
+        device=info,
+        steps=chosen,
+        functions=tuple(functions),
+        calls=tuple(calls),
+        errors=tuple(errors),
+        numpy=lab.baseline(*operands),
     )
 
 
@@ -155,7 +218,10 @@ def run_lab(
         gflops, gbps = (count / took.median_ms / 1e6 for count in (operations, moved))
         results.append(
             StepResult(
-                *(step.name, step.summary, step.removes, took),
+                step=step.name,
+                summary=step.summary,
+                removes=step.removes,
+                times=took,
                 speedup=times[names[0]].median_ms / took.median_ms,
                 gflops=gflops,
                 gbps=gbps,
@@ -167,8 +233,17 @@ def run_lab(
             )
         )
     return LabResult(
-        *(name, ready.size, target, ready.target.device.name, info.name, peaks, operations, moved),
-        *(numpy_name(), times[""], tuple(results)),
+        lab=name,
+        size=ready.size,
+        target=target,
+        device=ready.target.device.name,
+        device_name=info.name,
+        ceilings=peaks,
+        operations=operations,
+        bytes=moved,
+        numpy=numpy_name(),
+        numpy_times=times[""],
+        steps=tuple(results),
     )
 
 
@@ -183,24 +258,17 @@ def _peaks(
     lab: Lab, target: str, info: DeviceInfo, gflops: float, *, fresh: bool
 ) -> Ceilings | None:
     """The device's ceilings, measured anew where a step computes faster than they allow."""
-    peaks = _ceilings(target, info, fresh=fresh)
-    if peaks is not None and not fresh and is_above(gflops, lab.arithmetic, peaks):
-        # The device was busy when they were measured, and they were kept.
-        peaks = _ceilings(target, info, fresh=True)
-    if peaks is not None and is_above(gflops, lab.arithmetic, peaks):
+
+    def exceeds(found: Ceilings) -> bool:
+        return is_above(gflops, lab.arithmetic, found)
+
+    peaks = ceilings_above(target, info, exceeds, fresh=fresh, tell=logger.warning)
+    if peaks is not None and exceeds(peaks):
         logger.warning(
             "A step computes faster than the device's ceiling: it was busy when that was "
             "measured.  Measure it again, with `fresh_ceilings`."
         )
     return peaks
-
-
-def _ceilings(target: str, info: DeviceInfo, *, fresh: bool) -> Ceilings | None:
-    try:
-        return ceilings(target, info, fresh=fresh)
-    except DeviceError as error:
-        logger.warning("The device's ceilings could not be measured: %s", error.message)
-        return None
 
 
 def _of_peak(lab: Lab, gflops: float, gbps: float, peaks: Ceilings) -> float:
@@ -209,7 +277,10 @@ def _of_peak(lab: Lab, gflops: float, gbps: float, peaks: Ceilings) -> float:
 
 
 def _built(
-    function: tirx.PrimFunc, target: TargetSpec, device: Any, arguments: Sequence[Any]
+    function: tirx.PrimFunc,
+    target: TargetSpec,
+    device: tvm.runtime.Device,
+    arguments: Sequence[tvm.runtime.Tensor],
 ) -> Callable[[], None]:
     """A scheduled function ready to be called."""
     with target.tvm_target:
@@ -224,7 +295,7 @@ def _built(
 
 
 def _checked(lab: Lab, step: str, size: int, result: np.ndarray, reference: np.ndarray) -> float:
-    """How far a step's result is from the reference, as a part of its largest value."""
+    """Distance of a step's result from the reference, as a part of its largest value."""
     if np.array_equal(result, reference):
         return 0.0  # Most labs are exact, and comparing in double precision takes seconds.
     compared = compare(step, result, reference)
@@ -236,3 +307,79 @@ def _checked(lab: Lab, step: str, size: int, result: np.ndarray, reference: np.n
             remedy="Try another size or target, and report this one.",
         )
     return compared.max_rel_error
+
+
+def found_and_removed(
+    functions: Iterable[tirx.PrimFunc], target: TargetSpec
+) -> list[tuple[_Found, _Found]]:
+    """Findings of each scheduled function, and those of them that the next one has no more."""
+    found = [_largest(findings(function, target)) for function in functions]
+    removed = [_missing(step, following) for step, following in pairwise(found)]
+    return list(zip(found, [*removed, ()], strict=True))
+
+
+def _largest(found: Sequence[Finding]) -> _Found:
+    """Of each kind and line the finding of the largest share: a line may be unrolled."""
+    by_share = sorted(found, key=lambda finding: -finding.share)
+    first: dict[tuple[str, int], Finding] = {}
+    for finding in by_share:
+        first.setdefault((finding.kind, finding.line), finding)
+    return tuple(first.values())
+
+
+def _missing(before: _Found, now: _Found) -> _Found:
+    """Findings of a tensor, or of a whole kernel, that are not there any more."""
+    still = {_subject(finding) for finding in now}
+    return tuple(finding for finding in before if _subject(finding) not in still)
+
+
+def _subject(finding: Finding) -> tuple[str, str]:
+    tensor, bracket, _index = finding.access.partition("[")
+    return finding.kind, _COPY.sub("", tensor) if bracket else ""
+
+
+def host_bytes() -> int:
+    """Memory that can be had without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def prepare_threads(cores: int) -> None:
+    """Have TVM's threads be as many as OpenBLAS', and sleep while they have no work.
+
+    TVM leaves half of the processors out, which might be hyper-threads, and its threads ask for
+    work for 0.1 s before they sleep, on the processor that NumPy's next call would take.  What
+    the user has set stays; threads that run already are not changed.
+    """
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.setdefault("TVM_NUM_THREADS", str(cores))
+
+
+def numpy_name() -> str:
+    """NumPy and its BLAS with their versions, and what the BLAS has chosen for this CPU."""
+    config: JsonObject = np.show_config(mode="dicts")  # type: ignore[assignment]
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    parts = [f"NumPy {np.__version__}", f"{blas.get('name', '')} {blas.get('version', '')}".strip()]
+    return ", ".join(filter(None, [*parts, _openblas()]))
+
+
+def _openblas() -> str:
+    """Kernels and threads of the OpenBLAS that NumPy's wheels bring; empty with another BLAS."""
+    # Its symbols are found through the module that is linked with it.
+    module = sys.modules.get("numpy._core._multiarray_umath")
+    if module is None or module.__file__ is None:
+        return ""
+    library = ctypes.CDLL(module.__file__)
+    try:
+        name = library.scipy_openblas_get_corename64_
+        threads = library.scipy_openblas_get_num_threads64_
+    except AttributeError:
+        return ""
+    name.restype = ctypes.c_char_p
+    return f"{name().decode()} kernels, {counted(int(threads()), 'thread')}"

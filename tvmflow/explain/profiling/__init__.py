@@ -1,3 +1,3 @@
-"""Where a network's time goes: measured, counted, and against what the device can do."""
+"""A network's time: measured, counted, and against what the device can do."""
 
 from __future__ import annotations

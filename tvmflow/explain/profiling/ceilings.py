@@ -1,4 +1,9 @@
-"""What a device reaches at most, measured with :mod:`.microkernels` and kept for the next time."""
+"""Ceilings of a device, measured once and kept, and how near to them kernels come.
+
+They are measured with kernels that do one thing only: copy, read texels, multiply and add, or
+nothing.  Each is as good as its device allows: wide vectors, as many independent sums as hide an
+instruction's latency, and enough work-items for all of its units.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,29 @@ import hashlib
 import json
 import logging
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
+from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
 
 from ...codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
+from ...codegen.dot_products import dot
 from ...codegen.tir_pipeline import TIR_PIPELINE
 from ...devices.target import TargetSpec, preset_of, resolve
-from ...errors import TvmflowError
+from ...errors import DeviceError, TvmflowError
+from ...ir.scope import CHANNELS, PREFIX
+from ...ir.signatures import with_scopes
 from ...module.files import user_cache, write_file
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
-from . import microkernels
+from ...runtime.timing import elapsed_ms, repeat
 from .counting import count_kernels
 from .reading import typed
-from .record import Ceilings
+from .record import Ceilings, KernelLaunch
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +48,22 @@ _SECONDS = 0.5
 _LAUNCHES = 500
 #: Instructions of each sum.
 _STEPS = 2000
+#: Elements of a copied buffer: 64 MiB in fp32, more than caches hold.
+COPIED = 1 << 24
+#: The scope of that image.
+TEXTURE = f"{PREFIX}:1.2"
+#: Vectors that a work-item computes in turn: enough for four cycles of two units.
+CHAINS = 12
+#: A kernel that takes less than this many empty launches is held back by launching.
+LAUNCHES = 2.0
+#: From this part of a ceiling on, that ceiling is what holds a kernel back.
+BUSY = 0.4
+#: What is above a ceiling by less than this factor is at it.
+_NOISE = 1.1
 
 
 def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
-    """The ceilings of a device: from the cache folder, else measured, which takes seconds.
+    """Ceilings of a device: from the cache folder, else measured, which takes seconds.
 
     Parameters
     ----------
@@ -51,7 +72,7 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     info
         The device.
     fresh
-        Whether they are measured again although they are known.
+        Measure them although they are known.
 
     Raises
     ------
@@ -73,7 +94,7 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
 
 
 def _kept_at(info: DeviceInfo) -> Path | None:
-    """Where a device's ceilings are kept; with another driver, or other threads, it is another."""
+    """The file of a device's ceilings; with another driver, or other threads, it is another."""
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None
     # Not the host's cores: TVM's threads may be fewer, and leave this one a single core.
@@ -81,6 +102,26 @@ def _kept_at(info: DeviceInfo) -> Path | None:
     facts = (info.kind, info.platform, info.name, info.driver, info.version, units)
     digest = hashlib.sha256(repr((_VERSION, *facts)).encode()).hexdigest()[:24]
     return Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache(), "ceilings", f"{digest}.json")
+
+
+def ceilings_above(
+    target: str,
+    info: DeviceInfo,
+    exceeds: Callable[[Ceilings], bool],
+    *,
+    fresh: bool,
+    tell: Callable[[str], object],
+) -> Ceilings | None:
+    """Ceilings of a device, measured anew where something exceeds those that were kept.
+
+    The device was busy then.  ``None`` where it refuses a kernel, which is told.
+    """
+    try:
+        found = ceilings(target, info, fresh=fresh)
+        return ceilings(target, info, fresh=True) if not fresh and exceeds(found) else found
+    except DeviceError as error:
+        tell(f"The device's ceilings could not be measured: {error.message}")
+        return None
 
 
 def target_of(kind: str, info: DeviceInfo) -> TargetSpec:
@@ -98,38 +139,37 @@ class _Device:
         self.device = tvm.device("cpu" if kind == "llvm" else kind, info.index)
 
     def measure(self) -> Ceilings:
-        """Run all microkernels."""
+        """Run all kernels that measure."""
         return Ceilings(
-            copy_gbps=self._bytes_a_ns(microkernels.copy(self.target)),
-            fp32_gflops=self._arithmetic("float32"),
+            copy_gbps=self._bytes_a_ns(copy(self.target)),
+            fp32_gflops=self._gflops("float32"),
             launch_us=self._launch_us(),
             texture_gbps=self._textures() if self.info.images else None,
-            fp16_gflops=self._arithmetic("float16") if self._has_fp16 else None,
-            int8_gops=self._arithmetic("int32"),
+            fp16_gflops=self._gflops("float16") if self._has_fp16 else None,
+            int8_gops=self._gflops("int32"),
         )
 
     @property
     def _has_fp16(self) -> bool:
         return self.kind == "cuda" or FP16_EXTENSION in self.info.extensions
 
-    def _arithmetic(self, dtype: str) -> float:
-        """10⁹ operations a second."""
+    def _gflops(self, dtype: str) -> float:
         groups = self.info.compute_units * (64 if self.target.device.is_cpu else 32)
         items = max(1, groups) * self.target.device.group_size
-        function = microkernels.arithmetic(self.target, dtype, items, _STEPS)
+        function = arithmetic(self.target, dtype, items, _STEPS)
         counts = count_kernels(function, on_gpu=self.target.is_gpu_kernel)
         assert counts is not None
         return sum(counts[0].flops.values()) / self._best_ns(function)
 
     def _textures(self) -> float | None:
         try:
-            return self._bytes_a_ns(microkernels.texels(self.target), microkernels.TEXTURE)
+            return self._bytes_a_ns(texels(self.target), TEXTURE)
         except TvmflowError as error:
             # Images as large as this are more than some devices take.
             logger.info("The rate of textures could not be measured: %s", error.message)
             return None
 
-    def _bytes_a_ns(self, function: Any, scope: str | None = None) -> float:
+    def _bytes_a_ns(self, function: tirx.PrimFunc, scope: str | None = None) -> float:
         counts = count_kernels(function, on_gpu=self.target.is_gpu_kernel)
         assert counts is not None
         total = counts[0].bytes_read + (0 if scope else counts[0].bytes_written)
@@ -137,25 +177,25 @@ class _Device:
 
     def _launch_us(self) -> float:
         """From the call of an empty kernel to its end, in a queue of such."""
-        module, arguments = self._prepare(microkernels.nothing(self.target))
+        module, arguments = self._prepare(nothing(self.target))
         call = module["main"]
 
-        def launch() -> float:
-            self.device.sync()
-            start = time.perf_counter()
+        def launch() -> None:
             for _ in range(_LAUNCHES):
                 call(*arguments)
             self.device.sync()
-            return time.perf_counter() - start
 
-        return _best(launch) / _LAUNCHES * 1e6
+        self.device.sync()
+        return min(_times(lambda: elapsed_ms(launch))) / _LAUNCHES * 1e3
 
-    def _best_ns(self, function: Any, scope: str | None = None) -> float:
+    def _best_ns(self, function: tirx.PrimFunc, scope: str | None = None) -> float:
         module, arguments = self._prepare(function, scope)
         timer = module.time_evaluator("main", self.device, number=1, repeat=1)
-        return _best(lambda: float(timer(*arguments).results[0])) * 1e9
+        return min(_times(lambda: float(timer(*arguments).results[0]))) * 1e9
 
-    def _prepare(self, function: Any, scope: str | None = None) -> tuple[Any, list[Any]]:
+    def _prepare(
+        self, function: tirx.PrimFunc, scope: str | None = None
+    ) -> tuple[tvm.runtime.Module, list[tvm.runtime.Tensor]]:
         """A kernel, and values to call it with."""
         module = build(function, self.target)
         arguments = []
@@ -171,17 +211,201 @@ class _Device:
         return module, arguments
 
 
-def _best(measure: Callable[[], float]) -> float:
-    """The shortest of many times."""
-    end = time.monotonic() + _SECONDS
-    best = min(measure() for _ in range(_REPEATS))
-    while time.monotonic() < end:
-        best = min(best, measure())
-    return best
+def _times(measure: Callable[[], float]) -> list[float]:
+    return repeat(measure, least=_REPEATS, seconds=_SECONDS)
 
 
-def build(function: Any, target: TargetSpec) -> Any:
+def build(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
     """A module of one scheduled function, ``main``."""
     named = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with target.tvm_target:
         return tvm.tirx.build(named, target=target.tvm_target, pipeline=TIR_PIPELINE)
+
+
+# -- kernels that measure -----------------------------------------------------------------------
+
+
+def copy(target: TargetSpec) -> tirx.PrimFunc:
+    """A buffer of :data:`COPIED` elements to another one."""
+    lanes = target.device.channel_block
+    items = target.device.group_size
+    chunk = 64 if items == 1 else 4
+    shape = (COPIED // (items * chunk * lanes), chunk, items, lanes)
+    source = te.placeholder(shape, "float32", "source")
+    result = te.compute(shape, lambda *index: source[index], "result")
+    sch = s_tir.Schedule(te.create_prim_func([source, result]))
+    group, step, item, lane = sch.get_loops(sch.get_sblock("result"))
+    sch.reorder(group, item, step, lane)
+    sch.vectorize(lane)
+    _spread(sch, target, group, item)
+    return sch.mod["main"]
+
+
+def texels(target: TargetSpec) -> tirx.PrimFunc:
+    """Every texel of an image array, summed up over its layers.
+
+    64 MiB; a tenth of it on CPUs, which read images texel by texel, from the cache or not.
+    """
+    layers, rows, columns = 16, 48 if target.device.is_cpu else 512, 512
+    source = te.placeholder((layers, rows, columns, CHANNELS), "float32", "image")
+    layer = te.reduce_axis((0, layers), "layer")
+    result = te.compute(
+        (rows, columns, CHANNELS),
+        lambda y, x, c: te.sum(source[layer, y, x, c], axis=layer),
+        "result",
+    )
+    function = with_scopes(te.create_prim_func([source, result]), [TEXTURE, None])
+    sch = s_tir.Schedule(function)
+    block = sch.get_sblock("result")
+    sums = sch.cache_write(block, 0, "local")
+    y, x, c, step = sch.get_loops(block)
+    sch.reorder(y, x, step, c)
+    columns_outer, item = sch.split(x, [None, max(8, target.device.group_size)])
+    group = sch.fuse(y, columns_outer)
+    sch.reverse_compute_at(sums, item)
+    sch.vectorize(c)
+    sch.vectorize(sch.get_loops(sums)[-1])
+    _spread(sch, target, group, item)
+    sch.decompose_reduction(block, step)
+    return sch.mod["main"]
+
+
+def arithmetic(target: TargetSpec, dtype: str, items: int, steps: int) -> tirx.PrimFunc:
+    """Products and sums, each with the result of the one before it.
+
+    The type is ``float32``, ``float16``, or ``int32`` for dot products of 8-bit integers.  Each of
+    so many work-items has :data:`CHAINS` sums, of ``steps`` instructions each.
+    """
+    lanes = target.device.channel_block
+
+    def next_of(value: tirx.Expr, x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
+        # The bytes of a sum are factors, too: nothing can be computed before the loop.
+        return dot(value, value, x) if dtype == "int32" else value * x + y
+
+    chains = CHAINS
+
+    @T.prim_func(s_tir=True)
+    def function(
+        factors: T.Buffer((2, lanes), dtype),  # type: ignore[valid-type]
+        sums: T.Buffer((items, chains, lanes), dtype),  # type: ignore[valid-type]
+    ) -> None:
+        for item, step, chain, lane in T.grid(items, steps, chains, lanes):
+            with T.sblock("sums"):
+                i, _step, c, v = T.axis.remap("SRSS", [item, step, chain, lane])
+                with T.init():
+                    sums[i, c, v] = factors[1, v]
+                sums[i, c, v] = next_of(sums[i, c, v], factors[0, v], factors[1, v])
+
+    sch = s_tir.Schedule(function)
+    block = sch.get_sblock("sums")
+    result = sch.cache_write(block, 0, "local")
+    item, step, chain, lane = sch.get_loops(block)
+    group, inner = sch.split(item, [None, target.device.group_size])
+    sch.reverse_compute_at(result, inner)
+    for loop in (chain, sch.get_loops(result)[-2]):
+        sch.unroll(loop)
+    for loop in (lane, sch.get_loops(result)[-1]):
+        sch.vectorize(loop)
+    _spread(sch, target, group, inner)
+    sch.decompose_reduction(block, step)
+    return sch.mod["main"]
+
+
+def nothing(target: TargetSpec) -> tirx.PrimFunc:
+    """A kernel of one work-item that writes one element."""
+    result = te.compute((1, 1), lambda *_: tirx.const(1.0, "float32"), "result")
+    sch = s_tir.Schedule(te.create_prim_func([result]))
+    _spread(sch, target, *sch.get_loops(sch.get_sblock("result")))
+    return sch.mod["main"]
+
+
+def _spread(
+    sch: s_tir.Schedule,
+    target: TargetSpec,
+    group: s_tir.schedule.LoopRV,
+    item: s_tir.schedule.LoopRV,
+) -> None:
+    """Groups and work-items, or the threads of a CPU."""
+    if not target.is_gpu_kernel:
+        sch.parallel(group)
+        return
+    sch.bind(group, "blockIdx.x")
+    sch.bind(item, "threadIdx.x")
+
+
+# -- the roofline -------------------------------------------------------------------------------
+
+
+def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
+    """A kernel with its rates, its part of the roofline, and what holds it back.
+
+    It has its time, and its counts where they are known.  Without ceilings there are rates only.
+    """
+    if kernel.flops is None or kernel.bytes_read is None or kernel.bytes_written is None:
+        return replace(kernel, bound=_bound(kernel, ceilings, 0.0, 0.0))
+    moved = kernel.bytes_read + kernel.bytes_written
+    ns = kernel.median_us * 1e3
+    kernel = replace(
+        kernel,
+        gflops=kernel.flops / ns if ns else None,
+        gbps=moved / ns if ns else None,
+        intensity=kernel.flops / moved if moved else None,
+    )
+    if ceilings is None or kernel.gflops is None or kernel.gbps is None:
+        # Clocks of some devices are too coarse for the shortest kernels: they take no time.
+        return replace(kernel, bound=_bound(kernel, ceilings, 0.0, 0.0))
+    computing = kernel.gflops / peak_gflops(kernel.arithmetic, ceilings)
+    moving = kernel.gbps / peak_gbps(kernel.memory, ceilings)
+    return replace(
+        kernel,
+        roofline_share=roofline_share(computing, moving),
+        bound=_bound(kernel, ceilings, computing, moving),
+    )
+
+
+def above(kernels: Sequence[KernelLaunch], ceilings: Ceilings) -> list[KernelLaunch]:
+    """Kernels that compute faster than their ceiling: it was measured on a busy machine.
+
+    Not those that move more than a copy does, which caches explain.
+    """
+    return [
+        kernel
+        for kernel in kernels
+        if kernel.gflops is not None and is_above(kernel.gflops, kernel.arithmetic, ceilings)
+    ]
+
+
+def is_above(gflops: float, arithmetic: str, ceilings: Ceilings) -> bool:
+    """True if a rate is more than its ceiling, and not only by noise."""
+    return gflops > _NOISE * peak_gflops(arithmetic, ceilings)
+
+
+def roofline_share(computing: float, moving: float) -> float:
+    """Part of what the lower ceiling allows, from the parts of both."""
+    # What stays in a cache is faster than memory: a part is at most 1.
+    return min(1.0, max(computing, moving))
+
+
+def peak_gflops(arithmetic: str, ceilings: Ceilings) -> float:
+    """The ceiling of a kind of arithmetic; that of fp32 where a device has no other."""
+    known = {"fp16": ceilings.fp16_gflops, "int8": ceilings.int8_gops}
+    return known.get(arithmetic) or ceilings.fp32_gflops
+
+
+def peak_gbps(memory: str, ceilings: Ceilings) -> float:
+    """The ceiling of a kind of memory; that of copies where textures were not measured."""
+    return (ceilings.texture_gbps if memory == "texture" else None) or ceilings.copy_gbps
+
+
+def _bound(
+    kernel: KernelLaunch, ceilings: Ceilings | None, computing: float, moving: float
+) -> str | None:
+    if ceilings is None:
+        return None
+    if kernel.median_us < LAUNCHES * ceilings.launch_us:
+        return "launch"
+    if kernel.flops is None:
+        return None
+    if max(computing, moving) < BUSY:
+        return "latency"
+    return "arithmetic" if computing > moving else "bandwidth"

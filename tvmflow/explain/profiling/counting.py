@@ -3,44 +3,66 @@
 Counted is what a block computes over its domain, once: what a schedule computes again, for the
 border of a tile for example, is no useful work.  Arithmetic on elements counts, on indices it
 does not; a function such as ``exp`` is one operation.
+
+Of a tensor every element that is touched counts once.  A block's region of a tensor is an interval
+for each dimension, in terms of the block's axes::
+
+    for n < 1, c < 8, y < 14, x < 14:  out[n, c, y, x] = data[n, c, 2 * y, 2 * x]
+
+touches 8 · 14 · 14 elements of ``data`` although that has 8 · 28 · 28.  The intervals are evaluated
+for all values of the axes, dimensions that share none of them separately.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import Call, Range
+from tvm.ir.expr import TensorLoad
 
+from ...codegen.dot_products import NAME as DOT
+from ...ir.evaluate import UnknownError, evaluate, sharing, variables
+from ...ir.expressions import nodes_in
 from ...ir.scope import is_half, is_texture
-from .operations import UncountableError, loads_in, operations
-from .touched import Touched, share_of
 
 #: What may access an element more than once in one run of a block.
 _REPEATING = (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate)
+#: Products and sums of one ``wmma`` instruction, of blocks of 16×16×16.
+_MMA_FLOPS = 2 * 16**3
+_ARITHMETIC = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod),
+    *(tirx.Min, tirx.Max),
+)
+#: Calls that compute nothing.
+_FREE = {"tirx.reinterpret", "prim.likely", "tirx.assume", "tirx.vectorlow", "tirx.vectorhigh"}
+#: Combinations of axes, and elements of a tensor, that are looked at one by one.
+_LIMIT = 1 << 24
+
+#: Values of loops and of axes of blocks.
+_Axes = Mapping[tirx.Var, range]
+#: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
+_Places = tuple[np.ndarray, ...]
+
+
+class _UncountableError(Exception):
+    """The number of runs depends on data, or on code that is elsewhere."""
 
 
 @dataclass
-class Count:
-    """What one kernel computes and moves.
+class Work:
+    """Arithmetic and traffic of one kernel."""
 
-    Parameters
-    ----------
-    flops
-        Operations by kind: ``fp32``, ``fp16`` or ``int8``.
-    bytes_read, bytes_written
-        Every element once.
-    reads_texture
-        Whether most of what it reads is in images.
-    """
-
+    #: Operations by kind: ``fp32``, ``fp16`` or ``int8``.
     flops: Counter[str] = field(default_factory=Counter)
+    #: Every element once.
     bytes_read: int = 0
     bytes_written: int = 0
+    #: Whether most of what it reads is in images.
     reads_texture: bool = False
 
     @property
@@ -49,7 +71,7 @@ class Count:
         return max(self.flops, key=lambda kind: self.flops[kind]) if self.flops else "fp32"
 
 
-def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Count] | None:
+def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None:
     """Count each kernel of a scheduled function, in the order of their numbers.
 
     Parameters
@@ -61,14 +83,13 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Count] | Non
 
     Returns
     -------
-    list of Count or None
+    list of Work or None
         ``None`` where a loop's length depends on data, or a library is called.
     """
     body = function.body
-    pieces = [[nest] for nest in _nests(body)] if on_gpu else [[body]]
     try:
-        counters = [_counted(piece) for piece in pieces]
-    except UncountableError:
+        counters = [_Counter(nest) for nest in (_nests(body) if on_gpu else [body])]
+    except _UncountableError:
         return None
     parameters = {p for p in function.params if tirx.is_buffer_var(p)}
     used = Counter(b for c in counters for b in {*c.read, *c.written})
@@ -77,7 +98,7 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Count] | Non
     return [c.result(outside) for c in counters]
 
 
-def _nests(node: Any) -> list[Any]:
+def _nests(node: tirx.Stmt) -> list[tirx.Stmt]:
     """Nests of loops, each of which is a kernel."""
     if isinstance(node, tirx.SeqStmt):
         return [nest for part in node.seq for nest in _nests(part)]
@@ -88,38 +109,32 @@ def _nests(node: Any) -> list[Any]:
     return [node]
 
 
-def _is_around(block: Any) -> bool:
-    """Whether it only holds others, or statements of which it says nothing."""
+def _is_around(block: s_tir.SBlock) -> bool:
+    """True if it only holds others, or statements of which it says nothing."""
     named = block.reads or block.writes
-    return not block.iter_vars and (not named or _has(block.body, s_tir.SBlock))
-
-
-def _counted(statements: list[Any]) -> _Counter:
-    counter = _Counter()
-    for statement in statements:
-        counter.visit(statement, 1)
-    return counter
+    return not block.iter_vars and (not named or bool(nodes_in(block.body, s_tir.SBlock)))
 
 
 class _Counter:
     """Walks the statements of one kernel."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: tirx.Stmt) -> None:
         self.flops: Counter[str] = Counter()
-        self.read: dict[Any, Touched] = {}
-        self.written: dict[Any, Touched] = {}
-        #: Values of loops and of axes of blocks around what is looked at.
-        self.axes: dict[Any, range] = {}
+        self.read: dict[tirx.Buffer, _Touched] = {}
+        self.written: dict[tirx.Buffer, _Touched] = {}
+        #: Loops and axes of blocks around what is looked at.
+        self.axes: dict[tirx.Var, range] = {}
+        self.visit(kernel, 1)
 
-    def result(self, outside: set[Any]) -> Count:
-        """What was found, of the tensors outside of the kernel."""
-        read = {b: t.count * element_bytes(b) for b, t in self.read.items() if b in outside}
-        written = {b: t.count * element_bytes(b) for b, t in self.written.items() if b in outside}
+    def result(self, outside: set[tirx.Buffer]) -> Work:
+        """Arithmetic, and the traffic of the tensors outside of the kernel."""
+        read = {b: t.count * _element_bytes(b) for b, t in self.read.items() if b in outside}
+        written = {b: t.count * _element_bytes(b) for b, t in self.written.items() if b in outside}
         in_images = sum(size for b, size in read.items() if is_texture(b.scope()))
         total = sum(read.values())
-        return Count(self.flops, total, sum(written.values()), 2 * in_images > total)
+        return Work(self.flops, total, sum(written.values()), 2 * in_images > total)
 
-    def visit(self, node: Any, times: int, in_block: bool = False) -> None:
+    def visit(self, node: tirx.Stmt, times: int, in_block: bool = False) -> None:
         """Count a statement that runs so often."""
         if isinstance(node, s_tir.SBlockRealize):
             self._block(node, times, in_block)
@@ -131,12 +146,12 @@ class _Counter:
             for part in node.seq:
                 self.visit(part, times, in_block)
         elif isinstance(node, tirx.IfThenElse):
-            held = round(times * share_of(node.condition, self.axes))
+            held = round(times * _share_of(node.condition, self.axes))
             self.visit(node.then_case, held, in_block)
             if node.else_case is not None:
                 self.visit(node.else_case, times - held, in_block)
         elif isinstance(node, tirx.While):
-            raise UncountableError
+            raise _UncountableError
         elif isinstance(node, tirx.BufferStore):
             self._leaf(node, times, in_block)
         elif isinstance(node, (tirx.Evaluate, tirx.Bind)):
@@ -147,92 +162,231 @@ class _Counter:
         elif hasattr(node, "body"):
             self.visit(node.body, times, in_block)
 
-    def _block(self, node: Any, times: int, in_block: bool) -> None:
+    def _block(self, node: s_tir.SBlockRealize, times: int, in_block: bool) -> None:
         block = node.block
         if _is_around(block):
             # What loops are cut into where a condition changes, for example.
             self.visit(block.body, times, in_block)
             return
-        axes: dict[Any, range] = {}
+        axes: dict[tirx.Var, range] = {}
         for axis in block.iter_vars:
             axes |= _values(axis.var, axis.dom)
         extents = [_extent(axis.dom.extent) for axis in block.iter_vars]
-        runs = round(times * share_of(node.predicate, self.axes))
+        runs = round(times * _share_of(node.predicate, self.axes))
         if axes and not in_block:
             # Loops may visit the domain more than once, or together with those of other blocks.
             runs = min(runs, prod(extents))
         around, self.axes = self.axes, {**self.axes, **axes}
         if runs and not in_block:
-            accesses = None if _has(block.body, *_REPEATING) else runs
+            accesses = None if nodes_in(block.body, *_REPEATING) else runs
             for regions, tensors in ((block.reads, self.read), (block.writes, self.written)):
                 for region in regions:
-                    loads = None if accesses is None else accesses * _loads(block.body, region)
-                    self._touched(tensors, region.source).add(region.region, self.axes, loads)
+                    tensor = region.source
+                    loads = None if accesses is None else accesses * _loads(block.body, tensor)
+                    self._touched(tensors, tensor).add(region.region, self.axes, loads)
         self.visit(block.body, runs, True)
         self.axes = around
 
-    def _leaf(self, store: Any, times: int, in_block: bool) -> None:
+    def _leaf(self, store: tirx.BufferStore, times: int, in_block: bool) -> None:
         self._expression(store.value, times)
         if in_block:
             return
         # A function that came scheduled, without blocks: all that it names may be touched.
-        self._whole(self.written, store.buffer, times)
-        for load in loads_in(store):
-            self._whole(self.read, load.source, times)
+        for tensors, buffers in (
+            (self.written, [store.buffer]),
+            (self.read, [load.source for load in nodes_in(store, TensorLoad)]),
+        ):
+            for buffer in buffers:
+                whole = [Range(0, extent) for extent in buffer.ty.shape]
+                self._touched(tensors, buffer).add(whole, {}, times)
 
-    def _whole(self, tensors: dict[Any, Touched], buffer: Any, times: int) -> None:
-        shape = _shape(buffer)
-        ranges = [_Interval(0, extent) for extent in shape]
-        self._touched(tensors, buffer).add(ranges, {}, times)
+    def _touched(self, tensors: dict[tirx.Buffer, _Touched], buffer: tirx.Buffer) -> _Touched:
+        return tensors.setdefault(buffer, _Touched([_extent(n) for n in buffer.ty.shape]))
 
-    def _touched(self, tensors: dict[Any, Touched], buffer: Any) -> Touched:
-        return tensors.setdefault(buffer, Touched(_shape(buffer)))
-
-    def _expression(self, expr: Any, times: int) -> None:
+    def _expression(self, expr: tirx.Expr, times: int) -> None:
         for kind, count in operations(expr).items():
             self.flops[kind] += count * times
 
 
-@dataclass(frozen=True)
-class _Interval:
-    """What of a region's interval is looked at."""
-
-    min: Any
-    extent: int
-
-
-def _loads(body: Any, region: Any) -> int:
+def _loads(body: tirx.Stmt, tensor: tirx.Buffer) -> int:
     """Accesses of a tensor in one run of a block, at least 1."""
-    return max(1, sum(load.source.same_as(region.source) for load in loads_in(body)))
+    return max(1, sum(load.source.same_as(tensor) for load in nodes_in(body, TensorLoad)))
 
 
-def _has(body: Any, *kinds: Any) -> bool:
-    found: list[Any] = []
-    for kind in kinds:
-        tvm_ffi.structural_walk(body, (kind, found.append))
-    return bool(found)
-
-
-def _values(var: Any, interval: Any) -> dict[Any, range]:
+def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
     """The values of a loop or an axis, where they begin with a number."""
     if not isinstance(interval.min, tirx.IntImm):
         return {}
     return {var: range(int(interval.min), int(interval.min) + _extent(interval.extent))}
 
 
-def element_bytes(buffer: Any) -> int:
+def _element_bytes(buffer: tirx.Buffer) -> int:
     """Bytes of an element where it is stored."""
-    scope = buffer.scope()
-    if is_half(scope):
-        return 2
-    return int(np.dtype(str(buffer.ty.dtype)).itemsize)
+    return 2 if is_half(buffer.scope()) else int(np.dtype(str(buffer.ty.dtype)).itemsize)
 
 
-def _extent(extent: Any) -> int:
+def _extent(extent: tirx.Expr) -> int:
     if not isinstance(extent, tirx.IntImm):
-        raise UncountableError
+        raise _UncountableError
     return int(extent)
 
 
-def _shape(buffer: Any) -> tuple[int, ...]:
-    return tuple(_extent(extent) for extent in buffer.ty.shape)
+class _Touched:
+    """The elements of one tensor that are touched."""
+
+    def __init__(self, shape: Sequence[int]):
+        self.shape = tuple(shape)
+        self._places: list[_Places] = []
+        self._most = 0
+
+    def add(self, ranges: Sequence[Range], axes: _Axes, accesses: int | None) -> None:
+        """Add a region: an interval for each dimension, in terms of axes.
+
+        All accesses together are so many elements at most, where that is known.
+        """
+        if any(isinstance(r.extent, tirx.IntImm) and int(r.extent) == 0 for r in ranges):
+            return
+        places = self._evaluate(ranges, axes)
+        count = prod(np.broadcast_shapes(*(p.shape for p in places))) if places else 1
+        self._most += count if accesses is None else min(count, accesses)
+        self._places.append(places)
+
+    @property
+    def count(self) -> int:
+        """Elements, each once, of all that was added."""
+        size = prod(self.shape)
+        most = min(self._most, size)
+        if len(self._places) < 2 or size > _LIMIT or not self.shape:
+            return most
+        mask = np.zeros(self.shape, bool)
+        for places in self._places:
+            mask[places] = True
+        return min(most, int(np.count_nonzero(mask)))
+
+    def _evaluate(self, ranges: Sequence[Range], axes: _Axes) -> _Places:
+        groups = sharing([frozenset(_axes_in(r.min, axes)) for r in ranges])
+        places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
+        for position, dims in enumerate(groups):
+            found = self._joint([(d, ranges[d]) for d in dims], axes)
+            # One axis of the broadcast for each group of dimensions.
+            shape = [1] * len(groups)
+            shape[position] = -1
+            for dim, indices in zip(dims, found, strict=True):
+                places[dim] = indices.reshape(shape)
+        return tuple(places)
+
+    def _joint(self, intervals: Sequence[tuple[int, Range]], axes: _Axes) -> list[np.ndarray]:
+        """Indices along dimensions that share axes, without repetition."""
+        extents = [self.shape[dim] for dim, _ in intervals]
+        used = list(dict.fromkeys(v for _, r in intervals for v in _axes_in(r.min, axes)))
+        try:
+            widths = [_width(r) for _, r in intervals]
+            if prod(len(axes[v]) for v in used) * prod(widths) > _LIMIT:
+                raise UnknownError("too many combinations")
+            rank = len(used) + len(intervals)
+            values = _arrays(used, axes, rank)
+            flat, inside = np.zeros(1, np.int64), np.ones(1, bool)
+            for n, ((_, r), width, extent) in enumerate(
+                zip(intervals, widths, extents, strict=True)
+            ):
+                offset = np.arange(width).reshape(
+                    [-1 if i == len(used) + n else 1 for i in range(rank)]
+                )
+                index = evaluate(r.min, values) + offset
+                inside = inside & (index >= 0) & (index < extent)
+                flat = flat * extent + index
+            flat, inside = np.broadcast_arrays(flat, inside)
+            return list(np.unravel_index(np.unique(flat[inside]), extents))
+        except UnknownError:
+            if len(intervals) == 1:
+                return [np.arange(extents[0])]
+            # Too many to look at: every combination, which may be more than there are.
+            alone = [self._joint([interval], axes)[0] for interval in intervals]
+            grid = np.meshgrid(*alone, indexing="ij")
+            return [g.ravel() for g in grid]
+
+
+def _arrays(used: Sequence[tirx.Var], axes: _Axes, rank: int) -> dict[tirx.Var, np.ndarray]:
+    """Values of axes: of those that are used each along a dimension of its own."""
+    values = {v: np.asarray(r.start) for v, r in axes.items()}
+    for n, v in enumerate(used):
+        shape = [-1 if i == n else 1 for i in range(rank)]
+        values[v] = np.arange(axes[v].start, axes[v].stop).reshape(shape)
+    return values
+
+
+def _axes_in(expr: tirx.Expr, axes: _Axes) -> list[tirx.Var]:
+    """The axes of more than one value in an expression."""
+    return [var for var in variables([expr]) if len(axes.get(var, ())) > 1]
+
+
+def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
+    """Part of the axes' values for which a condition holds; 1 where that is not known."""
+    used = sorted(_axes_in(condition, axes), key=lambda var: str(var.name))
+    extents = [len(axes[v]) for v in used]
+    if prod(extents) > _LIMIT:
+        return 1.0
+    try:
+        held = np.broadcast_to(evaluate(condition, _arrays(used, axes, len(used))), extents)
+    except UnknownError:
+        return 1.0
+    return float(np.count_nonzero(held) / held.size)
+
+
+def _width(interval: Range) -> int:
+    if not isinstance(interval.extent, tirx.IntImm):
+        raise UnknownError(str(interval))
+    return int(interval.extent)
+
+
+def operations(expr: tirx.Expr) -> Counter[str]:
+    """Operations on elements in an expression, by kind."""
+    found: Counter[str] = Counter()
+    if isinstance(expr, _ARITHMETIC):
+        found = operations(expr.a) + operations(expr.b)
+        if _is_of_elements(expr):
+            found[_kind(expr)] += _lanes(expr)
+    elif isinstance(expr, (tirx.Cast, tirx.Broadcast)):
+        found = operations(expr.value)
+    elif isinstance(expr, tirx.Select):
+        found = operations(expr.true_value) | operations(expr.false_value)
+    elif isinstance(expr, tirx.Let):
+        found = operations(expr.value) + operations(expr.body)
+    elif isinstance(expr, Call):
+        found = _of_call(expr)
+    return found
+
+
+def _of_call(call: Call) -> Counter[str]:
+    name = getattr(call.op, "name", "")
+    if name == "prim.if_then_else":
+        return operations(call.args[1]) | operations(call.args[2])
+    if name == "tirx.tvm_call_packed":
+        raise _UncountableError
+    if name == "tirx.tvm_mma_sync":
+        return Counter({"fp16": _MMA_FLOPS})
+    found = sum((operations(argument) for argument in call.args), Counter())
+    if name == DOT:
+        found["int8"] += 8 * _lanes(call)
+    elif name not in _FREE and _dtype(call).startswith(("float", "bfloat")):
+        found[_kind(call)] += _lanes(call)
+    return found
+
+
+def _is_of_elements(expr: tirx.Expr) -> bool:
+    return _dtype(expr).startswith(("float", "bfloat")) or bool(nodes_in(expr, TensorLoad))
+
+
+def _kind(expr: tirx.Expr) -> str:
+    dtype = _dtype(expr)
+    if dtype.startswith("float16"):
+        return "fp16"
+    return "fp32" if dtype.startswith(("float", "bfloat")) else "int8"
+
+
+def _dtype(expr: tirx.Expr) -> str:
+    return str(getattr(expr.ty, "dtype", ""))
+
+
+def _lanes(expr: tirx.Expr) -> int:
+    return int(expr.ty.dtype.lanes)

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+
+from tvm import tirx
 
 from ...compiler.generate import kernel_texts
 from ...devices.target import resolve
 from ...errors import InputError
 from ...module.bench import benchmark
+from ...module.functions import tir_text, unpack_functions
 from ...module.kernel_time import KernelTime
 from ...module.module import Module, load
 from ...module.samples import random_inputs
 from ...module.standalone.loaded import StandaloneModule
-from .found import found_in, fusion_in
+from ...runtime.devices import DeviceInfo, cuda_devices, host_device, opencl_devices
+from ...runtime.json_types import JsonMapping
+from ...runtime.timing import Spread
+from ..analysis.report import found_in, fusion_in
+from .ceilings import above, ceilings_above, rated
+from .counting import Work, count_kernels
 from .record import (
     Ceilings,
     DeviceFacts,
     Finding,
     FirstCall,
-    Kernel,
+    KernelLaunch,
     MemoryStep,
     ModuleFacts,
     Profile,
-    Spread,
 )
-from .roofline import above, rated
-
-if TYPE_CHECKING:
-    from ...runtime.devices import DeviceInfo
-    from .counting import Count
 
 #: Runs that are measured unless the caller says otherwise.
 DEFAULT_RUNS = 20
@@ -39,7 +42,7 @@ DEFAULT_RUNS = 20
 
 def profile(
     module: Module | str | os.PathLike[str],
-    inputs: Mapping[str, Any] | None = None,
+    inputs: JsonMapping | None = None,
     *,
     runs: int = DEFAULT_RUNS,
     seed: int = 0,
@@ -62,10 +65,10 @@ def profile(
     device
         Index of the device, for a module file.
     fresh_ceilings
-        Whether the device's ceilings are measured although they are known.
+        Measure the device's ceilings although they are known.
     analyse
-        Whether kernels are analysed, too (:mod:`tvmflow.explain.analysis`), which takes up to
-        :data:`~.found.BUDGET_S` seconds or a little more.
+        Analyse kernels, too (:mod:`tvmflow.explain.analysis`), which takes up to
+        :data:`~tvmflow.explain.analysis.report.BUDGET_S` seconds or a little more.
 
     Returns
     -------
@@ -87,8 +90,6 @@ def profile(
     >>> max(profile.kernels, key=lambda kernel: kernel.median_us).nodes
     ('head/Conv', 'head/Clip')
     """
-    from ...module.functions import tir_text
-
     if not isinstance(module, Module):
         closed = load(module, device=device)
         try:
@@ -110,16 +111,24 @@ def profile(
     upload_ms = module.upload_ms
     notes: list[str] = []
     device_facts, info = _device_of(module)
-    ceilings = _ceilings(module.target, info, fresh_ceilings, notes)
     meta = module.metadata
     # A network may launch nothing, as one that reshapes its input.
     functions = _functions(module, notes) if times else {}
-    counts = _counts(functions, module.target, notes)
-    kernels = _kernels(times, meta, counts, ceilings)
-    if ceilings is not None and above(kernels, ceilings) and not fresh_ceilings:
-        # The device was busy when they were measured, and they were kept.
-        ceilings = _ceilings(module.target, info, True, notes)
-        kernels = _kernels(times, meta, counts, ceilings)
+    work = _work_of_functions(functions, module.target, notes)
+    kernels = [rated(kernel, None) for kernel in _kernels(times, meta, work)]
+    ceilings: Ceilings | None = None
+    if info is None:
+        note = "The device's ceilings could not be measured: TVM's runtime does not find it."
+        notes.insert(0, note)
+    else:
+        ceilings = ceilings_above(
+            module.target,
+            info,
+            lambda found: bool(above(kernels, found)),
+            fresh=fresh_ceilings,
+            tell=lambda note: notes.insert(0, note),
+        )
+        kernels = [rated(kernel, ceilings) for kernel in kernels]
     if ceilings is not None and (fast := above(kernels, ceilings)):
         notes.append(
             f"{len(fast)} of {len(kernels)} launches compute faster than the device's ceiling: it "
@@ -166,24 +175,87 @@ def profile(
     return replace(made, notes=tuple(notes))
 
 
+@dataclass(frozen=True)
+class LaunchOrigin:
+    """The call of a primary function that a launch belongs to."""
+
+    function: str
+    #: Which of the function's kernels it is; ``None`` where all are measured as one.
+    number: int | None
+    #: Names of ONNX nodes.
+    nodes: tuple[str, ...]
+
+
+def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOrigin]:
+    """Find the call that each launch of a run belongs to, by a module's metadata.
+
+    The names are those of kernels, or of primary functions on targets where these are measured.
+    """
+    kernels = {k["name"]: k["function"] for k in metadata.get("kernels", ())}
+    functions = [kernels.get(name, name) for name in names]
+    calls = Counter(metadata.get("memory", {}).get("steps", ()))
+    written = _written(metadata)
+    launches = Counter(functions)
+    seen: Counter[str] = Counter()
+    found = []
+    for name, function in zip(names, functions, strict=True):
+        # A function launches as many kernels, and writes as many tensors, in each of its calls.
+        call = calls[function] * seen[function] // launches[function]
+        own = written.get(function, [])
+        tensors = len(own) // calls[function] if calls[function] else 0
+        nodes = [n for names in own[call * tensors : (call + 1) * tensors] for n in names]
+        seen[function] += 1
+        number = _number(name) if name in kernels else None
+        found.append(LaunchOrigin(function, number, tuple(dict.fromkeys(nodes))))
+    return found
+
+
+def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> Work | None:
+    """Choose a launch's work from that of its function's kernels."""
+    if counts is None:
+        return None
+    if origin.number is not None and name != origin.function:
+        return counts[origin.number] if origin.number < len(counts) else None
+    whole = Work()
+    for count in counts:
+        whole.flops.update(count.flops)
+        whole.bytes_read += count.bytes_read
+        whole.bytes_written += count.bytes_written
+        whole.reads_texture |= count.reads_texture
+    return whole
+
+
+def _number(kernel: str) -> int:
+    """``f_kernel`` is a function's first kernel, ``f_kernel_1`` its second."""
+    found = re.search(r"_kernel(?:_(\d+))?$", kernel)
+    return int(found[1] or 0) if found else 0
+
+
+def _written(metadata: JsonMapping) -> dict[str, list[list[str]]]:
+    """Nodes of the tensors that each function writes, in the order of its calls."""
+    nodes = metadata.get("nodes", {})
+    found: dict[str, list[list[str]]] = {}
+    for tensor in metadata.get("memory", {}).get("tensors", ()):
+        found.setdefault(tensor["producer"], []).append(nodes.get(tensor["name"], []))
+    return found
+
+
 def _kernels(
     times: Sequence[KernelTime],
-    metadata: Mapping[str, Any],
-    counts: Mapping[str, list[Count] | None],
-    ceilings: Ceilings | None,
-) -> list[Kernel]:
-    from .attribution import count_at, places
-
+    metadata: JsonMapping,
+    counts: Mapping[str, list[Work] | None],
+) -> list[KernelLaunch]:
     schedules = metadata.get("schedules", {})
     kernels = []
     start_us = 0.0
-    for time, place in zip(times, places([t.kernel for t in times], metadata), strict=True):
-        count = count_at(place, time.kernel, counts.get(place.function))
-        schedule = schedules.get(place.function, {})
-        kernel = Kernel(
+    origins = launch_origins([time.kernel for time in times], metadata)
+    for time, origin in zip(times, origins, strict=True):
+        work = work_of(origin, time.kernel, counts.get(origin.function))
+        schedule = schedules.get(origin.function, {})
+        kernel = KernelLaunch(
             name=time.kernel,
-            function=place.function,
-            nodes=place.nodes,
+            function=origin.function,
+            nodes=origin.nodes,
             family=str(schedule.get("family", "")),
             knobs=dict(schedule.get("knobs", {})),
             global_size=time.global_size,
@@ -193,21 +265,19 @@ def _kernels(
             median_us=time.median_us,
             p10_us=time.p10_us,
             p90_us=time.p90_us,
-            flops=None if count is None else sum(count.flops.values()),
-            bytes_read=None if count is None else count.bytes_read,
-            bytes_written=None if count is None else count.bytes_written,
-            arithmetic="fp32" if count is None else count.arithmetic,
-            memory="texture" if count is not None and count.reads_texture else "copy",
+            flops=None if work is None else sum(work.flops.values()),
+            bytes_read=None if work is None else work.bytes_read,
+            bytes_written=None if work is None else work.bytes_written,
+            arithmetic="fp32" if work is None else work.arithmetic,
+            memory="texture" if work is not None and work.reads_texture else "copy",
         )
-        kernels.append(rated(kernel, ceilings))
+        kernels.append(kernel)
         start_us = kernel.start_us + kernel.median_us
     return kernels
 
 
 def _device_of(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
     """The device, and what TVM's runtime knows of it."""
-    from ...runtime.devices import cuda_devices, host_device, opencl_devices
-
     if isinstance(module, StandaloneModule):
         # It looks for devices by itself, and may count them otherwise.
         about = module.describe()["device"]
@@ -222,26 +292,8 @@ def _device_of(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
     return DeviceFacts(info.name, info.driver, info.version), info
 
 
-def _ceilings(
-    target: str, info: DeviceInfo | None, fresh: bool, notes: list[str]
-) -> Ceilings | None:
-    from ...errors import DeviceError
-    from .ceilings import ceilings
-
-    if info is None:
-        notes.append("The device's ceilings could not be measured: TVM's runtime does not find it.")
-        return None
-    try:
-        return ceilings(target, info, fresh=fresh)
-    except DeviceError as error:
-        notes.append(f"The device's ceilings could not be measured: {error.message}")
-        return None
-
-
-def _functions(module: Module, notes: list[str]) -> dict[str, Any]:
+def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
     """The scheduled primary functions that a module carries, by name."""
-    from ...module.functions import unpack_functions
-
     if isinstance(module, StandaloneModule):
         notes.append(
             "Operations, bytes and nodes are not known: a standalone library does not carry them. "
@@ -259,12 +311,10 @@ def _functions(module: Module, notes: list[str]) -> dict[str, Any]:
     return unpack_functions(content)
 
 
-def _counts(
-    functions: Mapping[str, Any], target: str, notes: list[str]
-) -> dict[str, list[Count] | None]:
-    """What each primary function computes and moves, kernel by kernel."""
-    from .counting import count_kernels
-
+def _work_of_functions(
+    functions: Mapping[str, tirx.PrimFunc], target: str, notes: list[str]
+) -> dict[str, list[Work] | None]:
+    """Work of each primary function, kernel by kernel."""
     on_gpu = target != "llvm"
     counts = {name: count_kernels(f, on_gpu=on_gpu) for name, f in functions.items()}
     if unknown := sorted(name for name, count in counts.items() if count is None):
@@ -282,8 +332,8 @@ def _weights_bytes(module: Module) -> int:
     return sum(int(weight.get("bytes", 0)) for weight in weights if isinstance(weight, Mapping))
 
 
-def _memory(metadata: Mapping[str, Any]) -> tuple[MemoryStep, ...]:
-    """What intermediate tensors occupy at each call."""
+def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
+    """Memory of intermediate tensors at each call."""
     plan = metadata.get("memory")
     if not isinstance(plan, Mapping) or "steps" not in plan:
         return ()

@@ -40,7 +40,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         ) from error
 
 
-def from_json(content: Any) -> Profile:
+def from_json(content: object) -> Profile:
     """The profile that `Profile.to_json` made this of.
 
     Raises

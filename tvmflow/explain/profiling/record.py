@@ -8,9 +8,16 @@ counted; `Profile.notes` says why.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+from ...runtime.json_types import JsonObject
+from ...runtime.timing import Spread
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Version of the JSON form; another one is refused.
 FORMAT = 1
@@ -66,7 +73,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reaches in kernels that do one thing only."""
+    """Rates that the device reaches in kernels that do one thing only."""
 
     #: Bytes read and written by a copy of a buffer much larger than any cache.
     copy_gbps: float
@@ -82,7 +89,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """What comes before the calls that are measured."""
+    """Times before the calls that are measured."""
 
     #: Reading the module and loading its library.
     load_ms: float
@@ -92,15 +99,6 @@ class FirstCall:
     upload_ms: float | None
     #: A later run.
     run_ms: float
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A time over many runs."""
-
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class MemoryStep:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelLaunch:
     """One launch of a run."""
 
     name: str
@@ -124,7 +122,7 @@ class Kernel:
     nodes: tuple[str, ...]
     #: Schedule family, and its knobs.
     family: str
-    knobs: dict[str, Any]
+    knobs: JsonObject
     #: Work-items of the launch and of a work-group; empty where there are none.
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
@@ -191,7 +189,7 @@ class Profile:
     #: In the order of calls.
     memory: tuple[MemoryStep, ...]
     #: In the order of launches.
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelLaunch, ...]
     findings: tuple[Finding, ...] = ()
     #: Scheduled TIR by primary function; findings name lines of it.
     tir: dict[str, str] = field(default_factory=dict)
@@ -215,7 +213,7 @@ class Profile:
 
     @property
     def between_ms(self) -> float:
-        """What of :attr:`queue_ms` no kernel runs in.
+        """Part of :attr:`queue_ms` in which no kernel runs.
 
         By the device's clock its queue is idle then: a driver needs time from one kernel to the
         next one, or the host has not launched it yet.  By the host's clock it is the virtual
@@ -225,12 +223,12 @@ class Profile:
 
     @property
     def has_device_clock(self) -> bool:
-        """Whether the device itself tells when kernels ran."""
+        """True if the device itself tells when kernels ran."""
         return bool(self.kernels) and all(kernel.clock == "device" for kernel in self.kernels)
 
     @property
     def explained_ms(self) -> float:
-        """What kernels explain of a call: :attr:`queue_ms` by the device's clock.
+        """Part of a call that kernels explain: :attr:`queue_ms` by the device's clock.
 
         By the host's clock :attr:`kernels_ms`: gaps between calls are the host's, and longer where
         each call is measured.
@@ -239,21 +237,45 @@ class Profile:
 
     @property
     def host_ms(self) -> float:
-        """What of a call they do not explain: the host's part, and copies."""
+        """Part of a call that they do not explain: the host's part, and copies."""
         return max(0.0, self.whole.median_ms - self.explained_ms)
 
     def worth_us(self, finding: Finding) -> float:
-        """What a finding may be worth at most: its share of its kernel's launches."""
+        """Time that a finding may be worth at most: its share of its kernel's launches."""
         launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
         return finding.share * sum(kernel.median_us for kernel in launches)
 
-    def to_json(self) -> dict[str, Any]:
-        """What JSON has, with :data:`DERIVED`; it has lists for tuples."""
+    def step_starts(self) -> list[float] | None:
+        """The begin of each step of :attr:`memory` in µs: of the first launch of its call.
+
+        ``None`` where launches are not those of the plan.
+        """
+        kernels = self.kernels
+        launches = Counter(kernel.function for kernel in kernels)
+        calls = Counter(step.function for step in self.memory)
+        starts: list[float] = []
+        position = 0
+        for function in (step.function for step in self.memory):
+            # A function launches as many kernels in each of its calls, or none.
+            count = launches[function] // calls[function]
+            if position + count > len(kernels) or (
+                count and kernels[position].function != function
+            ):
+                return None
+            if position < len(kernels):
+                starts.append(kernels[position].start_us)
+            else:
+                starts.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
+            position += count
+        return starts
+
+    def to_json(self) -> JsonObject:
+        """The content of JSON, with :data:`DERIVED`; it has lists for tuples."""
         derived = {name: getattr(self, name) for name in DERIVED}
         return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 
-    def to_pandas(self) -> Any:
-        """The kernels as a ``pandas.DataFrame``, a row each.
+    def to_pandas(self) -> pandas.DataFrame:
+        """The kernels, a row each.
 
         Raises
         ------

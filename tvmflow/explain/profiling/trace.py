@@ -6,15 +6,13 @@ in microseconds, and counters (``C``).
 
 from __future__ import annotations
 
-from typing import Any
-
-from .record import Kernel, Profile
-from .steps import step_starts
+from ...runtime.json_types import JsonObject
+from .record import KernelLaunch, Profile
 
 _FIRST_CALL, _RUN = 1, 2
 
 
-def trace(profile: Profile) -> dict[str, Any]:
+def trace(profile: Profile) -> JsonObject:
     """The first call on one track, a run's kernels and memory on another."""
     events = [
         _named("process_name", _FIRST_CALL, f"{profile.module.name}: first call"),
@@ -40,8 +38,8 @@ def trace(profile: Profile) -> dict[str, Any]:
 
 
 def _complete(
-    name: str, process: int, begin_us: float, length_us: float, arguments: dict[str, Any]
-) -> dict[str, Any]:
+    name: str, process: int, begin_us: float, length_us: float, arguments: JsonObject
+) -> JsonObject:
     return {
         "ph": "X",
         "name": name,
@@ -53,11 +51,11 @@ def _complete(
     }
 
 
-def _named(what: str, process: int, name: str) -> dict[str, Any]:
+def _named(what: str, process: int, name: str) -> JsonObject:
     return {"ph": "M", "name": what, "pid": process, "tid": 1, "args": {"name": name}}
 
 
-def _arguments(kernel: Kernel) -> dict[str, Any]:
+def _arguments(kernel: KernelLaunch) -> JsonObject:
     known = {
         "kernel": kernel.name,
         "family": kernel.family,
@@ -75,9 +73,9 @@ def _arguments(kernel: Kernel) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value not in (None, [], "")}
 
 
-def _memory(profile: Profile) -> list[dict[str, Any]]:
-    """What is live as a counter, from the begin of each call on."""
-    starts = step_starts(profile)
+def _memory(profile: Profile) -> list[JsonObject]:
+    """Live memory as a counter, from the begin of each call on."""
+    starts = profile.step_starts()
     if starts is None:
         return []
     return [

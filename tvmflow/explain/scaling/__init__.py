@@ -1,1 +1,1 @@
-"""How throughput grows with the batch, with a CPU's threads and with several devices."""
+"""Throughput over batches, a CPU's threads and several devices."""

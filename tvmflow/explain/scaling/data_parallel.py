@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class DataParallel:
         list(self._pool.map(lambda module: module.open(), self.modules))
         return self
 
-    def __call__(self, inputs: Mapping[str, Any]) -> Outputs:
+    def __call__(self, inputs: Mapping[str, object]) -> Outputs:
         """Run the whole batch; the errors are those of a module."""
         values = order_inputs(self.inputs, (), inputs)
         shares = [

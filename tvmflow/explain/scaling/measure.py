@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import DeviceError, InputError, TvmflowError
 from ...ir.units import counted
 from ...module.bench import benchmark
+from ...runtime.json_types import JsonObject
 from ...runtime.process import Worker, WorkerLostError
+from ...runtime.timing import Spread
 from .data_parallel import DataParallel
 from .predict import Law, Point, find_laws, predict
 
 if TYPE_CHECKING:
-    from .places import Place
+    from .devices import DevicePool
     from .sources import Network
 
 #: More of anything than there is, and few enough for the laws' arithmetic.
@@ -26,14 +28,14 @@ _START_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Scaling:
-    """What was measured and predicted, and the models."""
+    """Points that were measured and predicted, and the laws."""
 
     target: str
     device_name: str
     points: tuple[Point, ...]
     laws: tuple[Law, ...]
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
         return {
             "target": self.target,
@@ -45,7 +47,7 @@ class Scaling:
 
 def scale(
     network: Network,
-    place: Place,
+    pool: DevicePool,
     *,
     batches: Sequence[int],
     threads: Sequence[int] = (),
@@ -63,7 +65,7 @@ def scale(
     ----------
     network
         Its modules by batch.
-    place
+    pool
         The devices.
     batches
         Those that the network has no module of are predicted.
@@ -89,32 +91,32 @@ def scale(
     check_numbers("devices", devices)
     if threads:
         check_numbers("threads", threads)
-    asked: list[int | None] = [*sorted(set(threads))] if threads else [None]
-    usable = [count for count in asked if count is None or count <= place.cores] or [place.cores]
+    counts: list[int | None] = [*sorted(set(threads))] if threads else [None]
+    usable = [count for count in counts if count is None or count <= pool.cores] or [pool.cores]
     # One device is what more are compared with.
-    numbers = sorted({1, *(number for number in devices if number <= place.existing)})
+    numbers = sorted({1, *(number for number in devices if number <= pool.existing)})
     points: list[Point] = []
     for count in usable:
         of_devices = numbers if count == usable[-1] else [1]
         limit_s = _START_LIMIT_S + 10 * seconds
-        worker = Worker({} if count is None else place.environment(count))
+        worker = Worker({} if count is None else pool.environment(count))
         try:
             watch("starting")
-            place.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
+            pool.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
             for number in of_devices:
                 for batch, path in sorted(network.modules.items()):
                     watch(_sentence(batch, count, number))
-                    work = (place, path, network.batched, number, count, seconds, seed)
+                    work = (pool, path, network.batched, number, count, seconds, seed)
                     times = _ask(worker, *work, limit_s=limit_s)
                     points.append(Point.of_calls(batch, count, number, times))
         finally:
             worker.close()
     laws = find_laws(points)
-    done = {point.place for point in points}
+    done = {tuple(point.numbers.values()) for point in points}
     wanted = [
         (batch, count, number)
         for number in sorted(set(devices))
-        for count in (asked if number == 1 else asked[-1:])
+        for count in (counts if number == 1 else counts[-1:])
         for batch in sorted(set(batches))
     ]
     points += [predict(where, points, laws) for where in wanted if where not in done]
@@ -122,7 +124,7 @@ def scale(
     # A line through one point is of interest to what it predicted only.
     used = [law for point in points for law in point.laws]
     kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
-    return Scaling(network.target, place.name(numbers[-1]), tuple(order), tuple(kept))
+    return Scaling(network.target, pool.name(numbers[-1]), tuple(order), tuple(kept))
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:
@@ -147,11 +149,11 @@ def _sentence(batch: int, threads: int | None, devices: int) -> str:
 
 
 def _ask(
-    worker: Worker, place: Place, path: Path, *arguments: object, limit_s: float
-) -> tuple[float, float, float]:
+    worker: Worker, pool: DevicePool, path: Path, *arguments: object, limit_s: float
+) -> Spread:
     """Measure in the worker; its errors are raised here as they are."""
     try:
-        answer = worker.call(_measure, place, path, *arguments, timeout_s=limit_s)
+        answer = worker.call(_measure, pool, path, *arguments, timeout_s=limit_s)
     except (WorkerLostError, RuntimeError) as error:
         raise DeviceError(
             f"Measuring {path.name} failed in a process of its own: {error}.",
@@ -159,29 +161,29 @@ def _ask(
         ) from error
     if isinstance(answer, TvmflowError):
         raise answer
-    times: tuple[float, float, float] = answer
+    times: Spread = answer
     return times
 
 
 def _measure(
-    place: Place,
+    pool: DevicePool,
     path: Path,
     batched: frozenset[str],
     devices: int,
     threads: int | None,
     seconds: float,
     seed: int,
-) -> tuple[float, float, float] | TvmflowError:
-    """Time calls, in the worker: median, tenth and ninetieth percentile in milliseconds."""
+) -> Spread | TvmflowError:
+    """Time calls, in the worker."""
     try:
-        modules = place.modules(path, devices)
+        modules = pool.modules(path, devices)
         network = modules[0] if devices == 1 else DataParallel(modules, batched)
         try:
-            timing = benchmark(network, seconds=seconds, seed=seed)
+            times = benchmark(network, seconds=seconds, seed=seed)
         finally:
             network.close()
         if threads is not None:
-            place.check_threads(threads)
+            pool.check_threads(threads)
     except TvmflowError as error:
         return error
-    return timing.median_ms, timing.p10_ms, timing.p90_ms
+    return times

@@ -1,14 +1,30 @@
-"""Points of throughput, the laws along each axis of them, and what these predict."""
+"""Throughput as it was measured, laws fitted to it, and what these predict.
+
+With ``n`` threads, devices or samples of a batch, throughput is that of Gunther's universal
+scalability law::
+
+    X(n) = rate · n / (1 + contention · (n - 1) + coherency · n · (n - 1))
+
+Without coherency it is Amdahl's law, whose serial part is the contention; without both it is
+linear.  For batches, Amdahl's law says that a call takes a constant and a time for each sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+import numpy as np
 
 from ...ir.units import counted
-from .fit import LINEAR, Fit, fit
+from ...runtime.json_types import JsonObject
+from ...runtime.timing import Spread
 
+LINEAR, AMDAHL, USL = "linear", "Amdahl's law", "universal scalability law"
+#: Measured points that the universal scalability law's three parameters need, and one to check.
+_USL_POINTS = 4
+#: Relative differences below this are those of arithmetic.
+_EXACT = 1e-9
 #: What throughput depends on.
 AXES = ("batch", "threads", "devices")
 #: Measured numbers that a law along an axis needs.
@@ -18,64 +34,142 @@ _TRUSTED_ERROR = 0.25
 
 
 @dataclass(frozen=True)
-class Point:
-    """Throughput with one batch size, number of threads and number of devices.
+class Fit:
+    """The model's parameters."""
+
+    #: ``LINEAR``, ``AMDAHL`` or ``USL``.
+    law: str
+    #: Throughput with one.
+    rate: float
+    #: Part of the work that is done one after the other, and that each pair costs.
+    contention: float
+    coherency: float
+    #: Root of the mean square of the model's relative differences from what was measured; ``None``
+    #: where it meets the points exactly, because they are no more than parameters.
+    error: float | None
+    #: To how many it was fitted.
+    points: int
+
+    def at(self, n: int) -> float:
+        """Return the throughput with ``n``."""
+        slowed = 1 + self.contention * (n - 1) + self.coherency * n * (n - 1)
+        return self.rate * n / slowed
+
+    @property
+    def limit(self) -> float | None:
+        """The most that any number reaches; ``None`` without one."""
+        if self.coherency > 0:
+            peak = max((1 - self.contention) / self.coherency, 1.0) ** 0.5
+            return max(self.at(int(peak)), self.at(int(peak) + 1))
+        if self.contention > 0:
+            return self.rate / self.contention
+        return None
+
+
+def fit(measured: Mapping[int, float]) -> Fit:
+    """Fit the law that so many points allow: linear to one, Amdahl's to two or three.
 
     Parameters
     ----------
-    batch
-        Samples of a call on each device.
-    threads
-        Of the CPU; ``None`` where they were not asked for.
-    devices
-        How many, each with a batch.
     measured
-        Whether it was, or else predicted.
-    items_per_s
-        Samples a second of all devices; ``None`` where too little was measured to predict it.
-    low_per_s, high_per_s
-        Measured: of the slowest and the fastest tenth of the calls.  Predicted: the least and the
-        most that the laws give when one of their points is at either end of these.
-    median_ms, p10_ms, p90_ms
-        Of calls with copies; ``None`` where it was predicted.
-    laws
-        What predicted it.
-    why_not
-        Why nothing could.
+        Throughput by number, at least one.
     """
+    n = np.array(sorted(measured), float)
+    throughput = np.array([measured[int(number)] for number in n])
+    # Time of `n` units of work is linear in the parameters, when they are divided by the rate.
+    columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1) * (throughput / n)[:, None]
+    law = USL if len(n) >= _USL_POINTS else AMDAHL if len(n) > 1 else LINEAR
+    parameters = (LINEAR, AMDAHL, USL).index(law) + 1
+    inverse, contention, coherency = _least_squares(columns[:, :parameters])
+    result = Fit(law, 1 / inverse, contention / inverse, coherency / inverse, None, len(n))
+    predicted = np.array([result.at(int(number)) for number in n])
+    error = float(np.sqrt(np.mean((predicted / throughput - 1) ** 2)))
+    if len(n) <= parameters and error < _EXACT:
+        return result
+    return replace(result, error=error)
 
+
+def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
+    """Solve ``columns @ x = 1`` for ``x[0] > 0``, ``0 <= x[1] <= x[0]``, ``0 <= x[2]``.
+
+    What would be negative, or more serial than all of the work, is noise or another effect.
+    """
+    # The contention as it is fitted, nothing, or all of the work; with coherency and without.
+    whole = np.array([[1.0, 1, 0], [0, 0, 1]])[:, : columns.shape[1]]
+    free = np.eye(3)[: columns.shape[1], : columns.shape[1]]
+    choices = [
+        free[list(kept)] for kept in ((0,), (0, 1), (0, 2), (0, 1, 2)) if max(kept) < len(free)
+    ]
+    if len(free) > 1:
+        choices += [whole[:count] for count in range(1, len(free))]
+    best, least = np.array([1.0, 0, 0]), np.inf
+    for basis in choices:
+        reduced = columns @ basis.T
+        factors = np.linalg.lstsq(reduced, np.ones(len(columns)), rcond=None)[0]
+        solution = np.pad(basis.T @ factors, (0, 3 - columns.shape[1]))
+        residual = float(np.sum((reduced @ factors - 1) ** 2))
+        inside = solution[0] > 0 and (solution[1:] >= 0).all()
+        # More parameters than before are kept only for what is no rounding.
+        better = residual < least - _EXACT**2
+        if inside and solution[1] <= solution[0] * (1 + _EXACT) and better:
+            best, least = solution, residual
+    inverse, contention, coherency = best.tolist()
+    return inverse, contention, coherency
+
+
+@dataclass(frozen=True)
+class Point:
+    """Throughput with one batch size, number of threads and number of devices."""
+
+    #: Samples of a call on each device.
     batch: int
+    #: Of the CPU; ``None`` where they were not asked for.
     threads: int | None
+    #: How many, each with a batch.
     devices: int
+    #: Whether it was, or else predicted.
     measured: bool
+    #: Samples a second of all devices; ``None`` where too little was measured to predict it.
     items_per_s: float | None
+    #: Measured: of the slowest and the fastest tenth of the calls.  Predicted: the least and the
+    #: most that the laws give when one of their points is at either end of these.
     low_per_s: float | None = None
     high_per_s: float | None = None
+    #: Of calls with copies; ``None`` where it was predicted.
     median_ms: float | None = None
     p10_ms: float | None = None
     p90_ms: float | None = None
+    #: What predicted it.
     laws: tuple[Law, ...] = ()
+    #: Why nothing could.
     why_not: str = ""
 
     @classmethod
-    def of_calls(
-        cls, batch: int, threads: int | None, devices: int, ms: tuple[float, float, float]
-    ) -> Point:
-        """Return what was measured, of the median, tenth and ninetieth percentile of calls."""
-        median, fast, slow = (batch * devices / time * 1e3 for time in ms)
-        return cls(batch, threads, devices, True, median, slow, fast, *ms)
+    def of_calls(cls, batch: int, threads: int | None, devices: int, times: Spread) -> Point:
+        """Return what was measured."""
 
-    @property
-    def place(self) -> tuple[int, int | None, int]:
-        """Batch, threads and devices."""
-        return self.batch, self.threads, self.devices
+        def rate(ms: float) -> float:
+            return batch * devices / ms * 1e3
+
+        return cls(
+            batch,
+            threads,
+            devices,
+            measured=True,
+            items_per_s=rate(times.median_ms),
+            low_per_s=rate(times.p90_ms),
+            high_per_s=rate(times.p10_ms),
+            median_ms=times.median_ms,
+            p10_ms=times.p10_ms,
+            p90_ms=times.p90_ms,
+        )
 
     @property
     def numbers(self) -> dict[str, int | None]:
-        """The same by axis."""
-        return dict(zip(AXES, self.place, strict=True))
+        """Batch, threads and devices by axis."""
+        return {axis: getattr(self, axis) for axis in AXES}
 
-    def described(self, laws: Sequence[Law]) -> dict[str, Any]:
+    def described(self, laws: Sequence[Law]) -> JsonObject:
         """Return the facts as JSON has them; its laws are places in the list of all."""
         facts = {name: value for name, value in vars(self).items() if name != "laws"}
         return facts | {"laws": [laws.index(law) for law in self.laws]}
@@ -83,26 +177,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Law:
-    """A model along one axis, with the numbers of the others, which stay.
+    """A model along one axis, with the numbers of the others, which stay."""
 
-    Parameters
-    ----------
-    axis
-        Of `AXES`.
-    at
-        The others' numbers.
-    fitted_to
-        The axis's numbers that were measured.
-    fit
-        The model.
-    extremes
-        What it is when one of the points is slower or faster, as its calls were.
-    """
-
+    #: Of `AXES`.
     axis: str
+    #: The others' numbers.
     at: Mapping[str, int | None]
+    #: The axis's numbers that were measured.
     fitted_to: tuple[int, ...]
+    #: The model.
     fit: Fit
+    #: What it is when one of the points is slower or faster, as its calls were.
     extremes: tuple[Fit, ...]
 
     @classmethod
@@ -128,7 +213,7 @@ class Law:
         rates = [law.at(n) for law in (self.fit, *self.extremes)]
         return rates[0], min(rates), max(rates)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
         return {
             "axis": self.axis,
@@ -153,32 +238,29 @@ def find_laws(points: Sequence[Point]) -> list[Law]:
 
     One point makes no law; but devices, which share nothing, add up at most.
     """
-
-    def lines() -> Iterator[Law]:
-        for axis in AXES:
-            by_place: dict[tuple[int | None, ...], list[Point]] = {}
-            for point in points:
-                if point.numbers[axis] is not None:
-                    others = tuple(n for other, n in point.numbers.items() if other != axis)
-                    by_place.setdefault(others, []).append(point)
-            for line in by_place.values():
-                if len(line) >= _LEAST or axis == "devices":
-                    yield Law.along(axis, line)
-
-    return list(lines())
+    laws: list[Law] = []
+    for axis in AXES:
+        lines: dict[tuple[int | None, ...], list[Point]] = {}
+        for point in points:
+            if point.numbers[axis] is not None:
+                others = tuple(n for other, n in point.numbers.items() if other != axis)
+                lines.setdefault(others, []).append(point)
+        least = 1 if axis == "devices" else _LEAST
+        laws += [Law.along(axis, line) for line in lines.values() if len(line) >= least]
+    return laws
 
 
 def predict(
-    place: tuple[int, int | None, int], points: Sequence[Point], laws: Sequence[Law]
+    numbers: tuple[int, int | None, int], points: Sequence[Point], laws: Sequence[Law]
 ) -> Point:
-    """Throughput by the laws: from a measured point along one axis after the other.
+    """Predict throughput: from a measured point along one axis after the other.
 
     Where several axes leave what was measured, their factors are multiplied.
     """
-    wanted: Mapping[str, int | None] = dict(zip(AXES, place, strict=True))
-    nothing = Point(*place, measured=False, items_per_s=None)
+    wanted: Mapping[str, int | None] = dict(zip(AXES, numbers, strict=True))
+    nothing = Point(*numbers, measured=False, items_per_s=None)
 
-    # What differs in fewest numbers, and then is nearest to what is asked, is known best.
+    # What differs in fewest numbers, and then is nearest to what is wanted, is known best.
     def distance(at: Mapping[str, int | None]) -> tuple[int, int]:
         pairs = [(number or 0, wanted[axis] or 0) for axis, number in at.items()]
         return sum(a != b for a, b in pairs), sum(abs(a - b) for a, b in pairs)
@@ -210,7 +292,9 @@ def predict(
         for axis, law in zip(changed, used, strict=True):
             factors = law.factors(_number(here, axis), _number(wanted, axis))
             rates = rates[0] * factors[0], rates[1] * factors[1], rates[2] * factors[2]
-    return Point(*place, False, *rates, laws=tuple(used))
+    return replace(
+        nothing, items_per_s=rates[0], low_per_s=rates[1], high_per_s=rates[2], laws=tuple(used)
+    )
 
 
 def _number(numbers: Mapping[str, int | None], axis: str) -> int:

@@ -127,7 +127,7 @@ def from_model(
 
 
 def is_batch_open(model: Path) -> bool:
-    """Whether `from_model` can compile it for any batch."""
+    """True if `from_model` can compile it for any batch."""
     from ...frontend.shapes import with_open_batch
 
     return bool(with_open_batch(_inputs_of(model)))

@@ -12,17 +12,14 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any
 
 from ....module.files import write_file
-from ..compare import pair
-from ..record import Profile
-from ..steps import step_starts
+from ..record import KernelLaunch, Profile
 
 #: In this order: the first ones define what the others use.
 _SCRIPTS = (
@@ -53,17 +50,9 @@ def write_page(
 
 
 def page_text(profile: Profile, before: Profile | None = None) -> str:
-    """The page itself.
-
-    Parameters
-    ----------
-    profile
-        What is shown.
-    before
-        An earlier profile, or one on another device, that is shown beside it.
-    """
+    """The page itself; ``before`` is an earlier profile, or one on another device, beside it."""
     profiles = [profile] if before is None else [before, profile]
-    contents = [{**one.to_json(), "step_starts": step_starts(one)} for one in profiles]
+    contents = [{**one.to_json(), "step_starts": one.step_starts()} for one in profiles]
     texts = [{"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents]
     pairs = [] if before is None else [asdict(one) for one in pair(before, profile)]
     script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
@@ -98,16 +87,69 @@ def _digest(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _json(content: Any) -> str:
+def _json(content: object) -> str:
     """JSON that no element of HTML begins or ends in."""
     compact = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return compact.replace("<", "\\u003c")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """The same with `None` for what is no number, or infinite: JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The launches that compute the same nodes, as indices of ``Profile.kernels``."""
+
+    #: Their nodes; of kernels that belong to none, the function.
+    nodes: tuple[str, ...]
+    #: Empty where the other profile has no such work.
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def pair(before: Profile, after: Profile) -> tuple[Pair, ...]:
+    """The smallest groups of launches that share no node with any other launch.
+
+    Fusion, storage and algorithms may differ: a layer of one profile may be a part of one, or
+    several, in the other.  What ties them together are the ONNX nodes that kernels compute.
+
+    They come in the order of the first launches of `after`, then those of `before` alone.
+    """
+    root: dict[Hashable, Hashable] = {}
+
+    def find(key: Hashable) -> Hashable:
+        while root.setdefault(key, key) != key:
+            key = root[key]
+        return key
+
+    sides = (after.kernels, before.kernels)
+    for kernels in sides:
+        for kernel in kernels:
+            first, *others = _keys(kernel)
+            for other in others:
+                root[find(other)] = find(first)
+    groups: dict[Hashable, tuple[list[int], list[int]]] = {}
+    for side, kernels in enumerate(sides):
+        for index, kernel in enumerate(kernels):
+            groups.setdefault(find(_keys(kernel)[0]), ([], []))[side].append(index)
+    return tuple(
+        Pair(_names(after, now) if now else _names(before, old), tuple(old), tuple(now))
+        for now, old in groups.values()
+    )
+
+
+def _keys(kernel: KernelLaunch) -> Sequence[Hashable]:
+    """Names that it shares with other launches of the same work; functions are not nodes."""
+    return kernel.nodes or (("function", kernel.function),)
+
+
+def _names(profile: Profile, launches: Sequence[int]) -> tuple[str, ...]:
+    kernels = [profile.kernels[index] for index in launches]
+    # Each once, in their order.
+    return tuple(dict.fromkeys(name for k in kernels for name in k.nodes or (k.function,)))

@@ -1,9 +1,8 @@
-"""Indices and conditions of a kernel, computed for many work-items at a time with NumPy."""
+"""Indices and conditions of TIR, computed for many values at a time with NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 from tvm import tirx
 from tvm.ir import Call, Op
 
-from .deadline import check_time
-
 Array = NDArray[np.int64]
+#: A variable, and the number of its values, which count from 0.
+Axis = tuple[tirx.Var, int]
 
 
 class UnknownError(Exception):
@@ -24,7 +23,7 @@ def _truncated(a: Array, b: Array) -> Array:
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+_BINARY: dict[type, Callable[[Array, Array], Array]] = {
     tirx.Add: np.add,
     tirx.Sub: np.subtract,
     tirx.Mul: np.multiply,
@@ -50,19 +49,19 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 #: Calls that indices are made of.
-CALLS: dict[str, Callable[..., Any]] = {
+CALLS: dict[str, Callable[..., Array]] = {
     "prim.if_then_else": np.where,
     "prim.likely": lambda value: value,
 }
 
 
-def evaluate(expr: Any, values: Mapping[Any, Array]) -> Any:
-    """Value of an expression of whole numbers.
+def evaluate(expr: tirx.Expr, values: Mapping[tirx.Var, Array]) -> Array:
+    """Compute an expression of whole numbers.
 
     Parameters
     ----------
     values
-        Of every variable, arrays of one length.
+        Of every variable, arrays that broadcast to each other.
 
     Returns
     -------
@@ -78,7 +77,7 @@ def evaluate(expr: Any, values: Mapping[Any, Array]) -> Any:
     if operation is not None:
         return operation(evaluate(expr.a, values), evaluate(expr.b, values))
     if isinstance(expr, tirx.IntImm):
-        return np.int64(int(expr))
+        return np.asarray(int(expr), np.int64)
     if isinstance(expr, tirx.Var):
         value = values.get(expr)
         if value is None:
@@ -104,25 +103,26 @@ def evaluate(expr: Any, values: Mapping[Any, Array]) -> Any:
     raise UnknownError(str(expr))
 
 
-def is_whole(expr: Any) -> bool:
-    """Whether an expression is a whole number or a truth value."""
+def is_whole(expr: tirx.Expr) -> bool:
+    """True for whole numbers and truth values."""
     return str(expr.ty.dtype).startswith(("int", "uint", "bool"))
 
 
-def evaluate_all(
-    exprs: Iterable[Any], values: Mapping[Any, Array], shape: int | tuple[int, ...]
+def all_hold(
+    conditions: Iterable[tirx.Expr],
+    values: Mapping[tirx.Var, Array],
+    shape: int | tuple[int, ...],
 ) -> NDArray[np.bool_]:
-    """Where all conditions hold."""
-    check_time()
+    """Tell for which values all conditions hold."""
     mask = np.ones(shape, bool)
-    for expr in exprs:
-        mask &= np.broadcast_to(np.asarray(evaluate(expr, values), bool), shape)
+    for condition in conditions:
+        mask &= np.broadcast_to(np.asarray(evaluate(condition, values), bool), shape)
     return mask
 
 
-def variables(exprs: Iterable[Any]) -> list[Any]:
+def variables(exprs: Iterable[tirx.Expr]) -> list[tirx.Var]:
     """Variables of expressions, each once."""
-    found: dict[Any, None] = {}
+    found: dict[tirx.Var, None] = {}
     for expr in exprs:
         if isinstance(expr, tirx.IntImm):
             continue
@@ -130,9 +130,20 @@ def variables(exprs: Iterable[Any]) -> list[Any]:
     return list(found)
 
 
-def digits(numbers: Array, axes: Sequence[tuple[Any, int]]) -> dict[Any, Array]:
+def sharing(used: Sequence[frozenset[tirx.Var]]) -> list[list[int]]:
+    """Group sets of variables that have some in common; a group has their numbers in order."""
+    groups: list[tuple[list[int], frozenset[tirx.Var]]] = []
+    for number, own in enumerate(used):
+        touching = [group for group in groups if group[1] & own]
+        groups = [group for group in groups if not group[1] & own]
+        members = sorted([number, *(n for group in touching for n in group[0])])
+        groups.append((members, own.union(*(group[1] for group in touching))))
+    return [members for members, _ in groups]
+
+
+def values_at(points: Array, axes: Sequence[Axis]) -> dict[tirx.Var, Array]:
     """Values of variables at points numbered in row-major order, the last one fastest."""
-    values: dict[Any, Array] = {}
+    values: dict[tirx.Var, Array] = {}
     for var, extent in reversed(axes):
-        numbers, values[var] = np.divmod(numbers, extent)
+        points, values[var] = np.divmod(points, extent)
     return values

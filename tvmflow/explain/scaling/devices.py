@@ -1,4 +1,4 @@
-"""Where scaling is measured: on this machine's devices, or on those of a farm."""
+"""Devices that scaling is measured on: those of this machine, or of a farm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ...devices.host import Host
 from ...errors import DeviceError, FarmError, TargetError, TvmflowError
@@ -20,6 +20,8 @@ from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.process import WorkerLostError
 
 if TYPE_CHECKING:
+    from tvm.rpc import RPCSession
+
     from ...runtime.process import Worker
 
 _POCL = "Portable Computing Language"
@@ -27,57 +29,17 @@ _POCL = "Portable Computing Language"
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
 
 
-class Place(Protocol):
-    """Devices of one kind; a copy goes to the process that measures."""
-
-    def name(self, devices: int) -> str:
-        """Return what so many of them are."""
-        ...
-
-    @property
-    def existing(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def cores(self) -> int:
-        """The most threads that are measured."""
-        ...
-
-    def environment(self, threads: int) -> dict[str, str]:
-        """Return variables of a process whose devices have so many threads."""
-        ...
-
-    def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
-        """Bring a process to where `modules` can be called, for as long as the limit."""
-        ...
-
-    def modules(self, path: Path, devices: int) -> list[Module]:
-        """Return a module for each of so many devices; in the process that measures."""
-        ...
-
-    def check_threads(self, threads: int) -> None:
-        """Refuse a device that has another number of threads; in that process, when it ran."""
-        ...
-
-
 @dataclass(frozen=True)
-class Local:
-    """Devices of this machine, from one on.
+class LocalDevices:
+    """Devices of this machine, from one on."""
 
-    Parameters
-    ----------
-    infos
-        All of them, in the order of their indices.
-    cores
-        Of the CPU.
-    """
-
+    #: All of them, in the order of their indices.
     infos: tuple[DeviceInfo, ...]
+    #: Of the CPU.
     cores: int
 
     @classmethod
-    def find(cls, target: str, device_index: int) -> Local:
+    def find(cls, target: str, device_index: int) -> LocalDevices:
         """Look for a target's devices.
 
         Raises
@@ -98,15 +60,15 @@ class Local:
 
     @property
     def existing(self) -> int:
-        """How many there are."""
+        """Number of them."""
         return len(self.infos)
 
     def name(self, devices: int) -> str:
-        """Return what so many of them are."""
+        """Return names of so many of them."""
         return _counted(info.name for info in self.infos[:devices])
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Return the variables of TVM or PoCL.
+        """Return variables for a process whose devices have so many threads, of TVM or PoCL.
 
         Raises
         ------
@@ -128,11 +90,11 @@ class Local:
         """Nothing: modules are loaded by themselves."""
 
     def modules(self, path: Path, devices: int) -> list[Module]:
-        """Return a module for each device."""
+        """Return a module for each of so many devices; in the process that measures."""
         return [load(path, device=info.index) for info in self.infos[:devices]]
 
     def check_threads(self, threads: int) -> None:
-        """Refuse a driver that took no notice."""
+        """Refuse a driver that took no notice of the number; in that process, when it ran."""
         first = self.infos[0]
         if first.kind == "llvm":
             return
@@ -149,29 +111,23 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Farm:
-    """Servers of a key, each with one device.
-
-    Parameters
-    ----------
-    device_index
-        Which of the target's devices of each server.
-    names
-        Of the devices, where servers tell them.
-    """
+class FarmDevices:
+    """Servers of a key, each with one device."""
 
     tracker: Address
     key: str
     target: str
+    #: Which of the target's devices of each server.
     device_index: int
     existing: int
+    #: Of the devices, where servers tell them.
     names: tuple[str, ...]
     cores: int = 0
 
     @classmethod
     def find(
         cls, tracker: Address, key: str, target: str, device_index: int, host: str | None
-    ) -> Farm:
+    ) -> FarmDevices:
         """Ask the tracker who serves a key.
 
         Parameters
@@ -249,6 +205,10 @@ class Farm:
         """Nothing: threads were refused."""
 
 
+#: Devices of one kind; a copy goes to the process that measures.
+DevicePool = LocalDevices | FarmDevices
+
+
 def _counted(names: Iterable[str]) -> str:
     """``2 × Mali-G610, 1 × Adreno 740``, or a single name."""
     counts = Counter(names)
@@ -276,12 +236,12 @@ def check_preset(target: str, device: str) -> None:
 # -- in the process that measures ------------------------------------------------------------
 
 #: Servers with TVM's sessions, which keep them busy.
-_sessions: Sequence[tuple[Address, Any]] = ()
+_sessions: Sequence[tuple[Address, RPCSession]] = ()
 
 
-def _connect(farm: Farm, devices: int, limit_s: float) -> TvmflowError | None:
+def _connect(farm: FarmDevices, devices: int, limit_s: float) -> TvmflowError | None:
     global _sessions
-    found: list[tuple[Address, Any]] = []
+    found: list[tuple[Address, RPCSession]] = []
     try:
         for number in range(devices):
             offer = connect.borrow(farm.tracker, farm.key)

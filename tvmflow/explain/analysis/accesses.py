@@ -1,0 +1,456 @@
+"""Accesses of a lowered kernel to memory: under which loops and conditions.
+
+A conditional value is computed only where it is chosen, as OpenCL C and CUDA C++ do::
+
+    if i < 9:                         the site of x[i - 1] has the loops around it and
+        y[i] = if_then_else(0 < i,    the conditions i < 9 and 0 < i
+                            x[i - 1], 0)
+
+Some instructions of CUDA move memory without loads and stores of TIR.  An asynchronous copy brings
+up to 16 bytes of an item from global to shared memory.  A warp's 32 items move a tile of tensor
+cores together: each gives the address of 16 bytes of a row at a time, as ``ldmatrix`` asks for
+them, first of one row after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op, Range
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+from ...codegen.half import PREFIX as HALF_PREFIX
+from ...codegen.textures import LOAD, STORE, image_of
+from ...ir.evaluate import CALLS, Axis, is_whole, variables
+from ...ir.expressions import conjuncts, nodes_in
+from ...ir.scope import CHANNELS, is_half, is_texture
+from .deadline import check_time
+
+_CHOICE = "prim.if_then_else"
+#: More steps than any loop has whose bounds are not just those of numbers in memory.
+_ENDLESS = 1 << 24
+_EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
+_COPY = "tirx.s_tir.cp_async_raw"
+_TILE_STORE = "tirx.tvm_store_matrix_sync"
+_TILES = ("tirx.tvm_load_matrix_sync", _TILE_STORE)
+_WARP = 32
+#: Bytes that an item moves at a time.
+_MOVED = 16
+
+
+@dataclass(frozen=True)
+class CodeContext:
+    """Loops and conditions around a piece of code."""
+
+    #: Outermost first; they count from 0.
+    loops: tuple[Axis, ...] = ()
+    #: All of them hold where the code runs.
+    conditions: tuple[tirx.Expr, ...] = ()
+    #: Whether something around it cannot be counted: a loop until data say so.
+    unknown: bool = False
+
+    @cached_property
+    def variables(self) -> frozenset[tirx.Var]:
+        """Variables that its conditions depend on."""
+        return frozenset(variables(self.conditions))
+
+    def where(self, *conditions: tirx.Expr) -> CodeContext:
+        """The same with more conditions."""
+        found = [c for condition in conditions for c in conjuncts(condition)]
+        return replace(self, conditions=(*self.conditions, *found))
+
+
+@dataclass(frozen=True)
+class Site:
+    """An access to memory in the code of a kernel."""
+
+    #: Memory, however the code names it.
+    buffer: tirx.Buffer
+    #: Its name there: several tensors may share memory.
+    name: str
+    #: One index into flat memory, or column, row and layer of an image.
+    indices: tuple[tirx.Expr, ...]
+    is_store: bool
+    #: Elements that one execution accesses, by one index for each, or one after another.
+    lanes: int
+    #: Bytes of an element as it is stored; of a texel for images.
+    element_bytes: int
+    context: CodeContext
+    #: Number of the statement that it is in.
+    statement: int = 0
+    #: What is stored; ``None`` for reads.
+    value: tirx.Expr | None = None
+
+    @cached_property
+    def variables(self) -> frozenset[tirx.Var]:
+        """Variables that its indices depend on."""
+        return frozenset(variables(self.indices))
+
+    @property
+    def scope(self) -> str:
+        """Memory scope: ``global``, ``shared``, ``local`` or a texture's."""
+        return str(self.buffer.scope())
+
+    @property
+    def is_image(self) -> bool:
+        """True for texels."""
+        return is_texture(self.scope)
+
+    @property
+    def is_global(self) -> bool:
+        """True for buffers in global memory."""
+        return self.scope.startswith("global") and not self.is_image
+
+    @property
+    def is_local(self) -> bool:
+        """True for memory that a work-group shares."""
+        return self.scope.startswith("shared")
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True if its elements are one instruction's."""
+        (index, *_) = self.indices
+        return self.lanes == 1 or (isinstance(index, tirx.Ramp) and is_one(index.stride))
+
+    @property
+    def base(self) -> tirx.Expr:
+        """The index into flat memory of its first element, where they stand side by side."""
+        (index,) = self.indices
+        return index.base if isinstance(index, tirx.Ramp) else index
+
+    def __str__(self) -> str:
+        text = ", ".join(tirx_text(index) for index in self.indices)
+        return f"{self.name}[{text}]"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A condition in the code of a kernel."""
+
+    condition: tirx.Expr
+    context: CodeContext
+    #: Accesses to memory of any scope where it holds, and where it does not: how long it takes.
+    accesses: tuple[int, int]
+    #: What is accessed there.
+    sites: tuple[Site, ...]
+
+    @cached_property
+    def variables(self) -> frozenset[tirx.Var]:
+        """Variables that the condition depends on."""
+        return frozenset(variables([self.condition]))
+
+
+def buffer_bytes(buffer: tirx.Buffer) -> int:
+    """Memory of a buffer."""
+    dtype = tvm_ffi.dtype(buffer.dtype)
+    return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
+
+
+def is_one(value: tirx.Expr) -> bool:
+    """True for the constant 1."""
+    return isinstance(value, tirx.IntImm) and int(value) == 1
+
+
+def tirx_text(expr: tirx.Expr) -> str:
+    """An expression as TVMScript, on one line."""
+    return " ".join(str(expr).split())
+
+
+_Node: TypeAlias = "tirx.Stmt | tirx.Expr"
+
+
+class KernelCode:
+    """Accesses and conditions in the code of one kernel."""
+
+    def __init__(self, device: tirx.PrimFunc):
+        #: Accesses to memory of all scopes, in the order of the code.
+        self.sites: list[Site] = []
+        #: Conditions of statements and values.
+        self.branches: list[Branch] = []
+        #: Buffers that the kernel has of its own, in private and local memory.
+        self.allocated: list[tirx.Buffer] = []
+        #: Each axis of work-groups and work-items by its tag, ``threadIdx.x`` for example.
+        self.launch: dict[str, Axis] = {}
+        #: Buffers that are written with sums of what they had.
+        self.sums: set[tirx.Buffer] = set()
+        #: Variables whose values are spread over cores: of work-items, or of parallel loops.
+        self.parallel: set[tirx.Var] = set()
+        self._statements = 0
+        #: Other views of memory, and whose it is.
+        self._views: dict[tirx.Buffer, tirx.Buffer] = {}
+        self._values: dict[tirx.Var, tirx.Expr] = {}
+        self._analyzer = Analyzer()
+        self._statement(device.body, CodeContext())
+
+    def _substituted(self, expr: tirx.Expr) -> tirx.Expr:
+        """In terms of the variables of loops and work-items."""
+        if not self._values or isinstance(expr, tirx.IntImm):
+            return expr
+        return tvm_ffi.structural_map(expr, (tirx.Var, lambda var: self._values.get(var, var)))
+
+    def _statement(self, node: tirx.Stmt, context: CodeContext) -> None:
+        check_time()
+        self._statements += 1
+        if isinstance(node, tirx.SeqStmt):
+            for statement in node.seq:
+                self._statement(statement, context)
+        elif isinstance(node, tirx.For):
+            self._loop(node, context)
+        elif isinstance(node, tirx.IfThenElse):
+            self._choice(node.condition, node.then_case, node.else_case, context, self._statement)
+        elif isinstance(node, tirx.AttrStmt):
+            if node.attr_key == "thread_extent":
+                extent = int(node.value)
+                self.launch[node.node.thread_tag] = (node.node.var, extent)
+                self.parallel.add(node.node.var)
+                self._analyzer.bind(node.node.var, Range(0, extent))
+            self._statement(node.body, context)
+        elif isinstance(node, tirx.Bind):
+            self._expression(node.value, context)
+            if not _loads(node.value):
+                self._values[node.var] = self._substituted(node.value)
+            elif is_whole(node.value) and not _is_vector(node.value):
+                low, high = self._bounds(node.value)
+                if high - low < _ENDLESS:
+                    self._analyzer.bind(node.var, Range(low, high + 1))
+        elif isinstance(node, tirx.AllocBuffer):
+            self.allocated.append(node.buffer)
+        elif isinstance(node, tirx.DeclBuffer):
+            memory = image_of(node.data)
+            if tirx.is_buffer_var(memory):
+                self._views[node.buffer] = self._views.get(memory, memory)
+        elif isinstance(node, tirx.BufferStore):
+            self._expression(node.value, context)
+            buffer = self._views.get(node.buffer, node.buffer)
+            read = [load.source for load in nodes_in(node.value, TensorLoad)]
+            if any(buffer.same_as(self._views.get(b, b)) for b in read):
+                self.sums.add(buffer)
+            self._access(node.buffer, node.indices, context, node.value)
+        elif isinstance(node, tirx.Evaluate):
+            self._expression(node.value, context)
+        elif isinstance(node, tirx.While):
+            unknown = replace(context, unknown=True)
+            self._expression(node.condition, unknown)
+            self._statement(node.body, unknown)
+
+    def _loop(self, node: tirx.For, context: CodeContext) -> None:
+        self._expression(node.min, context)
+        self._expression(node.extent, context)
+        start, extent = self._substituted(node.min), self._substituted(node.extent)
+        limits: tuple[tirx.Expr, ...] = ()
+        if isinstance(start, tirx.IntImm) and isinstance(extent, tirx.IntImm):
+            low, high = int(start), int(start) + int(extent)
+        else:
+            end = start + extent
+            low, high = self._bounds(start)[0], self._bounds(end)[1]
+            limits = (node.loop_var >= start, node.loop_var < end)
+            if high - low >= _ENDLESS:
+                # How often it runs depends on data: its body is counted once.
+                self._statement(node.body, replace(context, unknown=True))
+                return
+        if high <= low:
+            return
+        if low:
+            # Loops count from 0 here, so that a variable is known by its extent.
+            counter = tirx.Var(node.loop_var.name, node.loop_var.ty)
+            self._values[node.loop_var] = counter + low
+            limits = tuple(self._substituted(limit) for limit in limits)
+        else:
+            counter = node.loop_var
+        self._analyzer.bind(counter, Range(0, high - low))
+        if node.kind == tirx.ForKind.PARALLEL:
+            self.parallel.add(counter)
+        around = replace(context, loops=(*context.loops, (counter, high - low)))
+        start_site = len(self.sites)
+        self._statement(node.body, around.where(*limits))
+        if limits:
+            self._branch(tirx.And(*limits), around, start_site, len(self.sites))
+
+    def _bounds(self, expr: tirx.Expr) -> tuple[int, int]:
+        """The least and the largest value of an expression, as far as they are known."""
+        found = self._analyzer.const_int_bound(self._substituted(expr))
+        return int(found.min_value), int(found.max_value)
+
+    def _choice(
+        self,
+        test: tirx.Expr,
+        then: _Node,
+        otherwise: _Node | None,
+        context: CodeContext,
+        visit: Callable[[_Node, CodeContext], None],
+    ) -> None:
+        self._expression(test, context)
+        if _is_vector(test):
+            # Both sides are computed.
+            visit(then, context)
+            visit(otherwise, context)
+            return
+        condition = self._substituted(test)
+        start = len(self.sites)
+        visit(then, context.where(condition))
+        middle = len(self.sites)
+        if otherwise is not None:
+            visit(otherwise, context.where(tirx.Not(condition)))
+        self._branch(condition, context, start, middle)
+
+    def _branch(self, condition: tirx.Expr, context: CodeContext, start: int, middle: int) -> None:
+        """A condition that is followed by sites from ``start``, and by others from ``middle``."""
+        inside = len(context.loops)
+        arms = self.sites[start:middle], self.sites[middle:]
+        then, otherwise = (
+            sum(prod(extent for _, extent in site.context.loops[inside:]) for site in arm)
+            for arm in arms
+        )
+        if then or otherwise:
+            sites = tuple(self.sites[start:])
+            self.branches.append(Branch(condition, context, (then, otherwise), sites))
+
+    def _expression(self, node: tirx.Expr, context: CodeContext) -> None:
+        if isinstance(node, TensorLoad):
+            for index in node.indices:
+                self._expression(index, context)
+            self._access(node.source, node.indices, context)
+        elif isinstance(node, Call):
+            self._call(node, context)
+        elif isinstance(node, tirx.Select):
+            arms = (node.true_value, node.false_value)
+            self._choice(node.condition, *arms, context, self._expression)
+        elif isinstance(node, tirx.And | tirx.Or):
+            self._expression(node.a, context)
+            first = self._substituted(node.a)
+            holds = first if isinstance(node, tirx.And) else tirx.Not(first)
+            self._expression(node.b, context if _is_vector(node) else context.where(holds))
+        else:
+            for part in _parts(node):
+                self._expression(part, context)
+
+    def _call(self, call: Call, context: CodeContext) -> None:
+        name = call.op.name if isinstance(call.op, Op) else ""
+        if name == _CHOICE:
+            test, then, otherwise = call.args
+            self._choice(test, then, otherwise, context, self._expression)
+            return
+        for argument in call.args:
+            self._expression(argument, context)
+        if name in (LOAD, STORE):
+            pointer, column, row, layer, *_ = call.args
+            value = call if name == STORE else None
+            self._access(image_of(pointer), (column, row, layer), context, value)
+        elif name in _EXTERN and str(call.args[0].value).startswith(HALF_PREFIX):
+            self._half(call, context)
+        elif name == _COPY:
+            self._copy(call, context)
+        elif name in _TILES:
+            for buffer, index in _tile(call, _item_number(self.launch)):
+                self._access(buffer, (index,), context, call if name == _TILE_STORE else None)
+
+    def _copy(self, call: Call, context: CodeContext) -> None:
+        to, at, source, start, size, *conditions = call.args
+        # Zeros are written where nothing is read.
+        read = context.where(*map(self._substituted, conditions))
+        for pointer, index, where, value in ((source, start, read, None), (to, at, context, call)):
+            buffer = image_of(pointer)
+            # Indices count numbers, even where TVM has made vectors of them.
+            lanes = tvm_ffi.dtype(buffer.dtype).lanes
+            count = int(size) // _number_bytes(buffer) // lanes
+            self._access(buffer, (_side_by_side(index // lanes, count),), where, value)
+
+    def _half(self, call: Call, context: CodeContext) -> None:
+        """An access to a buffer of 16 bits (:mod:`tvmflow.codegen.half`)."""
+        kind = call.args[0].value.removeprefix(HALF_PREFIX)
+        value = call.args[1] if kind.startswith(("store", "scatter")) else None
+        index, pointer = call.args[-2:]
+        lanes = int(kind.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        if lanes > 1 and not kind.startswith(("gather", "scatter")):
+            index = tirx.Ramp(index, 1, lanes)
+        self._access(image_of(pointer), (index,), context, value)
+
+    def _access(
+        self,
+        buffer: tirx.Buffer,
+        indices: Sequence[tirx.Expr],
+        context: CodeContext,
+        value: tirx.Expr | None = None,
+    ) -> None:
+        dtype = tvm_ffi.dtype(buffer.dtype)
+        half = is_half(buffer.scope())
+        element = (2 if half else (dtype.bits + 7) // 8) * dtype.lanes
+        lanes = tvm_ffi.dtype(indices[0].ty.dtype).lanes
+        if is_texture(buffer.scope()):
+            element, lanes = element * CHANNELS, 1
+        places = tuple(self._substituted(index) for index in indices)
+        if lanes > 1 and not isinstance(places[0], tirx.Ramp):
+            # Merging tiles of shared memory adds where they begin.
+            places = (self._analyzer.simplify(places[0]),)
+        self.sites.append(
+            Site(
+                buffer=self._views.get(buffer, buffer),
+                name=str(buffer.name),
+                indices=places,
+                is_store=value is not None,
+                lanes=lanes,
+                element_bytes=element,
+                context=context,
+                statement=self._statements,
+                value=value,
+            )
+        )
+
+
+def _tile(call: Call, item: tirx.Expr) -> Iterator[tuple[tirx.Buffer, tirx.Expr]]:
+    """Buffer and index of each access of an item to a tile of tensor cores."""
+    _, rows, columns, _, _, pointer, stride, order = call.args
+    buffer = image_of(pointer.args[1])
+    size = int(rows), int(columns)
+    long, short = size if str(order.value) == "row_major" else reversed(size)
+    count = _MOVED // _number_bytes(buffer)
+    for first in range(0, long * short // count, _WARP):
+        number = item % _WARP + first
+        start = pointer.args[2] + number % long * stride + number // long * count
+        yield buffer, _side_by_side(start, count)
+
+
+def _item_number(launch: Mapping[str, Axis]) -> tirx.Expr | int:
+    """Number of a work-item in its group."""
+    number: tirx.Expr | int = 0
+    for axis in "zyx":
+        if f"threadIdx.{axis}" in launch:
+            var, extent = launch[f"threadIdx.{axis}"]
+            number = number * extent + var
+    return number
+
+
+def _number_bytes(buffer: tirx.Buffer) -> int:
+    return int(tvm_ffi.dtype(buffer.dtype).bits) // 8
+
+
+def _side_by_side(index: tirx.Expr, count: int) -> tirx.Expr:
+    return tirx.Ramp(index, 1, count) if count > 1 else index
+
+
+def _is_vector(expr: tirx.Expr) -> bool:
+    return bool(tvm_ffi.dtype(expr.ty.dtype).lanes > 1)
+
+
+def _parts(node: tirx.Expr) -> list[tirx.Expr]:
+    """Operands of an expression."""
+    names = ("a", "b", "value", "body", "base", "stride")
+    found = [getattr(node, name) for name in names if hasattr(node, name)]
+    if isinstance(node, tirx.Shuffle):
+        found += [*node.vectors, *node.indices]
+    return [part for part in found if isinstance(part, tvm_ffi.Object)]
+
+
+def _loads(expr: tirx.Expr) -> bool:
+    """Tell whether a value depends on memory, or is a number that no index is made of."""
+    if not is_whole(expr) or nodes_in(expr, TensorLoad):
+        return True
+    calls = nodes_in(expr, Call)
+    return not all(isinstance(call.op, Op) and call.op.name in CALLS for call in calls)

@@ -1,0 +1,439 @@
+"""Loops of code for CPUs: lanes of vectors, sums in flight, and cores that have work.
+
+Lanes.  Compilers make vectors of an innermost loop themselves where its iterations do not depend
+on each other and access neighbours; not where they add to one number of floating point, whose
+rounding they would change, and seldom where neighbours are far apart::
+
+    for i, j, k:                 one number at a time: each k waits for the one before it, and
+        c[i, j] += a[i, k] * b[k, j]          b's are a row apart
+    for i, k, j:                 the compiler's vectors: neighbouring j do not depend on each other
+        c[i, j] += a[i, k] * b[k, j]
+
+Drivers of OpenCL do so. On ``llvm`` only vectors that are written out are vectors: LLVM's
+vectoriser of loops is off (:mod:`tvmflow.devices.target`).
+
+Sums in flight.  An addition takes some cycles, and a core begins more than one in each: as long as
+one sum is added to in turn, most of its adders' time is lost::
+
+    for k: total += a[k] * b[k]                   each step waits for the one before it: 4 cycles
+    for k: total[0..7] += a[k] * b[k, 0..7]       8 sums in 8 registers: two in each cycle
+
+Sums that an inner loop goes through are in memory, and are loaded and stored at each step::
+
+    for k: for j: total[j] += a[k] * b[k, j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from math import ceil, prod
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+
+from ...codegen.dot_products import NAME as DOT
+from ...devices.target import TargetSpec
+from ...ir.evaluate import Axis
+from ..profiling.record import Finding
+from .accesses import Site, buffer_bytes
+from .executions import axes_of, executions, stride
+from .hardware import CORE, Hardware, hardware_of
+from .lowered import InKernel, LoweredKernel, of_cpu_code
+
+#: Bytes of a number in arithmetic: smaller ones are widened.
+_WORD = 4
+#: Shorter loops are not made vectors.
+_SHORT = 8
+#: Additions to a sum without a pause, at least: cores begin the next sum before a shorter one ends.
+_LONG = 64
+#: Losses that are a smaller part of the cycles are no finding.
+_LITTLE = 0.2
+#: As many sums do not stand in the code for another reason than that a tile is unrolled.
+_MANY = 32
+#: Statements that run less often end before other cores have begun.
+_SMALL = 1 << 14
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A store, and what is loaded for it."""
+
+    store: Site
+    loads: tuple[Site, ...]
+
+    @property
+    def sums_up(self) -> bool:
+        """True if it adds to what it has stored before."""
+        return any(
+            load.buffer.same_as(self.store.buffer)
+            and tvm_ffi.structural_equal(load.indices, self.store.indices, map_free_vars=False)
+            for load in self.loads
+        )
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that it computes at a time."""
+        return self.store.lanes * tvm_ffi.dtype(self.store.buffer.dtype).lanes
+
+
+def statements(kernel: LoweredKernel) -> list[Statement]:
+    """All stores of a kernel, in the order of the code."""
+    found: dict[int, list[Site]] = {}
+    for site in kernel.sites:
+        found.setdefault(site.statement, []).append(site)
+    return [
+        Statement(site, tuple(load for load in sites if not load.is_store))
+        for sites in found.values()
+        for site in sites
+        if site.is_store
+    ]
+
+
+def times_of(kernel: LoweredKernel, stores: Sequence[Site]) -> int:
+    """Number of times that some stores run, all together."""
+    return sum(executions(kernel, store.context).times for store in stores)
+
+
+@dataclass(frozen=True)
+class VectorLanes(InKernel):
+    """A statement: what it writes, and how many numbers it computes at a time."""
+
+    #: Numbers that it computes at a time, and that a vector has.
+    lanes: int
+    possible: int
+    #: How often it runs.
+    executions: int
+    #: The innermost loop around it; empty if there is none.
+    loop: str
+    #: Whether the compiler can make vectors of this loop's iterations.
+    by_compiler: bool
+    #: Why not; empty if it can.
+    obstacle: str
+    #: The innermost loop whose iterations write neighbours; empty if there is none.
+    neighbours: str
+
+
+@of_cpu_code
+def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> list[VectorLanes]:
+    """Find how many lanes of its vectors a CPU uses, statement by statement."""
+    width = hardware_of(target).vector_bytes
+    # On `llvm` compilers make no vectors of loops.
+    written_out = target.kind == "llvm"
+    return [_lanes(kernel, one, width, written_out=written_out) for one in statements(kernel)]
+
+
+def _lanes(
+    kernel: LoweredKernel, statement: Statement, width: int, *, written_out: bool
+) -> VectorLanes:
+    store = statement.store
+    axes = axes_of(kernel, store)
+    lanes = statement.numbers
+    possible = max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes))
+    loop, obstacle = "", "there is no loop around it"
+    if axes:
+        var, extent = axes[-1]
+        loop, obstacle = str(var.name), _obstacle(kernel, statement, var, extent)
+        if written_out:
+            obstacle = obstacle or "only vectors that are written out are vectors on llvm"
+    runs = (str(v.name) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
+    # A sum is first written where it begins.
+    begins = [load for load in statement.loads if load.buffer.same_as(store.buffer)]
+    return VectorLanes(
+        *kernel.at(store, *begins, store),
+        lanes=lanes,
+        possible=possible,
+        executions=executions(kernel, store.context).times,
+        loop=loop,
+        by_compiler=not obstacle,
+        obstacle=obstacle,
+        neighbours=next(runs, ""),
+    )
+
+
+def _obstacle(kernel: LoweredKernel, statement: Statement, var: tirx.Var, extent: int) -> str:
+    """The reason for which a compiler makes no vectors of a loop's iterations; empty for none."""
+    name = str(var.name)
+    if extent < _SHORT:
+        return f"the innermost loop {name} has only {extent} iterations"
+    if var in statement.store.context.variables:
+        return ""  # Compilers mask lanes, or split the loop.
+    store = statement.store
+    if stride(kernel, store, var) == 0 and str(store.buffer.dtype).startswith("float"):
+        return f"all iterations of the innermost loop {name} add to one number"
+    for site in (store, *statement.loads):
+        step = stride(kernel, site, var)
+        if step not in (0, site.lanes):
+            far = f"{step:,} elements" if step else "no fixed distance"
+            gathered = ", which a vector gathers one by one" if site.lanes == 1 else ""
+            return (
+                f"iterations of the innermost loop {name} access {site.name} {far} apart{gathered}"
+            )
+    return "compilers leave vectors in the code as long as they are" if store.lanes > 1 else ""
+
+
+def lanes_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Statements that use few lanes of a vector."""
+    found = vector_lanes(kernel, target)
+    total = sum(one.executions for one in found)
+    for one in found:
+        saved = one.executions * (1 - one.lanes / one.possible)
+        # What no loop is around runs once.
+        if one.by_compiler or not saved or not one.loop:
+            continue
+        yield one.finding(
+            "vector-width",
+            # A step of a statement is a cycle, about.
+            {"cycles": float(saved)},
+            saved / total,
+            f"{one.tensor} is computed {one.lanes} number{'s' * (one.lanes > 1)} at a time, "
+            f"{one.executions:,} times, in vectors of {one.possible}: {one.obstacle}.",
+            _lanes_remedy(one),
+        )
+
+
+def _lanes_remedy(one: VectorLanes) -> str:
+    if not one.neighbours:
+        return (
+            f"Change the layout of {one.tensor} so that what is computed alike lies side by side."
+        )
+    if one.lanes > 1:
+        return (
+            f"Iterations of {one.neighbours} write neighbours: make vectors of {one.possible} of "
+            "them, padded where the tensor ends sooner."
+        )
+    if one.neighbours == one.loop:
+        return f"Vectorize {one.loop}, split by {one.possible}; copy what it reads side by side."
+    return (
+        f"Split {one.neighbours}, whose iterations write neighbours, by {one.possible}, move the "
+        "inner part innermost, and vectorize it."
+    )
+
+
+@dataclass(frozen=True)
+class Accumulators(InKernel):
+    """Sums of an innermost loop, and how many of them there are; the text is one of them."""
+
+    #: The innermost loop.
+    loop: str
+    #: Sums that are added to in turn; those of a vector are one.
+    in_flight: int
+    #: Vectors that they take.
+    vectors: int
+    #: Additions to each, one after the other.
+    length: int
+    #: All additions.
+    additions: int
+    #: Cycles that they take: each waits for the one before it, or for an adder.
+    cycles: int
+    #: Cycles with all adders busy.
+    least_cycles: int
+    #: Whether each addition loads and stores its sum: they are too many for registers.
+    in_memory: bool
+
+
+@of_cpu_code
+def accumulators(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Accumulators]:
+    """Find how many sums each innermost loop adds to.
+
+    There is a record for each innermost loop with sums that are added to at least 64 times in a
+    row.
+    """
+    bodies: dict[tuple[int, ...], list[Statement]] = {}
+    begun: dict[tirx.Buffer, set[tirx.Var]] = {}
+    for statement in statements(kernel):
+        store = statement.store
+        if not statement.sums_up:
+            # Loops in each of whose iterations the sum begins anew.
+            loops = {var for var, _ in axes_of(kernel, store)} - store.context.variables
+            begun.setdefault(store.buffer, set()).update(loops)
+        elif _waits(statement):
+            around = tuple(id(var) for var, _ in store.context.loops)
+            bodies.setdefault(around, []).append(statement)
+    for body in bodies.values():
+        one = _accumulators(
+            kernel, body, begun.get(body[0].store.buffer, set()), hardware_of(target)
+        )
+        if one is not None:
+            yield one
+
+
+def _waits(statement: Statement) -> bool:
+    """True if additions take more than a cycle: those of whole numbers do not."""
+    if str(statement.store.buffer.dtype).startswith("float"):
+        return True
+    value = statement.store.value
+    # Without vectors, dot products are additions of whole numbers.
+    return (
+        statement.numbers > 1
+        and isinstance(value, Call)
+        and isinstance(value.op, Op)
+        and value.op.name == DOT
+    )
+
+
+def _accumulators(
+    kernel: LoweredKernel, body: Sequence[Statement], begun: set[tirx.Var], hardware: Hardware
+) -> Accumulators | None:
+    """The sums of a loop's body, which begin anew in each iteration of some loops."""
+    first = body[0].store
+    axes = axes_of(kernel, first)
+    sums: list[Site] = []
+    for statement in body:
+        store = statement.store
+        if not any(
+            store.buffer.same_as(other.buffer)
+            and tvm_ffi.structural_equal(store.indices, other.indices, map_free_vars=False)
+            for other in sums
+        ):
+            sums.append(store)
+    each = len(body) / len(sums)
+    used = first.variables | begun
+    inner = [extent for var, extent in axes if var not in used]
+    if not axes or not inner:
+        return None
+    vectors = len(sums) * ceil(first.lanes * first.element_bytes / hardware.vector_bytes)
+    held = hardware.registers_each * _WORD
+    goes_through = axes[-1][0] in first.variables
+    if goes_through and first.scope == "local" and buffer_bytes(first.buffer) <= held:
+        return None  # Compilers unroll such loops.
+    in_memory = goes_through or vectors * hardware.vector_bytes > held
+    length = round(each * (prod(inner) if in_memory else _last(axes, used)))
+    if length < _LONG:
+        return None
+    additions = times_of(kernel, [statement.store for statement in body])
+    least = additions / CORE.adders
+    # What a store has written can be loaded a few cycles later; others go on meanwhile, so that
+    # memory is busy and adders are not.
+    cycles = 2 * least if in_memory else max(least, CORE.latency * additions / len(sums))
+    load = next(load for load in body[0].loads if load.buffer.same_as(first.buffer))
+    return Accumulators(
+        *kernel.at(first, load, first),
+        loop=str(axes[-1][0].name),
+        in_flight=len(sums),
+        vectors=vectors,
+        length=length,
+        additions=additions,
+        cycles=round(cycles),
+        least_cycles=round(least),
+        in_memory=in_memory,
+    )
+
+
+def _last(axes: Sequence[Axis], used: Set[tirx.Var]) -> int:
+    """Iterations of the innermost loops that no index depends on."""
+    count = 1
+    for var, extent in reversed(axes):
+        if var in used:
+            break
+        count *= extent
+    return count
+
+
+def accumulator_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Innermost loops whose additions wait for each other, or for memory."""
+    total = times_of(kernel, [site for site in kernel.sites if site.is_store])
+    for one in accumulators(kernel, target):
+        lost = one.cycles - one.least_cycles
+        if lost >= _LITTLE * one.cycles:
+            yield Finding(
+                kernel.name,
+                "accumulators",
+                f"for {one.loop}",
+                one.line,
+                {"cycles": float(lost)},
+                lost / one.cycles * one.additions / total,
+                _sums_sentence(one),
+                _sums_remedy(one),
+            )
+
+
+def _sums_sentence(one: Accumulators) -> str:
+    if one.in_memory and one.in_flight >= _MANY:
+        return (
+            f"The {one.in_flight} sums of {one.tensor} that the innermost loop {one.loop} adds to "
+            f"take {one.vectors} vectors, more than there are registers: {one.additions:,} "
+            "additions load and store them."
+        )
+    if one.in_memory:
+        return (
+            f"Each of {one.additions:,} additions loads its sum from {one.tensor} and stores it "
+            f"there, as the innermost loop {one.loop} goes through the sums."
+        )
+    busy = CORE.latency * CORE.adders
+    return (
+        f"The innermost loop {one.loop} adds to {one.in_flight} sum{'s' * (one.in_flight > 1)} "
+        f"of {one.tensor} in turn, each addition {CORE.latency} cycles after the one before it; "
+        f"{busy} sums would keep the adders busy."
+    )
+
+
+def _sums_remedy(one: Accumulators) -> str:
+    if not one.in_memory:
+        return (
+            "Compute a tile of several rows and vectors at a time: unroll loops of results inside "
+            "the loop that sums."
+        )
+    if one.in_flight >= _MANY:
+        return "Make the tile that is summed up at a time smaller."
+    return (
+        "Keep a tile of sums in registers: make the loop that sums the outer one of a small, "
+        "unrolled tile of results (cache_write, scope local)."
+    )
+
+
+@dataclass(frozen=True)
+class LoopNest(InKernel):
+    """An outermost loop with all that is in it, and how many cores it occupies.
+
+    The text is what the statement writes that runs most often.
+    """
+
+    #: The outermost loop; empty for work-items without one.
+    loop: str
+    #: How often statements run in it.
+    executions: int
+    #: Parts that cores can have, iterations of parallel loops or work-groups; 1 is one core.
+    parts: int
+
+
+@of_cpu_code
+def loop_nests(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LoopNest]:
+    """Find into how many parts the work of each outermost loop can be divided."""
+    nests: dict[tirx.Var | None, list[Site]] = {}
+    for statement in statements(kernel):
+        loops = statement.store.context.loops
+        outermost = loops[0][0] if loops and not target.is_gpu_kernel else None
+        nests.setdefault(outermost, []).append(statement.store)
+    for outermost, stores in nests.items():
+        most = max(stores, key=lambda store: executions(kernel, store.context).times)
+        yield LoopNest(
+            *kernel.at(most),
+            loop="" if outermost is None else str(outermost.name),
+            executions=times_of(kernel, stores),
+            parts=prod(n for var, n in axes_of(kernel, most) if var in kernel.parallel),
+        )
+
+
+def parallel_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Work that one core does while others wait."""
+    nests = loop_nests(kernel, target)
+    total = sum(nest.executions for nest in nests)
+    for nest in nests:
+        if nest.parts > 1 or nest.executions < _SMALL:
+            continue
+        yield Finding(
+            nest.kernel,
+            "parallel",
+            f"for {nest.loop}" if nest.loop else nest.kernel,
+            nest.line,
+            {"cycles": float(nest.executions)},
+            nest.executions / total,
+            f"One core computes {nest.tensor}, in {nest.executions:,} steps; the others wait.",
+            f"Make the outermost loop {nest.loop} parallel, or a loop of results, not of "
+            "sums, that is moved there."
+            if nest.loop
+            else "Bind the outermost loop of results to blockIdx.x: work-groups are spread "
+            "over cores.",
+        )

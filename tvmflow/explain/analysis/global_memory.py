@@ -1,0 +1,299 @@
+"""Accesses to global memory on GPUs: how they coalesce, and how wide they are.
+
+Coalescing: work-items of a wave that access one line at one instruction share its transfer::
+
+    a[group * 64 + item]      64 items, 256 bytes one after another: 4 lines of 64 bytes
+    a[item * 64 + group]      64 items, 256 bytes apart: 64 lines, 4 bytes of each are wanted
+
+Vector width: elements side by side that one item accesses at several instructions could be one
+vector::
+
+    for k in range(4):
+        b[item * 4 + k] = a[item * 4 + k]         a loop: 4 bytes at a time, 16 could be
+
+    b[item * 4] = a[item * 4]                     unrolled: the same
+    b[item * 4 + 1] = a[item * 4 + 1] ...
+
+    b[item] = a[item]                             items: each could have four elements
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.sym import Analyzer
+
+from ...devices.target import TargetSpec
+from ...ir.evaluate import Array, Axis, UnknownError
+from ..profiling.record import Finding
+from .accesses import Site
+from .executions import distinct, instructions, stride, waves_at
+from .hardware import hardware_of
+from .lowered import InKernel, LoweredKernel, of_kernels
+
+#: Less than this share of what is fetched is wanted: a finding.
+_GOOD = 0.75
+#: Accesses of a smaller share of a kernel's instructions are not worth a sentence.
+_SMALL = 0.05
+
+
+@dataclass(frozen=True)
+class Access(InKernel):
+    """An access to a buffer in global memory, and how it coalesces."""
+
+    buffer: str
+    is_store: bool
+    #: Elements between the first two work-items of a wave; ``None`` where it varies or is unknown.
+    stride: int | None
+    #: Elements between neighbours along each axis of a work-group, by its name.
+    strides: Mapping[str, int | None]
+    #: Instructions that all work-items run together.
+    instructions: int
+    #: Bytes that they ask for; what several of them ask for counts for each.
+    bytes: int
+    #: Lines that waves fetch, each wave for itself, at each instruction.
+    transactions: int
+    #: Bytes of those lines.
+    fetched_bytes: int
+    #: Lines that would do for the same elements side by side, per line that is fetched.
+    efficiency: float
+    #: Whether all is counted: no wave is left out, no index depends on data.
+    exact: bool
+
+
+@of_kernels
+def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
+    """Find how each access to global memory coalesces, for ``opencl`` and ``cuda``.
+
+    An index that depends on data is taken as a line for each work-item.
+    """
+    hardware = hardware_of(target)
+    line = hardware.line_bytes
+    tags = (f"threadIdx.{axis}" for axis in "xyz")
+    axes = [(tag, *kernel.launch[tag]) for tag in tags if tag in kernel.launch]
+    for site in kernel.sites:
+        if not site.is_global:
+            continue
+        count, element = instructions(kernel, site), site.element_bytes
+        asked = count.times * element * (site.lanes if site.is_contiguous else 1)
+        between: int | None = None
+        exact = count.exact
+        try:
+            waves = waves_at(kernel, site.context, hardware.wave, site.variables, site.lanes)
+            places = waves.compute(site.indices[0], site.lanes) * element
+            lines, least = 0.0, 0.0
+            # Elements that are apart are instructions of their own.
+            apart = 1 if site.is_contiguous else site.lanes
+            for part in np.split(places, apart, axis=2):
+                rows = part.reshape(len(part), -1)
+                active = np.repeat(waves.active, part.shape[2], axis=1)
+                # An element may begin in one line and end in another.
+                ends = np.concatenate([rows // line, (rows + element - 1) // line], axis=1)
+                lines += distinct(ends, np.tile(active, 2)).sum() * waves.weight
+                elements = distinct(rows, active)
+                least += np.ceil(elements * element / line).sum() * waves.weight
+            between = _between_items(places[:, :, 0] // element, waves.active)
+            exact &= waves.exact
+        except UnknownError:
+            lines, exact = float(count.times), False
+            least = asked / line
+        yield Access(
+            *kernel.at(site),
+            buffer=site.name,
+            is_store=site.is_store,
+            stride=between,
+            strides={tag: stride(kernel, site, var) for tag, var, extent in axes if extent > 1},
+            instructions=count.times,
+            bytes=asked,
+            transactions=round(lines),
+            fetched_bytes=round(lines) * line,
+            efficiency=float(least / lines) if lines else 1.0,
+            exact=exact,
+        )
+
+
+def _between_items(places: Array, active: NDArray[np.bool_]) -> int | None:
+    """Elements between neighbours, where it is the same for all of them."""
+    steps = np.diff(places, axis=1)[active[:, 1:] & active[:, :-1]]
+    return int(steps[0]) if steps.size and (steps == steps[0]).all() else None
+
+
+def coalescing_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Accesses that fetch much more than they ask for."""
+    accesses = coalescing(kernel, target)
+    traffic = max(1, sum(access.fetched_bytes for access in accesses))
+    for access in accesses:
+        if access.efficiency < _GOOD:
+            wasted = round(access.fetched_bytes * (1 - access.efficiency))
+            yield access.finding(
+                "coalescing",
+                {"bytes": float(wasted)},
+                access.fetched_bytes / traffic * (1 - access.efficiency),
+                _fetched_sentence(access, hardware_of(target).line_bytes),
+                _fetched_remedy(access),
+            )
+
+
+def _fetched_sentence(access: Access, line_bytes: int) -> str:
+    verb = "writes" if access.is_store else "reads"
+    known = {tag: step for tag, step in access.strides.items() if step is not None}
+    if access.stride is not None:
+        where = f"{access.stride:,} elements apart"
+    elif len(known) == len(access.strides) > 1:
+        apart = (f"{step:,} elements apart along {tag}" for tag, step in known.items())
+        where = ", ".join(apart)
+    else:
+        where = "at places that are no fixed distance apart"
+    return (
+        f"Neighbouring work-items access {access.buffer} {where}: the kernel {verb} "
+        f"{access.transactions:,} lines of {line_bytes} bytes where "
+        f"{access.transactions * access.efficiency:,.0f} would do."
+    )
+
+
+def _fetched_remedy(access: Access) -> str:
+    if access.stride is None:
+        return (
+            "Order the data as it is read, or copy what a work-group needs to local memory "
+            "with neighbours side by side."
+        )
+    if access.is_store:
+        return (
+            "Let threadIdx.x run along the last axis of what is written, or turn tiles in local "
+            "memory."
+        )
+    return (
+        f"Bind threadIdx.x to the loop that steps through {access.buffer} by one element, change "
+        "its layout, or turn tiles in local memory."
+    )
+
+
+@dataclass(frozen=True)
+class VectorWidth(InKernel):
+    """Accesses to a buffer in global memory that are alike, and how wide they are."""
+
+    buffer: str
+    is_store: bool
+    #: Bytes that an instruction accesses for each item.
+    bytes: int
+    #: Bytes that one could.
+    possible_bytes: int
+    #: Where the neighbours are: ``loop``, ``unrolled``, ``items``, or ``none``.
+    neighbours: str
+    #: Instructions that all work-items run together.
+    instructions: int
+
+
+@of_kernels
+def vector_width(kernel: LoweredKernel, target: TargetSpec) -> list[VectorWidth]:
+    """Find how wide accesses to global memory are, and how wide they could be.
+
+    The widest access of the target's device is the limit.  There is one record for all accesses to
+    a buffer at the same place.
+    """
+    alike: dict[Hashable, list[Site]] = {}
+    for site in kernel.sites:
+        if site.is_global:
+            conditions = tuple(str(condition) for condition in site.context.conditions)
+            loops = tuple(id(var) for var, _ in site.context.loops)
+            kind = site.is_store, site.lanes, site.is_contiguous
+            alike.setdefault((site.buffer, kind, loops, conditions), []).append(site)
+    widest = hardware_of(target).vector_bytes
+    return [_width(kernel, sites, widest) for sites in alike.values()]
+
+
+def _width(kernel: LoweredKernel, sites: Sequence[Site], widest: int) -> VectorWidth:
+    first = sites[0]
+    lanes = first.lanes if first.is_contiguous else 1
+    bytes_ = lanes * first.element_bytes
+    limit = max(1, widest // bytes_)
+    items = [kernel.launch["threadIdx.x"]] if "threadIdx.x" in kernel.launch else []
+    factor, neighbours = 1, "none"
+    for name, count in (
+        ("unrolled", _unrolled(sites, lanes)),
+        ("loop", _along(first, lanes, first.context.loops[-1:])),
+        ("items", _along(first, lanes, items)),
+    ):
+        # A power of two.
+        usable = 1 << (max(1, min(count, limit)).bit_length() - 1)
+        if usable > factor:
+            factor, neighbours = usable, name
+    return VectorWidth(
+        *kernel.at(first),
+        buffer=first.name,
+        is_store=first.is_store,
+        bytes=bytes_,
+        possible_bytes=bytes_ * factor,
+        neighbours=neighbours,
+        instructions=sum(instructions(kernel, site).times for site in sites),
+    )
+
+
+def _constant(expr: tirx.Expr) -> int | None:
+    value = Analyzer().simplify(expr)
+    return int(value) if isinstance(value, tirx.IntImm) else None
+
+
+def _unrolled(sites: Sequence[Site], lanes: int) -> int:
+    """Length of the longest run of accesses side by side."""
+    if not sites[0].is_contiguous:
+        return 1
+    found = [_constant(site.base - sites[0].base) for site in sites]
+    places = sorted({place for place in found if place is not None})
+    longest = run = 1
+    for before, after in pairwise(places):
+        run = run + 1 if after - before == lanes else 1
+        longest = max(longest, run)
+    return longest
+
+
+def _along(site: Site, lanes: int, axes: Sequence[Axis]) -> int:
+    """Neighbours along an axis: the largest power of two of them that divides it."""
+    if not axes or not site.is_contiguous:
+        return 1
+    ((var, extent),) = axes
+    if var in site.context.variables:
+        return 1
+    return extent & -extent if step_along(site.base, var) == lanes else 1
+
+
+def step_along(index: tirx.Expr, var: tirx.Var) -> int | None:
+    """Elements from one value of a variable to the next, where it is a constant."""
+    following = tvm_ffi.structural_map(index, (tirx.Var, lambda v: v + 1 if v.same_as(var) else v))
+    return _constant(following - index)
+
+
+_REMEDY = {
+    "loop": "Vectorize the innermost loop, or split it and vectorize its inner part.",
+    "unrolled": "Vectorize the loop that is unrolled, and let the tensor's rows begin at "
+    "multiples of the vector.",
+    "items": "Let each work-item compute a vector: split the loop before threadIdx.x is bound, "
+    "and vectorize the inner part.",
+}
+
+
+def vector_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
+    """Accesses that are narrower than they could be."""
+    # Accesses to private memory stand for arithmetic.
+    total = sum(instructions(kernel, site).times for site in kernel.sites)
+    for width in vector_width(kernel, target):
+        saved = width.instructions * (1 - width.bytes / width.possible_bytes)
+        if width.neighbours == "none" or saved < _SMALL * total:
+            continue
+        verb = "written" if width.is_store else "read"
+        yield width.finding(
+            "vector-width",
+            # An instruction occupies its wave for a cycle at least.
+            {"cycles": saved / hardware_of(target).wave},
+            saved / total,
+            f"{width.buffer} is {verb} {width.bytes} bytes at a time; "
+            f"{width.possible_bytes} bytes lie side by side: {width.instructions:,} "
+            f"instructions where {width.instructions - saved:,.0f} would do.",
+            _REMEDY[width.neighbours],
+        )
