@@ -24,8 +24,8 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, narrowed, widened
-from .conv2d_shape import input_lanes
+from .common import FAMILY, Workload, largest_divisor, narrowed, widened
+from .conv2d import input_lanes, pad_spatial
 from .grouped import (
     CONSTRAINTS,
     SHARED,
@@ -36,10 +36,9 @@ from .grouped import (
     channels_read,
     space,
 )
-from .tiles import largest_divisor
-from .windows import pad_spatial
 
 NAME = "conv2d_transpose"
+ORDER = 340
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -65,12 +64,12 @@ class Axis:
 
     @property
     def is_coprime(self) -> bool:
-        """Whether the taps that reach an output are known from its place."""
+        """True if the taps that reach an output are known from its place."""
         return gcd(self.dilation, self.stride) == 1
 
     @property
     def taps(self) -> int:
-        """How many taps are tried for an output."""
+        """Number of taps that are tried for an output."""
         return -(-self.kernel // self.stride) if self.is_coprime else self.kernel
 
     def tap(self, place, t):  # type: ignore[no-untyped-def]
@@ -122,13 +121,13 @@ def compute(
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
     rows, columns = (
         Axis(
-            int(x.shape[2 + a]),
-            kernel[a],
-            strides[a],
-            dilation[a],
-            padding[a],
-            padding[2 + a],
-            output_padding[a],
+            size=int(x.shape[2 + a]),
+            kernel=kernel[a],
+            stride=strides[a],
+            dilation=dilation[a],
+            before=padding[a],
+            after=padding[2 + a],
+            output_padding=output_padding[a],
         )
         for a in range(2)
     )
@@ -159,10 +158,7 @@ def compute(
     return widened(result, x.dtype)
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
-# The knobs are those of a grouped convolution.
+# -- its knobs: those of a grouped convolution --------------------------------------------
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

@@ -15,18 +15,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
-from typing import Any
 
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, narrowed, widened
-from .conv2d_shape import input_lanes
+from .common import (
+    FAMILY,
+    Block,
+    Workload,
+    divisors,
+    group_sizes,
+    largest_divisor,
+    narrowed,
+    tile_choices,
+    tile_of,
+    widened,
+)
+from .conv2d import input_lanes, pad_spatial, split_channels, stage_padded, windows_in
 from .family import GROUP_FITS, Constraint, Value, knob
-from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
-from .windows import pad_spatial, stage_padded
 
 NAME = "grouped"
+ORDER = 330
 
 #: Block annotation: how many lanes of a vector read the same input channels.
 SHARED = "tvmflow.shared_lanes"
@@ -34,14 +43,14 @@ SHARED = "tvmflow.shared_lanes"
 STRIDES = "tvmflow.strides"
 
 #: From an output block, its lane and a group's input channel to the block and lane that is read.
-Channel = Callable[[Any, Any, Any], tuple[Any, Any]]
+Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, tirx.Expr]]
 
 
 # -- what it computes ---------------------------------------------------------------------
 
 
 def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[Channel, int]:
-    """Which input channel a lane reads, and how many lanes share theirs.
+    """Find the input channel that a lane reads, and how many lanes share theirs.
 
     ``inputs`` and ``outputs`` are those of one group.
     """
@@ -80,14 +89,12 @@ def compute(
 
     ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
-    blocks, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
+    blocks, inputs, *kernel, block = (int(d) for d in w.shape)
     padded = pad_spatial(x, padding)
-    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
     channel, shared = channels_read(groups, inputs, outputs // groups, block)
     i = te.reduce_axis((0, inputs), name="i")
-    p = te.reduce_axis((0, kernel_h), name="p")
-    q = te.reduce_axis((0, kernel_w), name="q")
+    p = te.reduce_axis((0, kernel[0]), name="p")
+    q = te.reduce_axis((0, kernel[1]), name="q")
 
     def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
@@ -96,13 +103,9 @@ def compute(
         product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
         return te.sum(product, axis=[i, p, q])
 
-    result = te.compute(
-        (x.shape[0], blocks, out_h, out_w, block),
-        body,
-        name="grouped",
-        attrs={FAMILY: NAME, SHARED: str(shared)},
-    )
-    return widened(result, x.dtype)
+    shape = (x.shape[0], blocks, *windows_in(padded, kernel, strides, dilation), block)
+    attrs = {FAMILY: NAME, SHARED: str(shared)}
+    return widened(te.compute(shape, body, name="grouped", attrs=attrs), x.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -110,7 +113,7 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """What the knobs depend on; also of transposed convolutions."""
+    """Extents of the loops, and lanes that read together; also of transposed convolutions."""
 
     batch: int
     #: Blocks of output channels.
@@ -131,7 +134,7 @@ class Shape:
     stride_w: int
 
     @classmethod
-    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
+    def of(cls, workload: Workload, anchor: Block) -> Shape:
         """Read it off the anchor's loops and annotations."""
         shared = int(workload.annotation(anchor, SHARED) or 1)
         strides = (workload.annotation(anchor, STRIDES) or "1,1").split(",")
@@ -142,7 +145,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes, one block of output channels at a time."""
+    """The tile of a work-item, which computes one block of output channels at a time."""
 
     tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
     tile_w: int = knob("Columns of the map that it keeps in registers.")
@@ -204,9 +207,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     return apply_tiles(workload, workload.anchor(NAME), knobs)
 
 
-def apply_tiles(
-    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
-) -> s_tir.Schedule:
+def apply_tiles(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:
     """Schedule an anchor of this form; also that of transposed convolutions."""
     sch = workload.sch
     run_lanes = Shape.of(workload, anchor).shared
@@ -220,21 +221,16 @@ def apply_tiles(
         workload.inline(pad)
     weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
-    n, o, h, w, lane = sch.get_loops(output)
-    h, hi = sch.split(h, [None, knobs.tile_h])
-    w, wi = sch.split(w, [None, knobs.tile_w])
-    sch.reorder(n, o, h, w, hi, wi, lane)
-    item = workload.bind_outer([n, o, h, w], knobs.group_size)
+    item, inner = workload.tile(output, (0, 0, knobs.tile_h, knobs.tile_w), knobs.group_size)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
     taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
     if texels is not None and inputs > 1:
         # Whole texels, also the last one: products of channels that it lacks are left out.
         taken = unroll_i = block
-    i_block, i_lane = sch.split(i, [None, taken])
-    i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
     runs, run = sch.split(lanes, [None, run_lanes])
-    sch.reorder(i_block, p, q, i_outer, i_inner, *tile, runs, run)
+    below = [*tile, runs, run]
+    i_block, i_outer, i_inner = split_channels(workload, i, taken, unroll_i, [p, q], below)
     if texels is not None:
         # A row of texels serves every column of the kernel.
         workload.unroll_all([i_outer])
@@ -246,17 +242,12 @@ def apply_tiles(
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])
-    if run_lanes > 1:
-        sch.vectorize(run)
-    else:
-        sch.unroll(run)
+    vectorize = sch.vectorize if run_lanes > 1 else sch.unroll
+    vectorize(run)
     init = sch.decompose_reduction(anchor, i_block)
     # The runs of lanes are one vector again: all of them start at zero.
-    *spread, outer, inner = workload.loops_below(init, item)
-    workload.unroll_all([*spread, outer])
-    if run_lanes > 1:
-        sch.vectorize(inner)
-    else:
-        sch.unroll(inner)
-    workload.vectorize_last([hi, wi, lane])
+    *outer, run = workload.loops_below(init, item)
+    workload.unroll_all(outer)
+    vectorize(run)
+    workload.vectorize_last(inner)
     return sch

@@ -17,10 +17,20 @@ from tvm import s_tir, te, tirx
 
 from ..codegen.extremes import reducer
 from .common import FAMILY, Workload, narrowed, widened
-from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
-from .windows import STEPS, pad_spatial, steps_text
+from .conv2d import pad_spatial
+from .depthwise import (
+    CONSTRAINTS,
+    STEPS,
+    Knobs,
+    Shape,
+    apply_window,
+    heuristic,
+    space,
+    steps_text,
+)
 
 NAME = "pooling"
+ORDER = 380
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -88,7 +98,7 @@ def compute(
     if kind == "max":
         return pooled
 
-    def counted(axis: int, index: tirx.PrimExpr) -> tirx.PrimExpr:
+    def counted(axis: int, index: tirx.Expr) -> tirx.Expr:
         """Elements of a window that count along one axis."""
         low, high = 0, extents[axis]
         if count_include_pad:
@@ -106,10 +116,7 @@ def compute(
     return te.compute(shape, average, name="average")
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
-# The knobs are those of a depthwise convolution: the same sliding window.
+# -- how it is scheduled: with the knobs of a depthwise convolution, the same window ------
 
 
 def match(workload: Workload) -> Shape | None:

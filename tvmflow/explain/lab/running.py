@@ -16,8 +16,7 @@ from ...errors import DeviceError, VerificationError
 from ...module.session import find_device
 from ...runtime.boundary import translated
 from ...runtime.devices import DeviceInfo, list_devices
-from ...schedules.lab import Lab, Step
-from ...schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
+from ...schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of
 from ...tuning.building import ENTRY, lower
 from ...verify.tolerance import compare
 from ..profiling.ceilings import ceilings

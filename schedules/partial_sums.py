@@ -1,22 +1,39 @@
-"""Where the parts of a shared sum are computed: in an item, in a group, in kernels.
+"""Sums that several vectors, work-items or work-groups share, combined in a tree.
 
-:mod:`.trees` splits a sum into a chain of smaller ones; here each gets its loop.
+A sum over ``L`` elements is split into digits, two of them (or one, or three) for items::
+
+    f = ((group * steps + step) * items + item) * lanes + lane
+
+Every digit but ``step`` becomes an axis of a partial result, so that a reduction of any kind
+(a sum, a maximum, a position) turns into a chain of smaller ones, the last first::
+
+    total    = combine over groups of by_group[group]            a second kernel
+    by_group = combine over items  of by_item[group, item]       local memory, barriers
+    by_item  = combine over lanes  of by_lane[group, item, lane]
+    by_lane  = combine over steps  of what is summed up
+
+Items are combined by eights: two barriers for 64 of them, where halving takes six.
+:func:`split_reduction` makes the chain; :func:`kernels` gives each of its blocks a place: in an
+item, in a group, in a kernel of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
+from math import copysign, isinf, prod
 
-from tvm import tirx
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.sym import Analyzer
-from tvm.tirx import IterVar
 
-from .common import Block, Loop, Workload
-from .tiles import largest_divisor
-from .trees import Tree, changed
+from .common import Block, Loop, Workload, largest_divisor
+from .family import Constraint
 
+#: Partial results that one item combines at each level of the tree.
+RADIX = 8
+#: The largest number of fp32.
+LARGEST = 3.4028234663852886e38
 #: The items that share a result are neighbours.
 ITEM = "threadIdx.x"
 #: Steps that are written out instead of being a loop.
@@ -27,6 +44,138 @@ CPU_WORK, CPU_ITEMS = 2048, 16
 CPU_CHUNK, GPU_CHUNK = 32768, 4
 #: Work-items that keep a GPU busy.
 GPU_ITEMS = 8192
+
+#: Of families whose work-groups share results.
+GROUP_IS_POWER_OF_2 = Constraint(
+    "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
+    lambda k, s, d: (
+        k.group_size & (k.group_size - 1) == 0
+        and k.group_size <= (1 if d.is_cpu else d.max_group_size)
+    ),
+)
+
+
+# -- a chain of smaller sums --------------------------------------------------------------
+
+
+@dataclass
+class Tree:
+    """The blocks that a reduction became; each reads the one behind it."""
+
+    #: Writes the result; the blocks below are missing where one item or vector is enough.
+    total: Block
+    #: A partial result for each work-group.
+    groups: Block | None = None
+    #: Levels of the tree in a group; the last has a partial result for each item.
+    items: list[Block] = field(default_factory=list)
+    #: A partial result for each lane of a vector.
+    lanes: Block | None = None
+
+
+def radices(items: int) -> list[int]:
+    """Factors of a power of 2, of at most :data:`RADIX` each."""
+    factors = []
+    while items > 1:
+        factors.append(min(items, RADIX))
+        items //= factors[-1]
+    return factors
+
+
+def every_lane_starts(length: int, splits: int, items: int, lanes: int) -> bool:
+    """True if the first step has an element for every lane: only those are ever initialised."""
+    steps = -(-length // (splits * items * lanes))
+    return ((splits - 1) * steps + 1) * items * lanes <= length
+
+
+def split_reduction(
+    workload: Workload, block: Block, *, splits: int, items: int, lanes: int
+) -> Tree:
+    """Split a reduction that stands by itself; digits of 1 are left out."""
+    sch = workload.sch
+    spatial, reduced = workload.by_kind(block, sch.get_loops(block))
+    if not spatial:
+        spatial = [sch.add_unit_loop(reduced[0])]
+    sch.reorder(*spatial, *reduced)
+    factors = [splits, None, *radices(items), lanes]
+    sch.split(workload.fuse(reduced), factors)
+    identity = _identity(workload, block)
+    infinite = isinf(identity)
+    if infinite:
+        # TVM's rfactor knows extremes that start from the type's own.
+        _set_identity(workload, block, copysign(LARGEST, identity))
+    tree, leaf, last = Tree(block), block, len(factors) - 1
+    for place, factor in enumerate(factors):
+        if factor is None or factor == 1:
+            continue
+        # The axis of lanes comes last in memory, all others first.
+        loop = sch.get_loops(leaf)[len(spatial) + place]
+        leaf = sch.rfactor(loop, -1 if place == last else 0)
+        if place == 0:
+            tree.groups = leaf
+        elif place == last:
+            tree.lanes = leaf
+        else:
+            tree.items.append(leaf)
+    if infinite:
+        for part in (tree.total, tree.groups, *tree.items, tree.lanes):
+            if part is not None:
+                _set_identity(workload, part, identity)
+    _keep_test(workload, leaf)
+    return tree
+
+
+def _identity(workload: Workload, block: Block) -> float:
+    """The number that a reduction to one float begins with; 0 where that is no constant."""
+    init = workload.sch.get(block).init
+    value = init.value if isinstance(init, tirx.BufferStore) else None
+    return float(value.value) if isinstance(value, tirx.FloatImm) else 0.0
+
+
+def _set_identity(workload: Workload, block: Block, start: float) -> None:
+    old = workload.sch.get(block)
+    dtype = str(old.init.value.ty.dtype)
+    init = tirx.BufferStore(old.init.buffer, tirx.const(start, dtype), old.init.indices)
+    new = _changed(old, old.body, init)
+    workload.sch.state.replace(workload.sch.get_sref(block), new, {old: new})
+
+
+def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBlock:
+    """The same block with another ``body`` or ``init``."""
+    return s_tir.SBlock(
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, init,
+        annotations=block.annotations,
+    )  # fmt: skip
+
+
+def _keep_test(workload: Workload, block: Block) -> None:
+    """Move the test for elements beyond the last into a block.
+
+    Around it, it would get lost when the block is computed at a loop of another.
+    """
+    sch = workload.sch
+    loop = sch.get(sch.get_loops(block)[-1])
+    realize = loop.body
+    if isinstance(realize.predicate, tirx.IntImm):
+        return
+    old = realize.block
+    axes = {
+        value: axis.var
+        for axis, value in zip(old.iter_vars, realize.iter_values, strict=True)
+        if isinstance(value, tirx.Var)
+    }
+    test = tvm_ffi.structural_map(realize.predicate, (tirx.Var, lambda v: axes.get(v, v)))
+    new = _changed(old, tirx.IfThenElse(tirx.likely(test), old.body, None), old.init)
+    tested = tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        s_tir.SBlockRealize(realize.iter_values, True, new),
+    )
+    sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
+
+
+# -- where they are computed --------------------------------------------------------------
 
 
 @dataclass
@@ -44,14 +193,8 @@ class Sum:
         for index in range(len(sch.get(block).writes)):
             sch.set_scope(block, index, scope)
         sch.compute_at(block, above, preserve_unit_loops=True)
-        loops = workload.loops_below(block, above)
-        kinds = [v.iter_type for v in sch.get(block).iter_vars][-len(loops) :]
-        pairs = list(zip(loops, kinds, strict=True))
-        return cls(
-            block,
-            [loop for loop, kind in pairs if kind == IterVar.CommReduce],
-            [loop for loop, kind in pairs if kind == IterVar.DataPar],
-        )
+        spatial, reduced = workload.by_kind(block, workload.loops_below(block, above))
+        return cls(block, reduced, spatial)
 
     @classmethod
     def of_lanes(cls, workload: Workload, block: Block, above: Loop) -> Sum:
@@ -81,10 +224,10 @@ class Sum:
         if vector:
             sch.vectorize(sch.get_loops(init)[-1])
         if tested:
-            part_last_step(workload, self.block, self.reduced)
+            _peel_last_step(workload, self.block, self.reduced)
 
 
-def part_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> None:
+def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> None:
     """Take the last step, which alone lacks elements, out of its loop, and the test out of that.
 
     A test in the loop would break up vectors.  Where groups share a sum, those before the last
@@ -106,14 +249,14 @@ def part_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> Non
     first, _ = sch.loop_partition(loops[0], [steps - 1, None])
     (untested,) = sch.get_child_blocks(first)
     old = sch.get(untested)
-    new = changed(old, body=old.body.then_case)
+    new = _changed(old, old.body.then_case, old.init)
     sch.state.replace(sch.get_sref(untested), new, {old: new})
     if steps <= MOST_UNROLLED:
         sch.unroll(first)
 
 
 def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
-    """Spread results, each of ``work`` elements, over the device; return the loop of one.
+    """Distribute results, each of ``work`` elements, over the device; return the loop of one.
 
     A work-item of a CPU takes several short ones: launching it costs as much as
     :data:`CPU_WORK` elements.
@@ -122,7 +265,7 @@ def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
         return workload.bind_outer(loops)
     sch = workload.sch
     extents = [int(sch.get(loop).extent) for loop in loops]
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    fused = workload.fuse(loops)
     # Of one axis: bindings to a split of several are beyond TVM's affine analysis.
     last = next((extent for extent in reversed(extents) if extent > 1), 1)
     several = largest_divisor(last, max(1, min(CPU_WORK // work, prod(extents) // CPU_ITEMS)))
@@ -175,7 +318,7 @@ def reduce_across(workload: Workload, block: Block, group: Loop, items: int, axi
 def bind_items(workload: Workload, loops: list[Loop], items: int, axis: str) -> Loop:
     """Bind loops to the items of a group; those beyond their extent do nothing."""
     sch = workload.sch
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    fused = workload.fuse(loops)
     if int(sch.get(fused).extent) != items:
         _, fused = sch.split(fused, [None, items])
     sch.bind(fused, axis)
@@ -192,10 +335,10 @@ def first_item(workload: Workload, block: Block, above: Loop, items: int, axis: 
 def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
     """Loops over groups, and over the results of a group where few items share each."""
     sch = workload.sch
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    fused = workload.fuse(loops)
     together = max(1, workload.target.device.group_size // items)
-    outer, inner = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
-    return outer, inner
+    groups, group = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
+    return groups, group
 
 
 def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
