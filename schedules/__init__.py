@@ -74,14 +74,10 @@ def schedule_function(
     lookup: Lookup | None = None,
     families: Sequence[Family] = FAMILIES,
 ) -> Scheduled:
-    """Schedule one primary function for a target.
+    """Schedule one primary function, of blocks without a schedule, for a target.
 
     Parameters
     ----------
-    function
-        Blocks without a schedule.
-    target
-        Its device's facts are what the knobs depend on.
     given
         Knobs by name, instead of the heuristic's.  Those that do not fit are refused with a
         warning, and others are used: no function fails to compile for its knobs.
@@ -127,8 +123,9 @@ def _try(
             continue
         schedule = _apply(family, function, target, knobs, name)
         if schedule is not None:
-            report = (known, asdict(knobs), proposal.source, proposal.origin)
-            return Scheduled(schedule, family.NAME, *report)
+            return Scheduled(
+                schedule, family.NAME, known, asdict(knobs), proposal.source, proposal.origin
+            )
         proposal.refused(name, f"do not lead to a schedule of {family.NAME}.")
     knobs = family.heuristic(shape, target.device)
     schedule = _apply(family, function, target, knobs, name)

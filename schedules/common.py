@@ -334,15 +334,7 @@ class Workload:
             self.unroll_all(loops)
 
     def stage_in_local_memory(self, reader: Block, index: int, above: Loop) -> None:
-        """Copy what a block reads to local memory, all items of a group together.
-
-        Parameters
-        ----------
-        reader, index
-            The block, whose loops are bound to threads already, and which of its ``reads``.
-        above
-            The loop in whose every iteration the copy is made anew.
-        """
+        """Copy what a block, bound to threads, reads to local memory, anew in each iteration."""
         copy = self.sch.cache_read(reader, index, "shared")
         self.sch.compute_at(copy, above)
         loops = self.loops_below(copy, above)
@@ -406,18 +398,9 @@ class Workload:
     ) -> tuple[Loop, list[Loop]]:
         """Give each work-item a tile of what a block writes.
 
-        Parameters
-        ----------
-        sizes
-            Of the tile, for each loop but the last one, which counts lanes; 0 for a loop that
-            is not split.
-        group_size, widest
-            As in :meth:`bind_outer`.
-
-        Returns
-        -------
-        item, inner
-            The innermost loop over work-items, and those over a tile, with the lanes.
+        ``sizes`` are those of the tile, for each loop but the last one, which counts lanes; 0
+        for a loop that is not split.  Groups are those of :meth:`bind_outer`.  Returns the
+        innermost loop over work-items, and the loops over a tile, with the lanes.
         """
         *loops, lane = self.sch.get_loops(block)
         outer, inner = [], []

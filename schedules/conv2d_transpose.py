@@ -19,23 +19,16 @@ outputs knows its taps when the code is generated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, largest_divisor, narrowed, widened
+from . import grouped
+from .common import FAMILY, largest_divisor, narrowed, widened
 from .conv2d import input_lanes, pad_spatial
-from .grouped import (
-    CONSTRAINTS,
-    SHARED,
-    STRIDES,
-    Knobs,
-    Shape,
-    apply_tiles,
-    channels_read,
-    space,
-)
+from .grouped import CONSTRAINTS, SHARED, STRIDES, Knobs, Shape, channels_read, space
 
 NAME = "conv2d_transpose"
 ORDER = 340
@@ -176,18 +169,10 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
 
 
-# -- how it is scheduled ------------------------------------------------------------------
+# -- how it is scheduled: as a grouped convolution ----------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
-    return None if anchor is None else Shape.of(workload, anchor)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Tile and vectorise by ``knobs``."""
-    return apply_tiles(workload, workload.anchor(NAME), knobs)
-
+match = partial(grouped.match, family=NAME)
+apply = partial(grouped.apply, family=NAME)
 
 __all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]

@@ -64,22 +64,14 @@ Steps = tuple[int | None, ...]
 
 @dataclass
 class Nest:
-    """The loops of a block, outermost first, and the steps of its accesses.
-
-    Parameters
-    ----------
-    loops, extents
-        After fusion.
-    accesses
-        Steps of what is written, then of what is read; ``None`` where an address is no sum of
-        constant multiples.
-    tested
-        Whether a loop's variable occurs outside of addresses, in a condition for example.
-    """
+    """The loops of a block, outermost first, after fusion, and the steps of its accesses."""
 
     loops: list[Loop]
     extents: list[int]
+    #: Of what is written, then of what is read; ``None`` where an address is no sum of constant
+    #: multiples.
     accesses: list[Steps]
+    #: Whether a loop's variable occurs outside of addresses, in a condition for example.
     tested: list[bool]
     #: The tensor of each access.
     tensors: list[tirx.Var]
@@ -95,16 +87,9 @@ class Nest:
 def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | None:
     """Analyse a block, and give it one axis for each group of axes that fit each other.
 
-    Parameters
-    ----------
-    digits
-        Whether axes become two whose variables occur as quotient and remainder, as in
-        ``x[c // 16, y, c % 16]``.
-
-    Returns
-    -------
-    Nest or None
-        ``None`` for a block of another kind than one store with a loop for each axis.
+    With ``digits``, axes become two whose variables occur as quotient and remainder, as in
+    ``x[c // 16, y, c % 16]``.  ``None`` for a block of another kind than one store with a loop
+    for each axis.
     """
     sch = workload.sch
     found = sch.get(block)
@@ -166,14 +151,8 @@ def regroup(
     Of ``(x % m + c) // d`` it makes ``(x + c) % m // d``, another number where ``x % m + c`` is
     ``m`` or more (`arith::IterMapSimplify` of TVM 0.27).
 
-    Parameters
-    ----------
-    block
-        One whose axes are counted by one loop each, with nothing else in them.
-    axes
-        The block's axes, or digits of them.
-    groups
-        Positions in ``axes``, the one that counts slowest first.
+    Each axis of the block is counted by one loop, with nothing else in it.  ``axes`` are these, or
+    digits of them; ``groups`` hold positions in ``axes``, the one that counts slowest first.
     """
     old = sch.get(block)
     dtype = str(old.iter_vars[0].var.ty.dtype)

@@ -191,7 +191,15 @@ def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
         rows, columns = shape.height, device.accumulators
     tile_w = tile_of(shape.width, max(1, columns))
     stage = overlaps and device.stage_input
-    return Knobs(tile_of(shape.height, rows), tile_w, False, stage, False, 1, 1)
+    return Knobs(
+        tile_h=tile_of(shape.height, rows),
+        tile_w=tile_w,
+        reuse_rows=False,
+        stage_input=stage,
+        split_borders=False,
+        group_w=1,
+        group_size=1,
+    )
 
 
 def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
@@ -200,7 +208,15 @@ def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
     fits = shape.is_small and shape.inputs(2, tile_w) <= 2 * device.accumulators
     reuse = shape.height > 1 and fits and items >= GPU_ITEMS
     group_w, split = group_form(shape.padded, shape.width, tile_w, device)
-    return Knobs(1 + reuse, tile_w, reuse, False, split, group_w, device.group_size)
+    return Knobs(
+        tile_h=1 + reuse,
+        tile_w=tile_w,
+        reuse_rows=reuse,
+        stage_input=False,
+        split_borders=split,
+        group_w=group_w,
+        group_size=device.group_size,
+    )
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -216,21 +232,16 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
+def match(workload: Workload, family: str = NAME) -> Shape | None:
+    """The shape of a function whose anchor is a family's block."""
+    anchor = workload.anchor(family)
     return None if anchor is None else Shape.of(workload, anchor)
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule the sliding window by ``knobs``."""
-    return apply_window(workload, workload.anchor(NAME), knobs)
-
-
-def apply_window(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:
+def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
     """Schedule a lane-wise sliding window (also that of pooling) by ``knobs``."""
     sch = workload.sch
-    pad = workload.padding()
+    anchor, pad = workload.anchor(family), workload.padding()
     texels = workload.stage_texels(anchor, 0, pad)
     has_weights = len(sch.get(anchor).reads) > 1
     weights = workload.stage_weights(anchor, 1) if has_weights else None

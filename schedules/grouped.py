@@ -196,20 +196,15 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
+def match(workload: Workload, family: str = NAME) -> Shape | None:
+    """The shape of a function whose anchor is a family's block."""
+    anchor = workload.anchor(family)
     return None if anchor is None else Shape.of(workload, anchor)
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Tile and vectorise by ``knobs``."""
-    return apply_tiles(workload, workload.anchor(NAME), knobs)
-
-
-def apply_tiles(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule an anchor of this form; also that of transposed convolutions."""
-    sch = workload.sch
+def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``; also a transposed convolution."""
+    sch, anchor = workload.sch, workload.anchor(family)
     run_lanes = Shape.of(workload, anchor).shared
     pad = workload.padding()
     inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]

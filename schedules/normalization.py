@@ -15,13 +15,14 @@ Scale and bias are elementwise operators, which are fused behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from . import rows
-from .common import FAMILY, ROLE, Workload
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
+from .common import FAMILY, ROLE
+from .rows import AXES, CONSTRAINTS, ROW, Knobs, heuristic, space
 
 NAME = "normalization"
 ORDER = 520
@@ -66,14 +67,7 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
 # -- how it is scheduled: with the knobs of all functions of rows -------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a normalisation, with an elementwise epilogue."""
-    return rows.match(workload, NAME)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Share the rows by ``knobs``."""
-    return rows.apply(workload, NAME, knobs)
-
+match = partial(rows.match, family=NAME)
+apply = partial(rows.apply, family=NAME)
 
 __all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]

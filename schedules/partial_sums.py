@@ -27,7 +27,8 @@ from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.sym import Analyzer
 
-from .common import Block, Loop, Workload, largest_divisor
+from ..devices.target import Device
+from .common import Block, Loop, Workload, largest_divisor, power_of_2
 from .family import Constraint
 
 #: Partial results that one item combines at each level of the tree.
@@ -175,6 +176,25 @@ def _keep_test(workload: Workload, block: Block) -> None:
     sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
 
 
+def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, int]:
+    """Work-groups and items of each that should share a result of so many elements.
+
+    Items first, then work-groups, while there is little else to do at once: ``tasks`` results, in
+    each of which vectors of ``lanes`` elements are summed up.
+    """
+    busy, chunk, items = CPU_ITEMS, CPU_CHUNK, 1
+    if not device.is_cpu:
+        busy, chunk = GPU_ITEMS, GPU_CHUNK
+        items = min(device.group_size, power_of_2(length // (lanes * chunk)))
+        items = min(items, power_of_2(busy // tasks))
+        items = items if items >= 16 else 1
+        chunk *= 8 * items * lanes
+    splits = max(1, min(busy // (tasks * items), 64, length // chunk))
+    while not every_lane_starts(length, splits, items, lanes):
+        splits -= 1
+    return splits, items
+
+
 # -- where they are computed --------------------------------------------------------------
 
 
@@ -282,11 +302,10 @@ def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
     return sums
 
 
-def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int, axis: str) -> list[Sum]:
+def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int) -> list[Sum]:
     """Compute the levels of a tree under the loop of a work-group, with barriers between them.
 
-    ``axis`` is the thread axis that the items of one sum are on.  The total is left
-    where it is.
+    The total is left where it is.
     """
     sch = workload.sch
     sums = []
@@ -296,7 +315,7 @@ def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int, axis
         # The digits of items are the first axes, the last digit first.
         digits, rest = copied.spatial[: level + 1][::-1], copied.spatial[level + 1 :]
         sch.reorder(*digits, *rest)
-        item = bind_items(workload, digits, items, axis)
+        item = bind_items(workload, digits, items)
         if rest and workload.lanes_of(shared):
             sch.vectorize(rest[-1])
         sums.append(Sum.at(workload, block, item))
@@ -305,31 +324,31 @@ def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int, axis
     return sums
 
 
-def reduce_across(workload: Workload, block: Block, group: Loop, items: int, axis: str) -> None:
+def reduce_across(workload: Workload, block: Block, group: Loop, items: int) -> None:
     """Share a reduction among the items of a group as TVM does it, by halving.
 
     For positions, which are two values at once that a tree of blocks cannot copy.
     """
     sum_ = Sum.at(workload, block, group)
     workload.sch.reorder(*sum_.spatial, *sum_.reduced)
-    bind_items(workload, sum_.reduced, items, axis)
+    bind_items(workload, sum_.reduced, items)
 
 
-def bind_items(workload: Workload, loops: list[Loop], items: int, axis: str) -> Loop:
+def bind_items(workload: Workload, loops: list[Loop], items: int) -> Loop:
     """Bind loops to the items of a group; those beyond their extent do nothing."""
     sch = workload.sch
     fused = workload.fuse(loops)
     if int(sch.get(fused).extent) != items:
         _, fused = sch.split(fused, [None, items])
-    sch.bind(fused, axis)
+    sch.bind(fused, ITEM)
     return fused
 
 
-def first_item(workload: Workload, block: Block, above: Loop, items: int, axis: str) -> Loop:
+def first_item(workload: Workload, block: Block, above: Loop, items: int) -> Loop:
     """A loop around a block, under the loop of a group, that only the first item enters."""
     below = workload.loops_below(block, above)
     unit = workload.sch.add_unit_loop(below[0] if below else block)
-    return bind_items(workload, [unit], items, axis)
+    return bind_items(workload, [unit], items)
 
 
 def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
@@ -358,16 +377,8 @@ def kernels(
 ) -> list[Sum]:
     """One kernel, or two where work-groups share a result.
 
-    Parameters
-    ----------
-    output
-        The block that writes what the tree's total is.
-    splits, items
-        Work-groups, and items of each, that share a result.
-    columns
-        Neighbouring results that are one vector.
-    work
-        Elements of a result.
+    ``output`` writes what the tree's total is, which ``splits`` work-groups of ``items`` share; it
+    is of ``work`` elements, and ``columns`` neighbouring results are one vector.
     """
     if tree.groups is None:
         return _kernel(workload, output, tree, items, columns, work)
@@ -395,9 +406,9 @@ def _kernel(
         sums = place_in_item(workload, tree, bind_results(workload, loops, work))
     else:
         groups, group = group_loops(workload, loops, items)
-        first = first_item(workload, output, group, items, ITEM)
+        first = first_item(workload, output, group, items)
         sums = place_in_item(workload, Tree(tree.total), first)
-        sums += place_in_group(workload, tree, group, items, ITEM)
+        sums += place_in_group(workload, tree, group, items)
         bind_groups(workload, groups, group)
     if vector:
         sch.vectorize(lane)

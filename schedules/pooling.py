@@ -13,21 +13,15 @@ declared padding (ONNX AveragePool, opset 19).
 
 from __future__ import annotations
 
-from tvm import s_tir, te, tirx
+from functools import partial
+
+from tvm import te, tirx
 
 from ..codegen.extremes import reducer
-from .common import FAMILY, Workload, narrowed, widened
+from . import depthwise
+from .common import FAMILY, narrowed, widened
 from .conv2d import pad_spatial
-from .depthwise import (
-    CONSTRAINTS,
-    STEPS,
-    Knobs,
-    Shape,
-    apply_window,
-    heuristic,
-    space,
-    steps_text,
-)
+from .depthwise import CONSTRAINTS, STEPS, Knobs, heuristic, space, steps_text
 
 NAME = "pooling"
 ORDER = 380
@@ -119,15 +113,7 @@ def compute(
 # -- how it is scheduled: with the knobs of a depthwise convolution, the same window ------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
-    return None if anchor is None else Shape.of(workload, anchor)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule the sliding window by ``knobs``."""
-    return apply_window(workload, workload.anchor(NAME), knobs)
-
+match = partial(depthwise.match, family=NAME)
+apply = partial(depthwise.apply, family=NAME)
 
 __all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]

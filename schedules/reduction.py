@@ -27,12 +27,7 @@ from . import fallback
 from .common import LANES, Block, Workload, is_injective, is_reduction, nodes_in, power_of_2
 from .family import Constraint, Value, knob
 from .partial_sums import (
-    CPU_CHUNK,
-    CPU_ITEMS,
-    GPU_CHUNK,
-    GPU_ITEMS,
     GROUP_IS_POWER_OF_2,
-    ITEM,
     Tree,
     bind_groups,
     every_lane_starts,
@@ -41,6 +36,7 @@ from .partial_sums import (
     kernels,
     place_in_item,
     reduce_across,
+    shares,
     split_reduction,
 )
 
@@ -111,7 +107,6 @@ CONSTRAINTS = (
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """Vectors first, then items, then work-groups, while there is little else to do at once."""
-    chunk, busy = (CPU_CHUNK, CPU_ITEMS) if device.is_cpu else (GPU_CHUNK, GPU_ITEMS)
     widest = device.channel_block
     lanes = 1
     if not shape.positions and shape.along > 1:
@@ -123,18 +118,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         lanes = gcd(shape.across, widest)
     vector = lanes if shape.along > 1 else 1
     tasks = shape.outputs * vector // lanes
-    items = 1
-    if not device.is_cpu:
-        items = min(device.group_size, power_of_2(shape.reduced // (vector * chunk)))
-        items = min(items, power_of_2(busy // tasks))
-        items = items if items >= 16 else 1
-    splits = 1
-    if not shape.positions and tasks * items < busy:
-        least = chunk if device.is_cpu else 8 * chunk * items * vector
-        splits = max(1, min(busy // (tasks * items), 64, shape.reduced // least))
-    while not every_lane_starts(shape.reduced, splits, items, vector):
-        splits -= 1
-    return Knobs(splits, items, lanes)
+    splits, items = shares(shape.reduced, vector, tasks, device)
+    return Knobs(1 if shape.positions else splits, items, lanes)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -270,6 +255,6 @@ def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items
         sum_.accumulate(workload)
         return
     groups, group = group_loops(workload, loops, items)
-    first_item(workload, output, group, items, ITEM)
-    reduce_across(workload, anchor, group, items, ITEM)
+    first_item(workload, output, group, items)
+    reduce_across(workload, anchor, group, items)
     bind_groups(workload, groups, group)

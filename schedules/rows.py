@@ -23,12 +23,7 @@ from . import fallback
 from .common import LANES, ROLE, Block, Loop, Workload, is_injective, power_of_2
 from .family import Constraint, Value, knob
 from .partial_sums import (
-    CPU_CHUNK,
-    CPU_ITEMS,
-    GPU_CHUNK,
-    GPU_ITEMS,
     GROUP_IS_POWER_OF_2,
-    ITEM,
     Sum,
     Tree,
     bind_groups,
@@ -40,6 +35,7 @@ from .partial_sums import (
     kernels,
     place_in_group,
     place_in_item,
+    shares,
     split_reduction,
 )
 
@@ -101,19 +97,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     else:
         lanes = min(device.channel_block, power_of_2(shape.length))
     along = 1 if shape.across > 1 or shape.blocked else lanes
-    tasks = shape.rows * along // lanes
-    items = 1
-    if not device.is_cpu:
-        items = min(device.group_size, power_of_2(shape.length // (along * GPU_CHUNK)))
-        items = min(items, power_of_2(GPU_ITEMS // shape.rows))
-        items = items if items >= 16 else 1
-    busy, least = CPU_ITEMS, CPU_CHUNK
-    if not device.is_cpu:
-        busy, least = GPU_ITEMS // items, 8 * GPU_CHUNK * items * along
-    splits = max(1, min(busy // tasks, 64, shape.length // least))
-    while not every_lane_starts(shape.length, splits, items, along):
-        splits -= 1
-    return Knobs(splits, items, lanes)
+    return Knobs(*shares(shape.length, along, shape.rows * along // lanes, device), lanes)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -150,7 +134,7 @@ def _axes(workload: Workload, anchor: Block) -> list[int]:
     return [int(a) for a in (workload.annotation(anchor, AXES) or "").split(",") if a]
 
 
-def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
+def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
     """The statistics of rows and what is made of them, in one kernel or, split, in several."""
     sch = workload.sch
     shape = match(workload, family)
@@ -222,9 +206,9 @@ def _place_in_group(
     for tree in reversed(trees):
         shared = sch.cache_write(tree.total, 0, "local")
         Sum.at(workload, shared, group, "shared")
-        first = first_item(workload, shared, group, items, ITEM)
+        first = first_item(workload, shared, group, items)
         sums.append(Sum.at(workload, tree.total, first))
-        sums += place_in_group(workload, tree, group, items, ITEM)
+        sums += place_in_group(workload, tree, group, items)
     bind_groups(workload, groups, group)
     return sums
 
@@ -237,7 +221,7 @@ def _write(
     whole, tail = divmod(int(sch.get(column).extent), items * along)
     step, item, vector = sch.split(column, [None, items, along])
     if items > 1:
-        bind_items(workload, [item], items, ITEM)
+        bind_items(workload, [item], items)
     # CUDA's vectors must be aligned, which those of every row but the first may not be.
     aligned = lane is not None or tail % along == 0
     if workload.lanes_of(output) and (aligned or workload.target.kind != "cuda"):

@@ -9,12 +9,13 @@ Computes, for each row along the axis::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from . import rows
-from .common import FAMILY, ROLE, Workload
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
+from .common import FAMILY, ROLE
+from .rows import AXES, CONSTRAINTS, ROW, Knobs, heuristic, space
 
 NAME = "softmax"
 ORDER = 510
@@ -61,14 +62,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
 # -- how it is scheduled: with the knobs of all functions of rows -------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a softmax, with an elementwise epilogue."""
-    return rows.match(workload, NAME)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Share the rows by ``knobs``."""
-    return rows.apply(workload, NAME, knobs)
-
+match = partial(rows.match, family=NAME)
+apply = partial(rows.apply, family=NAME)
 
 __all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
