@@ -175,4 +175,4 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 match = partial(grouped.match, family=NAME)
 apply = partial(grouped.apply, family=NAME)
 
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "space"]

@@ -54,6 +54,7 @@ class Family(Protocol):
     #: operators and of dynamic shapes (from 100), products on CUDA (200), convolutions and pooling
     #: (300), other products (400), sums (500), data-parallel functions (600), the fallback (1000).
     ORDER: int
+    Shape: type[FamilyShape]
     #: A frozen dataclass of :func:`knob` fields.
     Knobs: type[FamilyKnobs]
     CONSTRAINTS: tuple[Constraint, ...]

@@ -22,7 +22,7 @@ from tvm import te, tirx
 
 from . import rows
 from .common import FAMILY, ROLE
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, heuristic, space
+from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "normalization"
 ORDER = 520
@@ -70,4 +70,4 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
 match = partial(rows.match, family=NAME)
 apply = partial(rows.apply, family=NAME)
 
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

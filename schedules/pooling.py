@@ -21,7 +21,7 @@ from ..codegen.extremes import reducer
 from . import depthwise
 from .common import FAMILY, narrowed, widened
 from .conv2d import pad_spatial
-from .depthwise import CONSTRAINTS, STEPS, Knobs, heuristic, space, steps_text
+from .depthwise import CONSTRAINTS, STEPS, Knobs, Shape, heuristic, space, steps_text
 
 NAME = "pooling"
 ORDER = 380
@@ -116,4 +116,4 @@ def compute(
 match = partial(depthwise.match, family=NAME)
 apply = partial(depthwise.apply, family=NAME)
 
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

@@ -15,7 +15,7 @@ from tvm import te, tirx
 
 from . import rows
 from .common import FAMILY, ROLE
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, heuristic, space
+from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "softmax"
 ORDER = 510
@@ -65,4 +65,4 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
 match = partial(rows.match, family=NAME)
 apply = partial(rows.apply, family=NAME)
 
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

@@ -250,7 +250,7 @@ class Input:
 
     NAME = "winograd_input"
     ORDER = 350
-    Knobs = InputKnobs
+    Shape, Knobs = InputShape, InputKnobs
     CONSTRAINTS = (
         Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
         Constraint(
@@ -380,7 +380,7 @@ class Product:
 
     NAME = "winograd_product"
     ORDER = 360
-    Knobs = ProductKnobs
+    Shape, Knobs = ProductShape, ProductKnobs
     CONSTRAINTS = (
         TILE_FITS,
         Constraint(
@@ -528,7 +528,7 @@ class Output:
 
     NAME = "winograd_output"
     ORDER = 370
-    Knobs = OutputKnobs
+    Shape, Knobs = OutputShape, OutputKnobs
     CONSTRAINTS = (
         Constraint(
             "tile_w is at most the tiles in a row.",

@@ -41,7 +41,10 @@ def test_no_two_families_have_one_place():
     assert len({family.ORDER for family in FAMILIES}) == len(FAMILIES)
 
 
+NAMES = ("Shape", "Knobs", "CONSTRAINTS", "match", "heuristic", "space", "apply", "__doc__")
+
+
 def test_families_have_all_that_one_has():
     for family in FAMILIES:
-        for name in ("Knobs", "CONSTRAINTS", "match", "heuristic", "space", "apply", "__doc__"):
+        for name in NAMES:
             assert hasattr(family, name), (family.NAME, name)
