@@ -165,10 +165,11 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
-    rows, below = workload.loops_below(output, ng)[-2:]
     if columns % LANES == 0:
+        # One row of an item has no loop.
+        *rows, below = workload.loops_below(output, ng)[-2:]
         vectors, vector = sch.split(below, [None, LANES])
-        workload.vectorize_last([rows, vectors, vector])
+        workload.vectorize_last([*rows, vectors, vector])
     steps = sch.cache_read(anchor, 0, "local")
     sch.compute_at(steps, ki)
     threads = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}

@@ -201,6 +201,7 @@ def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
         ("fp16", Tensor(64, 32, 32, 2, 1, 1)),
         ("fp32", Simt(4, 2, 8, 8, 8, 2)),
         ("fp32", Simt(8, 1, 4, 8, 32, 1)),
+        ("fp32", Simt(1, 2, 16, 8, 32, 2)),
     ],
 )
 def test_other_knobs_are_right(dtype, knobs):
