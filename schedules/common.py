@@ -1,4 +1,4 @@
-"""What schedules of all families do: find blocks, bind loops, stage tensors, choose tile sizes.
+"""Parts of the schedules of all families: finding blocks, binding loops, staging, tile sizes.
 
 A *primary function* after fusion holds one *anchor* block (a convolution, say),
 maybe a block that pads its input, and an *epilogue* of elementwise blocks.
@@ -398,18 +398,18 @@ class Workload:
     ) -> tuple[Loop, list[Loop]]:
         """Give each work-item a tile of what a block writes.
 
-        ``sizes`` are those of the tile, for each loop but the last one, which counts lanes; 0
-        for a loop that is not split.  Groups are those of :meth:`bind_outer`.  Returns the
-        innermost loop over work-items, and the loops over a tile, with the lanes.
+        ``sizes`` are those of the tile, 0 for a loop that is not split; loops behind them, which
+        count lanes, are the item's, too.  Groups are those of :meth:`bind_outer`.  Returns the
+        innermost loop over work-items, and the loops over a tile.
         """
-        *loops, lane = self.sch.get_loops(block)
+        loops = self.sch.get_loops(block)
         outer, inner = [], []
-        for loop, size in zip(loops, sizes, strict=True):
+        for loop, size in zip(loops, sizes, strict=False):
             if size:
                 loop, part = self.sch.split(loop, [None, size])
                 inner.append(part)
             outer.append(loop)
-        inner.append(lane)
+        inner += loops[len(sizes) :]
         self.sch.reorder(*outer, *inner)
         return self.bind_outer(outer, group_size, widest), inner
 

@@ -18,7 +18,7 @@ also serve the other convolutions and pooling.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
 
@@ -106,29 +106,51 @@ def compute(
     ``sums`` is the dtype of products and sums where it is another than the tensors',
     ``multiply`` what makes products.
     """
-    outputs, inputs, *kernel, block = (int(d) for d in w.shape)
-    blocked = len(x.shape) == 5
+    outputs_per_group, inputs = int(w.shape[0]) // groups, int(w.shape[1])
     lanes = int(x.shape[-1])
-    padded = pad_spatial(x, padding)
-    outputs_per_group = outputs // groups
+
+    def channel(oo, o, i):  # type: ignore[no-untyped-def]
+        source = i if groups == 1 else tirx.floordiv(oo, outputs_per_group) * inputs + i
+        in_block = tirx.floordiv(source, lanes), tirx.floormod(source, lanes)
+        return in_block if len(x.shape) == 5 else (source,)
+
+    attrs = {FAMILY: NAME, **({GROUP_BLOCKS: str(outputs_per_group)} if groups > 1 else {})}
+    return convolution(
+        pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums, multiply=multiply
+    )
+
+
+#: From an output block, its lane and an input channel (of a group) to the block, and lane, read.
+Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
+
+
+def convolution(
+    padded: te.Tensor,
+    w: te.Tensor,
+    channel: Channel,
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    attrs: dict[str, str],
+    *,
+    sums: str | None,
+    multiply: Multiply = operator.mul,
+) -> te.Tensor:
+    """Sums over the channels that ``channel`` tells and over the window; also of other families."""
+    outputs, inputs, *kernel, block = (int(d) for d in w.shape)
     i = te.reduce_axis((0, inputs), name="i")
     p = te.reduce_axis((0, kernel[0]), name="p")
     q = te.reduce_axis((0, kernel[1]), name="q")
 
     def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
-        channel = i if groups == 1 else tirx.floordiv(oo, outputs_per_group) * inputs + i
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
-        if blocked:
-            lane = tirx.floormod(channel, lanes)
-            value = padded[n, tirx.floordiv(channel, lanes), row, column, lane]
-        else:
-            value = padded[n, channel, row, column]
+        source, *lane = channel(oo, o, i)
+        value = padded(n, source, row, column, *lane)
         product = multiply(narrowed(value, sums), narrowed(w[oo, i, p, q, o], sums))
         return te.sum(product, axis=[i, p, q])
 
-    shape = (x.shape[0], outputs, *windows_in(padded, kernel, strides, dilation), block)
-    attrs = {FAMILY: NAME, **({GROUP_BLOCKS: str(outputs_per_group)} if groups > 1 else {})}
-    return widened(te.compute(shape, body, name="conv2d", attrs=attrs), x.dtype)
+    shape = (padded.shape[0], outputs, *windows_in(padded, kernel, strides, dilation), block)
+    result = te.compute(shape, body, name=attrs[FAMILY], attrs=attrs)
+    return widened(result, padded.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -241,7 +263,7 @@ def weights_knob() -> str:
 
 @dataclass(frozen=True)
 class Knobs(RegisterTile):
-    """What a work-item computes and how far its loops are unrolled."""
+    """The tile of a work-item, and where it keeps what it reads."""
 
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
     split_borders: bool = knob(
@@ -252,10 +274,18 @@ class Knobs(RegisterTile):
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-#: Also of Winograd's products.
+#: Also of other families.
 TILE_FITS = Constraint(
     "tile_o * tile_h * tile_w vectors must fit the device's registers.",
     lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
+)
+TILE_IN_MAP = Constraint(
+    "A tile is at most as high and as wide as the map.",
+    lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
+)
+UNROLL_DIVIDES = Constraint(
+    "unroll_i must divide the input channels that are taken together.",
+    lambda k, s, d: s.together % k.unroll_i == 0,
 )
 #: Of register tiles.
 TILE_CONSTRAINTS = (
@@ -270,10 +300,7 @@ TILE_CONSTRAINTS = (
         lambda k, s, d: s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0,
     ),
     Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    Constraint(
-        "unroll_i must divide the input channels that are taken together.",
-        lambda k, s, d: s.together % k.unroll_i == 0,
-    ),
+    UNROLL_DIVIDES,
 )
 #: Of where weights are read.
 WEIGHT_CONSTRAINTS = (

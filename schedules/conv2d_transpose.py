@@ -27,7 +27,7 @@ from tvm import te, tirx
 from ..devices.target import Device
 from . import grouped
 from .common import FAMILY, largest_divisor, narrowed, widened
-from .conv2d import input_lanes, pad_spatial
+from .conv2d import pad_spatial
 from .grouped import CONSTRAINTS, SHARED, STRIDES, Knobs, Shape, channels_read, space
 
 NAME = "conv2d_transpose"
@@ -165,7 +165,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     tile_w = min(shape.width, columns * largest_divisor(-(-shape.width // columns), periods))
     taps = shape.taps_h * shape.taps_w
     # Taps that are known when the code is generated are no branches in it.
-    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4 if taps <= 4 else 2)
+    unroll_i = largest_divisor(shape.together, 4 if taps <= 4 else 2)
     return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
 
 

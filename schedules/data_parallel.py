@@ -1,4 +1,4 @@
-"""How the loops of a data-parallel block step through memory, and how they are given to a device.
+"""Data-parallel blocks: how their loops step through memory, and their place on a device.
 
 Every element that a block writes or reads has an address, in elements from the beginning of
 its tensor.  Where that is a sum of loop variables times constants, the constants are *steps*::

@@ -18,6 +18,7 @@ from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
 from .common import FAMILY, Block, Workload, narrowed, tile_choices, tile_of, widened
 from .conv2d import (
+    TILE_IN_MAP,
     WINDOW_CONSTRAINTS,
     group_form,
     input_facts,
@@ -151,10 +152,7 @@ CONSTRAINTS = (
         "tile_w vectors must fit the device's registers.",
         lambda k, s, d: k.tile_w <= d.accumulators,
     ),
-    Constraint(
-        "A tile is at most as high and as wide as the map.",
-        lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
-    ),
+    TILE_IN_MAP,
     Constraint(
         "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
         "of at most three vectors for each accumulator.",

@@ -12,7 +12,6 @@ of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
 
@@ -26,12 +25,19 @@ from .common import (
     divisors,
     group_sizes,
     largest_divisor,
-    narrowed,
     tile_choices,
     tile_of,
-    widened,
 )
-from .conv2d import input_lanes, pad_spatial, split_channels, stage_padded, windows_in
+from .conv2d import (
+    TILE_IN_MAP,
+    UNROLL_DIVIDES,
+    Channel,
+    convolution,
+    input_lanes,
+    pad_spatial,
+    split_channels,
+    stage_padded,
+)
 from .family import GROUP_FITS, Constraint, Value, knob
 
 NAME = "grouped"
@@ -41,9 +47,6 @@ ORDER = 330
 SHARED = "tvmflow.shared_lanes"
 #: Block annotation of transposed convolutions: the strides of rows and columns.
 STRIDES = "tvmflow.strides"
-
-#: From an output block, its lane and a group's input channel to the block and lane that is read.
-Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, tirx.Expr]]
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -89,23 +92,9 @@ def compute(
 
     ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
-    blocks, inputs, *kernel, block = (int(d) for d in w.shape)
-    padded = pad_spatial(x, padding)
-    channel, shared = channels_read(groups, inputs, outputs // groups, block)
-    i = te.reduce_axis((0, inputs), name="i")
-    p = te.reduce_axis((0, kernel[0]), name="p")
-    q = te.reduce_axis((0, kernel[1]), name="q")
-
-    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
-        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
-        source, lane = channel(oo, o, i)
-        value = padded[n, source, row, column, lane]
-        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
-        return te.sum(product, axis=[i, p, q])
-
-    shape = (x.shape[0], blocks, *windows_in(padded, kernel, strides, dilation), block)
+    channel, shared = channels_read(groups, int(w.shape[1]), outputs // groups, int(w.shape[-1]))
     attrs = {FAMILY: NAME, SHARED: str(shared)}
-    return widened(te.compute(shape, body, name="grouped", attrs=attrs), x.dtype)
+    return convolution(pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums)
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -142,6 +131,11 @@ class Shape:
         extents = workload.extents(anchor)
         return cls(*extents, shared=shared, stride_h=stride_h, stride_w=stride_w)
 
+    @property
+    def together(self) -> int:
+        """Inputs of one block that are taken together."""
+        return input_lanes(self.inputs, self.lanes)
+
 
 @dataclass(frozen=True)
 class Knobs:
@@ -159,14 +153,8 @@ CONSTRAINTS = (
         "tile_h * tile_w vectors must fit twice the device's registers.",
         lambda k, s, d: k.tile_h * k.tile_w <= 2 * d.accumulators,
     ),
-    Constraint(
-        "A tile is at most as high and as wide as the map.",
-        lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
-    ),
-    Constraint(
-        "unroll_i must divide the input channels that are taken together.",
-        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
-    ),
+    TILE_IN_MAP,
+    UNROLL_DIVIDES,
     Constraint(
         "A window of more than 16 taps is not unrolled.",
         lambda k, s, d: not k.unroll_window or s.taps_h * s.taps_w <= 16,
@@ -178,7 +166,7 @@ CONSTRAINTS = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """A row of the map in registers; small windows are unrolled."""
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
-    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
+    unroll_i = largest_divisor(shape.together, 4)
     return Knobs(1, tile_w, unroll_i, shape.taps_h * shape.taps_w <= 4, device.group_size)
 
 
@@ -187,7 +175,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {
         "tile_h": tuple(sorted({1, min(2, shape.height), min(shape.stride_h, shape.height)})),
         "tile_w": tile_choices(shape.width, 2 * device.accumulators),
-        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 8),
+        "unroll_i": divisors(shape.together, 8),
         "unroll_window": (True, False),
         "group_size": group_sizes(device),
     }

@@ -38,7 +38,7 @@ from .common import (
     tile_choices,
     tile_of,
 )
-from .conv2d import TILE_FITS, input_facts, input_lanes, pad_spatial, split_channels
+from .conv2d import TILE_FITS, UNROLL_DIVIDES, input_facts, input_lanes, pad_spatial, split_channels
 from .family import GROUP_FITS, Constraint, Value, knob
 
 #: Taps of the kernels in each direction.
@@ -363,6 +363,11 @@ class ProductShape:
     _: KW_ONLY
     texture: bool
 
+    @property
+    def together(self) -> int:
+        """Inputs of one block that are taken together."""
+        return input_lanes(self.inputs, self.lanes)
+
 
 @dataclass(frozen=True)
 class ProductKnobs:
@@ -389,10 +394,7 @@ class Product:
             lambda k, s, d: s.outputs % k.tile_o == 0 and s.rows % k.tile_h == 0,
         ),
         Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
-        Constraint(
-            "unroll_i must divide the input channels that are taken together.",
-            lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
-        ),
+        UNROLL_DIVIDES,
         GROUP_FITS,
     )
 
@@ -408,7 +410,7 @@ class Product:
         tile_o = largest_divisor(shape.outputs, max(1, min(4, budget // tile_w)))
         tile_h = largest_divisor(shape.rows, max(1, budget // (tile_w * tile_o)))
         deep = 1 if device.is_cpu else 4
-        unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), deep)
+        unroll_i = largest_divisor(shape.together, deep)
         return ProductKnobs(tile_o, tile_h, tile_w, unroll_i, device.group_size)
 
     @staticmethod
@@ -418,7 +420,7 @@ class Product:
             "tile_o": divisors(shape.outputs, 8),
             "tile_h": divisors(shape.rows, 8),
             "tile_w": tile_choices(shape.columns, device.accumulators),
-            "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 16),
+            "unroll_i": divisors(shape.together, 16),
             "group_size": group_sizes(device),
         }
 

@@ -30,7 +30,7 @@ from .steps import Lab
 
 @dataclass(frozen=True)
 class Scale:
-    """How real numbers are kept in 8 bits."""
+    """Scale and zero point of real numbers that are kept in 8 bits."""
 
     scale: float
     zero: int
@@ -64,7 +64,7 @@ def y_scale(size: int) -> Scale:
 
 
 def rescale(before: float, after: Scale) -> float:
-    """What takes numbers of one scale to another one, the same on every target."""
+    """The factor from numbers of one scale to another one, the same on every target."""
     # With the seven digits that TVM writes into OpenCL C.
     return float(f"{before / after.scale:.6e}")
 
