@@ -32,7 +32,7 @@ from tvmflow.devices.target import resolve
 from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Device, Target, Trial, Workload
 from tvmflow.schedules import conv2d_1x1
-from tvmflow.schedules.conv2d_shape import Shape
+from tvmflow.schedules.conv2d import Shape
 from tvmflow.schedules.family import refusal
 from tvmflow.tuning.maintenance import compact
 

@@ -3,90 +3,43 @@
 Each family states what it computes (TE, with shapes), its knobs, and how it is scheduled, in
 this order; :mod:`.family` says what a family has.  :func:`schedule_function` asks the families
 from the most specific to the fallback; one that does not apply declines and logs why.
+
+A family is found by being there: each module of this folder, or of a package in it, that has an
+``ORDER`` is one, and one that holds several lists them as its ``FAMILIES``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import pkgutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from importlib import import_module
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 
 from ..devices.target import TargetSpec
 from ..ir.scope import CHANNELS, is_texture
-from . import (
-    boxes,
-    conv2d,
-    conv2d_1x1,
-    conv2d_transpose,
-    dense,
-    depthwise,
-    dynamic_shapes,
-    fallback,
-    gemm_simt,
-    gemm_tensor,
-    gemv,
-    grid_sample,
-    grouped,
-    masked_mean,
-    matmul,
-    moving,
-    normalization,
-    pooling,
-    reduction,
-    resize,
-    softmax,
-    transpose,
-    winograd_input,
-    winograd_output,
-    winograd_product,
-)
-from .blocks import launches_threads
-from .common import Workload
-from .family import Family, Proposal, accepted, facts_of
-from .sharing import LOCAL_BYTES, local_bytes
+from ..runtime.json_types import JsonMapping, JsonObject
+from .common import LOCAL_BYTES, Workload, launches_threads, local_bytes, nodes_in
+from .family import Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
 
 logger = logging.getLogger(__name__)
 
-#: Families in the order in which they are asked; the last one never declines.
-FAMILIES: tuple[Family, ...] = cast(
-    "tuple[Family, ...]",
-    (
-        boxes,
-        dynamic_shapes,
-        gemm_tensor,
-        gemm_simt,
-        conv2d_1x1,
-        conv2d,
-        depthwise,
-        grouped,
-        conv2d_transpose,
-        winograd_input,
-        winograd_product,
-        winograd_output,
-        pooling,
-        gemv,
-        dense,
-        matmul,
-        masked_mean,
-        softmax,
-        normalization,
-        reduction,
-        resize,
-        grid_sample,
-        transpose,
-        moving,
-        fallback,
-    ),
-)
 
+def _families() -> Iterator[Family]:
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        found = import_module(module.name)
+        yield from getattr(found, "FAMILIES", [found] if hasattr(found, "ORDER") else [])
+
+
+#: Families in the order in which they are asked; the last one never declines.
+FAMILIES: tuple[Family, ...] = tuple(sorted(_families(), key=lambda family: family.ORDER))
 
 #: From a family's name and a shape to knobs that were measured for them.
-Lookup = Callable[[str, dict[str, Any]], Proposal | None]
+Lookup = Callable[[str, JsonObject], Proposal | None]
 
 
 @dataclass(frozen=True)
@@ -95,14 +48,14 @@ class Scheduled:
 
     schedule: s_tir.Schedule
     family: str
-    shape: dict[str, Any]
-    knobs: dict[str, Any]
+    shape: JsonObject
+    knobs: JsonObject
     #: ``heuristic``, ``given`` or ``journal``.
     source: str
     #: Of knobs from a journal: which record they are.
     origin: str = ""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """All but the schedule, for a module's metadata."""
         return {
             "family": self.family,
@@ -116,19 +69,15 @@ class Scheduled:
 def schedule_function(
     function: tirx.PrimFunc,
     target: TargetSpec,
-    given: Mapping[str, Any] | None = None,
+    given: JsonMapping | None = None,
     name: str = "main",
     lookup: Lookup | None = None,
     families: Sequence[Family] = FAMILIES,
 ) -> Scheduled:
-    """Schedule one primary function for a target.
+    """Schedule one primary function, of blocks without a schedule, for a target.
 
     Parameters
     ----------
-    function
-        Blocks without a schedule.
-    target
-        Its device's facts are what the knobs depend on.
     given
         Knobs by name, instead of the heuristic's.  Those that do not fit are refused with a
         warning, and others are used: no function fails to compile for its knobs.
@@ -156,7 +105,7 @@ def _try(
     family: Family,
     workload: Workload,
     function: tirx.PrimFunc,
-    given: Mapping[str, Any] | None,
+    given: JsonMapping | None,
     name: str,
     lookup: Lookup | None,
 ) -> Scheduled | None:
@@ -174,8 +123,9 @@ def _try(
             continue
         schedule = _apply(family, function, target, knobs, name)
         if schedule is not None:
-            report = (known, asdict(knobs), proposal.source, proposal.origin)
-            return Scheduled(schedule, family.NAME, *report)
+            return Scheduled(
+                schedule, family.NAME, known, asdict(knobs), proposal.source, proposal.origin
+            )
         proposal.refused(name, f"do not lead to a schedule of {family.NAME}.")
     knobs = family.heuristic(shape, target.device)
     schedule = _apply(family, function, target, knobs, name)
@@ -184,7 +134,7 @@ def _try(
     return Scheduled(schedule, family.NAME, known, asdict(knobs), "heuristic")
 
 
-def _match(family: Family, workload: Workload, name: str) -> Any:
+def _match(family: Family, workload: Workload, name: str) -> FamilyShape | None:
     try:
         shape = family.match(workload)
     except s_tir.ScheduleError as error:
@@ -198,7 +148,7 @@ def _match(family: Family, workload: Workload, name: str) -> Any:
 
 
 def _apply(
-    family: Family, function: tirx.PrimFunc, target: TargetSpec, knobs: Any, name: str
+    family: Family, function: tirx.PrimFunc, target: TargetSpec, knobs: FamilyKnobs, name: str
 ) -> s_tir.Schedule | None:
     """The schedule of a fresh workload, where it runs on the device."""
     workload = Workload.of(function, target)
@@ -224,40 +174,34 @@ def _open_loop(schedule: s_tir.Schedule) -> str | None:
 
     It is there where a tile reads parts of a tensor that are not the same for all tiles.
     """
-    found: list[str] = []
-
-    def visit(loop: tirx.For) -> None:
-        written_out = loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
-        if written_out and not isinstance(loop.extent, tirx.IntImm):
-            found.append(str(loop.loop_var.name))
-
-    tvm_ffi.structural_walk(schedule.mod["main"].body, (tirx.For, visit))
-    return found[0] if found else None
+    kinds = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+    loops = [loop for loop in nodes_in(schedule.mod["main"].body, tirx.For) if loop.kind in kinds]
+    open_loops = (loop for loop in loops if not isinstance(loop.extent, tirx.IntImm))
+    return next((str(loop.loop_var.name) for loop in open_loops), None)
 
 
 def _parted_texel(schedule: s_tir.Schedule) -> str | None:
     """A texture that is not written by loops over the channels of a texel, in one work-item."""
-    written: dict[str, int] = {}
-    whole: dict[str, int] = {}
-
-    def count(found: dict[str, int], block: s_tir.SBlock) -> None:
-        if isinstance(block.body, tirx.BufferStore) and is_texture(block.body.buffer.scope()):
-            name = str(block.body.buffer.name)
-            found[name] = found.get(name, 0) + 1
-
-    def loop(node: tirx.For) -> None:
-        serial = node.kind != tirx.ForKind.THREAD_BINDING and isinstance(node.extent, tirx.IntImm)
-        if serial and isinstance(node.body, s_tir.SBlockRealize) and int(node.extent) == CHANNELS:
-            count(whole, node.body.block)
-
     body = schedule.mod["main"].body
-    tvm_ffi.structural_walk(body, (tirx.For, loop))
-    tvm_ffi.structural_walk(body, (s_tir.SBlock, lambda block: count(written, block)))
-    return next((name for name, times in written.items() if whole.get(name, 0) != times), None)
+    written = _textures_written(nodes_in(body, s_tir.SBlock))
+    whole = _textures_written(
+        loop.body.block
+        for loop in nodes_in(body, tirx.For)
+        if isinstance(loop.body, s_tir.SBlockRealize)
+        and loop.kind != tirx.ForKind.THREAD_BINDING
+        and isinstance(loop.extent, tirx.IntImm)
+        and int(loop.extent) == CHANNELS
+    )
+    return next((name for name, times in written.items() if whole[name] != times), None)
+
+
+def _textures_written(blocks: Iterable[s_tir.SBlock]) -> Counter[str]:
+    stores = (block.body for block in blocks if isinstance(block.body, tirx.BufferStore))
+    return Counter(str(s.buffer.name) for s in stores if is_texture(s.buffer.scope()))
 
 
 def _fits(schedule: s_tir.Schedule, name: str) -> bool:
-    """Whether a schedule's local memory is what every OpenCL device has."""
+    """True if a schedule's local memory is what every OpenCL device has."""
     used = local_bytes(schedule)
     if used > LOCAL_BYTES:
         logger.debug("%s would need %d bytes of local memory, over %d", name, used, LOCAL_BYTES)
@@ -265,7 +209,7 @@ def _fits(schedule: s_tir.Schedule, name: str) -> bool:
 
 
 def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:
-    """Whether no block is left to the host, which cannot read the device's memory."""
+    """True if no block is left to the host, which cannot read the device's memory."""
     if not target.is_gpu_kernel:
         return True
     root = schedule.get_sblock("root", func_name="main")

@@ -21,20 +21,19 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .blocks import is_injective
 from .box_code import Expr
 from .box_items import box_statement, unowned_rows
 from .box_loops import loop, opaque, product, unravel, with_statements
 from .box_nests import Nest, nests_of
 from .box_vectors import stretch
-from .common import FAMILY, LANES, Workload
+from .common import FAMILY, LANES, Workload, group_sizes, is_injective
 from .family import GROUP_FITS, Constraint, Value, knob
 from .statements import sequence
-from .tiles import group_sizes
 
 logger = logging.getLogger(__name__)
 
 NAME = "boxes"
+ORDER = 100
 
 
 #: What a block is marked with whose last axis counts the coordinates of a box.

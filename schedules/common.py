@@ -1,4 +1,4 @@
-"""What every family needs: finding the anchor of a fused function, binding loops.
+"""Parts of the schedules of all families: finding blocks, binding loops, staging, tile sizes.
 
 A *primary function* after fusion holds one *anchor* block (a convolution, say),
 maybe a block that pads its input, and an *epilogue* of elementwise blocks.
@@ -9,23 +9,25 @@ it, because names do not survive fusion unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import TypeAlias, TypeVar
 
+import tvm
+import tvm_ffi
 from tvm import s_tir, te, tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.sym import Analyzer
+from tvm.tirx import IterVar
 
 from ..codegen.masks import keeps_booleans
-from ..devices.target import TargetSpec
+from ..codegen.opencl_source import CONSTANT_SUFFIX
+from ..devices.target import Device, TargetSpec
+from ..ir.expressions import uses
 from ..ir.scope import is_half, is_texture
-from .blocks import (
-    calls_scalar_function,
-    gathers_bytes,
-    gathers_channels,
-    is_injective,
-    lane_axis,
-)
-from .tiles import tile_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +39,152 @@ PAD = "pad"
 #: Widths that a vector type exists for.
 LANES = (2, 4, 8, 16)
 
-Block = Any
-Loop = Any
-#: What makes a product of two factors.
-Multiply = Callable[[Any, Any], Any]
+#: The least that OpenCL 1.2 guarantees of constant memory and of local memory, in bytes.
+CONSTANT_BYTES = 65536
+LOCAL_BYTES = 32768
+
+Block: TypeAlias = SBlockRV
+Loop: TypeAlias = LoopRV
+#: From two factors to their product.
+Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+Node = TypeVar("Node")
+
+
+# -- sizes of tiles -----------------------------------------------------------------------
+
+
+def largest_divisor(extent: int, limit: int) -> int:
+    """Largest divisor of ``extent`` that is at most ``limit``."""
+    return max(d for d in range(1, max(1, min(extent, limit)) + 1) if extent % d == 0)
+
+
+def tile_of(extent: int, limit: int) -> int:
+    """A tile of at most ``limit`` that wastes little of ``extent``.
+
+    A divisor where a good one exists; else the tile whose last, partly empty
+    tile leaves the fewest lanes idle (ties go to the larger tile).
+    """
+    limit = max(1, min(extent, limit))
+    divisor = largest_divisor(extent, limit)
+    if 2 * divisor >= limit:
+        return divisor
+    return min(range(limit, 0, -1), key=lambda t: -(-extent // t) * t - extent + limit // t)
+
+
+def divisors(extent: int, limit: int) -> tuple[int, ...]:
+    """Divisors of ``extent`` up to ``limit``."""
+    return tuple(d for d in range(1, min(extent, limit) + 1) if extent % d == 0)
+
+
+def tile_choices(extent: int, limit: int) -> tuple[int, ...]:
+    """Tiles of at most ``limit`` of which no two give the same number of tiles."""
+    counts = {-(-extent // tile): tile for tile in range(min(extent, limit), 0, -1)}
+    return tuple(sorted(counts.values()))
+
+
+def group_sizes(device: Device) -> tuple[int, ...]:
+    """Work-group sizes worth trying: the preset's, twice and half of it; 1 on a CPU."""
+    usual = device.group_size
+    sizes = {usual} if usual == 1 else {usual // 2, usual, usual * 2, usual * 4}
+    return tuple(sorted(size for size in sizes if 0 < size <= device.max_group_size))
+
+
+def power_of_2(number: int) -> int:
+    """The largest power of 2 that is at most a number, at least 1."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+# -- questions about blocks ---------------------------------------------------------------
+
+
+def nodes_in(root: object, kind: type[Node]) -> list[Node]:
+    """All nodes of a kind in a statement or expression."""
+    found: list[Node] = []
+    tvm_ffi.structural_walk(root, (kind, found.append))
+    return found
+
+
+def is_reduction(sch: s_tir.Schedule, block: Block) -> bool:
+    """True if a block reduces over some axis."""
+    return any(v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars)
+
+
+def is_injective(sch: s_tir.Schedule, block: Block) -> bool:
+    """True if all of a block's axes are data parallel.
+
+    An opaque block (loops that TVM wrote itself) tells neither its axes nor what it writes.
+    """
+    found = sch.get(block)
+    return bool(found.writes) and all(v.iter_type == IterVar.DataPar for v in found.iter_vars)
+
+
+def launches_threads(sch: s_tir.Schedule, block: Block) -> bool:
+    """True if a block runs on the device's threads already, by its loops or inside.
+
+    An opaque block may launch several kernels, one after the other: in one kernel they would
+    overtake each other.
+    """
+    if any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)):
+        return True
+    statements = nodes_in(sch.get(block).body, tirx.AttrStmt)
+    return any(statement.attr_key == "thread_extent" for statement in statements)
+
+
+def gathers_bytes(block: s_tir.SBlock, lane: tirx.Var) -> bool:
+    """True if lanes of a vector, counted by an axis, are 8-bit numbers from different places.
+
+    TVM's OpenCL code puts them together as bytes of one number, which it then stores as a vector.
+    """
+    return any(
+        str(load.source.dtype) in ("int8", "uint8")
+        and any(uses(index, lane) for index in load.indices)
+        and not load.indices[-1].same_as(lane)
+        for load in nodes_in(block.body, TensorLoad)
+    )
+
+
+def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:
+    """True if a block takes the channels of a vector, counted by an axis, from different texels.
+
+    An image read is a whole texel: lanes of a vector can be its channels, in order, and
+    nothing else.
+    """
+    analyzer = Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    for load in nodes_in(block.body, TensorLoad):
+        if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
+            continue
+        # A channel that is counted by blocks and lanes is such a lane, too.
+        *place, channel = (analyzer.simplify(index) for index in load.indices)
+        varies = any(uses(index, lane) for index in place)
+        if varies or (uses(channel, lane) and not channel.same_as(lane)):
+            return True
+    return False
+
+
+def is_vector(block: s_tir.SBlock) -> bool:
+    """True if a block without textures may be computed in vectors.
+
+    TVM's OpenCL code is wrong for vectors of booleans: OpenCL's comparisons give
+    -1 in each lane, as wide as the operands, where TVM counts on one byte of 1.
+    Its LLVM code has some functions for single numbers only.
+    """
+    calls = {getattr(call.op, "name", None) for call in nodes_in(block.body, Call)}
+    return not (keeps_booleans(block) or calls & {"tirx.sinh", "tirx.cosh"})
+
+
+def _lane_axis(sch: s_tir.Schedule, block: Block) -> tirx.Var | None:
+    """The axis that a block's innermost loop counts, ``None`` where it counts none."""
+    innermost = sch.get(sch.get_loops(block)[-1])
+    realize = innermost.body
+    if not isinstance(realize, s_tir.SBlockRealize):
+        return None
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    return next((axis.var for axis, value in pairs if uses(value, innermost.loop_var)), None)
+
+
+# -- a function that is being scheduled ---------------------------------------------------
 
 
 @dataclass
@@ -67,7 +211,7 @@ class Workload:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether one work-item is a whole thread's worth of work."""
+        """True if one work-item is a whole thread's worth of work."""
         return self.target.device.is_cpu
 
     def annotation(self, block: Block, key: str) -> str | None:
@@ -86,9 +230,13 @@ class Workload:
             logger.debug("%s declines: %d blocks are its anchor", family, len(found))
         return found[0] if len(found) == 1 else None
 
+    def with_role(self, role: str) -> list[Block]:
+        """The blocks that a family gave a role."""
+        return [block for block in self.blocks if self.annotation(block, ROLE) == role]
+
     def padding(self) -> Block | None:
         """The block that pads the anchor's input, or ``None``."""
-        found = [b for b in self.blocks if self.annotation(b, ROLE) == PAD]
+        found = self.with_role(PAD)
         return found[0] if len(found) == 1 else None
 
     def before(self, anchor: Block) -> list[Block]:
@@ -103,36 +251,52 @@ class Workload:
         block = self.sch.get(anchor)
         return next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(block))
 
-    def lanes_of(self, block: Block) -> int:
-        """Vector lanes that the last loop of a block may become; 0 where it may not.
+    def extents(self, block: Block) -> list[int]:
+        """Extents of the loops around a block, outermost first."""
+        return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]
 
-        TVM's OpenCL code is wrong for vectors of booleans: OpenCL's comparisons give
-        -1 in each lane, as wide as the operands, where TVM counts on one byte of 1.
-        """
+    def loops_below(self, block: Block, above: Loop) -> list[Loop]:
+        """Loops of ``block`` that are nested inside the loop ``above``."""
+        loops = self.sch.get_loops(block)
+        marker = self.sch.get(above)
+        depth = next(i for i, loop in enumerate(loops) if self.sch.get(loop).same_as(marker))
+        return list(loops[depth + 1 :])
+
+    def by_kind(self, block: Block, loops: Sequence[Loop]) -> tuple[list[Loop], list[Loop]]:
+        """A block's innermost loops, one an axis: those over results, those that are summed up."""
+        kinds = [v.iter_type for v in self.sch.get(block).iter_vars][-len(loops) :]
+        pairs = list(zip(loops, kinds, strict=True))
+        return (
+            [loop for loop, kind in pairs if kind == IterVar.DataPar],
+            [loop for loop, kind in pairs if kind != IterVar.DataPar],
+        )
+
+    def lanes_of(self, block: Block) -> int:
+        """Vector lanes that the last loop of a block may become; 0 where it may not."""
         loops = self.sch.get_loops(block)
         found = self.sch.get(block)
-        if len(loops) < 2 or keeps_booleans(found) or calls_scalar_function(found):
+        if len(loops) < 2 or not is_vector(found):
             return 0
-        lane = lane_axis(self.sch, block)
+        lane = _lane_axis(self.sch, block)
         if lane is None or gathers_channels(found, lane) or gathers_bytes(found, lane):
             return 0
         extent = int(self.sch.get(loops[-1]).extent)
         return extent if extent in LANES else 0
 
     def reads_texture(self, block: Block, index: int) -> bool:
-        """Whether what a block reads at a position of its ``reads`` is a texture."""
+        """True if what a block reads at a position of its ``reads`` is a texture."""
         return is_texture(self.sch.get(block).reads[index].source.scope())
 
     def writes_texture(self, block: Block) -> bool:
-        """Whether a block writes a texture: then its last loop stays, for whole texels."""
+        """True if a block writes a texture: then its last loop stays, for whole texels."""
         return is_texture(self.sch.get(block).writes[0].source.scope())
 
     def writes_converted(self, block: Block) -> bool:
-        """Whether what a block writes is not kept as it is computed, scalar by scalar."""
+        """True if what a block writes is not kept as it is computed, scalar by scalar."""
         scope = self.sch.get(block).writes[0].source.scope()
         return is_texture(scope) or is_half(scope)
 
-    # -- transformations -------------------------------------------------------------------
+    # -- staging ---------------------------------------------------------------------------
 
     def stage_texels(self, block: Block, index: int, staged: Block | None) -> Block | None:
         """Copy what a block reads of a texture to private memory, texel by texel.
@@ -169,6 +333,36 @@ class Workload:
         else:
             self.unroll_all(loops)
 
+    def stage_in_local_memory(self, reader: Block, index: int, above: Loop) -> None:
+        """Copy what a block, bound to threads, reads to local memory, anew in each iteration."""
+        copy = self.sch.cache_read(reader, index, "shared")
+        self.sch.compute_at(copy, above)
+        loops = self.loops_below(copy, above)
+        lanes = int(self.sch.get(loops[-1]).extent)
+        lanes = lanes if lanes in LANES and len(loops) > 1 else 1
+        self.share_among_items(loops, self.group_extents(reader), lanes)
+
+    def share_among_items(
+        self, loops: Sequence[Loop], items: Mapping[str, int], lanes: int = 1
+    ) -> None:
+        """Bind the loops of a copy, in vectors of ``lanes``, to the items of a group."""
+        *rest, last = loops
+        if lanes > 1:
+            last, lane = self.sch.split(last, [None, lanes])
+            self.sch.vectorize(lane)
+        _, *parts = self.sch.split(self.fuse([*rest, last]), [None, *items.values()])
+        for name, part in zip(items, parts, strict=True):
+            self.sch.bind(part, name)
+
+    def group_extents(self, block: Block) -> dict[str, int]:
+        """Work-items of a block's group along each bound axis, the fastest last."""
+        loops = [self.sch.get(loop) for loop in self.sch.get_loops(block)]
+        bound = [x for x in loops if x.thread_binding is not None]
+        tags = {str(x.thread_binding.thread_tag): int(x.extent) for x in bound}
+        return {tag: tags[tag] for tag in sorted(tags, reverse=True) if tag.startswith("thread")}
+
+    # -- transformations -------------------------------------------------------------------
+
     def inline(self, block: Block) -> None:
         """Compute a block where it is read; it is then no longer one of ``blocks``."""
         self.sch.compute_inline(block)
@@ -195,17 +389,41 @@ class Workload:
         # cache_write leaves the anchor writing the private copy and returns the copying block.
         return self.sch.cache_write(anchor, 0, "local")
 
+    def fuse(self, loops: Sequence[Loop]) -> Loop:
+        """One loop in place of nested ones."""
+        return self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
+
+    def tile(
+        self, block: Block, sizes: Sequence[int], group_size: int, widest: int | None = None
+    ) -> tuple[Loop, list[Loop]]:
+        """Give each work-item a tile of what a block writes.
+
+        ``sizes`` are those of the tile, 0 for a loop that is not split; loops behind them, which
+        count lanes, are the item's, too.  Groups are those of :meth:`bind_outer`.  Returns the
+        innermost loop over work-items, and the loops over a tile.
+        """
+        loops = self.sch.get_loops(block)
+        outer, inner = [], []
+        for loop, size in zip(loops, sizes, strict=False):
+            if size:
+                loop, part = self.sch.split(loop, [None, size])
+                inner.append(part)
+            outer.append(loop)
+        inner += loops[len(sizes) :]
+        self.sch.reorder(*outer, *inner)
+        return self.bind_outer(outer, group_size, widest), inner
+
     def bind_outer(
         self, loops: Sequence[Loop], group_size: int | None = None, widest: int | None = None
     ) -> Loop:
-        """Spread ``loops`` over the device; return the innermost loop that is left.
+        """Distribute ``loops`` over the device; return the innermost loop that is left.
 
         Threads on a CPU, work-groups and work-items on OpenCL and CUDA; a group has at
         most ``group_size`` items, default the device's, and of them ``widest`` along the
         innermost loop.
         """
         if not self.target.is_gpu_kernel or self.is_cpu:
-            fused = self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
+            fused = self.fuse(loops)
             if self.target.is_gpu_kernel:
                 self.sch.bind(fused, "blockIdx.x")
             else:
@@ -237,17 +455,6 @@ class Workload:
                 self.sch.bind(loop, f"{name}.{dimension}")
         return items[-1]
 
-    def extents(self, block: Block) -> list[int]:
-        """Extents of the loops around a block, outermost first."""
-        return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]
-
-    def loops_below(self, block: Block, above: Loop) -> list[Loop]:
-        """Loops of ``block`` that are nested inside the loop ``above``."""
-        loops = self.sch.get_loops(block)
-        marker = self.sch.get(above)
-        depth = next(i for i, loop in enumerate(loops) if self.sch.get(loop).same_as(marker))
-        return list(loops[depth + 1 :])
-
     def unroll_all(self, loops: Sequence[Loop]) -> None:
         """Unroll each of ``loops``."""
         for loop in loops:
@@ -258,8 +465,66 @@ class Workload:
         self.unroll_all(loops[:-1])
         self.sch.vectorize(loops[-1])
 
+    def split_init(self, block: Block, loop: Loop, above: Loop) -> None:
+        """Set sums to zero before a loop, in vectors, under the loop ``above``."""
+        init = self.sch.decompose_reduction(block, loop)
+        self.vectorize_last(self.loops_below(init, above))
 
-def narrowed(value: tirx.PrimExpr, dtype: str | None) -> tirx.PrimExpr:
+
+# -- local and constant memory of a schedule ----------------------------------------------
+
+
+def local_bytes(schedule: s_tir.Schedule) -> int:
+    """Local memory of a scheduled function, in bytes."""
+    if not _local_buffers(schedule.mod["main"]):
+        return 0
+    # What is copied under a loop has its size only after it was made as small as its use.
+    transform = s_tir.transform
+    passes = tvm.transform.Sequential(
+        [
+            transform.CanonicalizeLoop(),
+            transform.LowerCrossThreadReduction(),
+            transform.LowerInitBlock(),
+            transform.PlanAndUpdateBufferAllocationLocation(),
+            transform.ConvertBlocksToOpaque(),
+            transform.CompactBufferAllocation(),
+        ]
+    )
+    return sum(
+        prod(int(d) for d in buffer.shape) * tvm_ffi.dtype(buffer.dtype).itemsize
+        for buffer in _local_buffers(passes(schedule.mod)["main"])
+    )
+
+
+def _local_buffers(function: tirx.PrimFunc) -> list[tirx.Var]:
+    blocks = nodes_in(function.body, s_tir.SBlock)
+    return [b for block in blocks for b in block.alloc_buffers if b.scope() == "shared"]
+
+
+def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule | None:
+    """The same with a parameter, the tensor ``source``, that kernels read from constant memory.
+
+    ``None`` where the tensor is no parameter, but computed in the function.
+    """
+    function = schedule.mod["main"]
+    old = next((param for param in function.params if param.name == source.name), None)
+    if old is None:
+        return None
+    new = tirx.decl_buffer(old.shape, old.dtype, old.name + CONSTANT_SUFFIX, scope=old.scope())
+
+    def replace(var: tirx.Var) -> tirx.Var:
+        return new if var.same_as(old) else var
+
+    body = tvm_ffi.structural_map(function.body, (tirx.Var, replace))
+    params = [new if param.same_as(old) else param for param in function.params]
+    renamed = tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+    return s_tir.Schedule(renamed)
+
+
+# -- what computations share --------------------------------------------------------------
+
+
+def narrowed(value: tirx.Expr, dtype: str | None) -> tirx.Expr:
     """A factor or summand in the dtype of its sum; ``None`` leaves it as it is."""
     return value if dtype is None else tirx.Cast(dtype, value)
 
@@ -269,3 +534,45 @@ def widened(result: te.Tensor, dtype: str) -> te.Tensor:
     if result.dtype == dtype:
         return result
     return te.compute(result.shape, lambda *i: tirx.Cast(dtype, result(*i)), name="widen")
+
+
+def batch_shape(x: te.Tensor, w: te.Tensor, axes: int = 2) -> list[int]:
+    """Leading axes of a matrix product, by NumPy's broadcasting.
+
+    ``w`` has ``axes`` axes behind its own leading ones.
+    """
+    left, right = [int(d) for d in x.shape[:-2]], [int(d) for d in w.shape[:-axes]]
+    rank = max(len(left), len(right))
+    pairs = zip([1] * (rank - len(left)) + left, [1] * (rank - len(right)) + right, strict=True)
+    return [b if a == 1 else a for a, b in pairs]
+
+
+def batch_index(t: te.Tensor, axes: int, index: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+    """Leading indices of an operand at those of the product."""
+    own = t.shape[:-axes]
+    taken = index[len(index) - len(own) :]
+    return [i if int(extent) > 1 else 0 for i, extent in zip(taken, own, strict=True)]
+
+
+def padded_matrix(
+    t: te.Tensor,
+    lead: Sequence[int],
+    extents: tuple[int, int],
+    role: str,
+    convert: Callable[[tirx.Expr], tirx.Expr] = lambda value: value,
+) -> te.Tensor:
+    """The matrices ``t[.., I, J]`` for a batch, converted, with zeros up to ``extents``."""
+
+    def body(*index: tirx.Expr) -> tirx.Expr:
+        *batch, i, j = index
+        pairs = zip((i, j), t.shape[-2:], extents, strict=True)
+        tests = [at < own for at, own, full in pairs if int(own) < full]
+        return or_zero(tests, convert(t(*batch_index(t, 2, batch), i, j)))
+
+    return te.compute((*lead, *extents), body, name=role, attrs={ROLE: role})
+
+
+def or_zero(tests: Sequence[tirx.Expr], value: tirx.Expr) -> tirx.Expr:
+    """A value where all tests hold, else zero."""
+    zero = tirx.const(0, value.ty.dtype)
+    return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value

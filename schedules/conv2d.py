@@ -10,28 +10,81 @@ Of 8-bit numbers, ``x`` and ``w`` hold four input channels in each element (:mod
 
 The sum runs over the real input channels only: whatever stands in the padding
 lanes of ``x`` is never read.
+
+Padding, the knobs of sliding windows and of register tiles, and sums over blocks of input channels
+also serve the other convolutions and pooling.
 """
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import gcd
 
 from tvm import s_tir, te, tirx
 
 from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
-from .common import FAMILY, Multiply, Workload, narrowed, widened
-from .conv2d_shape import GROUP_BLOCKS, TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
-from .family import Value, knob
-from .sharing import share, to_constant_memory
-from .tiles import divisors, largest_divisor, tile_choices, tile_of
-from .windows import WINDOW_CONSTRAINTS, group_form, pad_spatial, stage_padded, window_space
+from ..ir.scope import is_half, is_texture
+from .common import (
+    CONSTANT_BYTES,
+    FAMILY,
+    LANES,
+    PAD,
+    ROLE,
+    Block,
+    Loop,
+    Multiply,
+    Workload,
+    divisors,
+    gathers_bytes,
+    group_sizes,
+    largest_divisor,
+    narrowed,
+    tile_choices,
+    tile_of,
+    to_constant_memory,
+    widened,
+)
+from .family import Constraint, Value, knob
 
 NAME = "conv2d"
+ORDER = 310
+
+#: Block annotation of convolutions with several groups: blocks of output channels of each.
+GROUP_BLOCKS = "tvmflow.group_blocks"
 
 
 # -- what it computes ---------------------------------------------------------------------
+
+
+def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:
+    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
+    top, left, bottom, right = padding
+    if not any(padding):
+        return x
+    shape = list(x.shape)
+    height, width = shape[2], shape[3]
+    shape[2], shape[3] = height + top + bottom, width + left + right
+
+    def body(*index: tirx.Expr) -> tirx.Expr:
+        h, w = index[2], index[3]
+        inside = tirx.all(h >= top, h < height + top, w >= left, w < width + left)
+        source = (*index[:2], h - top, w - left, *index[4:])
+        return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
+
+    return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
+
+
+def windows_in(
+    padded: te.Tensor, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """Rows and columns of windows in axes 2 and 3 of a padded tensor."""
+    return [
+        (int(padded.shape[2 + a]) - dilation[a] * (kernel[a] - 1) - 1) // strides[a] + 1
+        for a in range(2)
+    ]
 
 
 def compute(
@@ -53,64 +106,227 @@ def compute(
     ``sums`` is the dtype of products and sums where it is another than the tensors',
     ``multiply`` what makes products.
     """
-    outputs, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
-    blocked = len(x.shape) == 5
+    outputs_per_group, inputs = int(w.shape[0]) // groups, int(w.shape[1])
     lanes = int(x.shape[-1])
-    padded = pad_spatial(x, padding)
-    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    outputs_per_group = outputs // groups
+
+    def channel(oo, o, i):  # type: ignore[no-untyped-def]
+        source = i if groups == 1 else tirx.floordiv(oo, outputs_per_group) * inputs + i
+        in_block = tirx.floordiv(source, lanes), tirx.floormod(source, lanes)
+        return in_block if len(x.shape) == 5 else (source,)
+
+    attrs = {FAMILY: NAME, **({GROUP_BLOCKS: str(outputs_per_group)} if groups > 1 else {})}
+    return convolution(
+        pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums, multiply=multiply
+    )
+
+
+#: From an output block, its lane and an input channel (of a group) to the block, and lane, read.
+Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
+
+
+def convolution(
+    padded: te.Tensor,
+    w: te.Tensor,
+    channel: Channel,
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    attrs: dict[str, str],
+    *,
+    sums: str | None,
+    multiply: Multiply = operator.mul,
+) -> te.Tensor:
+    """Sums over the channels that ``channel`` tells and over the window; also of other families."""
+    outputs, inputs, *kernel, block = (int(d) for d in w.shape)
     i = te.reduce_axis((0, inputs), name="i")
-    p = te.reduce_axis((0, kernel_h), name="p")
-    q = te.reduce_axis((0, kernel_w), name="q")
+    p = te.reduce_axis((0, kernel[0]), name="p")
+    q = te.reduce_axis((0, kernel[1]), name="q")
 
     def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
-        channel = i if groups == 1 else tirx.floordiv(oo, outputs_per_group) * inputs + i
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
-        if blocked:
-            lane = tirx.floormod(channel, lanes)
-            value = padded[n, tirx.floordiv(channel, lanes), row, column, lane]
-        else:
-            value = padded[n, channel, row, column]
+        source, *lane = channel(oo, o, i)
+        value = padded(n, source, row, column, *lane)
         product = multiply(narrowed(value, sums), narrowed(w[oo, i, p, q, o], sums))
         return te.sum(product, axis=[i, p, q])
 
-    shape = (x.shape[0], outputs, out_h, out_w, block)
-    attrs = {FAMILY: NAME, **({GROUP_BLOCKS: str(outputs_per_group)} if groups > 1 else {})}
-    return widened(te.compute(shape, body, name="conv2d", attrs=attrs), x.dtype)
+    shape = (padded.shape[0], outputs, *windows_in(padded, kernel, strides, dilation), block)
+    result = te.compute(shape, body, name=attrs[FAMILY], attrs=attrs)
+    return widened(result, padded.dtype)
 
 
 # -- its knobs ----------------------------------------------------------------------------
 
+#: Where weights can be read.
+WEIGHTS = ("direct", "local", "constant")
+#: Vector products in an iteration, on a CPU.  Of MobileNetV2's convolutions, 852 trials, the best
+#: have up to 56; a driver's compiler takes a second and more for some hundreds.
+CPU_PRODUCTS = 112
 #: Vector products that may be unrolled in the innermost loop that is left.
 UNROLLED_PRODUCTS = 768
 
 
+def input_lanes(inputs: int, block: int) -> int:
+    """Input channels of one block that are taken together; they divide all of them."""
+    return inputs if inputs < block else gcd(inputs, block)
+
+
 @dataclass(frozen=True)
-class Knobs:
-    """What a work-item computes and how far its loops are unrolled."""
+class Shape:
+    """Extents of the loops, and how the input is read; also of pointwise convolutions."""
+
+    batch: int
+    #: Blocks of output channels.
+    outputs: int
+    height: int
+    width: int
+    #: Channels of a block.
+    lanes: int
+    #: Input channels (of a group), and the window.
+    inputs: int
+    kernel_h: int
+    kernel_w: int
+    _: KW_ONLY
+    padded: bool
+    texture: bool
+    #: How weights are stored: ``texture``, ``buffer``, or ``half`` in a buffer.
+    weights: str
+    #: Lanes of a block of the input: fewer than those of the output where each holds four channels.
+    input_block: int
+    #: Blocks of output channels of a group, where there are several groups; 0 where there is one.
+    group_blocks: int = 0
+
+    @classmethod
+    def of(cls, workload: Workload, anchor: Block) -> Shape:
+        """Read it off the anchor's loops."""
+        padded, texture = input_facts(workload, anchor)
+        extents = workload.extents(anchor)
+        source, weight = (read.source for read in workload.sch.get(anchor).reads[:2])
+        scope = weight.scope()
+        return cls(
+            *extents,
+            padded=padded,
+            texture=texture,
+            weights="texture" if is_texture(scope) else "half" if is_half(scope) else "buffer",
+            input_block=int(source.shape[-1]) if len(source.shape) == 5 else extents[4],
+            group_blocks=int(workload.annotation(anchor, GROUP_BLOCKS) or 0),
+        )
+
+    @property
+    def tiled_blocks(self) -> int:
+        """Blocks of output channels that a tile divides: those of a group read one input."""
+        return self.group_blocks or self.outputs
+
+    @property
+    def together(self) -> int:
+        """Inputs of one block that are taken together."""
+        return input_lanes(self.inputs, self.input_block)
+
+    @property
+    def dots(self) -> bool:
+        """True if an input is four channels of 8 bits, which need a register in all lanes."""
+        return self.input_block < self.lanes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights as fp32."""
+        products = self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
+        return 4 * products
+
+    @property
+    def is_pointwise(self) -> bool:
+        """True if the window is a single pixel."""
+        return self.kernel_h == self.kernel_w == 1
+
+
+def input_facts(workload: Workload, anchor: Block) -> tuple[bool, bool]:
+    """Tell whether an anchor's first input is padded, and whether it is a texture."""
+    pad = workload.padding()
+    return pad is not None, workload.reads_texture(*((anchor, 0) if pad is None else (pad, 0)))
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """The knobs of register tiles: what a work-item computes of a map."""
 
     tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
     tile_h: int = knob("Rows of the map that it keeps in registers.")
     tile_w: int = knob("Columns of the map that it keeps in registers.")
     unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+
+
+def weights_knob() -> str:
+    """The knob ``weights``."""
+    return knob(
+        "Where they are read: direct (as they are stored), local (copied to local memory by the "
+        "whole group) or constant (from constant memory)."
+    )
+
+
+@dataclass(frozen=True)
+class Knobs(RegisterTile):
+    """The tile of a work-item, and where it keeps what it reads."""
+
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
     split_borders: bool = knob(
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
     )
-    weights: str = knob(
-        "Where they are read: direct (as they are stored), local (copied to local memory by the "
-        "whole group) or constant (from constant memory)."
-    )
+    weights: str = weights_knob()
     group_w: int = knob("Work-items of a work-group along the width, at most.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    *TILE_CONSTRAINTS,
-    *WEIGHT_CONSTRAINTS,
-    *WINDOW_CONSTRAINTS,
+#: Also of other families.
+TILE_FITS = Constraint(
+    "tile_o * tile_h * tile_w vectors must fit the device's registers.",
+    lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
 )
+TILE_IN_MAP = Constraint(
+    "A tile is at most as high and as wide as the map.",
+    lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
+)
+UNROLL_DIVIDES = Constraint(
+    "unroll_i must divide the input channels that are taken together.",
+    lambda k, s, d: s.together % k.unroll_i == 0,
+)
+#: Of register tiles.
+TILE_CONSTRAINTS = (
+    TILE_FITS,
+    Constraint(
+        f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.",
+        lambda k, s, d: not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS,
+    ),
+    Constraint(
+        "tile_o must divide the output blocks of a group and tile_h the rows: "
+        "a partial tile there is a test in the hot loop.",
+        lambda k, s, d: s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0,
+    ),
+    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
+    UNROLL_DIVIDES,
+)
+#: Of where weights are read.
+WEIGHT_CONSTRAINTS = (
+    Constraint(
+        "weights is direct, local or constant, and on a CPU direct.",
+        lambda k, s, d: k.weights in weight_places(d),
+    ),
+    Constraint(
+        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
+        lambda k, s, d: (
+            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
+        ),
+    ),
+)
+#: Of families with the knobs ``stage_input``, ``split_borders``, ``group_w`` and ``group_size``.
+WINDOW_CONSTRAINTS = (
+    Constraint(
+        "split_borders is for GPUs, and inputs that are padded and not copied first.",
+        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
+    ),
+    Constraint(
+        "group_w is at most group_size, and that at most what the device accepts.",
+        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
+    ),
+)
+CONSTRAINTS = (*TILE_CONSTRAINTS, *WEIGHT_CONSTRAINTS, *WINDOW_CONSTRAINTS)
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -119,7 +335,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     # Unrolling pays where little else is: in narrow maps, and where registers are few.
     deep = 4 if not device.is_cpu or shape.width <= 7 else 1
     unroll_i = largest_divisor(shape.together, deep)
-    group_w, split = group_form(shape, tile_w, device)
+    group_w, split = group_form(shape.padded, shape.width, tile_w, device)
     stage, size = device.stage_input, device.group_size
     return Knobs(tile_o, tile_h, tile_w, unroll_i, stage, split, "direct", group_w, size)
 
@@ -146,16 +362,49 @@ def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     return largest_divisor(shape.tiled_blocks, max(1, min(2, rest // tile_h))), tile_h, tile_w
 
 
-def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
-    rows, columns = divisors(shape.height, 8), tile_choices(shape.width, device.accumulators)
+def group_form(padded: bool, width: int, tile_w: int, device: Device) -> tuple[int, bool]:
+    """Items of a group along the width, and whether groups inside the picture go without tests.
+
+    A group as wide as the picture is never inside it.  Narrow ones are worth it where at least
+    half of those in a row are (an assumption).
+    """
+    narrow = min(4, device.group_size)
+    split = padded and not device.stage_input and width > 3 * narrow * tile_w
+    return (narrow if split else device.group_size), split
+
+
+def tile_space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Register tiles of every form that fits, and deeper unrolling."""
     return {
         "tile_o": divisors(shape.tiled_blocks, 4),
-        "tile_h": rows,
-        "tile_w": columns,
+        "tile_h": divisors(shape.height, 8),
+        "tile_w": tile_choices(shape.width, device.accumulators),
         "unroll_i": divisors(shape.together, 16),
-        "weights": ("direct",) if device.is_cpu else WEIGHTS,
-        **window_space(shape, device),
+    }
+
+
+def weight_places(device: Device) -> tuple[str, ...]:
+    """Values of the knob ``weights``."""
+    return ("direct",) if device.is_cpu else WEIGHTS
+
+
+def window_space(padded: bool, texture: bool, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Values of the knobs of sliding windows that are worth trying."""
+    usual = device.group_size
+    return {
+        "stage_input": (True, False) if padded and not texture else (False,),
+        "split_borders": (False, True) if padded and not device.is_cpu else (False,),
+        "group_w": tuple(sorted({min(4, usual), min(16, usual), usual})),
+        "group_size": group_sizes(device),
+    }
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
+    return {
+        **tile_space(shape, device),
+        "weights": weight_places(device),
+        **window_space(shape.padded, shape.texture, device),
     }
 
 
@@ -177,26 +426,19 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     texels = workload.stage_texels(anchor, 0, pad)
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
     output = workload.merge_epilogue(anchor)
-    n, o, h, w, lane = sch.get_loops(output)
-    o, oi = sch.split(o, [None, knobs.tile_o])
-    h, hi = sch.split(h, [None, knobs.tile_h])
-    w, wi = sch.split(w, [None, knobs.tile_w])
-    sch.reorder(n, o, h, w, oi, hi, wi, lane)
-    item = workload.bind_outer([n, o, h, w], knobs.group_size, knobs.group_w)
+    sizes = (0, knobs.tile_o, knobs.tile_h, knobs.tile_w)
+    item, inner = workload.tile(output, sizes, knobs.group_size, knobs.group_w)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     if knobs.split_borders:
         sch.annotate(item, BORDERS, 1)
 
     *tile, i, p, q = workload.loops_below(anchor, item)
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
-    lanes = shape.together
-    unroll_i = knobs.unroll_i
+    lanes, unroll_i = shape.together, knobs.unroll_i
     if texels is not None:
         # Whole texels, also the last one: products of channels that it lacks are left out.
         lanes = unroll_i = shape.input_block
-    i_block, i_lane = sch.split(i, [None, lanes])
-    i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
-    sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
+    i_block, i_outer, i_inner = split_channels(workload, i, lanes, unroll_i, [p, q], tile)
     if texels is not None:
         # A row of texels serves every column of the kernel, if the code does not grow too much.
         columns = int(sch.get(q).extent)
@@ -211,13 +453,43 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     if weights is not None:
         workload.place_staged(weights, i_outer)
     if knobs.weights == "local":
-        share(workload, anchor, 1, i_block)
+        workload.stage_in_local_memory(anchor, 1, i_block)
     workload.unroll_all([i_inner])
     workload.vectorize_last(tile)
-    init = sch.decompose_reduction(anchor, i_block)
-    workload.vectorize_last(workload.loops_below(init, item))
-    workload.vectorize_last([oi, hi, wi, lane])
+    workload.split_init(anchor, i_block, item)
+    workload.vectorize_last(inner)
     if knobs.weights == "constant":
         # They may be computed: bytes less their zero point, for example.
         return to_constant_memory(sch, weight_source)
     return sch
+
+
+def split_channels(
+    workload: Workload, i: Loop, lanes: int, unroll: int, window: list[Loop], tile: list[Loop]
+) -> tuple[Loop, Loop, Loop]:
+    """Split the sum over input channels into blocks of ``lanes``, and these by ``unroll``.
+
+    From the outside to the inside then: blocks, the window, channels of a block, and the tile,
+    each of whose elements is multiplied by one channel after the other.
+    """
+    sch = workload.sch
+    i_block, i_lane = sch.split(i, [None, lanes])
+    i_outer, i_inner = sch.split(i_lane, [None, unroll])
+    sch.reorder(i_block, *window, i_outer, i_inner, *tile)
+    return i_block, i_outer, i_inner
+
+
+def stage_padded(workload: Workload, pad: Block, above: Loop) -> None:
+    """Copy a padded input tile to private memory under a loop, in vectors where it has lanes."""
+    workload.sch.compute_at(pad, above)
+    workload.sch.set_scope(pad, 0, "local")
+    loops = workload.loops_below(pad, above)
+    if len(loops) < 3:
+        return
+    extent = int(workload.sch.get(loops[-1]).extent)
+    block = workload.sch.get(pad)
+    if extent in LANES and len(block.writes[0].region) == 5:
+        if gathers_bytes(block, block.iter_vars[-1].var):
+            workload.unroll_all(loops[-1:])
+        else:
+            workload.sch.vectorize(loops[-1])

@@ -11,38 +11,39 @@ in local memory, and add up the parts, each of them those of some of the outputs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from math import prod
 
 from tvm import s_tir
 
 from ..devices.target import Device
 from . import conv2d
-from .common import Block, Loop, Workload
-from .conv2d_shape import TILE_CONSTRAINTS, WEIGHT_CONSTRAINTS, WEIGHTS, Shape
+from .common import LOCAL_BYTES, Block, Loop, Workload, group_sizes, largest_divisor
+from .conv2d import (
+    TILE_CONSTRAINTS,
+    WEIGHT_CONSTRAINTS,
+    RegisterTile,
+    Shape,
+    split_channels,
+    tile_space,
+    weight_places,
+    weights_knob,
+)
 from .family import GROUP_FITS, Constraint, Value, knob, violated
-from .sharing import LOCAL_BYTES
-from .tiles import divisors, group_sizes, largest_divisor, tile_choices
 
 NAME = "conv2d_1x1"
+ORDER = 300
 
 
 # -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Knobs:
-    """What a work-item computes, and how many share its sum."""
+class Knobs(RegisterTile):
+    """The register tile of a work-item, and how many share its sum."""
 
-    tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
-    tile_h: int = knob("Rows of the map that it keeps in registers.")
-    tile_w: int = knob("Columns of the map that it keeps in registers.")
-    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
     split_i: int = knob("Work-items that sum a part of the input channels each.")
-    weights: str = knob(
-        "Where they are read: direct (as they are stored), local (copied to local memory by the "
-        "whole group) or constant (from constant memory)."
-    )
+    weights: str = weights_knob()
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -91,19 +92,15 @@ FEW_ITEMS = 2048
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The tile of a direct convolution; on GPUs, few items share their sums."""
     base = conv2d.heuristic(shape, device)
-    knobs = Knobs(
-        base.tile_o, base.tile_h, base.tile_w, base.unroll_i, 1, "direct", base.group_size
-    )
-    tile = base.tile_o * base.tile_h * base.tile_w
-    items = shape.batch * shape.outputs * shape.height * shape.width // tile
+    tile = base.tile_o, base.tile_h, base.tile_w
+    knobs = Knobs(*tile, base.unroll_i, split_i=1, weights="direct", group_size=base.group_size)
+    items = shape.batch * shape.outputs * shape.height * shape.width // prod(tile)
     if device.is_cpu or items >= FEW_ITEMS or _blocks(shape) < 8:
         return knobs
     # A tile that divides the map, and parts of at least four blocks.
     tile_w = largest_divisor(shape.width, base.tile_w)
     for split in (8, 4, 2):
-        split_up = Knobs(
-            base.tile_o, base.tile_h, tile_w, base.unroll_i, split, "direct", base.group_size
-        )
+        split_up = replace(knobs, tile_w=tile_w, split_i=split)
         few = items * split < 2 * FEW_ITEMS or split == 2
         if (
             few
@@ -117,12 +114,9 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of every form that fits, deeper unrolling, split sums."""
     return {
-        "tile_o": divisors(shape.tiled_blocks, 4),
-        "tile_h": divisors(shape.height, 8),
-        "tile_w": tile_choices(shape.width, device.accumulators),
-        "unroll_i": divisors(shape.together, 16),
+        **tile_space(shape, device),
         "split_i": (1,) if device.is_cpu else (1, 2, 4, 8),
-        "weights": ("direct",) if device.is_cpu else WEIGHTS,
+        "weights": weight_places(device),
         "group_size": group_sizes(device),
     }
 
@@ -141,7 +135,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     if knobs.split_i > 1:
         return apply_split(workload, knobs)
     tile = (knobs.tile_o, knobs.tile_h, knobs.tile_w, knobs.unroll_i)
-    form = conv2d.Knobs(*tile, False, False, knobs.weights, knobs.group_size, knobs.group_size)
+    form = conv2d.Knobs(
+        *tile,
+        stage_input=False,
+        split_borders=False,
+        weights=knobs.weights,
+        group_w=knobs.group_size,
+        group_size=knobs.group_size,
+    )
     return conv2d.apply(workload, form)
 
 
@@ -169,19 +170,16 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     workload.vectorize_last([n, oi, h, w, lane])
     sch.compute_at(partial, o, preserve_unit_loops=True)
     *tile, i, p, q = workload.loops_below(partial, o)
-    i_block, i_lane = sch.split(i, [None, shape.input_block])
-    i_outer, i_inner = sch.split(
-        i_lane, [None, knobs.unroll_i if texels is None else shape.input_block]
-    )
-    sch.reorder(i_block, p, q, i_outer, i_inner, *tile)
+    lanes = shape.input_block
+    unroll = knobs.unroll_i if texels is None else lanes
+    i_block, i_outer, i_inner = split_channels(workload, i, lanes, unroll, [p, q], tile)
     if texels is not None:
         workload.place_staged(texels, q)
     if weights is not None:
         workload.place_staged(weights, i_outer)
     workload.unroll_all([i_outer, i_inner])
     workload.vectorize_last(tile)
-    init = sch.decompose_reduction(partial, i_block)
-    workload.vectorize_last(workload.loops_below(init, o))
+    workload.split_init(partial, i_block, o)
     # Neighbouring items have neighbouring vectors: none of them waits for a bank.
     tile_o = knobs.tile_o
     sch.transform_layout(
@@ -194,7 +192,7 @@ def _bind_output(
     workload: Workload, output: Block, knobs: Knobs, outputs: int, total: Block
 ) -> Loop:
     """Give a group its outputs, and its items the sums of parts; return the loop of groups."""
-    sch: Any = workload.sch
+    sch = workload.sch
     n, o, h, w, lane = sch.get_loops(output)
     o, ot, oi = sch.split(o, [None, outputs, knobs.tile_o])
     h, hi = sch.split(h, [None, knobs.tile_h])
@@ -208,10 +206,9 @@ def _bind_output(
     sch.bind(ot, "threadIdx.x")
     sch.bind(item, "threadIdx.y")
     sch.compute_at(total, rest, preserve_unit_loops=True)
-    part, *spread = workload.loops_below(total, rest)
-    workload.vectorize_last(spread)
-    init = sch.decompose_reduction(total, part)
-    workload.vectorize_last(workload.loops_below(init, rest))
+    part, *sums = workload.loops_below(total, rest)
+    workload.vectorize_last(sums)
+    workload.split_init(total, part, rest)
     workload.unroll_all([part, oi, hi, rest])
     sch.vectorize(lane)
     return w

@@ -19,27 +19,19 @@ outputs knows its taps when the code is generated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, narrowed, widened
-from .conv2d_shape import input_lanes
-from .grouped import (
-    CONSTRAINTS,
-    SHARED,
-    STRIDES,
-    Knobs,
-    Shape,
-    apply_tiles,
-    channels_read,
-    space,
-)
-from .tiles import largest_divisor
-from .windows import pad_spatial
+from . import grouped
+from .common import FAMILY, largest_divisor, narrowed, widened
+from .conv2d import pad_spatial
+from .grouped import CONSTRAINTS, SHARED, STRIDES, Knobs, Shape, channels_read, space
 
 NAME = "conv2d_transpose"
+ORDER = 340
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -65,12 +57,12 @@ class Axis:
 
     @property
     def is_coprime(self) -> bool:
-        """Whether the taps that reach an output are known from its place."""
+        """True if the taps that reach an output are known from its place."""
         return gcd(self.dilation, self.stride) == 1
 
     @property
     def taps(self) -> int:
-        """How many taps are tried for an output."""
+        """Number of taps that are tried for an output."""
         return -(-self.kernel // self.stride) if self.is_coprime else self.kernel
 
     def tap(self, place, t):  # type: ignore[no-untyped-def]
@@ -122,13 +114,13 @@ def compute(
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
     rows, columns = (
         Axis(
-            int(x.shape[2 + a]),
-            kernel[a],
-            strides[a],
-            dilation[a],
-            padding[a],
-            padding[2 + a],
-            output_padding[a],
+            size=int(x.shape[2 + a]),
+            kernel=kernel[a],
+            stride=strides[a],
+            dilation=dilation[a],
+            before=padding[a],
+            after=padding[2 + a],
+            output_padding=output_padding[a],
         )
         for a in range(2)
     )
@@ -159,10 +151,7 @@ def compute(
     return widened(result, x.dtype)
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
-# The knobs are those of a grouped convolution.
+# -- its knobs: those of a grouped convolution --------------------------------------------
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -176,22 +165,14 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     tile_w = min(shape.width, columns * largest_divisor(-(-shape.width // columns), periods))
     taps = shape.taps_h * shape.taps_w
     # Taps that are known when the code is generated are no branches in it.
-    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4 if taps <= 4 else 2)
+    unroll_i = largest_divisor(shape.together, 4 if taps <= 4 else 2)
     return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
 
 
-# -- how it is scheduled ------------------------------------------------------------------
+# -- how it is scheduled: as a grouped convolution ----------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
-    return None if anchor is None else Shape.of(workload, anchor)
+match = partial(grouped.match, family=NAME)
+apply = partial(grouped.apply, family=NAME)
 
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Tile and vectorise by ``knobs``."""
-    return apply_tiles(workload, workload.anchor(NAME), knobs)
-
-
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "space"]

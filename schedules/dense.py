@@ -23,19 +23,35 @@ In the last form the sum over K is taken in lanes that are added up at the end.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .batches import batch_of, leading
-from .blocks import drop_test, is_vector
-from .common import FAMILY, ROLE, Multiply, Workload, narrowed, widened
+from ..ir.expressions import conjuncts, uses
+from .common import (
+    FAMILY,
+    ROLE,
+    Block,
+    Loop,
+    Multiply,
+    Workload,
+    batch_index,
+    batch_shape,
+    divisors,
+    group_sizes,
+    is_vector,
+    largest_divisor,
+    narrowed,
+    or_zero,
+    widened,
+)
 from .family import GROUP_FITS, Constraint, Value, knob
-from .tiles import divisors, group_sizes, largest_divisor
 
 NAME = "dense"
+ORDER = 410
 
 PACKED = "dense_packed"
 COLUMNS = "dense_columns"
@@ -62,7 +78,7 @@ def compute_packed(
     ``sums`` is the dtype of products and sums where it is another than the tensors',
     ``multiply`` what makes products.
     """
-    lead, rows = leading(x, w, 3), int(x.shape[-2])
+    lead, rows = batch_shape(x, w, 3), int(x.shape[-2])
     blocks, depth, block = (int(d) for d in w.shape[-3:])
     whole = whole_tiles(rows)
     k = te.reduce_axis((0, depth), name="k")
@@ -70,7 +86,7 @@ def compute_packed(
     def body(*index):  # type: ignore[no-untyped-def]
         *batch, m, nn, n = index
         row = m if whole == rows else tirx.min(m, rows - 1)
-        left, right = x(*batch_of(x, 2, batch), row, k), w(*batch_of(w, 3, batch), nn, k, n)
+        left, right = x(*batch_index(x, 2, batch), row, k), w(*batch_index(w, 3, batch), nn, k, n)
         return te.sum(multiply(narrowed(left, sums), narrowed(right, sums)), axis=k)
 
     shape = (*lead, whole, blocks, block)
@@ -109,12 +125,7 @@ def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
     def body(*index):  # type: ignore[no-untyped-def]
         *batch, nn, k, n = index
         column = nn * lanes + n
-        value = w(*batch, k, column)
-        return (
-            value
-            if units == panels * lanes
-            else tirx.if_then_else(column < units, value, tirx.const(0, w.dtype))
-        )
+        return or_zero([column < units] if units < panels * lanes else [], w(*batch, k, column))
 
     return te.compute((*lead, panels, depth, lanes), body, name="pack_columns")
 
@@ -162,7 +173,7 @@ def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the knobs depend on."""
+    """The form, and extents of the product."""
 
     form: str
     rows: int
@@ -233,9 +244,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     return apply_packed(workload, workload.anchor(PACKED) or workload.anchor(COLUMNS), knobs)
 
 
-def apply_packed(
-    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
-) -> s_tir.Schedule:
+def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:
     """Schedule the packed form (or columns): a vector of columns for each weight read."""
     sch = workload.sch
     block = workload.extents(anchor)[-2]
@@ -253,40 +262,48 @@ def apply_packed(
         # A scope of its own: TVM would give it the memory of the sums.
         sch.set_scope(picked, 0, "local.picked")
         sch.compute_at(picked, item, preserve_unit_loops=True)
-        drop_test(sch, picked, workload.loops_below(picked, item))
+        _drop_test(sch, picked, workload.loops_below(picked, item))
         workload.vectorize_last(workload.loops_below(picked, item))
     else:
         workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     # Rows and columns beyond the last are there: only what is stored is tested.
-    drop_test(sch, anchor, workload.loops_below(anchor, item))
+    _drop_test(sch, anchor, workload.loops_below(anchor, item))
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
     sch.reorder(k, k_inner, *tile)
     workload.unroll_all([k_inner])
     workload.vectorize_last(tile)
-    init = sch.decompose_reduction(anchor, k)
-    workload.vectorize_last(workload.loops_below(init, item))
+    workload.split_init(anchor, k, item)
     return sch
 
 
-def apply_rows(workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs) -> s_tir.Schedule:
+def _drop_test(sch: s_tir.Schedule, block: Block, tile: Sequence[Loop]) -> None:
+    """Let a block run for all of its ``tile``, where that is known to do no harm.
+
+    What is asked of the work-item stays: beyond the last one there is nothing to read.
+    """
+    at = sch.get_loops(block)[-1]
+    loop = sch.get(at)
+    realize, inner = loop.body, [sch.get(axis).loop_var for axis in tile]
+    kept = [t for t in conjuncts(realize.predicate) if not any(uses(t, var) for var in inner)]
+    test = tirx.all(*kept) if kept else True
+    whole = s_tir.SBlockRealize(realize.iter_values, test, realize.block)
+    changed = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
+    sch.state.replace(sch.get_sref(at), changed, {})
+
+
+def apply_rows(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:
     """Schedule the rows form: every weight is read once, in order, in whole vectors."""
     sch = workload.sch
-    after = workload.after(anchor)
-    combine = next(b for b in after if workload.annotation(b, ROLE) == "combine")
+    (combine,) = workload.with_role("combine")
     sch.set_scope(anchor, 0, "local")
     output = workload.merge_epilogue(combine)
-    m, n = sch.get_loops(output)
-    m, mi = sch.split(m, [None, knobs.tile_m])
-    n, ni = sch.split(n, [None, knobs.tile_n])
-    sch.reorder(m, n, mi, ni)
-    item = workload.bind_outer([m, n], knobs.group_size)
+    item, _ = workload.tile(output, (knobs.tile_m, knobs.tile_n), knobs.group_size)
     sch.compute_at(combine, item, preserve_unit_loops=True)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, k = workload.loops_below(anchor, item)
     sch.reorder(k, *tile)
     workload.vectorize_last(tile)
-    init = sch.decompose_reduction(anchor, k)
-    workload.vectorize_last(workload.loops_below(init, item))
+    workload.split_init(anchor, k, item)
     return sch

@@ -16,20 +16,23 @@ from tvm import s_tir, te
 
 from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
-from .common import FAMILY, Workload, narrowed, widened
-from .family import Constraint, Value, knob
-from .tiles import tile_choices, tile_of
-from .windows import (
-    STEPS,
+from .common import FAMILY, Block, Workload, narrowed, tile_choices, tile_of, widened
+from .conv2d import (
+    TILE_IN_MAP,
     WINDOW_CONSTRAINTS,
     group_form,
+    input_facts,
     pad_spatial,
-    steps_text,
     window_space,
-    window_steps,
+    windows_in,
 )
+from .family import Constraint, Value, knob
 
 NAME = "depthwise"
+ORDER = 320
+
+#: The block annotation with strides and dilation, each along height and width; also of pooling.
+STEPS = "tvmflow.steps"
 
 #: Taps of a window that is unrolled.
 MOST_TAPS = 25
@@ -55,21 +58,24 @@ def compute(
 
     ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
-    blocks, kernel_h, kernel_w, block = (int(d) for d in w.shape)
+    blocks, *kernel, block = (int(d) for d in w.shape)
     padded = pad_spatial(x, padding)
-    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    p = te.reduce_axis((0, kernel_h), name="p")
-    q = te.reduce_axis((0, kernel_w), name="q")
+    p = te.reduce_axis((0, kernel[0]), name="p")
+    q = te.reduce_axis((0, kernel[1]), name="q")
 
     def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         value, weight = padded[n, kk, row, column, k], w[kk, p, q, k]
         return te.sum(narrowed(value, sums) * narrowed(weight, sums), axis=[p, q])
 
-    shape = (x.shape[0], blocks, out_h, out_w, block)
+    shape = (x.shape[0], blocks, *windows_in(padded, kernel, strides, dilation), block)
     attrs = {FAMILY: NAME, STEPS: steps_text(strides, dilation)}
     return widened(te.compute(shape, body, name="depthwise", attrs=attrs), x.dtype)
+
+
+def steps_text(strides: tuple[int, int], dilation: tuple[int, int]) -> str:
+    """The value of the annotation :data:`STEPS`."""
+    return ",".join(map(str, (*strides, *dilation)))
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -77,7 +83,7 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """What the knobs depend on; blocks are those of the channels."""
+    """Extents of the loops, of which blocks are those of the channels, and the window."""
 
     batch: int
     blocks: int
@@ -96,20 +102,20 @@ class Shape:
     texture: bool
 
     @classmethod
-    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
+    def of(cls, workload: Workload, anchor: Block) -> Shape:
         """Read it off the anchor's loops and annotations."""
-        padded = workload.padding()
-        reads = workload.reads_texture(*((anchor, 0) if padded is None else (padded, 0)))
+        padded, texture = input_facts(workload, anchor)
         extents = workload.extents(anchor)
-        stride_h, stride_w, dilation_h, dilation_w = window_steps(workload, anchor)
+        steps = str(workload.annotation(anchor, STEPS)).split(",")
+        stride_h, stride_w, dilation_h, dilation_w = map(int, steps)
         return cls(
             *extents,
             stride_h=stride_h,
             stride_w=stride_w,
             span_h=dilation_h * (extents[5] - 1) + 1,
             span_w=dilation_w * (extents[6] - 1) + 1,
-            padded=padded is not None,
-            texture=reads,
+            padded=padded,
+            texture=texture,
         )
 
     def inputs(self, tile_h: int, tile_w: int) -> int:
@@ -119,7 +125,7 @@ class Shape:
 
     @property
     def is_small(self) -> bool:
-        """Whether the window is unrolled whole; a large one would only grow the code."""
+        """True if the window is unrolled whole; a large one would only grow the code."""
         return self.kernel_h * self.kernel_w <= MOST_TAPS
 
 
@@ -146,10 +152,7 @@ CONSTRAINTS = (
         "tile_w vectors must fit the device's registers.",
         lambda k, s, d: k.tile_w <= d.accumulators,
     ),
-    Constraint(
-        "A tile is at most as high and as wide as the map.",
-        lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
-    ),
+    TILE_IN_MAP,
     Constraint(
         "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
         "of at most three vectors for each accumulator.",
@@ -186,7 +189,15 @@ def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
         rows, columns = shape.height, device.accumulators
     tile_w = tile_of(shape.width, max(1, columns))
     stage = overlaps and device.stage_input
-    return Knobs(tile_of(shape.height, rows), tile_w, False, stage, False, 1, 1)
+    return Knobs(
+        tile_h=tile_of(shape.height, rows),
+        tile_w=tile_w,
+        reuse_rows=False,
+        stage_input=stage,
+        split_borders=False,
+        group_w=1,
+        group_size=1,
+    )
 
 
 def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
@@ -194,8 +205,16 @@ def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
     items = shape.batch * shape.blocks * -(-shape.height // 2) * -(-shape.width // tile_w)
     fits = shape.is_small and shape.inputs(2, tile_w) <= 2 * device.accumulators
     reuse = shape.height > 1 and fits and items >= GPU_ITEMS
-    group_w, split = group_form(shape, tile_w, device)
-    return Knobs(1 + reuse, tile_w, reuse, False, split, group_w, device.group_size)
+    group_w, split = group_form(shape.padded, shape.width, tile_w, device)
+    return Knobs(
+        tile_h=1 + reuse,
+        tile_w=tile_w,
+        reuse_rows=reuse,
+        stage_input=False,
+        split_borders=split,
+        group_w=group_w,
+        group_size=device.group_size,
+    )
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -204,39 +223,29 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_h": tile_choices(shape.height, 28),
         "tile_w": tile_choices(shape.width, device.accumulators),
         "reuse_rows": (False,) if device.is_cpu else (False, True),
-        **window_space(shape, device),
+        **window_space(shape.padded, shape.texture, device),
     }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
+def match(workload: Workload, family: str = NAME) -> Shape | None:
+    """The shape of a function whose anchor is a family's block."""
+    anchor = workload.anchor(family)
     return None if anchor is None else Shape.of(workload, anchor)
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule the sliding window by ``knobs``."""
-    return apply_window(workload, workload.anchor(NAME), knobs)
-
-
-def apply_window(
-    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
-) -> s_tir.Schedule:
+def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
     """Schedule a lane-wise sliding window (also that of pooling) by ``knobs``."""
     sch = workload.sch
-    pad = workload.padding()
+    anchor, pad = workload.anchor(family), workload.padding()
     texels = workload.stage_texels(anchor, 0, pad)
     has_weights = len(sch.get(anchor).reads) > 1
     weights = workload.stage_weights(anchor, 1) if has_weights else None
     output = workload.merge_epilogue(anchor)
-    n, k, h, w, lane = sch.get_loops(output)
-    h, hi = sch.split(h, [None, knobs.tile_h])
-    w, wi = sch.split(w, [None, knobs.tile_w])
-    sch.reorder(n, k, h, w, hi, wi, lane)
-    item = workload.bind_outer([n, k, h, w], knobs.group_size, knobs.group_w)
+    sizes = (0, 0, knobs.tile_h, knobs.tile_w)
+    item, (hi, wi, lane) = workload.tile(output, sizes, knobs.group_size, knobs.group_w)
     sch.compute_at(anchor, hi, preserve_unit_loops=True)
     if knobs.split_borders:
         sch.annotate(item, BORDERS, 1)
@@ -262,7 +271,6 @@ def apply_window(
     if weights is not None:
         workload.place_staged(weights, item if reuse else q)
     workload.vectorize_last(tile)
-    init = sch.decompose_reduction(anchor, p)
-    workload.vectorize_last(workload.loops_below(init, hi))
+    workload.split_init(anchor, p, hi)
     workload.vectorize_last([wi, lane])
     return sch

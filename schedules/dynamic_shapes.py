@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from ..devices.target import Device
-from .blocks import is_injective
-from .common import FAMILY, LANES, Block, Workload
+from .common import FAMILY, LANES, Block, Workload, group_sizes, is_injective
 from .family import GROUP_FITS, Constraint, Value, knob
-from .tiles import group_sizes
 
+#: In journals, too.
 NAME = "open_extents"
+ORDER = 110
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of the outputs."""
+    """The number of outputs, which is all that is known of them."""
 
     outputs: int
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """How the range is cut."""
+    """The parts that the range is cut into."""
 
     rows: int = knob("Positions of the open axes that a work-item computes; a GPU's one.")
     group_size: int = knob("Work-items of a work-group.")
@@ -52,7 +52,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def has_dynamic_shapes(function: tirx.PrimFunc) -> bool:
-    """Whether a parameter has an extent that is no number."""
+    """True if a parameter has an extent that is no number."""
     return any(
         not isinstance(extent, tirx.IntImm) for param in function.params for extent in param.shape
     )
@@ -78,11 +78,11 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         if sch.get_consumers(block):
             workload.inline(block)
     for block in workload.blocks:
-        _spread(workload, block, knobs)
+        _bind_positions(workload, block, knobs)
     return sch
 
 
-def _spread(workload: Workload, block: Block, knobs: Knobs) -> None:
+def _bind_positions(workload: Workload, block: Block, knobs: Knobs) -> None:
     sch = workload.sch
     loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
     last = sch.get(loops[-1]).extent
@@ -90,7 +90,7 @@ def _spread(workload: Workload, block: Block, knobs: Knobs) -> None:
     vector = loops.pop() if lanes in LANES else None
     if vector is not None and workload.lanes_of(block):
         sch.vectorize(vector)
-    rows = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    rows = workload.fuse(loops)
     if not workload.target.is_gpu_kernel:
         # TVM's runtime cuts the range of a parallel loop by itself.
         sch.parallel(rows)

@@ -1,7 +1,7 @@
 """The schedule of last resort: right for any primary function.
 
 Elementwise producers are inlined; every block that is left becomes a kernel of
-its own, with its data-parallel axes spread over the device and its reductions
+its own, with its data-parallel axes distributed over the device and its reductions
 as loops.  Injective functions (layout conversions, concat, pad, resize) need no
 more than this.
 """
@@ -13,20 +13,26 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm import s_tir
-from tvm.tirx import IterVar
 
 from ..devices.target import Device
-from .access import nest_of
-from .blocks import is_injective, is_reduction, launches_threads
-from .common import LANES, Workload
+from .common import (
+    LANES,
+    Block,
+    Loop,
+    Workload,
+    group_sizes,
+    is_injective,
+    is_reduction,
+    launches_threads,
+)
+from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, distribute, nest_of, widest_vector
 from .family import GROUP_FITS, Constraint, Value, knob
-from .spread import CPU_ELEMENTS, CPU_GROUPS, widest_vector
-from .spread import spread as spread_nest
-from .tiles import group_sizes
 
 logger = logging.getLogger(__name__)
 
 NAME = "fallback"
+#: Behind all others, as it never declines.
+ORDER = 1000
 
 #: Outputs of a reduction that one CPU work-item computes.
 CPU_CHUNK = 1024
@@ -34,14 +40,14 @@ CPU_CHUNK = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """How many blocks there are, which is all that can be said of any function."""
+    """The number of blocks, which is all that can be said of any function."""
 
     blocks: int
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes of each data-parallel block."""
+    """The part of each data-parallel block that a work-item computes."""
 
     elements: int = knob("Elements that a work-item computes, at most; a GPU's one vector.")
     vector: int = knob("Lanes of a vector of neighbouring elements, at most.")
@@ -57,7 +63,7 @@ CONSTRAINTS = (
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """As for a function of one block: see :mod:`.spread`."""
+    """As for a function of one block: see :mod:`.data_parallel`."""
     elements = CPU_ELEMENTS if device.is_cpu else device.channel_block
     return Knobs(elements, max(LANES), device.group_size)
 
@@ -79,15 +85,15 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     for block in _inline_producers(workload):
         if launches_threads(sch, block):
             continue
-        if is_injective(sch, block) and _spread_elements(workload, block, knobs):
+        if is_injective(sch, block) and _schedule_elementwise(workload, block, knobs):
             continue
         loops = list(sch.get_loops(block))
         if is_reduction(sch, block) and workload.writes_converted(block):
             # What is stored is rounded, or whole texels: sums are taken in private memory.
             copy = sch.cache_write(block, 0, "local")
-            sch.compute_at(block, _spread(workload, copy, list(sch.get_loops(copy))))
+            sch.compute_at(block, _bind_results(workload, copy, list(sch.get_loops(copy))))
         elif is_injective(sch, block) or is_reduction(sch, block):
-            _spread(workload, block, loops)
+            _bind_results(workload, block, loops)
         elif workload.target.is_gpu_kernel:
             # An opaque block (a sort, a scan) runs in one work-item, in its own order.
             unit = sch.add_unit_loop(loops[0] if loops else block)
@@ -95,7 +101,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     return sch
 
 
-def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
+def _inline_producers(workload: Workload) -> list[Block]:
     sch = workload.sch
     for block in list(workload.blocks):
         if is_injective(sch, block) and sch.get_consumers(block):
@@ -106,15 +112,15 @@ def _inline_producers(workload: Workload) -> list[s_tir.schedule.SBlockRV]:
     return workload.blocks
 
 
-def spread(workload: Workload, block: s_tir.schedule.SBlockRV) -> None:
+def schedule_block(workload: Workload, block: Block) -> None:
     """Make a block a kernel of its own."""
     knobs = heuristic(Shape(1), workload.target.device)
-    if not (is_injective(workload.sch, block) and _spread_elements(workload, block, knobs)):
-        _spread(workload, block, list(workload.sch.get_loops(block)))
+    if not (is_injective(workload.sch, block) and _schedule_elementwise(workload, block, knobs)):
+        _bind_results(workload, block, list(workload.sch.get_loops(block)))
 
 
-def _spread_elements(workload: Workload, block: s_tir.schedule.SBlockRV, knobs: Knobs) -> bool:
-    """Spread a data-parallel block; ``False`` if its loops do not map one to one to its axes."""
+def _schedule_elementwise(workload: Workload, block: Block, knobs: Knobs) -> bool:
+    """Distribute a data-parallel block; ``False`` if its axes have no loop each."""
     nest = nest_of(workload, block)
     if nest is None or not nest.loops:
         return False
@@ -125,22 +131,18 @@ def _spread_elements(workload: Workload, block: s_tir.schedule.SBlockRV, knobs: 
     items = max(1, knobs.elements // vector)
     if workload.is_cpu:
         items = max(1, min(items, prod(nest.extents) // vector // CPU_GROUPS))
-    spread_nest(workload, block, nest, vector, items, knobs.group_size)
+    distribute(workload, block, nest, vector, items, knobs.group_size)
     return True
 
 
-def _spread(
-    workload: Workload, block: s_tir.schedule.SBlockRV, loops: list[s_tir.schedule.LoopRV]
-) -> s_tir.schedule.LoopRV:
-    """Spread a block's loops over the device; return the innermost that is bound."""
+def _bind_results(workload: Workload, block: Block, loops: list[Loop]) -> Loop:
+    """Distribute a block's loops over the device; return the innermost that is bound."""
     sch = workload.sch
-    kinds = [v.iter_type for v in sch.get(block).iter_vars]
-    if len(kinds) != len(loops):
+    if len(sch.get(block).iter_vars) != len(loops):
         # Loops that do not map one to one to axes (a scalar's block) stay in their order.
         unit = sch.add_unit_loop(loops[0] if loops else block)
         return workload.bind_outer(loops if loops and not is_reduction(sch, block) else [unit])
-    spatial = [x for x, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
-    reduced = [x for x, kind in zip(loops, kinds, strict=True) if kind != IterVar.DataPar]
+    spatial, reduced = workload.by_kind(block, loops)
     if not spatial:
         spatial = [sch.add_unit_loop(loops[0] if loops else block)]
     sch.reorder(*spatial, *reduced)
@@ -151,7 +153,7 @@ def _spread(
         return workload.bind_outer(spatial)
     lane = spatial.pop() if texels or vector else None
     if workload.is_cpu:
-        fused = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
+        fused = workload.fuse(spatial)
         chunk = CPU_CHUNK // (int(sch.get(lane).extent) if lane is not None else 1)
         outer, _ = sch.split(fused, [None, min(chunk, int(sch.get(fused).extent))])
         spatial = [outer]

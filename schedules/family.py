@@ -1,8 +1,8 @@
-"""What a schedule family is: a template with knobs that a heuristic fills or a tuner searches.
+"""Schedule families: templates with knobs that a heuristic fills or a tuner searches.
 
-A family is a module of this package with the names that :class:`Family` lists.  It
-recognises primary functions, states their :class:`Shape <Family.match>` (all that its knobs
-depend on), gives knobs for a shape and a device, and applies them.
+A family is a module of this package, or a class in one, with the names that :class:`Family`
+lists.  It recognises primary functions, states their :class:`Shape <Family.match>` (all that its
+knobs depend on), gives knobs for a shape and a device, and applies them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tvm import s_tir
 
 from ..devices.target import Device
+from ..runtime.json_types import JsonMapping, JsonObject
 from .common import Workload
 
 logger = logging.getLogger(__name__)
 
 #: What a knob can be set to.
 Value = bool | int | str
+#: A family's own frozen dataclasses: the facts that its knobs depend on, and the knobs.
+FamilyShape = Any
+FamilyKnobs = Any
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Constraint:
 
     sentence: str
     #: Of knobs, shape and device.
-    holds: Callable[[Any, Any, Device], bool]
+    holds: Callable[[FamilyKnobs, FamilyShape, Device], bool]
 
 
 #: Of every family whose knobs have a ``group_size``.
@@ -42,27 +46,32 @@ GROUP_FITS = Constraint(
 
 
 class Family(Protocol):
-    """What a module of this package has that is a family."""
+    """The names of a module or class that is a family."""
 
     #: Its name in reports and journals.
     NAME: str
+    #: Its place among all, which are asked from the least to the greatest: functions of custom
+    #: operators and of dynamic shapes (from 100), products on CUDA (200), convolutions and pooling
+    #: (300), other products (400), sums (500), data-parallel functions (600), the fallback (1000).
+    ORDER: int
+    Shape: type[FamilyShape]
     #: A frozen dataclass of :func:`knob` fields.
-    Knobs: type[Any]
+    Knobs: type[FamilyKnobs]
     CONSTRAINTS: tuple[Constraint, ...]
 
-    def match(self, workload: Workload) -> Any:
+    def match(self, workload: Workload) -> FamilyShape | None:
         """Return the shape of a function that the family serves, else ``None``.
 
         A shape is a frozen dataclass of numbers, texts and truth values.
         """
 
-    def heuristic(self, shape: Any, device: Device) -> Any:
+    def heuristic(self, shape: FamilyShape, device: Device) -> FamilyKnobs:
         """Return knobs that meet the constraints and are good without any measurement."""
 
-    def space(self, shape: Any, device: Device) -> dict[str, tuple[Value, ...]]:
+    def space(self, shape: FamilyShape, device: Device) -> dict[str, tuple[Value, ...]]:
         """Return the values worth trying of each knob; constraints thin out their product."""
 
-    def apply(self, workload: Workload, knobs: Any) -> s_tir.Schedule | None:
+    def apply(self, workload: Workload, knobs: FamilyKnobs) -> s_tir.Schedule | None:
         """Schedule the function of a fresh workload; ``None`` where it turns out not to be fit."""
 
 
@@ -71,46 +80,30 @@ def knob(sentence: str) -> Any:
     return dataclasses.field(metadata={"sentence": sentence})
 
 
-def facts_of(shape: Any) -> dict[str, Any]:
+def facts_of(shape: FamilyShape) -> JsonObject:
     """A shape as journals and modules keep it.
 
     Fields that have their default are left out: a shape that was recorded before there was such
     a field is the same one.
     """
-    values = {f.name: getattr(shape, f.name) for f in dataclasses.fields(shape)}
-    defaults = {f.name: f.default for f in dataclasses.fields(shape)}
-    return {name: value for name, value in values.items() if value != defaults[name]}
+    values = ((field, getattr(shape, field.name)) for field in dataclasses.fields(shape))
+    return {field.name: value for field, value in values if value != field.default}
 
 
-@dataclass(frozen=True)
-class NoKnobs:
-    """Of a family that leaves nothing to choose."""
-
-
-def no_space(shape: Any, device: Device) -> dict[str, tuple[Value, ...]]:
-    """The space of a family without knobs."""
-    return {}
-
-
-def no_choice(shape: Any, device: Device) -> NoKnobs:
-    """The heuristic of a family without knobs."""
-    return NoKnobs()
-
-
-def refusal(family: Family, knobs: Any, shape: Any, device: Device) -> str | None:
+def refusal(family: Family, knobs: FamilyKnobs, shape: FamilyShape, device: Device) -> str | None:
     """The sentence of the first constraint that ``knobs`` violate, or ``None``."""
     return violated(family.CONSTRAINTS, knobs, shape, device)
 
 
 def violated(
-    constraints: Iterable[Constraint], knobs: Any, shape: Any, device: Device
+    constraints: Iterable[Constraint], knobs: FamilyKnobs, shape: FamilyShape, device: Device
 ) -> str | None:
     """The same, of constraints by themselves."""
     failing = (c.sentence for c in constraints if not c.holds(knobs, shape, device))
     return next(failing, None)
 
 
-def candidates(family: Family, shape: Any, device: Device) -> Iterator[Any]:
+def candidates(family: Family, shape: FamilyShape, device: Device) -> Iterator[FamilyKnobs]:
     """Every choice of knobs in the family's space that meets its constraints."""
     values = family.space(shape, device)
     for choice in itertools.product(*values.values()):
@@ -119,7 +112,15 @@ def candidates(family: Family, shape: Any, device: Device) -> Iterator[Any]:
             yield knobs
 
 
-def read_knobs(family: Family, given: Mapping[str, Any]) -> Any:
+#: Types of knobs by how their fields are annotated, with what messages call them.
+_KINDS = {
+    "bool": (bool, "true or false"),
+    "int": (int, "a positive number"),
+    "str": (str, "a text"),
+}
+
+
+def read_knobs(family: Family, given: JsonMapping) -> FamilyKnobs:
     """Make a family's knobs from names and values, as a journal or a file has them.
 
     Raises
@@ -134,12 +135,9 @@ def read_knobs(family: Family, given: Mapping[str, Any]) -> Any:
     for name, field in fields.items():
         if name not in given:
             raise ValueError(f"The knob {name!r} is missing.")
-        kind = {"bool": bool, "int": int, "str": str}[str(field.type)]
+        kind, wanted = _KINDS[str(field.type)]
         if type(given[name]) is not kind or (kind is int and given[name] < 1):
-            wanted = {"bool": "true or false", "int": "a positive number", "str": "a text"}
-            raise ValueError(
-                f"The knob {name!r} must be {wanted[str(field.type)]}, not {given[name]!r}."
-            )
+            raise ValueError(f"The knob {name!r} must be {wanted}, not {given[name]!r}.")
     return family.Knobs(**given)
 
 
@@ -149,7 +147,7 @@ class Proposal:
 
     #: ``given`` by the user, or from a ``journal``.
     source: str
-    knobs: Mapping[str, Any]
+    knobs: JsonMapping
     #: Which record of which journal they are, for people.
     origin: str = ""
 
@@ -163,8 +161,8 @@ class Proposal:
 
 
 def accepted(
-    family: Family, shape: Any, device: Device, proposal: Proposal, function: str
-) -> Any | None:
+    family: Family, shape: FamilyShape, device: Device, proposal: Proposal, function: str
+) -> FamilyKnobs | None:
     """The knobs of a proposal; ``None`` where they do not fit, which is logged."""
     try:
         knobs = read_knobs(family, proposal.knobs)

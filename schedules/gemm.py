@@ -18,17 +18,35 @@ memory as a whole, but a tile at a time is gathered by the group that multiplies
 
 With ``half``, both factors are rounded to 16 bits and their products summed in fp32.  That
 is what tensor cores do, and exact for tensors that are stored in 16 bits.
+
+:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import gcd, prod
+from typing import TypeVar
 
 from tvm import te, tirx
 
-from .batches import batch_of, leading
-from .common import FAMILY, ROLE, widened
+from ..devices.target import Device
+from .common import (
+    FAMILY,
+    ROLE,
+    Block,
+    Loop,
+    Workload,
+    batch_shape,
+    or_zero,
+    padded_matrix,
+    widened,
+)
+from .data_parallel import Axis, regroup
+from .family import Constraint
+
+T = TypeVar("T")
 
 NAME = "gemm"
 LEFT, RIGHT, OUTPUT = "gemm_left", "gemm_right", "gemm_output"
@@ -55,18 +73,18 @@ def padded(extent: int) -> int:
     return next(whole for u in UNITS if (whole := -(-extent // u) * u) <= least)
 
 
-def deep(extent: int) -> int:
+def padded_depth(extent: int) -> int:
     """The depth as whole tiles."""
     return -(-extent // DEPTH) * DEPTH
 
 
 def pays(rows: int, columns: int, depth: int, batch: int = 1) -> bool:
-    """Whether padded matrices are mostly the product's own, and a batch of them is large.
+    """True if padded matrices are mostly the product's own, and a batch of them is large.
 
     At least :data:`FULL` of the multiply-adds, and :data:`WORK` of them.
     """
     own = rows * columns * depth
-    whole = padded(rows) * padded(columns) * deep(depth)
+    whole = padded(rows) * padded(columns) * padded_depth(depth)
     return own >= FULL * whole and batch * own >= WORK
 
 
@@ -110,7 +128,7 @@ def compute_conv(
             tests += [row >= 0, row < height]
         if left or right:
             tests += [column >= 0, column < width]
-        return _or_zero(tests, x(image, block, row, column, lane), half)
+        return or_zero(tests, _rounded(x(image, block, row, column, lane), half))
 
     rows = te.compute((padded(pixels), depth), gather, name=LEFT, attrs={ROLE: LEFT})
     weights = te.compute(w.shape, lambda *i: _rounded(w(*i), half), name=RIGHT, attrs={ROLE: RIGHT})
@@ -129,19 +147,14 @@ def compute_matmul(x: te.Tensor, w: te.Tensor, units: int, *, half: bool) -> te.
     NumPy's broadcasting of the leading axes.  Weights may have their padding already.
     """
     rows, depth = (int(d) for d in x.shape[-2:])
-    lead = leading(x, w)
-    whole = deep(depth)
+    lead = batch_shape(x, w)
+    whole = padded_depth(depth)
 
-    def pad(t: te.Tensor, extents: tuple[int, int], role: str) -> te.Tensor:
-        def body(*index):  # type: ignore[no-untyped-def]
-            *batch, i, j = index
-            pairs = zip((i, j), t.shape[-2:], extents, strict=True)
-            tests = [at < own for at, own, full in pairs if int(own) < full]
-            return _or_zero(tests, t(*batch_of(t, 2, batch), i, j), half)
+    def rounded(value: tirx.Expr) -> tirx.Expr:
+        return _rounded(value, half)
 
-        return te.compute((*lead, *extents), body, name=role, attrs={ROLE: role})
-
-    left, right = pad(x, (padded(rows), whole), LEFT), pad(w, (whole, padded(units)), RIGHT)
+    left = padded_matrix(x, lead, (padded(rows), whole), LEFT, rounded)
+    right = padded_matrix(w, lead, (whole, padded(units)), RIGHT, rounded)
     product = _product(left, right, lead)
     return te.compute((*lead, rows, units), product, name=OUTPUT, attrs={ROLE: OUTPUT})
 
@@ -158,15 +171,177 @@ def _product(left: te.Tensor, right: te.Tensor, lead: Sequence[int]) -> te.Tenso
     return te.compute(shape, body, name="gemm", attrs={FAMILY: NAME})
 
 
-def _or_zero(tests: list[Any], value: Any, half: bool) -> Any:
-    value = _rounded(value, half)
-    zero = tirx.const(0, value.ty.dtype)
-    return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value
-
-
-def _rounded(value: Any, half: bool) -> Any:
+def _rounded(value: tirx.Expr, half: bool) -> tirx.Expr:
     return tirx.Cast("float16", value) if half and str(value.ty.dtype) == "float32" else value
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: tirx.Expr) -> tirx.Expr:
     return value if str(value.ty.dtype) == "float32" else tirx.Cast("float32", value)
+
+
+# -- facts that the knobs of both families depend on -------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents after padding, and how the factors can be read."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    #: Elements that are read at once of each factor.
+    left_lanes: int
+    right_lanes: int
+    _: KW_ONLY
+    #: Whether factors have 16 bits.
+    half: bool
+
+
+#: Of every family of these products.
+STAGES = Constraint(
+    "stages is at most 4, and at most the steps along the depth.",
+    lambda k, s, d: k.stages <= 4 and k.stages <= s.depth // k.tile_k,
+)
+
+
+def shared_limit(device: Device) -> int:
+    """Shared memory of a work-group on CUDA; 0 on other targets."""
+    return 0 if device.multiprocessors is None else device.multiprocessors.shared_bytes
+
+
+def stage_counts(device: Device) -> range:
+    """Stages to try, the best first: three where copies are asynchronous, else two.
+
+    Three hide some 600 cycles of memory behind two steps of products (an assumption).
+    """
+    gpu = device.multiprocessors
+    return range(3 if gpu is not None and gpu.async_copies else 2, 0, -1)
+
+
+def groups(shape: Shape, rows: int, columns: int) -> int:
+    """Work-groups of a launch, of so many rows and columns each."""
+    return shape.batch * (shape.rows // rows) * (shape.columns // columns)
+
+
+def copies_evenly(shape: Shape, rows: int, columns: int, depth: int, items: int) -> bool:
+    """True if every item of a group copies as many vectors of a tile as the others."""
+    left = rows * depth % (items * shape.left_lanes)
+    return not left and not depth * columns % (items * shape.right_lanes)
+
+
+def first_that_fills(
+    fitting: Sequence[T], groups: Callable[[T, Shape], int], shape: Shape, device: Device
+) -> T:
+    """The first knobs with a work-group for each multiprocessor, else those with most groups."""
+    assert device.multiprocessors is not None
+    wanted = device.multiprocessors.count
+    enough = (k for k in fitting if groups(k, shape) >= wanted)
+    return next(enough, max(fitting, key=lambda k: groups(k, shape)))
+
+
+def shape_of(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchor is a product, else ``None``."""
+    anchor = workload.anchor(NAME)
+    if anchor is None:
+        return None
+    *batch, rows, columns, depth = workload.extents(anchor)
+    half = str(workload.sch.get(anchor).reads[-1].source.dtype) == "float16"
+    lanes = [_lanes(workload, factor, half) for factor in (LEFT, RIGHT)]
+    return Shape(prod(batch), rows, columns, depth, *lanes, half=half)
+
+
+def _lanes(workload: Workload, factor: str, half: bool) -> int:
+    """Elements of a factor in 16 bytes, or fewer where rows in memory are no multiple of these."""
+    (block,) = workload.with_role(factor)
+    source = workload.sch.get(block).reads[0].source
+    return gcd(int(source.shape[-1]), 8 if half else 4)
+
+
+# -- how both are scheduled ---------------------------------------------------------------
+
+
+def flatten_output(workload: Workload) -> tuple[Block, Block]:
+    """Make what follows the product one block with an axis for its rows and one for its columns.
+
+    Returns
+    -------
+    anchor, output
+        The block of products, and the one that writes the function's result.
+    """
+    sch = workload.sch
+    anchor = workload.anchor(NAME)
+    for block in workload.before(anchor):
+        if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
+            workload.inline(block)
+    pixels = is_convolution(workload)
+    *inlined, output = workload.after(anchor)
+    for block in inlined:
+        workload.inline(block)
+    if pixels:
+        axes = [Axis(v.var, int(v.dom.extent), i) for i, v in enumerate(sch.get(output).iter_vars)]
+        regroup(sch, output, axes, [[0, 2, 3], [1, 4]])
+    return anchor, output
+
+
+def is_convolution(workload: Workload) -> bool:
+    """True if rows are pixels, and the result is in blocks of channels."""
+    (output,) = workload.with_role(OUTPUT)
+    axes = len(workload.sch.get(output).iter_vars)
+    return axes == 5 and len(workload.extents(workload.anchor(NAME))) == 3
+
+
+def copy_tile(
+    workload: Workload, block: Block, above: Loop, threads: Mapping[str, int], lanes: int
+) -> None:
+    """Have all items of a group copy a tile together, a vector each, side by side."""
+    sch = workload.sch
+    # Before it is placed: only then does it cover what the items of the group read together.
+    sch.set_scope(block, 0, "shared.dyn")
+    sch.compute_at(block, above)
+    fused = sch.fuse(*workload.loops_below(block, above)[-2:])
+    _, *parts, vector = sch.split(fused, [None, *threads.values(), lanes])
+    for name, part in zip(threads, parts, strict=True):
+        sch.bind(part, name)
+    sch.vectorize(vector)
+
+
+def store_output(
+    workload: Workload,
+    output: Block,
+    above: Loop,
+    threads: Mapping[str, int],
+    lanes: int,
+    pixels: bool,
+) -> None:
+    """Have all items of a group write a tile of results, in the order in which they are in memory.
+
+    ``pixels`` says that those of a block of channels are: else columns.
+    """
+    sch = workload.sch
+    m, n = workload.loops_below(output, above)[-2:]
+    n, vector = sch.split(n, [None, lanes])
+    if pixels:
+        sch.reorder(n, m, vector)
+    _, *parts = sch.split(sch.fuse(n, m) if pixels else sch.fuse(m, n), [None, *threads.values()])
+    for name, part in zip(threads, parts, strict=True):
+        sch.bind(part, name)
+    sch.vectorize(vector)
+
+
+def pipeline_copies(workload: Workload, loop: Loop, stages: int) -> None:
+    """Copy the tiles of ``stages - 1`` later steps while one is multiplied."""
+    if stages == 1:
+        return
+    sch = workload.sch
+    gpu = workload.target.device.multiprocessors
+    sch.annotate(loop, "software_pipeline_stage", [0, 0, stages - 1])
+    sch.annotate(loop, "software_pipeline_order", [0, 1, 2])
+    if gpu is not None and gpu.async_copies:
+        sch.annotate(loop, "software_pipeline_async_stages", [0])
+
+
+def bind_batch(workload: Workload, batch: Sequence[Loop]) -> None:
+    """Give each product of a batch groups of its own."""
+    if batch:
+        workload.sch.bind(workload.fuse(batch), "blockIdx.z")

@@ -10,32 +10,31 @@ of the depth at once, the same as its neighbours along the columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import Workload
+from .common import Workload, divisors
 from .family import Constraint, Value, knob, violated
-from .gemm import LEFT, RIGHT
-from .gemm_tiles import (
+from .gemm import (
+    LEFT,
+    RIGHT,
     STAGES,
     Shape,
-    ahead,
     bind_batch,
     copies_evenly,
     copy_tile,
     first_that_fills,
     flatten_output,
     groups,
-    role,
+    pipeline_copies,
     shape_of,
     shared_limit,
     stage_counts,
 )
-from .tiles import divisors
 
 NAME = "gemm_simt"
+ORDER = 210
 
 #: Columns of a vector, and steps of the depth that are read at once: 16 bytes.
 LANES = 4
@@ -147,8 +146,8 @@ def match(workload: Workload) -> Shape | None:
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place tiles, registers and the output around the products."""
-    sch: Any = workload.sch
-    left, right = role(workload, LEFT), role(workload, RIGHT)
+    sch = workload.sch
+    (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
     shape = shape_of(workload)
     assert shape is not None
     anchor, output = flatten_output(workload)
@@ -166,10 +165,11 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
-    rows, below = workload.loops_below(output, ng)[-2:]
     if columns % LANES == 0:
+        # One row of an item has no loop.
+        *rows, below = workload.loops_below(output, ng)[-2:]
         vectors, vector = sch.split(below, [None, LANES])
-        workload.vectorize_last([rows, vectors, vector])
+        workload.vectorize_last([*rows, vectors, vector])
     steps = sch.cache_read(anchor, 0, "local")
     sch.compute_at(steps, ki)
     threads = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
@@ -180,7 +180,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     workload.vectorize_last(workload.loops_below(steps, ki)[-2:])
     workload.unroll_all([ki, kk, mi, ni])
     sch.vectorize(lane)
-    init = sch.decompose_reduction(anchor, ko)
-    workload.vectorize_last(workload.loops_below(init, ng))
-    ahead(workload, ko, knobs.stages)
+    workload.split_init(anchor, ko, ng)
+    pipeline_copies(workload, ko, knobs.stages)
     return sch

@@ -19,18 +19,17 @@ import logging
 from dataclasses import dataclass
 
 from tvm import s_tir
-from tvm.tirx import IterVar
 
 from ..devices.target import Device
 from . import dense
-from .common import LANES, ROLE, Block, Loop, Workload
+from .common import LANES, Block, Loop, Workload, divisors, largest_divisor
 from .dense import COLUMNS, PACKED, ROWS
 from .family import Constraint, Value, knob
-from .tiles import divisors, largest_divisor
 
 logger = logging.getLogger(__name__)
 
 NAME = "gemv"
+ORDER = 400
 
 #: Rows of ``x`` for which the weights are still read once: those of a register tile.
 MOST_ROWS = 4
@@ -47,7 +46,7 @@ UNROLL = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """What the knobs depend on."""
+    """The form, and extents of the product."""
 
     form: str
     rows: int
@@ -59,7 +58,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """How a work-group shares the weights."""
+    """The part of the weights that each work-item of a group takes."""
 
     items: int = knob("Work-items that share the sum over K.")
     columns: int = knob("Vectors of columns of a work-group, each with items of its own.")
@@ -124,8 +123,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     form = next(f for f in (PACKED, COLUMNS, ROWS) if workload.anchor(f) is not None)
     total = last = workload.anchor(form)
     if form == ROWS:
-        after = workload.after(total)
-        last = next(b for b in after if workload.annotation(b, ROLE) == "combine")
+        (last,) = workload.with_role("combine")
         sch.set_scope(total, 0, "local")
     *_, lane, k = sch.get_loops(total)
     width = 1 if form == ROWS else int(sch.get(lane).extent)
@@ -177,7 +175,7 @@ def _bind_copy(
     digits.reverse()
     sch.reorder(vector, *digits, m, lane)
     sch.bind(vector, axes[1])
-    item = sch.fuse(*digits) if len(digits) > 1 else digits[0]
+    item = workload.fuse(digits)
     if int(sch.get(item).extent) != items:
         _, item = sch.split(item, [None, items])
     sch.bind(item, axes[0])
@@ -185,23 +183,12 @@ def _bind_copy(
     return item
 
 
-def _kinds(workload: Workload, block: Block, above: Loop) -> tuple[list[Loop], list[Loop]]:
-    """Loops of a block below another, over results and over what is summed up."""
-    loops = workload.loops_below(block, above)
-    kinds = [v.iter_type for v in workload.sch.get(block).iter_vars]
-    pairs = list(zip(loops, kinds, strict=True))
-    return (
-        [loop for loop, kind in pairs if kind == IterVar.DataPar],
-        [loop for loop, kind in pairs if kind == IterVar.CommReduce],
-    )
-
-
 def _sum(
     workload: Workload, block: Block, above: Loop, unroll: int, texels: Block | None = None
 ) -> None:
     """Sum up in registers, in vectors; ``texels`` is a copy of weights that are a texture."""
     sch = workload.sch
-    spatial, (k,) = _kinds(workload, block, above)
+    spatial, (k,) = workload.by_kind(block, workload.loops_below(block, above))
     k, inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), unroll)])
     sch.reorder(k, inner, *spatial)
     workload.unroll_all([inner])

@@ -20,14 +20,21 @@ import tvm
 from tvm import relax, s_tir, te, tirx
 
 from ..devices.target import Device
-from .blocks import is_injective
-from .common import FAMILY, ROLE, Workload
+from .common import (
+    FAMILY,
+    ROLE,
+    Workload,
+    group_sizes,
+    is_injective,
+    tile_choices,
+    tile_of,
+)
 from .family import GROUP_FITS, Constraint, Value, knob
-from .tiles import group_sizes, tile_choices, tile_of
 
 logger = logging.getLogger(__name__)
 
 NAME = "grid_sample"
+ORDER = 605
 
 #: The role of the block that computes where samples lie.
 PLACES = "places"

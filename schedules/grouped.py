@@ -12,36 +12,48 @@ of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from math import gcd
-from typing import Any
 
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, narrowed, widened
-from .conv2d_shape import input_lanes
+from .common import (
+    FAMILY,
+    Block,
+    Workload,
+    divisors,
+    group_sizes,
+    largest_divisor,
+    tile_choices,
+    tile_of,
+)
+from .conv2d import (
+    TILE_IN_MAP,
+    UNROLL_DIVIDES,
+    Channel,
+    convolution,
+    input_lanes,
+    pad_spatial,
+    split_channels,
+    stage_padded,
+)
 from .family import GROUP_FITS, Constraint, Value, knob
-from .tiles import divisors, group_sizes, largest_divisor, tile_choices, tile_of
-from .windows import pad_spatial, stage_padded
 
 NAME = "grouped"
+ORDER = 330
 
 #: Block annotation: how many lanes of a vector read the same input channels.
 SHARED = "tvmflow.shared_lanes"
 #: Block annotation of transposed convolutions: the strides of rows and columns.
 STRIDES = "tvmflow.strides"
 
-#: From an output block, its lane and a group's input channel to the block and lane that is read.
-Channel = Callable[[Any, Any, Any], tuple[Any, Any]]
-
 
 # -- what it computes ---------------------------------------------------------------------
 
 
 def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[Channel, int]:
-    """Which input channel a lane reads, and how many lanes share theirs.
+    """Find the input channel that a lane reads, and how many lanes share theirs.
 
     ``inputs`` and ``outputs`` are those of one group.
     """
@@ -80,29 +92,9 @@ def compute(
 
     ``sums`` is the dtype of products and sums where it is another than the tensors'.
     """
-    blocks, inputs, kernel_h, kernel_w, block = (int(d) for d in w.shape)
-    padded = pad_spatial(x, padding)
-    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    channel, shared = channels_read(groups, inputs, outputs // groups, block)
-    i = te.reduce_axis((0, inputs), name="i")
-    p = te.reduce_axis((0, kernel_h), name="p")
-    q = te.reduce_axis((0, kernel_w), name="q")
-
-    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
-        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
-        source, lane = channel(oo, o, i)
-        value = padded[n, source, row, column, lane]
-        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
-        return te.sum(product, axis=[i, p, q])
-
-    result = te.compute(
-        (x.shape[0], blocks, out_h, out_w, block),
-        body,
-        name="grouped",
-        attrs={FAMILY: NAME, SHARED: str(shared)},
-    )
-    return widened(result, x.dtype)
+    channel, shared = channels_read(groups, int(w.shape[1]), outputs // groups, int(w.shape[-1]))
+    attrs = {FAMILY: NAME, SHARED: str(shared)}
+    return convolution(pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums)
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -110,7 +102,7 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """What the knobs depend on; also of transposed convolutions."""
+    """Extents of the loops, and lanes that read together; also of transposed convolutions."""
 
     batch: int
     #: Blocks of output channels.
@@ -131,7 +123,7 @@ class Shape:
     stride_w: int
 
     @classmethod
-    def of(cls, workload: Workload, anchor: s_tir.schedule.SBlockRV) -> Shape:
+    def of(cls, workload: Workload, anchor: Block) -> Shape:
         """Read it off the anchor's loops and annotations."""
         shared = int(workload.annotation(anchor, SHARED) or 1)
         strides = (workload.annotation(anchor, STRIDES) or "1,1").split(",")
@@ -139,10 +131,15 @@ class Shape:
         extents = workload.extents(anchor)
         return cls(*extents, shared=shared, stride_h=stride_h, stride_w=stride_w)
 
+    @property
+    def together(self) -> int:
+        """Inputs of one block that are taken together."""
+        return input_lanes(self.inputs, self.lanes)
+
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes, one block of output channels at a time."""
+    """The tile of a work-item, which computes one block of output channels at a time."""
 
     tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
     tile_w: int = knob("Columns of the map that it keeps in registers.")
@@ -156,14 +153,8 @@ CONSTRAINTS = (
         "tile_h * tile_w vectors must fit twice the device's registers.",
         lambda k, s, d: k.tile_h * k.tile_w <= 2 * d.accumulators,
     ),
-    Constraint(
-        "A tile is at most as high and as wide as the map.",
-        lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
-    ),
-    Constraint(
-        "unroll_i must divide the input channels that are taken together.",
-        lambda k, s, d: input_lanes(s.inputs, s.lanes) % k.unroll_i == 0,
-    ),
+    TILE_IN_MAP,
+    UNROLL_DIVIDES,
     Constraint(
         "A window of more than 16 taps is not unrolled.",
         lambda k, s, d: not k.unroll_window or s.taps_h * s.taps_w <= 16,
@@ -175,7 +166,7 @@ CONSTRAINTS = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """A row of the map in registers; small windows are unrolled."""
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
-    unroll_i = largest_divisor(input_lanes(shape.inputs, shape.lanes), 4)
+    unroll_i = largest_divisor(shape.together, 4)
     return Knobs(1, tile_w, unroll_i, shape.taps_h * shape.taps_w <= 4, device.group_size)
 
 
@@ -184,7 +175,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {
         "tile_h": tuple(sorted({1, min(2, shape.height), min(shape.stride_h, shape.height)})),
         "tile_w": tile_choices(shape.width, 2 * device.accumulators),
-        "unroll_i": divisors(input_lanes(shape.inputs, shape.lanes), 8),
+        "unroll_i": divisors(shape.together, 8),
         "unroll_window": (True, False),
         "group_size": group_sizes(device),
     }
@@ -193,22 +184,15 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
+def match(workload: Workload, family: str = NAME) -> Shape | None:
+    """The shape of a function whose anchor is a family's block."""
+    anchor = workload.anchor(family)
     return None if anchor is None else Shape.of(workload, anchor)
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Tile and vectorise by ``knobs``."""
-    return apply_tiles(workload, workload.anchor(NAME), knobs)
-
-
-def apply_tiles(
-    workload: Workload, anchor: s_tir.schedule.SBlockRV, knobs: Knobs
-) -> s_tir.Schedule:
-    """Schedule an anchor of this form; also that of transposed convolutions."""
-    sch = workload.sch
+def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
+    """Tile and vectorise by ``knobs``; also a transposed convolution."""
+    sch, anchor = workload.sch, workload.anchor(family)
     run_lanes = Shape.of(workload, anchor).shared
     pad = workload.padding()
     inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
@@ -220,21 +204,16 @@ def apply_tiles(
         workload.inline(pad)
     weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
-    n, o, h, w, lane = sch.get_loops(output)
-    h, hi = sch.split(h, [None, knobs.tile_h])
-    w, wi = sch.split(w, [None, knobs.tile_w])
-    sch.reorder(n, o, h, w, hi, wi, lane)
-    item = workload.bind_outer([n, o, h, w], knobs.group_size)
+    item, inner = workload.tile(output, (0, 0, knobs.tile_h, knobs.tile_w), knobs.group_size)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
     taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
     if texels is not None and inputs > 1:
         # Whole texels, also the last one: products of channels that it lacks are left out.
         taken = unroll_i = block
-    i_block, i_lane = sch.split(i, [None, taken])
-    i_outer, i_inner = sch.split(i_lane, [None, unroll_i])
     runs, run = sch.split(lanes, [None, run_lanes])
-    sch.reorder(i_block, p, q, i_outer, i_inner, *tile, runs, run)
+    below = [*tile, runs, run]
+    i_block, i_outer, i_inner = split_channels(workload, i, taken, unroll_i, [p, q], below)
     if texels is not None:
         # A row of texels serves every column of the kernel.
         workload.unroll_all([i_outer])
@@ -246,17 +225,12 @@ def apply_tiles(
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])
-    if run_lanes > 1:
-        sch.vectorize(run)
-    else:
-        sch.unroll(run)
+    vectorize = sch.vectorize if run_lanes > 1 else sch.unroll
+    vectorize(run)
     init = sch.decompose_reduction(anchor, i_block)
     # The runs of lanes are one vector again: all of them start at zero.
-    *spread, outer, inner = workload.loops_below(init, item)
-    workload.unroll_all([*spread, outer])
-    if run_lanes > 1:
-        sch.vectorize(inner)
-    else:
-        sch.unroll(inner)
-    workload.vectorize_last([hi, wi, lane])
+    *outer, run = workload.loops_below(init, item)
+    workload.unroll_all(outer)
+    vectorize(run)
+    workload.vectorize_last(inner)
     return sch

@@ -28,7 +28,7 @@ from tvm import te, tirx
 
 from ..codegen.dot_products import dot
 from .common import PAD, ROLE
-from .windows import pad_spatial
+from .conv2d import pad_spatial
 
 #: Up to here all integers are fp32 numbers.
 EXACT_LIMIT = 1 << 24
@@ -51,7 +51,7 @@ def narrowest(weight: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Integers:
-    """How a computation of floats becomes one of 8-bit numbers."""
+    """A computation of floats as one of 8-bit numbers, product by product."""
 
     #: Zero point of the left operand.
     zero: int
@@ -90,13 +90,13 @@ def _word_of(byte: int) -> int:
 
 
 def fits_dots(weight: np.ndarray) -> bool:
-    """Whether weights without their zero point are int8."""
+    """True if weights without their zero point are int8."""
     return bool(narrowest(weight).dtype == np.int8)
 
 
 @dataclass(frozen=True)
 class Dots:
-    """How a computation of floats becomes one of dot products."""
+    """A computation of floats as one of dot products."""
 
     #: Zero point of the left operand as unsigned bytes.
     zero: int
@@ -126,7 +126,7 @@ class Dots:
         return wrapped
 
 
-def product_of_words(x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+def product_of_words(x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
     """The dot product of two words."""
     return dot(tirx.const(0, "int32"), x, w)
 
@@ -136,7 +136,7 @@ def words(x: te.Tensor, axis: int, *, copied: bool = False) -> te.Tensor:
     extent = int(x.shape[axis])
     shape = [*x.shape[:axis], -(-extent // WORD), *x.shape[axis + 1 :]]
 
-    def word(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+    def word(*index: tirx.Expr) -> tirx.Expr:
         total = tirx.const(0, "uint32")
         for byte in range(WORD if extent > WORD else extent):
             position = index[axis] * WORD + byte

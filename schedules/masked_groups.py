@@ -25,8 +25,8 @@ import tvm_ffi
 from tvm import tirx
 
 from .masked_terms import Row, Terms, named, replaced, rows_of, with_rows
+from .partial_sums import radices
 from .statements import Buffer, Statements, Value, number
-from .trees import radices
 
 #: Items that run in step, on NVIDIA's GPUs.
 WARP = 32

@@ -23,17 +23,16 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .blocks import is_injective
-from .common import FAMILY, Workload
+from .common import FAMILY, Workload, is_injective, power_of_2
 from .family import GROUP_FITS, Constraint, Value, knob
 from .masked_groups import WARP
 from .masked_kernels import Outputs, write_groups, write_parts
 from .masked_terms import read_terms
-from .trees import power_of_2
 
 logger = logging.getLogger(__name__)
 
 NAME = "masked_mean"
+ORDER = 500
 
 
 def compute(

@@ -19,16 +19,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te
 
 from ..devices.target import Device
-from .batches import batch_of, leading
-from .blocks import is_vector
-from .common import FAMILY, ROLE, Block, Loop, Workload
+from .common import (
+    FAMILY,
+    LOCAL_BYTES,
+    ROLE,
+    Workload,
+    batch_shape,
+    divisors,
+    is_vector,
+    largest_divisor,
+    padded_matrix,
+)
 from .family import Constraint, Value, knob
-from .tiles import divisors, largest_divisor
 
 NAME = "matmul"
+ORDER = 420
 LEFT, RIGHT = "matmul_left", "matmul_right"
 
 #: Lanes of the vectors of columns.
@@ -51,21 +59,10 @@ def padded(extent: int) -> int:
 def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     """``x[.., M, K] @ w[.., K, N]``, with NumPy's broadcasting of the leading axes."""
     rows, depth, columns = (int(d) for d in (*x.shape[-2:], w.shape[-1]))
-    lead = leading(x, w)
+    lead = batch_shape(x, w)
     high, wide, deep = padded(rows), padded(columns), -(-depth // DEPTH) * DEPTH
-
-    def pad(t: te.Tensor, extents: tuple[int, int], role: str) -> te.Tensor:
-        def body(*index):  # type: ignore[no-untyped-def]
-            *batch, i, j = index
-            value = t(*batch_of(t, 2, batch), i, j)
-            pairs = zip((i, j), t.shape[-2:], extents, strict=True)
-            tests = [at < own for at, own, full in pairs if int(own) < full]
-            zero = tirx.const(0, t.dtype)
-            return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value
-
-        return te.compute((*lead, *extents), body, name=role, attrs={ROLE: role})
-
-    left, right = pad(x, (high, deep), LEFT), pad(w, (deep, wide), RIGHT)
+    left = padded_matrix(x, lead, (high, deep), LEFT)
+    right = padded_matrix(w, lead, (deep, wide), RIGHT)
     k = te.reduce_axis((0, deep), name="k")
 
     def product(*index):  # type: ignore[no-untyped-def]
@@ -81,7 +78,7 @@ def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the knobs depend on: extents after padding."""
+    """Extents after padding."""
 
     batch: int
     rows: int
@@ -99,9 +96,6 @@ class Knobs:
     group_n: int = knob("Work-items of a work-group along the columns.")
     tile_k: int = knob("Depth of the tiles that a work-group copies to local memory at once.")
 
-
-#: Bytes of local memory that every device of the presets has.
-LOCAL_BYTES = 32768
 
 CONSTRAINTS = (
     Constraint(
@@ -166,7 +160,7 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place both tiles and the results under the loops of the anchor."""
     sch, anchor = workload.sch, workload.anchor(NAME)
-    left, right = _staged(workload, LEFT), _staged(workload, RIGHT)
+    (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
     for block in workload.before(anchor):
         if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
             workload.inline(block)
@@ -177,7 +171,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     ko, ki = sch.split(k, [None, knobs.tile_k])
     sch.reorder(*batch, mo, no, mg, ng, ko, ki, mi, ni, lane)
     if batch:
-        sch.bind(sch.fuse(*batch) if len(batch) > 1 else batch[0], "blockIdx.z")
+        sch.bind(workload.fuse(batch), "blockIdx.z")
     sch.bind(mo, "blockIdx.y")
     sch.bind(no, "blockIdx.x")
     sch.bind(mg, "threadIdx.y")
@@ -187,26 +181,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     if columns % LANES == 0 and is_vector(sch.get(output)):
         below = workload.loops_below(output, ng)
         sch.vectorize(sch.split(below[-1], [None, LANES])[-1])
+    items = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
     for block in (left, right):
-        _copy(workload, block, ko, knobs)
+        # Before it is placed: only then does it cover what the items of the group read together.
+        sch.set_scope(block, 0, "shared")
+        sch.compute_at(block, ko)
+        copied = sch.fuse(*workload.loops_below(block, ko)[-2:])
+        workload.share_among_items([copied], items)
     workload.unroll_all([ki, mi, ni])
     sch.vectorize(lane)
-    init = sch.decompose_reduction(anchor, ko)
-    workload.vectorize_last(workload.loops_below(init, ng))
+    workload.split_init(anchor, ko, ng)
     return sch
-
-
-def _staged(workload: Workload, role: str) -> Block:
-    return next(b for b in workload.blocks if workload.annotation(b, ROLE) == role)
-
-
-def _copy(workload: Workload, block: Block, above: Loop, knobs: Knobs) -> None:
-    """Have all items of a group copy a tile together, side by side."""
-    sch = workload.sch
-    # Before it is placed: only then does it cover what the items of the group read together.
-    sch.set_scope(block, 0, "shared")
-    sch.compute_at(block, above)
-    fused = sch.fuse(*workload.loops_below(block, above)[-2:])
-    _, y, x = sch.split(fused, [None, knobs.group_m, knobs.group_n])
-    sch.bind(y, "threadIdx.y")
-    sch.bind(x, "threadIdx.x")

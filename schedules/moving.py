@@ -14,16 +14,14 @@ from math import prod
 from tvm import s_tir
 
 from ..devices.target import Device
-from .access import Nest, nest_of
-from .blocks import is_injective
-from .common import FAMILY, LANES, Workload
+from .common import FAMILY, LANES, Block, Workload, group_sizes, is_injective
+from .data_parallel import Nest, distribute, items_for, nest_of, widest_vector
 from .family import GROUP_FITS, Constraint, Value, knob
-from .spread import items_for, spread, widest_vector
-from .tiles import group_sizes
 
 logger = logging.getLogger(__name__)
 
 NAME = "moving"
+ORDER = 620
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes."""
+    """The vectors of a work-item."""
 
     vector: int = knob("Neighbouring elements that are computed and stored as one vector.")
     items: int = knob(
@@ -105,12 +103,10 @@ def match(workload: Workload) -> Shape | None:
     return Shape(prod(outer), inner, widest_vector(copy, block, nest), texels=texels)
 
 
-def one_block(
-    workload: Workload, name: str, digits: bool = False
-) -> tuple[s_tir.schedule.SBlockRV, Nest] | None:
+def one_block(workload: Workload, name: str, digits: bool = False) -> tuple[Block, Nest] | None:
     """Inline producers; return the block that is left and its loops, or log why not.
 
-    ``name`` is the family that asks, ``digits`` as in :func:`.access.nest_of`.
+    ``name`` is the family that asks, ``digits`` as in :func:`.data_parallel.nest_of`.
     """
     sch = workload.sch
     for block in workload.blocks:
@@ -135,10 +131,10 @@ def one_block(
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
-    """Spread the one block by ``knobs``."""
+    """Distribute the one block by ``knobs``."""
     found = one_block(workload, NAME)
     if found is None:
         return None
     block, nest = found
-    spread(workload, block, nest, knobs.vector, knobs.items, knobs.group_size)
+    distribute(workload, block, nest, knobs.vector, knobs.items, knobs.group_size)
     return workload.sch

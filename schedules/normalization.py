@@ -15,15 +15,17 @@ Scale and bias are elementwise operators, which are fused behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from . import rows
-from .common import FAMILY, ROLE, Workload
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, axes_text, heuristic, space
+from .common import FAMILY, ROLE
+from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "normalization"
+ORDER = 520
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -38,7 +40,7 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
         """Sum over a row of a function of the row's place and an element's."""
         over = {a: te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in axes}
 
-        def body(*row: tirx.PrimExpr) -> tirx.PrimExpr:
+        def body(*row: tirx.Expr) -> tirx.Expr:
             places = iter(row)
             index = [over[a] if a in over else next(places) for a in range(len(x.shape))]
             return te.sum(value(row if extents else (0,), index), axis=list(over.values()))
@@ -48,35 +50,24 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
     if centred:
         total = statistic("total", lambda row, index: x(*index))
 
-    def shifted(row: Sequence[tirx.PrimExpr], index: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
+    def shifted(row: Sequence[tirx.Expr], index: Sequence[tirx.Expr]) -> tirx.Expr:
         return x(*index) - total(*row) * (1.0 / length) if centred else x(*index)
 
     squares = statistic("squares", lambda row, index: shifted(row, index) * shifted(row, index))
 
-    def normal(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+    def normal(*index: tirx.Expr) -> tirx.Expr:
         row = [i for a, i in enumerate(index) if a not in axes] or [0]
         variance = squares(*row) * (1.0 / length)
         return shifted(row, index) * (1.0 / tirx.sqrt(variance + epsilon))
 
-    return te.compute(
-        x.shape, normal, name="normal", attrs={FAMILY: NAME, AXES: axes_text(list(axes))}
-    )
+    attrs = {FAMILY: NAME, AXES: ",".join(map(str, axes))}
+    return te.compute(x.shape, normal, name="normal", attrs=attrs)
 
 
-# -- how it is scheduled ------------------------------------------------------------------
+# -- how it is scheduled: with the knobs of all functions of rows -------------------------
 
 
-# The knobs are those of all functions of rows.
+match = partial(rows.match, family=NAME)
+apply = partial(rows.apply, family=NAME)
 
-
-def match(workload: Workload) -> Shape | None:
-    """The shape of a normalisation, with an elementwise epilogue."""
-    return rows.match(workload, NAME)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Share the rows by ``knobs``."""
-    return rows.apply(workload, NAME, knobs)
-
-
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

@@ -13,14 +13,18 @@ declared padding (ONNX AveragePool, opset 19).
 
 from __future__ import annotations
 
-from tvm import s_tir, te, tirx
+from functools import partial
+
+from tvm import te, tirx
 
 from ..codegen.extremes import reducer
-from .common import FAMILY, Workload, narrowed, widened
-from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
-from .windows import STEPS, pad_spatial, steps_text
+from . import depthwise
+from .common import FAMILY, narrowed, widened
+from .conv2d import pad_spatial
+from .depthwise import CONSTRAINTS, STEPS, Knobs, Shape, heuristic, space, steps_text
 
 NAME = "pooling"
+ORDER = 380
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -88,7 +92,7 @@ def compute(
     if kind == "max":
         return pooled
 
-    def counted(axis: int, index: tirx.PrimExpr) -> tirx.PrimExpr:
+    def counted(axis: int, index: tirx.Expr) -> tirx.Expr:
         """Elements of a window that count along one axis."""
         low, high = 0, extents[axis]
         if count_include_pad:
@@ -106,21 +110,10 @@ def compute(
     return te.compute(shape, average, name="average")
 
 
-# -- how it is scheduled ------------------------------------------------------------------
+# -- how it is scheduled: with the knobs of a depthwise convolution, the same window ------
 
 
-# The knobs are those of a depthwise convolution: the same sliding window.
+match = partial(depthwise.match, family=NAME)
+apply = partial(depthwise.apply, family=NAME)
 
-
-def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is this family's block."""
-    anchor = workload.anchor(NAME)
-    return None if anchor is None else Shape.of(workload, anchor)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule the sliding window by ``knobs``."""
-    return apply_window(workload, workload.anchor(NAME), knobs)
-
-
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

@@ -6,17 +6,16 @@ and elementwise consumers after it; what it computes comes from the operator.
 A reduction with many results has one work-item a result, or a vector of neighbouring
 results.  With few, each is shared: by the lanes of a vector, by the items of a work-group,
 which combine what they have in local memory, and by work-groups, whose partial results a
-second kernel combines.  :mod:`.trees` says how.
+second kernel combines.  :mod:`.partial_sums` says how.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import gcd, prod
-from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
@@ -25,27 +24,26 @@ from ..codegen.masks import keeps_booleans
 from ..devices.target import Device
 from ..ir.expressions import uses
 from . import fallback
-from .blocks import is_injective, is_reduction
-from .common import LANES, Block, Workload
+from .common import LANES, Block, Workload, is_injective, is_reduction, nodes_in, power_of_2
 from .family import Constraint, Value, knob
-from .sums import (
-    CPU_CHUNK,
-    CPU_ITEMS,
-    GPU_CHUNK,
-    GPU_ITEMS,
-    ITEM,
+from .partial_sums import (
+    GROUP_IS_POWER_OF_2,
+    Tree,
     bind_groups,
+    every_lane_starts,
     first_item,
     group_loops,
     kernels,
     place_in_item,
     reduce_across,
+    shares,
+    split_reduction,
 )
-from .trees import Tree, grow, leaves_nobody_idle, power_of_2
 
 logger = logging.getLogger(__name__)
 
 NAME = "reduction"
+ORDER = 530
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -53,7 +51,7 @@ NAME = "reduction"
 
 @dataclass(frozen=True)
 class Shape:
-    """What is computed and what is summed up for it."""
+    """Numbers of results and of what is summed up for them, and how both lie in memory."""
 
     #: Results, or blocks of them where their channels are lanes.
     outputs: int
@@ -71,7 +69,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Who shares a result."""
+    """Groups, items and lanes that share a result."""
 
     splits: int = knob("Work-groups that share a result; a second kernel combines theirs.")
     group_size: int = knob("Work-items of a work-group that share a result, a power of 2.")
@@ -84,13 +82,7 @@ def _vector(knobs: Knobs, shape: Shape) -> int:
 
 
 CONSTRAINTS = (
-    Constraint(
-        "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
-        lambda k, s, d: (
-            k.group_size & (k.group_size - 1) == 0
-            and k.group_size <= (1 if d.is_cpu else d.max_group_size)
-        ),
-    ),
+    GROUP_IS_POWER_OF_2,
     Constraint(
         "lanes is 1 or the width of a vector.", lambda k, s, d: k.lanes == 1 or k.lanes in LANES
     ),
@@ -108,14 +100,13 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: leaves_nobody_idle(s.reduced, k.splits, k.group_size, _vector(k, s)),
+        lambda k, s, d: every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s)),
     ),
 )
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """Vectors first, then items, then work-groups, while there is little else to do at once."""
-    chunk, busy = (CPU_CHUNK, CPU_ITEMS) if device.is_cpu else (GPU_CHUNK, GPU_ITEMS)
     widest = device.channel_block
     lanes = 1
     if not shape.positions and shape.along > 1:
@@ -127,18 +118,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         lanes = gcd(shape.across, widest)
     vector = lanes if shape.along > 1 else 1
     tasks = shape.outputs * vector // lanes
-    items = 1
-    if not device.is_cpu:
-        items = min(device.group_size, power_of_2(shape.reduced // (vector * chunk)))
-        items = min(items, power_of_2(busy // tasks))
-        items = items if items >= 16 else 1
-    splits = 1
-    if not shape.positions and tasks * items < busy:
-        least = chunk if device.is_cpu else 8 * chunk * items * vector
-        splits = max(1, min(busy // (tasks * items), 64, shape.reduced // least))
-    while not leaves_nobody_idle(shape.reduced, splits, items, vector):
-        splits -= 1
-    return Knobs(splits, items, lanes)
+    splits, items = shares(shape.reduced, vector, tasks, device)
+    return Knobs(1 if shape.positions else splits, items, lanes)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -203,15 +184,13 @@ def _output_lanes(workload: Workload, anchor: Block) -> int:
 
 def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
     """Elements next to each other that are summed up, and that belong to different results."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
     written = [region.source for region in block.writes]
     kinds = {v.var: (v.iter_type, e) for v, e in zip(block.iter_vars, extents, strict=True)}
     summed = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
     # What stays the same during a sum does not count.
     found = [
         _run(load.indices, kinds)
-        for load in loads
+        for load in nodes_in(block.body, TensorLoad)
         if not any(load.source.same_as(buffer) for buffer in written)
         and any(uses(index, variable) for index in load.indices for variable in summed)
     ]
@@ -221,7 +200,7 @@ def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
     return along, across
 
 
-def _run(indices: Any, kinds: dict[Any, tuple[int, int]]) -> tuple[int, int]:
+def _run(indices: Sequence[tirx.Expr], kinds: dict[tirx.Var, tuple[int, int]]) -> tuple[int, int]:
     """The last axes of a tensor that are reduced, or the last one that is not."""
     along = 1
     summed = [variable for variable, (kind, _) in kinds.items() if kind == IterVar.CommReduce]
@@ -250,7 +229,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         # What is made of many elements for each result is a kernel of its own.
         for block in workload.after(anchor)[:-1]:
             workload.inline(block)
-        fallback.spread(workload, workload.blocks[-1])
+        fallback.schedule_block(workload, workload.blocks[-1])
         workload.blocks = [anchor]
     output = workload.merge_epilogue(anchor)
     if not sch.get_loops(output):
@@ -259,16 +238,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     if shape.positions:
         _kernel_of_positions(workload, anchor, output, knobs.group_size)
         return sch
-    tree = grow(
-        workload,
-        anchor,
-        splits=knobs.splits,
-        items=knobs.group_size,
-        lanes=_vector(knobs, shape),
-    )
+    splits, items, lanes = knobs.splits, knobs.group_size, _vector(knobs, shape)
+    tree = split_reduction(workload, anchor, splits=splits, items=items, lanes=lanes)
     columns = knobs.lanes if shape.along == 1 else 1
-    sums = kernels(workload, output, tree, knobs.splits, knobs.group_size, columns, shape.reduced)
-    for sum_ in sums:
+    for sum_ in kernels(workload, output, tree, splits, items, columns, shape.reduced):
         sum_.accumulate(workload)
     return sch
 
@@ -282,6 +255,6 @@ def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items
         sum_.accumulate(workload)
         return
     groups, group = group_loops(workload, loops, items)
-    first_item(workload, output, group, items, ITEM)
-    reduce_across(workload, anchor, group, items, ITEM)
+    first_item(workload, output, group, items)
+    reduce_across(workload, anchor, group, items)
     bind_groups(workload, groups, group)

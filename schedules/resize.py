@@ -16,21 +16,19 @@ import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .blocks import is_injective
-from .common import FAMILY, Workload
+from .common import FAMILY, Workload, group_sizes, is_injective, tile_choices, tile_of
+from .data_parallel import CPU_ELEMENTS, CPU_GROUPS
 from .family import GROUP_FITS, Constraint, Value, knob
-from .spread import CPU_ELEMENTS, CPU_GROUPS
-from .tiles import group_sizes, tile_choices, tile_of
 
 logger = logging.getLogger(__name__)
 
 NAME = "resize"
+ORDER = 600
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -99,7 +97,7 @@ def compute(
     by_axis = {axis: tables[step * i : step * (i + 1)] for i, axis in enumerate(axes)}
     shape = [by_axis[a][0].shape[0] if a in by_axis else d for a, d in enumerate(x.shape)]
 
-    def along(axis: int, index: list[Any], place: list[Any]) -> Any:
+    def along(axis: int, index: list[tirx.Expr], place: list[tirx.Expr]) -> tirx.Expr:
         """The sum over the taps of an axis and of those behind it."""
         if axis > 3:
             return x(*place)
@@ -139,7 +137,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes."""
+    """The tile of a work-item."""
 
     tile_w: int = knob("Neighbours of a row, or vectors of channels, that a work-item computes.")
     group_size: int = knob("Work-items of a work-group, at most.")

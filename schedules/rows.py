@@ -20,26 +20,24 @@ from tvm import s_tir
 
 from ..devices.target import Device
 from . import fallback
-from .blocks import is_injective
-from .common import LANES, ROLE, Block, Loop, Workload
+from .common import LANES, ROLE, Block, Loop, Workload, is_injective, power_of_2
 from .family import Constraint, Value, knob
-from .sums import (
-    CPU_CHUNK,
-    CPU_ITEMS,
-    GPU_CHUNK,
-    GPU_ITEMS,
-    ITEM,
+from .partial_sums import (
+    GROUP_IS_POWER_OF_2,
     Sum,
+    Tree,
     bind_groups,
     bind_items,
     bind_results,
+    every_lane_starts,
     first_item,
     group_loops,
     kernels,
     place_in_group,
     place_in_item,
+    shares,
+    split_reduction,
 )
-from .trees import Tree, grow, leaves_nobody_idle, power_of_2
 
 #: The block annotation with the axes of a row, and the role of its statistics.
 AXES = "tvmflow.axes"
@@ -61,7 +59,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Who shares a row."""
+    """Groups, items and lanes that share a row."""
 
     splits: int = knob("Work-groups that share a row, with kernels of their own for statistics.")
     group_size: int = knob("Work-items of a work-group that share a row, a power of 2.")
@@ -69,13 +67,7 @@ class Knobs:
 
 
 CONSTRAINTS = (
-    Constraint(
-        "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
-        lambda k, s, d: (
-            k.group_size & (k.group_size - 1) == 0
-            and k.group_size <= (1 if d.is_cpu else d.max_group_size)
-        ),
-    ),
+    GROUP_IS_POWER_OF_2,
     Constraint(
         "lanes is 1 or the width of a vector, and 1 where the layout has lanes.",
         lambda k, s, d: k.lanes == 1 or (k.lanes in LANES and not s.blocked),
@@ -86,7 +78,7 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: leaves_nobody_idle(s.length, k.splits, k.group_size, _along(k, s)),
+        lambda k, s, d: every_lane_starts(s.length, k.splits, k.group_size, _along(k, s)),
     ),
 )
 
@@ -105,19 +97,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     else:
         lanes = min(device.channel_block, power_of_2(shape.length))
     along = 1 if shape.across > 1 or shape.blocked else lanes
-    tasks = shape.rows * along // lanes
-    items = 1
-    if not device.is_cpu:
-        items = min(device.group_size, power_of_2(shape.length // (along * GPU_CHUNK)))
-        items = min(items, power_of_2(GPU_ITEMS // shape.rows))
-        items = items if items >= 16 else 1
-    busy, least = CPU_ITEMS, CPU_CHUNK
-    if not device.is_cpu:
-        busy, least = GPU_ITEMS // items, 8 * GPU_CHUNK * items * along
-    splits = max(1, min(busy // tasks, 64, shape.length // least))
-    while not leaves_nobody_idle(shape.length, splits, items, along):
-        splits -= 1
-    return Knobs(splits, items, lanes)
+    return Knobs(*shares(shape.length, along, shape.rows * along // lanes, device), lanes)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -127,11 +107,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "group_size": (1,) if device.is_cpu else (1, 8, 16, 32, 64, 128, 256),
         "lanes": (1,) if shape.blocked else (1, *LANES),
     }
-
-
-def axes_text(axes: list[int]) -> str:
-    """The annotation's value."""
-    return ",".join(map(str, axes))
 
 
 def match(workload: Workload, family: str) -> Shape | None:
@@ -159,14 +134,14 @@ def _axes(workload: Workload, anchor: Block) -> list[int]:
     return [int(a) for a in (workload.annotation(anchor, AXES) or "").split(",") if a]
 
 
-def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
+def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
     """The statistics of rows and what is made of them, in one kernel or, split, in several."""
     sch = workload.sch
     shape = match(workload, family)
     assert shape is not None
     anchor = workload.anchor(family)
     axes = _axes(workload, anchor)
-    statistics = [b for b in workload.blocks if workload.annotation(b, ROLE) == ROW]
+    statistics = workload.with_role(ROW)
     for block in workload.before(anchor):
         if workload.annotation(block, ROLE) != ROW:
             workload.inline(block)
@@ -175,9 +150,10 @@ def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
     output = workload.blocks[-1]
     along = _along(knobs, shape)
     if knobs.splits > 1:
-        return _apart(workload, statistics, output, shape, knobs)
+        return _in_kernels(workload, statistics, output, shape, knobs)
     trees = [
-        grow(workload, block, splits=1, items=knobs.group_size, lanes=along) for block in statistics
+        split_reduction(workload, block, splits=1, items=knobs.group_size, lanes=along)
+        for block in statistics
     ]
     loops = list(sch.get_loops(output))
     rows = [loop for axis, loop in enumerate(loops) if axis not in axes]
@@ -191,7 +167,7 @@ def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
     if not rows:
         rows = [sch.add_unit_loop(loops[0])]
     sch.reorder(*rows, *columns, *([] if lane is None else [lane]))
-    column = sch.fuse(*columns) if len(columns) > 1 else columns[0]
+    column = workload.fuse(columns)
     if knobs.group_size == 1:
         item = bind_results(workload, rows, shape.length)
         sums = [s for tree in reversed(trees) for s in place_in_item(workload, tree, item)]
@@ -203,7 +179,7 @@ def apply(workload: Workload, family: str, knobs: Knobs) -> s_tir.Schedule:
     return sch
 
 
-def _apart(
+def _in_kernels(
     workload: Workload, statistics: list[Block], output: Block, shape: Shape, knobs: Knobs
 ) -> s_tir.Schedule:
     """Kernels for each statistic, of which work-groups share the rows, and one for the rest."""
@@ -211,19 +187,12 @@ def _apart(
     sums = []
     for block in statistics:
         written = workload.sch.cache_write(block, 0, "local")
-        tree = grow(
-            workload,
-            block,
-            splits=knobs.splits,
-            items=knobs.group_size,
-            lanes=_along(knobs, shape),
-        )
-        sums += kernels(
-            workload, written, tree, knobs.splits, knobs.group_size, columns, shape.length
-        )
+        splits, items, lanes = knobs.splits, knobs.group_size, _along(knobs, shape)
+        tree = split_reduction(workload, block, splits=splits, items=items, lanes=lanes)
+        sums += kernels(workload, written, tree, splits, items, columns, shape.length)
     for sum_ in sums:
         sum_.accumulate(workload)
-    fallback.spread(workload, output)
+    fallback.schedule_block(workload, output)
     return workload.sch
 
 
@@ -237,9 +206,9 @@ def _place_in_group(
     for tree in reversed(trees):
         shared = sch.cache_write(tree.total, 0, "local")
         Sum.at(workload, shared, group, "shared")
-        first = first_item(workload, shared, group, items, ITEM)
+        first = first_item(workload, shared, group, items)
         sums.append(Sum.at(workload, tree.total, first))
-        sums += place_in_group(workload, tree, group, items, ITEM)
+        sums += place_in_group(workload, tree, group, items)
     bind_groups(workload, groups, group)
     return sums
 
@@ -247,12 +216,12 @@ def _place_in_group(
 def _write(
     workload: Workload, output: Block, column: Loop, lane: Loop | None, items: int, along: int
 ) -> None:
-    """The last pass over a row: vectors, dealt out to the items of a group."""
+    """The last pass over a row: vectors, distributed over the items of a group."""
     sch = workload.sch
     whole, tail = divmod(int(sch.get(column).extent), items * along)
     step, item, vector = sch.split(column, [None, items, along])
     if items > 1:
-        bind_items(workload, [item], items, ITEM)
+        bind_items(workload, [item], items)
     # CUDA's vectors must be aligned, which those of every row but the first may not be.
     aligned = lane is not None or tail % along == 0
     if workload.lanes_of(output) and (aligned or workload.target.kind != "cuda"):

@@ -9,14 +9,16 @@ Computes, for each row along the axis::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from . import rows
-from .common import FAMILY, ROLE, Workload
+from .common import FAMILY, ROLE
 from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "softmax"
+ORDER = 510
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -26,7 +28,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
     """Softmax of ``x`` along ``axis`` as TE; the shape is that of ``x``."""
     extents = [d for a, d in enumerate(x.shape) if a != axis]
 
-    def at(index: Sequence[tirx.PrimExpr], k: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+    def at(index: Sequence[tirx.Expr], k: tirx.Expr) -> list[tirx.Expr]:
         return [*index[:axis], k, *index[axis:]]
 
     k = te.reduce_axis((0, x.shape[axis]), name="k")
@@ -38,7 +40,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
         attrs={ROLE: ROW},
     )
 
-    def shifted(r: Sequence[tirx.PrimExpr], at_k: tirx.PrimExpr) -> tirx.PrimExpr:
+    def shifted(r: Sequence[tirx.Expr], at_k: tirx.Expr) -> tirx.Expr:
         return x(*at(r, at_k)) - peak(*(r or (0,)))
 
     total = te.compute(
@@ -48,7 +50,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
         attrs={ROLE: ROW},
     )
 
-    def body(*index: tirx.PrimExpr) -> tirx.PrimExpr:
+    def body(*index: tirx.Expr) -> tirx.Expr:
         row = [i for a, i in enumerate(index) if a != axis]
         value = shifted(row, index[axis])
         denominator = total(*(row or (0,)))
@@ -57,20 +59,10 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
     return te.compute(x.shape, body, name="softmax", attrs={FAMILY: NAME, AXES: str(axis)})
 
 
-# -- how it is scheduled ------------------------------------------------------------------
+# -- how it is scheduled: with the knobs of all functions of rows -------------------------
 
 
-# The knobs are those of all functions of rows.
+match = partial(rows.match, family=NAME)
+apply = partial(rows.apply, family=NAME)
 
-
-def match(workload: Workload) -> Shape | None:
-    """The shape of a softmax, with an elementwise epilogue."""
-    return rows.match(workload, NAME)
-
-
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Share the rows by ``knobs``."""
-    return rows.apply(workload, NAME, knobs)
-
-
-__all__ = ["CONSTRAINTS", "NAME", "Knobs", "apply", "compute", "heuristic", "match", "space"]
+__all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

@@ -22,17 +22,15 @@ from tvm import s_tir, tirx
 
 from ..devices.target import Device
 from ..ir.scope import is_texture
-from .access import Nest
-from .common import LANES, Workload
+from .common import LANES, Loop, Workload, divisors, group_sizes, largest_divisor, tile_of
+from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, Nest
 from .family import GROUP_FITS, Constraint, Value, knob
 from .moving import one_block
-from .sharing import deal_out
-from .spread import CPU_ELEMENTS, CPU_GROUPS
-from .tiles import divisors, group_sizes, largest_divisor, tile_of
 
 logger = logging.getLogger(__name__)
 
 NAME = "transpose"
+ORDER = 610
 
 #: Registers of a CPU that a tile is turned in: 8 vectors of 8 lanes become 8 others.
 CPU_TILE = 8
@@ -121,13 +119,13 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     if device.is_cpu:
         count = shape.outer * (shape.rows // rows) * (shape.columns // columns)
         tiles = max(1, min(CPU_ELEMENTS // (rows * columns), count // CPU_GROUPS))
-    elif _shares(shape) and min(rows, columns) < GPU_TILE:
+    elif _fills_groups(shape) and min(rows, columns) < GPU_TILE:
         return Knobs(rows, columns, 1, True, min(SHARING, device.max_group_size))
     return Knobs(rows, columns, tiles, False, device.group_size)
 
 
-def _shares(shape: Shape) -> bool:
-    """Whether a group's tile in local memory has whole rows on both sides (an assumption)."""
+def _fills_groups(shape: Shape) -> bool:
+    """True if a group's tile in local memory has whole rows on both sides (an assumption)."""
     texels = shape.reads_texels or shape.writes_texels
     return not texels and min(shape.rows, shape.columns) >= SHORTEST
 
@@ -232,7 +230,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         sch.storage_align(staged, 0, axis=-2, factor=2, offset=1)
         # Rows of an odd length are no place for CUDA's vectors, which must be aligned.
         lanes = knobs.rows if knobs.rows in LANES and workload.target.kind != "cuda" else 1
-        deal_out(workload, block, [read_column, read_row], lanes)
+        items = workload.group_extents(block)
+        workload.share_among_items([read_column, read_row], items, lanes)
     else:
         sch.unroll(read_column)
         sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
@@ -244,20 +243,20 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     return sch
 
 
-def _tile_loops(loops: list[object], axis: int, count: int) -> tuple[object, object]:
+def _tile_loops(loops: list[Loop], axis: int, count: int) -> tuple[Loop, Loop]:
     """The loops over rows and columns of a copy, which has a loop for each axis."""
     loops = loops[-count:]
     return loops[axis], loops[-1]
 
 
 def _is_plain(workload: Workload, nest: Nest) -> bool:
-    """Whether the last loop's lanes can be one vector."""
+    """True if the last loop's lanes can be one vector."""
     return not nest.tested[-1] and str(nest.tensors[0].dtype) != "bool"
 
 
 def _bind_squares(
-    workload: Workload, others: list[object], a: object, b: object, group_size: int
-) -> tuple[object, object]:
+    workload: Workload, others: list[Loop], a: Loop, b: Loop, group_size: int
+) -> tuple[Loop, Loop]:
     """Bind tiles to work-items, in groups about as high as wide; return the loops of both.
 
     Groups divide the axes: the extents of what a work-item copies are then plain numbers.
@@ -269,7 +268,7 @@ def _bind_squares(
     height = tile_of(counts[0], group_size // width)
     a, row = sch.split(a, [None, height])
     b, column = sch.split(b, [None, width])
-    outer = [sch.fuse(*others)] if len(others) > 1 else others
+    outer = [workload.fuse(others)] if others else []
     sch.reorder(*outer, a, b, row, column)
     for loop, dimension in zip((b, a, *outer), "xyz", strict=False):
         sch.bind(loop, f"blockIdx.{dimension}")
@@ -278,10 +277,10 @@ def _bind_squares(
     return b, column
 
 
-def _stretch(workload: Workload, loops: list[object], tiles: int) -> object:
+def _stretch(workload: Workload, loops: list[Loop], tiles: int) -> Loop:
     """Bind all loops but those over about ``tiles`` tiles; return the innermost loop."""
     sch = workload.sch
-    inner: list[object] = []
+    inner: list[Loop] = []
     for at in reversed(range(len(loops))):
         few = largest_divisor(int(sch.get(loops[at]).extent), tiles)
         tiles //= few

@@ -1,4 +1,4 @@
-"""Winograd's convolution F(m×m, 3×3): its matrices, and sums with them as TE.
+"""Winograd's convolution F(m×m, 3×3): transforms of tiles around products of matrices.
 
 ``m`` outputs of a correlation with 3 taps are interpolated from products at ``a = m + 2``
 points, one of them at infinity (Toom-Cook; Lavin and Gray, "Fast Algorithms for Convolutional
@@ -6,7 +6,8 @@ Neural Networks", 2016). In two dimensions, for a tile ``d`` of ``a×a`` inputs 
 
     Y = AT [(G g GT) * (BT d B)] A          a*a products in place of 9*m*m
 
-Over the blocked layout this is three primary functions, ``T`` tiles in ``R`` rows::
+Over the blocked layout this is three primary functions, each with a family of its own, ``T``
+tiles in ``R`` rows::
 
     x[N, I', H, W, c]   ->  v[a*a, I', R, T/R, c]         winograd_input
     v, u[a*a, O', I, c] ->  t[a*a, O', R, T/R, c]         winograd_product
@@ -18,18 +19,38 @@ Over the blocked layout this is three primary functions, ``T`` tiles in ``R`` ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from math import prod
 
 import numpy as np
-from tvm import tirx
+from tvm import s_tir, te, tirx
+
+from ..devices.target import Device
+from .common import (
+    FAMILY,
+    ROLE,
+    Workload,
+    divisors,
+    group_sizes,
+    largest_divisor,
+    tile_choices,
+    tile_of,
+)
+from .conv2d import TILE_FITS, UNROLL_DIVIDES, input_facts, input_lanes, pad_spatial, split_channels
+from .family import GROUP_FITS, Constraint, Value, knob
 
 #: Taps of the kernels in each direction.
 TAPS = 3
+#: The role of the blocks that transform columns, in both directions.
+COLUMNS = "winograd_columns"
+#: Block annotation: outputs of a tile in each direction.
+OUTPUTS = "tvmflow.winograd_outputs"
 
 Matrix = tuple[tuple[Fraction, ...], ...]
+#: A tensor's value at a place along the axis that is transformed.
+Values = Callable[[int], tirx.Expr]
 
 #: Finite points by ``m``.  The usual 0, ±1, ±2 of F(4×4) round 4 times as much as these (largest
 #: error of fp32 with 512 channels of random numbers: 9e-6 of the scale, not 2e-6), whose powers are
@@ -38,6 +59,9 @@ POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
 }
+
+
+# -- the matrices -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -57,7 +81,7 @@ def matrices(outputs: int) -> Matrices:
     g, bt = [], []
     for index, point in enumerate(points):
         others = points[:index] + points[index + 1 :]
-        scale = _product(point - other for other in others)
+        scale = prod((point - other for other in others), start=Fraction(1))
         # The point 0 of F(2×2) would be all negative.
         sign = -1 if scale < 0 and not point else 1
         g.append(tuple(sign * point**k / scale for k in range(TAPS)))
@@ -65,13 +89,6 @@ def matrices(outputs: int) -> Matrices:
     g.append((*(Fraction(0),) * (TAPS - 1), Fraction(1)))
     bt.append(tuple(_with_roots(points)))
     return Matrices(tuple(at), tuple(g), tuple(bt))
-
-
-def _product(factors: Any) -> Fraction:
-    result = Fraction(1)
-    for factor in factors:
-        result *= factor
-    return result
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
@@ -90,10 +107,20 @@ def transformed_weight(weight: np.ndarray, outputs: int) -> np.ndarray:
     return u.astype(weight.dtype)
 
 
-# -- sums as TE ---------------------------------------------------------------------------
+def tiles(extent: int, outputs: int) -> int:
+    """Tiles of ``outputs`` that cover an extent."""
+    return -(-extent // outputs)
 
 
-def row_of(matrix: Matrix, row: Any, value: Callable[[int], Any], terms: Callable[..., Any]) -> Any:
+# -- products with them as TE -------------------------------------------------------------
+
+
+def row_of(
+    matrix: Matrix,
+    row: tirx.Expr,
+    value: Values,
+    terms: Callable[[Sequence[Fraction], Values], tirx.Expr],
+) -> tirx.Expr:
     """The product of a row of ``matrix`` with values, for a row that unrolling makes a number.
 
     Not with ``Select``, whose condition would become a vector of booleans, which OpenCL C
@@ -106,7 +133,7 @@ def row_of(matrix: Matrix, row: Any, value: Callable[[int], Any], terms: Callabl
     return result
 
 
-def by_parity(coefficients: Sequence[Fraction], value: Callable[[int], Any]) -> Any:
+def by_parity(coefficients: Sequence[Fraction], value: Values) -> tirx.Expr:
     """The sum of even terms and that of odd ones: rows of opposite points share both.
 
     The odd sum is that of the positive point; BT has such rows.
@@ -122,7 +149,7 @@ def by_parity(coefficients: Sequence[Fraction], value: Callable[[int], Any]) -> 
     return even - odd_sum if negative else even + odd_sum
 
 
-def by_pairs(coefficients: Sequence[Fraction], value: Callable[[int], Any]) -> Any:
+def by_pairs(coefficients: Sequence[Fraction], value: Values) -> tirx.Expr:
     """Opposite points next to each other are added or subtracted first; AT has such rows."""
     terms = [(coefficients[0], value(0))]
     for k in range(1, len(coefficients) - 1, 2):
@@ -133,9 +160,12 @@ def by_pairs(coefficients: Sequence[Fraction], value: Callable[[int], Any]) -> A
     return _sum([(c, v) for c, v in terms if c])
 
 
-def _sum(terms: Sequence[tuple[Fraction, Any]]) -> Any:
-    """The sum of products, those with positive factors first: none has to be negated."""
-    result = None
+def _sum(terms: Sequence[tuple[Fraction, tirx.Expr]]) -> tirx.Expr:
+    """The sum of products, those with positive factors first; ``None`` of none.
+
+    So none has to be negated, if there is a positive one.
+    """
+    result: tirx.Expr = None
     for factor, value in sorted(terms, key=lambda term: term[0] < 0):
         product = value if abs(factor) == 1 else value * float(abs(factor))
         if result is None:
@@ -145,6 +175,422 @@ def _sum(terms: Sequence[tuple[Fraction, Any]]) -> Any:
     return result
 
 
-def tiles(extent: int, outputs: int) -> int:
-    """Tiles of ``outputs`` that cover an extent."""
-    return -(-extent // outputs)
+# -- the first function: tiles of the input, transformed ----------------------------------
+
+
+def compute_input(x: te.Tensor, *, outputs: int, padding: tuple[int, int, int, int]) -> te.Tensor:
+    """The transformed tiles as TE.
+
+    For tiles of ``m×m`` outputs (``a = m + 2``) in ``R = N * TH`` rows of ``TW``::
+
+        x[N, I', H, W, c]   r[p, n, i, h, x, l] = sum_k BT[p, k] * x[n, i, h*m + k, x, l]
+                            v[p*a + q, i, n*TH + h, w, l]
+                                = sum_k BT[q, k] * r[p, n, i, h, w*m + k, l]
+
+    Columns are transformed once for the tiles that share them.  Only lanes that hold channels are
+    meant by what is written: :func:`compute_product` reads no other.
+    """
+    batch, blocks, height, width, block = (int(d) for d in x.shape)
+    taken = outputs + TAPS - 1
+    top, left, bottom, right = padding
+    rows = tiles(height + top + bottom - TAPS + 1, outputs)
+    columns = tiles(width + left + right - TAPS + 1, outputs)
+    # The last tiles are whole, too.
+    bottom = rows * outputs + TAPS - 1 - height - top
+    right = columns * outputs + TAPS - 1 - width - left
+    padded = pad_spatial(x, (top, left, bottom, right))
+    bt = matrices(outputs).bt
+    transformed = te.compute(
+        (taken, batch, blocks, rows, padded.shape[3], block),
+        lambda p, n, i, h, w, lane: row_of(
+            bt, p, lambda k: padded[n, i, h * outputs + k, w, lane], by_parity
+        ),
+        name="columns",
+        attrs={ROLE: COLUMNS},
+    )
+
+    def body(point, i, h, w, lane):  # type: ignore[no-untyped-def]
+        p, q = tirx.floordiv(point, taken), tirx.floormod(point, taken)
+        n, row = (0, h) if batch == 1 else (tirx.floordiv(h, rows), tirx.floormod(h, rows))
+        return row_of(bt, q, lambda k: transformed[p, n, i, row, w * outputs + k, lane], by_parity)
+
+    shape = (taken * taken, blocks, batch * rows, columns, block)
+    return te.compute(shape, body, name="winograd_input", attrs={FAMILY: Input.NAME})
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """Extents of the transformed tiles, and how the input is read."""
+
+    #: Products of a tile: ``a * a``.
+    points: int
+    #: Blocks of input channels.
+    inputs: int
+    #: Rows of tiles, and tiles in a row.
+    rows: int
+    columns: int
+    #: Channels of a block.
+    lanes: int
+    _: KW_ONLY
+    padded: bool
+    texture: bool
+
+
+@dataclass(frozen=True)
+class InputKnobs:
+    """The tiles of a work-item."""
+
+    tile_w: int = knob("Tiles of a row that a work-item transforms, one after the other.")
+    stage_input: bool = knob("Copy the inputs of these tiles to private memory first.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+class Input:
+    """Winograd's convolution: tiles of the input, transformed."""
+
+    NAME = "winograd_input"
+    ORDER = 350
+    Shape, Knobs = InputShape, InputKnobs
+    CONSTRAINTS = (
+        Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
+        Constraint(
+            "Where a padded input is read from a texture or by a CPU, it is staged: "
+            "bounds are tested once.",
+            lambda k, s, d: k.stage_input or not (s.padded and (s.texture or d.is_cpu)),
+        ),
+        GROUP_FITS,
+    )
+
+    @staticmethod
+    def heuristic(shape: InputShape, device: Device) -> InputKnobs:
+        """A row of tiles on a CPU; one tile on a GPU, where its values fill the registers."""
+        tile_w = tile_of(shape.columns, 8) if device.is_cpu else 1
+        return InputKnobs(tile_w, shape.padded or shape.texture, device.group_size)
+
+    @staticmethod
+    def space(shape: InputShape, device: Device) -> dict[str, tuple[Value, ...]]:
+        """All sensible lengths of a row."""
+        return {
+            "tile_w": tile_choices(shape.columns, 16 if device.is_cpu else 2),
+            "stage_input": (True, False),
+            "group_size": group_sizes(device),
+        }
+
+    @staticmethod
+    def match(workload: Workload) -> InputShape | None:
+        """The shape of a function whose anchor is this family's block."""
+        anchor = workload.anchor(Input.NAME)
+        if anchor is None:
+            return None
+        padded, texture = input_facts(workload, workload.with_role(COLUMNS)[0])
+        return InputShape(*workload.extents(anchor), padded=padded, texture=texture)
+
+    @staticmethod
+    def apply(workload: Workload, knobs: InputKnobs) -> s_tir.Schedule:
+        """Transform columns of a run of tiles, then their rows, by ``knobs``."""
+        sch = workload.sch
+        anchor, pad = workload.anchor(Input.NAME), workload.padding()
+        (columns,) = workload.with_role(COLUMNS)
+        points = workload.extents(anchor)[0]
+        taken = round(points**0.5)
+        staged = pad
+        if pad is None and knobs.stage_input:
+            staged = sch.cache_read(columns, 0, "local")
+        elif pad is not None and not knobs.stage_input:
+            workload.inline(pad)
+        point, i, h, w, lane = sch.get_loops(anchor)
+        p, q = sch.split(point, [taken, taken])
+        w, wi = sch.split(w, [None, knobs.tile_w])
+        sch.reorder(i, h, w, wi, p, q, lane)
+        item = workload.bind_outer([i, h, w], knobs.group_size)
+        sch.compute_at(columns, item)
+        sch.set_scope(columns, 0, "local")
+        # p is the first loop that is left; the columns follow, then lanes.
+        row, *along, lanes = workload.loops_below(columns, item)
+        sch.reorder(*along, row, lanes)
+        workload.vectorize_last([row, lanes])
+        if staged is not None and knobs.stage_input:
+            above = along[-1] if along else item
+            sch.compute_at(staged, above)
+            sch.set_scope(staged, 0, "local")
+            workload.vectorize_last(workload.loops_below(staged, above))
+        if not workload.is_cpu:
+            workload.unroll_all(along)
+        workload.vectorize_last([*([] if workload.is_cpu else [wi]), p, q, lane])
+        return sch
+
+
+# -- the second one: a product of matrices for each point of a tile -----------------------
+
+
+def compute_product(v: te.Tensor, u: te.Tensor) -> te.Tensor:
+    """The products as TE.
+
+    Over tiles in rows and columns::
+
+        v[a*a, I', R, T, c]   u[a*a, O', I, c]
+        t[k, o', h, w, o] = sum_i v[k, i // c, h, w, i % c] * u[k, o', i, o]
+
+    The sum runs over the real input channels only: padding lanes of ``v`` are never read.
+    """
+    points, outputs, inputs, block = (int(d) for d in u.shape)
+    i = te.reduce_axis((0, inputs), name="i")
+    return te.compute(
+        (points, outputs, v.shape[2], v.shape[3], block),
+        lambda k, oo, h, w, o: te.sum(
+            v[k, tirx.floordiv(i, block), h, w, tirx.floormod(i, block)] * u[k, oo, i, o], axis=i
+        ),
+        name="winograd_product",
+        attrs={FAMILY: Product.NAME},
+    )
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """Extents of the products, and how the transformed input is read."""
+
+    #: Products of a tile: ``a * a``.
+    points: int
+    #: Blocks of output channels.
+    outputs: int
+    #: Rows of tiles, and tiles in a row.
+    rows: int
+    columns: int
+    #: Channels of a block.
+    lanes: int
+    #: Input channels.
+    inputs: int
+    _: KW_ONLY
+    texture: bool
+
+    @property
+    def together(self) -> int:
+        """Inputs of one block that are taken together."""
+        return input_lanes(self.inputs, self.lanes)
+
+
+@dataclass(frozen=True)
+class ProductKnobs:
+    """The register tile of a work-item."""
+
+    tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
+    tile_h: int = knob("Rows of tiles that it keeps in registers.")
+    tile_w: int = knob("Tiles of a row that it keeps in registers.")
+    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+class Product:
+    """Winograd's convolution: ``a*a`` products of matrices, one for each point of a tile."""
+
+    NAME = "winograd_product"
+    ORDER = 360
+    Shape, Knobs = ProductShape, ProductKnobs
+    CONSTRAINTS = (
+        TILE_FITS,
+        Constraint(
+            "tile_o must divide the output blocks and tile_h the rows: "
+            "a partial tile there is a test in the hot loop.",
+            lambda k, s, d: s.outputs % k.tile_o == 0 and s.rows % k.tile_h == 0,
+        ),
+        Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
+        UNROLL_DIVIDES,
+        GROUP_FITS,
+    )
+
+    @staticmethod
+    def heuristic(shape: ProductShape, device: Device) -> ProductKnobs:
+        """Some tiles of a row and blocks of outputs, which share them, then more rows.
+
+        On a CPU half of the registers do: 2 blocks and 7 tiles are as fast with OpenCL as 4 and 7,
+        which are 3 times slower with LLVM, where they leave no register for weights.
+        """
+        width, budget = (7, 16) if device.is_cpu else (4, device.accumulators)
+        tile_w = tile_of(shape.columns, min(width, device.accumulators))
+        tile_o = largest_divisor(shape.outputs, max(1, min(4, budget // tile_w)))
+        tile_h = largest_divisor(shape.rows, max(1, budget // (tile_w * tile_o)))
+        deep = 1 if device.is_cpu else 4
+        unroll_i = largest_divisor(shape.together, deep)
+        return ProductKnobs(tile_o, tile_h, tile_w, unroll_i, device.group_size)
+
+    @staticmethod
+    def space(shape: ProductShape, device: Device) -> dict[str, tuple[Value, ...]]:
+        """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
+        return {
+            "tile_o": divisors(shape.outputs, 8),
+            "tile_h": divisors(shape.rows, 8),
+            "tile_w": tile_choices(shape.columns, device.accumulators),
+            "unroll_i": divisors(shape.together, 16),
+            "group_size": group_sizes(device),
+        }
+
+    @staticmethod
+    def match(workload: Workload) -> ProductShape | None:
+        """The shape of a function whose anchor is this family's block."""
+        anchor = workload.anchor(Product.NAME)
+        if anchor is None:
+            return None
+        return ProductShape(*workload.extents(anchor), texture=workload.reads_texture(anchor, 0))
+
+    @staticmethod
+    def apply(workload: Workload, knobs: ProductKnobs) -> s_tir.Schedule:
+        """Tile and vectorise by ``knobs``."""
+        sch = workload.sch
+        anchor = workload.anchor(Product.NAME)
+        block, inputs = workload.extents(anchor)[4:]
+        texels = workload.stage_texels(anchor, 0, None)
+        weights = workload.stage_weights(anchor, 1)
+        output = workload.merge_epilogue(anchor)
+        sizes = (0, knobs.tile_o, knobs.tile_h, knobs.tile_w)
+        item, inner = workload.tile(output, sizes, knobs.group_size)
+        sch.compute_at(anchor, item, preserve_unit_loops=True)
+        *tile, i = workload.loops_below(anchor, item)
+        taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
+        if texels is not None:
+            # Whole texels, also the last one: products of channels that it lacks are left out.
+            taken = unroll_i = block
+        i_block, i_outer, i_inner = split_channels(workload, i, taken, unroll_i, [], tile)
+        for staged in (texels, weights):
+            if staged is not None:
+                workload.place_staged(staged, i_outer)
+        workload.unroll_all([i_inner])
+        workload.vectorize_last(tile)
+        workload.split_init(anchor, i_block, item)
+        workload.vectorize_last(inner)
+        return sch
+
+
+# -- the third one: outputs of each tile --------------------------------------------------
+
+
+def compute_output(t: te.Tensor, *, outputs: int, height: int, width: int) -> te.Tensor:
+    """The outputs as TE.
+
+    For tiles of ``m×m`` outputs (``a = m + 2``) in ``R = N * TH`` rows of ``TW``::
+
+        t[a*a, O', R, TW, c]   s[d, q, o, h, w, l] = sum_k AT[d, k] * t[k*a + q, o, h, w, l]
+                               z[n, o, y, x, l] = sum_k AT[x % m, k] * s[y % m, k, o, n*TH + y // m,
+                                                                         x // m, l]
+        y[N, O', H, W, c] = z[:, :, :H, :W, :]
+
+    Elementwise operators after it are fused.
+    """
+    taken = outputs + TAPS - 1
+    _, blocks, all_rows, columns, block = (int(d) for d in t.shape)
+    rows = tiles(height, outputs)
+    batch = all_rows // rows
+    at = matrices(outputs).at
+    transformed = te.compute(
+        (outputs, taken, blocks, all_rows, columns, block),
+        lambda d, q, o, h, w, lane: row_of(
+            at, d, lambda k: t[k * taken + q, o, h, w, lane], by_pairs
+        ),
+        name="columns",
+        attrs={ROLE: COLUMNS},
+    )
+
+    def body(n, o, y, x, lane):  # type: ignore[no-untyped-def]
+        h = tirx.floordiv(y, outputs) + n * rows
+        d, w, e = tirx.floormod(y, outputs), tirx.floordiv(x, outputs), tirx.floormod(x, outputs)
+        return row_of(at, e, lambda k: transformed[d, k, o, h, w, lane], by_pairs)
+
+    shape = (batch, blocks, rows * outputs, columns * outputs, block)
+    attrs = {FAMILY: Output.NAME, OUTPUTS: str(outputs)}
+    whole = te.compute(shape, body, name="winograd_output", attrs=attrs)
+    shape = (batch, blocks, height, width, block)
+    return te.compute(shape, whole, name="crop")
+
+
+@dataclass(frozen=True)
+class OutputShape:
+    """Extents of the outputs, which are whole tiles."""
+
+    batch: int
+    #: Blocks of output channels.
+    blocks: int
+    height: int
+    width: int
+    #: Channels of a block.
+    lanes: int
+    _: KW_ONLY
+    #: Outputs of a tile in each direction.
+    outputs: int
+
+
+@dataclass(frozen=True)
+class OutputKnobs:
+    """The tiles of a work-item."""
+
+    tile_w: int = knob("Tiles of a row that a work-item transforms, one after the other.")
+    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+class Output:
+    """Winograd's convolution: outputs of each tile from its products."""
+
+    NAME = "winograd_output"
+    ORDER = 370
+    Shape, Knobs = OutputShape, OutputKnobs
+    CONSTRAINTS = (
+        Constraint(
+            "tile_w is at most the tiles in a row.",
+            lambda k, s, d: k.tile_w <= s.width // s.outputs,
+        ),
+        GROUP_FITS,
+    )
+
+    @staticmethod
+    def heuristic(shape: OutputShape, device: Device) -> OutputKnobs:
+        """A row of tiles on a CPU; one tile on a GPU, where its values fill the registers."""
+        tile_w = tile_of(shape.width // shape.outputs, 8) if device.is_cpu else 1
+        return OutputKnobs(tile_w, device.group_size)
+
+    @staticmethod
+    def space(shape: OutputShape, device: Device) -> dict[str, tuple[Value, ...]]:
+        """All sensible lengths of a row."""
+        limit = 16 if device.is_cpu else 2
+        return {
+            "tile_w": tile_choices(shape.width // shape.outputs, limit),
+            "group_size": group_sizes(device),
+        }
+
+    @staticmethod
+    def match(workload: Workload) -> OutputShape | None:
+        """The shape of a function whose anchor is this family's block."""
+        anchor = workload.anchor(Output.NAME)
+        if anchor is None:
+            return None
+        outputs = int(workload.annotation(anchor, OUTPUTS) or 1)
+        return OutputShape(*workload.extents(anchor), outputs=outputs)
+
+    @staticmethod
+    def apply(workload: Workload, knobs: OutputKnobs) -> s_tir.Schedule:
+        """Transform tile by tile, and write what lies inside the output."""
+        sch = workload.sch
+        anchor = workload.anchor(Output.NAME)
+        (columns,) = workload.with_role(COLUMNS)
+        outputs = int(workload.annotation(anchor, OUTPUTS) or 1)
+        texels = workload.stage_texels(columns, 0, None)
+        output = workload.merge_epilogue(anchor)
+        n, o, y, x, lane = sch.get_loops(anchor)
+        h, hi = sch.split(y, [None, outputs])
+        w, wi, xi = sch.split(x, [None, knobs.tile_w, outputs])
+        sch.reorder(n, o, h, w, wi, hi, xi, lane)
+        workload.bind_outer([n, o, h, w], knobs.group_size)
+        sch.compute_at(columns, wi)
+        sch.set_scope(columns, 0, "local")
+        d, q, *_, lanes = workload.loops_below(columns, wi)
+        sch.reorder(q, d)
+        if texels is not None:
+            workload.place_staged(texels, q)
+        workload.vectorize_last([q, d, lanes])
+        # The tile is whole in private memory; only what is written is tested against the extents.
+        sch.reverse_compute_at(output, wi)
+        workload.vectorize_last(workload.loops_below(output, wi))
+        workload.vectorize_last([hi, xi, lane])
+        if not workload.is_cpu:
+            workload.unroll_all([wi])
+        return sch
+
+
+FAMILIES = (Input, Product, Output)

@@ -6,11 +6,124 @@ says what held the step before it back.  :mod:`tvmflow.explain.lab` runs and tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
+from tvm import tirx
+
+from ...devices.target import TargetSpec, resolve
+from ...errors import InputError
+from ...ir.units import bytes_text
 from . import batch, elementwise, matmul, quantized
-from .steps import Lab, Step
+from .steps import Lab, Step, tensor_bytes
 
-_ALL = (matmul.LAB, *elementwise.LABS, batch.LAB, *quantized.LABS)
 #: Labs by name.
-LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}
+LABS: dict[str, Lab] = {
+    lab.name: lab for lab in (matmul.LAB, *elementwise.LABS, batch.LAB, *quantized.LABS)
+}
+#: Of a device's memory: arguments and result, and what a step packs or pads.
+ON_DEVICE = 2
+#: Kernels count elements in 32 bits.
+_MOST_ELEMENTS = 2**31 - 1
 
-__all__ = ["LABS", "Lab", "Step"]
+
+def lab_of(name: str) -> Lab:
+    """A lab by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name.
+    """
+    if name not in LABS:
+        raise InputError(
+            f"There is no lab {name!r}; expected one of {', '.join(LABS)}.",
+            remedy="`tvmflow lab` lists them.",
+        )
+    return LABS[name]
+
+
+def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -> tuple[Step, ...]:
+    """The steps of a lab on a target, all of them or those that are named.
+
+    Raises
+    ------
+    InputError
+        If there is none of a name.
+    """
+    steps = lab.steps(target.device)
+    for name in names or ():
+        if name not in (known := [step.name for step in steps]):
+            raise InputError(
+                f"The lab {lab.name} has no step {name!r}; expected some of {', '.join(known)}.",
+                remedy="Name one of these; without `steps` all of them run.",
+            )
+    return tuple(step for step in steps if not names or step.name in names)
+
+
+def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int) -> None:
+    """Refuse a size that is none, or that does not fit.
+
+    Parameters
+    ----------
+    memory
+        Bytes that can be had; ``None`` where nothing is kept.
+    where
+        What has them, to be said in the message.
+    copies
+        How often the arguments and the result have to fit.
+
+    Raises
+    ------
+    InputError
+        Naming what the size needs and what there is.
+    """
+    if size < 1:
+        raise InputError(
+            f"The lab {lab.name} was asked for {size} {lab.counts}; expected at least 1.",
+            remedy=f"Give a positive `size`, or none for {lab.size}.",
+        )
+    if size > _MOST_ELEMENTS:
+        # TE has no such tensors.
+        raise InputError(
+            f"The lab {lab.name} was asked for {size:,} {lab.counts}; kernels count up to "
+            f"{_MOST_ELEMENTS:,}.",
+            remedy="Give a smaller `size`.",
+        )
+    tensors = lab.compute(size)
+    largest = max(prod(int(extent) for extent in tensor.shape) for tensor in tensors)
+    if largest > _MOST_ELEMENTS:
+        raise InputError(
+            f"The lab {lab.name} with {size} {lab.counts} has a tensor of {largest:,} elements; "
+            f"kernels count up to {_MOST_ELEMENTS:,}.",
+            remedy="Give a smaller `size`.",
+        )
+    needed = copies * sum(tensor_bytes(tensor) for tensor in tensors)
+    if memory is not None and needed > memory:
+        raise InputError(
+            f"The lab {lab.name} with {size} {lab.counts} needs {bytes_text(needed)}, copies "
+            f"included; {where} has {bytes_text(memory)}.",
+            remedy="Give a smaller `size`.",
+        )
+
+
+def scheduled(
+    name: str, step: str, *, size: int | None = None, target: str = "llvm", device: str = "auto"
+) -> tirx.PrimFunc:
+    """A lab's computation as one of its steps schedules it; needs no device.
+
+    Raises
+    ------
+    InputError
+        If there is no such lab, step or size.
+    TargetError
+        If target and device do not go together.
+    """
+    lab, spec = lab_of(name), resolve(target, device)
+    size = lab.size if size is None else size
+    check_size(lab, size, None, "nothing", 0)
+    (chosen,) = steps_of(lab, spec, [step])
+    return lab.schedule(chosen, size, spec)
+
+
+__all__ = ["LABS", "ON_DEVICE", "Lab", "Step", "check_size", "lab_of", "scheduled", "steps_of"]

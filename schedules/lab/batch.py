@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
-from .product import Tile, product, tiled
-from .product_gpu import GroupTile, tiled_in_groups
+from .product import GroupTile, Tile, product, tiled, tiled_in_groups
 from .steps import LONE_ITEMS, Lab, Step, as_written
 
 #: Rows and columns of a sample, and of the weights.
@@ -42,7 +40,7 @@ def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.maximum(full, 0).astype(np.float32)
 
 
-def baseline(x: np.ndarray, w: np.ndarray) -> Callable[[], Any]:
+def baseline(x: np.ndarray, w: np.ndarray) -> Callable[[], object]:
     """NumPy's product of all rows at once, by its BLAS, and its maximum."""
     rows, result = x.reshape(-1, SIDE), np.empty((len(x) * SIDE, SIDE), np.float32)
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
 from ..common import Workload
-from .steps import LONE_ITEMS, Lab, Step, as_written, spread
+from .steps import LONE_ITEMS, Lab, Step, as_written, bind_loops
 
 #: Numbers of a row: whole vectors.
 ROW = 1024
@@ -46,11 +45,11 @@ def rows(size: int, rng: np.random.Generator, *, count: int) -> list[np.ndarray]
     return [rng.standard_normal((size, ROW), np.float32) for _ in range(count)]
 
 
-def _sum_of(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
+def _sum_of(a: np.ndarray, b: np.ndarray) -> Callable[[], object]:
     return partial(np.add, a, b, out=np.empty_like(a))
 
 
-def _relu_of(x: np.ndarray) -> Callable[[], Any]:
+def _relu_of(x: np.ndarray) -> Callable[[], object]:
     return partial(np.maximum, x, np.float32(0), out=np.empty_like(x))
 
 
@@ -59,7 +58,7 @@ def _relu_of(x: np.ndarray) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a step does with the loops."""
+    """The loops that a step makes vectors of, or distributes."""
 
     vectors: bool = False
     parallel: bool = False
@@ -70,7 +69,7 @@ def in_parts(workload: Workload, parts: Parts) -> None:
     sch = workload.sch
     (block,) = workload.blocks
     i, j = sch.get_loops(block)
-    spread(workload, [i], parallel=parts.parallel)
+    bind_loops(workload, [i], parallel=parts.parallel)
     sch.vectorize(sch.split(j, [None, workload.target.device.channel_block])[1])
 
 

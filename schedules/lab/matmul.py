@@ -2,7 +2,7 @@
 
     a[N, N]   b[N, N]      product[i, j] = sum_k a[i, k] * b[k, j]
 
-:mod:`.product` and :mod:`.product_gpu` have the schedules, which serve other labs, too.
+:mod:`.product` has the schedules, which serve other labs, too.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from tvm import te
 
-from .product import Tile, product, tiled
-from .product_gpu import GroupTile, tiled_in_groups
+from .product import GroupTile, Tile, product, tiled, tiled_in_groups
 from .steps import LONE_ITEMS, Lab, Step, as_written
 
 
@@ -37,7 +35,7 @@ def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return result.astype(np.float32)
 
 
-def baseline(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
+def baseline(a: np.ndarray, b: np.ndarray) -> Callable[[], object]:
     """NumPy's product, by its BLAS, into memory that is there."""
     return partial(np.matmul, a, b, out=np.empty((len(a), b.shape[1]), a.dtype))
 

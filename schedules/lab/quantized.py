@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -31,7 +30,7 @@ from .steps import Lab
 
 @dataclass(frozen=True)
 class Scale:
-    """How real numbers are kept in 8 bits."""
+    """Scale and zero point of real numbers that are kept in 8 bits."""
 
     scale: float
     zero: int
@@ -65,7 +64,7 @@ def y_scale(size: int) -> Scale:
 
 
 def rescale(before: float, after: Scale) -> float:
-    """What takes numbers of one scale to another one, the same on every target."""
+    """The factor from numbers of one scale to another one, the same on every target."""
     # With the seven digits that TVM writes into OpenCL C.
     return float(f"{before / after.scale:.6e}")
 
@@ -82,13 +81,13 @@ def compute(size: int) -> list[te.Tensor]:
     sums = product(x, w, product_of_words)
     scale = tirx.const(rescale(X.scale * W.scale, y_scale(size)), "float32")
 
-    def requantized(i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+    def requantized(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
         return to_uint8(tirx.Cast("float32", sums[i, j] + offset[j]) * scale, 0)
 
     return [x, w, offset, te.compute((size, size), requantized, name="y")]
 
 
-def to_uint8(value: tirx.PrimExpr, zero: int) -> tirx.PrimExpr:
+def to_uint8(value: tirx.Expr, zero: int) -> tirx.Expr:
     """Rounded to even, moved by the zero point, and saturated."""
     # Limited before it is rounded: the same, and rounding is an addition (codegen/rounding.py).
     low, high = (tirx.const(limit - zero, "float32") for limit in (0, 255))
@@ -126,7 +125,7 @@ def reference(x: np.ndarray, w: np.ndarray, offset: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(sums.astype(np.float32) * scale, 0, 255)).astype(np.uint8)
 
 
-def baseline(x: np.ndarray, w: np.ndarray, _offset: np.ndarray) -> Callable[[], Any]:
+def baseline(x: np.ndarray, w: np.ndarray, _offset: np.ndarray) -> Callable[[], object]:
     """NumPy's product of the real numbers in fp32, and its maximum: it has none of 8 bits."""
     left, right = (array.astype(np.float32) for array in integers(x, w))
     result = np.empty((len(left), right.shape[1]), np.float32)
@@ -145,7 +144,7 @@ def compute_relu(size: int) -> list[te.Tensor]:
     x = te.placeholder((size, ROW), "uint8", name="x")
     scale = tirx.const(rescale(BEFORE.scale, AFTER), "float32")
 
-    def relu(i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+    def relu(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
         zero = tirx.const(BEFORE.zero, "int32")
         positive = tirx.max(tirx.Cast("int32", x[i, j]) - zero, tirx.const(0, "int32"))
         return to_uint8(tirx.Cast("float32", positive) * scale, AFTER.zero)
@@ -166,7 +165,7 @@ def relu_reference(x: np.ndarray) -> np.ndarray:
     return (np.rint(limited) + AFTER.zero).astype(np.uint8)
 
 
-def relu_baseline(x: np.ndarray) -> Callable[[], Any]:
+def relu_baseline(x: np.ndarray) -> Callable[[], object]:
     """NumPy's maximum of as many fp32 numbers."""
     real = BEFORE.real(x)
     return partial(np.maximum, real, np.float32(0), out=np.empty_like(real))

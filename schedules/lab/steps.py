@@ -1,11 +1,10 @@
-"""What a lab is: one computation, and schedules of it from the naive one to a fast one."""
+"""Labs and their steps: one computation, and schedules of it from the naive to a fast one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -46,7 +45,7 @@ class Lab:
     #: What the result has to be; sums of floats are in double precision.
     reference: Callable[..., np.ndarray]
     #: NumPy's call that does the same work (for 8-bit numbers: in fp32), ready to be timed.
-    baseline: Callable[..., Callable[[], Any]]
+    baseline: Callable[..., Callable[[], object]]
     #: Additions, multiplications and comparisons for a size, of real numbers: what 8 bits take
     #: beside them, as a scale, does not count.
     operations: Callable[[int], int]
@@ -79,7 +78,7 @@ def tensor_bytes(tensor: te.Tensor) -> int:
     return prod(int(extent) for extent in tensor.shape) * np.dtype(str(tensor.dtype)).itemsize
 
 
-def spread(workload: Workload, loops: Sequence[Loop], *, parallel: bool) -> Loop:
+def bind_loops(workload: Workload, loops: Sequence[Loop], *, parallel: bool) -> Loop:
     """Give loops to the device, or all of them to one work-item; the innermost that is left."""
     if parallel:
         return workload.bind_outer(loops)
@@ -91,7 +90,7 @@ def spread(workload: Workload, loops: Sequence[Loop], *, parallel: bool) -> Loop
 def as_written(workload: Workload) -> None:
     """The loops of the definition, one after the other."""
     for block in workload.blocks:
-        spread(workload, workload.sch.get_loops(block), parallel=False)
+        bind_loops(workload, workload.sch.get_loops(block), parallel=False)
 
 
 def vectorize_block(workload: Workload, block: Block, above: Loop, lanes: int) -> None:

@@ -16,7 +16,7 @@ from tvm.ir.expr import TensorLoad
 from tvmflow.codegen.carries import _DIVISIONS, HideCarries, _hide, _show
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.graph.layout import moves
-from tvmflow.schedules.access import Axis, regroup
+from tvmflow.schedules.data_parallel import Axis, regroup
 
 _NUMPY = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply,

@@ -122,7 +122,7 @@ MUTANTS = (
     # -- passes over TIR, rules and storage -----------------------------------------------------
     Mutant(
         "regroup-order",
-        "schedules/access.py",
+        "schedules/data_parallel.py",
         "for i in reversed(group[1:]):",
         "for i in group[1:]:",
         "digits of a fused axis are taken in the wrong order",

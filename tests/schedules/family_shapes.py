@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvmflow.schedules.boxes import Shape as BoxShape
-from tvmflow.schedules.conv2d_shape import Shape as ConvShape
+from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
 from tvmflow.schedules.depthwise import Shape as WindowShape
@@ -20,9 +20,9 @@ from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.resize import Shape as ResizeShape
 from tvmflow.schedules.rows import Shape as RowShape
 from tvmflow.schedules.transpose import Shape as TransposeShape
-from tvmflow.schedules.winograd_input import Shape as InputShape
-from tvmflow.schedules.winograd_output import Shape as OutputShape
-from tvmflow.schedules.winograd_product import Shape as ProductShape
+from tvmflow.schedules.winograd import InputShape as InputShape
+from tvmflow.schedules.winograd import OutputShape as OutputShape
+from tvmflow.schedules.winograd import ProductShape as ProductShape
 
 
 def conv_shapes(rng, lanes):

@@ -24,7 +24,7 @@ from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.devices.target import PRESETS
 from tvmflow.ir import blocked
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.conv2d_shape import Shape as ConvShape
+from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.family import candidates
 from tvmflow.schedules.integers import fits_dots, words
 

@@ -25,10 +25,9 @@ from tvmflow.ir.signatures import with_scopes
 from tvmflow.module.functions import modules_in
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.family import candidates, refusal
-from tvmflow.schedules.gemm import deep, padded
+from tvmflow.schedules.gemm import Shape, groups, padded, padded_depth
 from tvmflow.schedules.gemm_simt import Knobs as Simt
 from tvmflow.schedules.gemm_tensor import Knobs as Tensor
-from tvmflow.schedules.gemm_tiles import Shape, groups
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 BY_NAME = {family.NAME: family for family in FAMILIES}
@@ -148,7 +147,7 @@ def shapes(dtype):
     for _ in range(100):
         rows, columns = (padded(rng.choice([10, 49, 196, 1000, 12544, 50000])) for _ in range(2))
         yield Shape(
-            rng.choice([1, 12]), rows, columns, deep(rng.choice([16, 147, 512, 4608])),
+            rng.choice([1, 12]), rows, columns, padded_depth(rng.choice([16, 147, 512, 4608])),
             rng.choice(lanes), rng.choice(lanes), half=dtype == "fp16",
         )  # fmt: skip
 
@@ -202,6 +201,7 @@ def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
         ("fp16", Tensor(64, 32, 32, 2, 1, 1)),
         ("fp32", Simt(4, 2, 8, 8, 8, 2)),
         ("fp32", Simt(8, 1, 4, 8, 32, 1)),
+        ("fp32", Simt(1, 2, 16, 8, 32, 2)),
     ],
 )
 def test_other_knobs_are_right(dtype, knobs):

@@ -18,8 +18,7 @@ from tvmflow.explain.lab import run_lab, running
 from tvmflow.explain.lab.running import found_and_removed
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
-from tvmflow.schedules.lab import LABS, quantized
-from tvmflow.schedules.lab.choice import check_size, scheduled
+from tvmflow.schedules.lab import LABS, check_size, quantized, scheduled
 from tvmflow.tuning.building import lower
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")

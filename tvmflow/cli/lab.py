@@ -86,7 +86,7 @@ def run_lab(
         return
     if show is not None:
         from ..module.functions import tir_text
-        from ..schedules.lab.choice import scheduled
+        from ..schedules.lab import scheduled
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)

@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import findings
-from tvmflow.schedules.lab.choice import scheduled
+from tvmflow.schedules.lab import scheduled
 from tvmflow.tuning.building import ENTRY, lower
 
 LLVM = resolve("llvm")

@@ -8,7 +8,7 @@ from loops_for_cpus import LAB, LLVM, kinds, lab
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import accumulators, cache_lines, findings, loop_nests, vector_lanes
 from tvmflow.explain.profiling.record import FINDING_KINDS
-from tvmflow.schedules.lab.choice import scheduled
+from tvmflow.schedules.lab import scheduled
 
 
 @pytest.mark.parametrize(

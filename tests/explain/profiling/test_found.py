@@ -14,7 +14,7 @@ from tvmflow.explain.analysis import Fusion, report
 from tvmflow.explain.analysis.report import found_in, fusion_in
 from tvmflow.explain.profiling import record
 from tvmflow.module.functions import tir_text
-from tvmflow.schedules.lab.choice import scheduled
+from tvmflow.schedules.lab import scheduled
 
 ADRENO = resolve("opencl", "adreno")
 PROFILE = synthetic_profile(kernels=5)

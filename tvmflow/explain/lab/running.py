@@ -24,8 +24,7 @@ from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.json_types import JsonObject
 from ...runtime.plugin import translated
 from ...runtime.timing import Times, in_turn
-from ...schedules.lab import Lab, Step
-from ...schedules.lab.choice import ON_DEVICE, check_size, lab_of, steps_of
+from ...schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of
 from ...tuning.building import ENTRY, lower
 from ...verify.tolerance import compare
 from ..analysis import Finding, findings

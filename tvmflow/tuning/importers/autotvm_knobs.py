@@ -23,9 +23,9 @@ from typing import Any
 from ...devices.target import PRESETS
 from ...journal.records import Workload
 from ...schedules import conv2d, conv2d_1x1, depthwise
-from ...schedules.conv2d_shape import Shape, input_lanes
+from ...schedules.common import largest_divisor
+from ...schedules.conv2d import Shape, input_lanes
 from ...schedules.family import facts_of, refusal
-from ...schedules.tiles import largest_divisor
 
 #: Channels of a texel.
 BLOCK = 4

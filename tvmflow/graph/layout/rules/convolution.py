@@ -19,9 +19,6 @@ from ....schedules import (
     grouped,
     pooling,
     winograd,
-    winograd_input,
-    winograd_output,
-    winograd_product,
 )
 from ..algorithms import Convolution
 from .quantized import quantized
@@ -106,7 +103,7 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
     """The product of a matrix of the picture's windows with one of the weights."""
     outputs, inputs, *kernel = weight.shape
     block = layout.block
-    depth = gemm.deep(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
+    depth = gemm.padded_depth(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
     columns = gemm.padded(blocked.blocks_of(outputs, block) * block)
     expr = layout.bb.emit_te(
         gemm.compute_conv,
@@ -128,31 +125,31 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
 def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
     """Three functions; only elementwise operators after the last one are fused with them."""
     tiles = layout.bb.emit_te(
-        winograd_input.compute,
+        winograd.compute_input,
         layout.blocked(call.args[0]),
         outputs=outputs,
         padding=ints(call.attrs.padding),
-        primfunc_name_hint=winograd_input.NAME,
+        primfunc_name_hint=winograd.Input.NAME,
         name_hint=f"{layout.bb.hint}_tiles",
         primfunc_attrs={"op_pattern": OPAQUE},
     )
     transformed = winograd.transformed_weight(weight, outputs)
     products = layout.bb.emit_te(
-        winograd_product.compute,
+        winograd.compute_product,
         tiles,
         layout.constant(blocked.winograd_weight(transformed, layout.block)),
-        primfunc_name_hint=winograd_product.NAME,
+        primfunc_name_hint=winograd.Product.NAME,
         name_hint=f"{layout.bb.hint}_products",
         primfunc_attrs={"op_pattern": OPAQUE},
     )
     height, width = shape_of(call)[2:]
     expr = layout.bb.emit_te(
-        winograd_output.compute,
+        winograd.compute_output,
         products,
         outputs=outputs,
         height=height,
         width=width,
-        primfunc_name_hint=winograd_output.NAME,
+        primfunc_name_hint=winograd.Output.NAME,
         primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)

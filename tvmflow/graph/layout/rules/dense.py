@@ -53,7 +53,9 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         compute = integers.integers.around(compute)
     elif array is not None and _pays(layout, call, prod(shape[:-1])):
         left = layout.plain_as(x, (prod(shape[:-1]), array.shape[0]))
-        weights = blocked.pad_matrix(array, gemm.deep(len(array)), gemm.padded(array.shape[1]))
+        weights = blocked.pad_matrix(
+            array, gemm.padded_depth(len(array)), gemm.padded(array.shape[1])
+        )
         return Result(_shaped(_product(layout, left, layout.constant(weights), call), shape), False)
     # Few rows: those of all matrices of the batch are one matrix.
     flat = shape[-2] < FEW_ROWS or array is None

@@ -1,4 +1,4 @@
-"""How a data-parallel block steps through memory as its loops count.
+"""Data-parallel blocks: how their loops step through memory, and their place on a device.
 
 Every element that a block writes or reads has an address, in elements from the beginning of
 its tensor.  Where that is a sum of loop variables times constants, the constants are *steps*::
@@ -13,14 +13,17 @@ its tensor.  Where that is a sum of loop variables times constants, the constant
 Neighbouring loops whose steps fit each other for all accesses are one loop in truth:
 :func:`nest_of` makes them one.  Its index arithmetic disappears where TVM can simplify addresses:
 where what a loop is split into afterwards divides the extents, or they divide it.
+
+:func:`distribute` binds the loops then.  A CPU's work-item is a stretch of the result: its index
+arithmetic is done once, and what is left inside are loops over neighbours.  A GPU's is one vector,
+or a few that lie far apart, so that neighbouring work-items touch neighbouring memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -29,56 +32,64 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 from tvm.tirx import IterVar
 
+from ..devices.target import Device
 from ..ir.expressions import uses
 from ..ir.scope import is_texture
-from .common import Block, Loop, Workload
+from .common import (
+    LANES,
+    Block,
+    Loop,
+    Workload,
+    gathers_bytes,
+    gathers_channels,
+    is_vector,
+    largest_divisor,
+    nodes_in,
+    tile_of,
+)
+
+#: Elements that one CPU work-item computes: enough to hide the launch of a work-group.
+CPU_ELEMENTS = 4096
+#: Work-groups that a CPU should have at least, so that all of its cores are busy to the end.
+CPU_GROUPS = 16
+#: Elements of a result that wakes up a second core: fewer are faster in one work-group.
+CPU_LEAST = 1024
+#: Parts of a loop that are written out, so that none of them tests where it is.
+MOST_PARTS = 7
+#: A stretch of the innermost loop that is shorter is not worth its own index arithmetic.
+_SHORTEST = 64
 
 Steps = tuple[int | None, ...]
 
 
 @dataclass
 class Nest:
-    """The loops of a block, outermost first, and the steps of its accesses.
-
-    Parameters
-    ----------
-    loops, extents
-        After fusion.
-    accesses
-        Steps of what is written, then of what is read; ``None`` where an address is no sum of
-        constant multiples.
-    tested
-        Whether a loop's variable occurs outside of addresses, in a condition for example.
-    """
+    """The loops of a block, outermost first, after fusion, and the steps of its accesses."""
 
     loops: list[Loop]
     extents: list[int]
+    #: Of what is written, then of what is read; ``None`` where an address is no sum of constant
+    #: multiples.
     accesses: list[Steps]
+    #: Whether a loop's variable occurs outside of addresses, in a condition for example.
     tested: list[bool]
     #: The tensor of each access.
-    tensors: list[Any]
+    tensors: list[tirx.Var]
     #: Whether each access is inside of its tensor whatever is tested.
     inside: list[bool]
 
     @property
     def moves_vectors(self) -> bool:
-        """Whether neighbours of the last loop are neighbours, or one element, in every access."""
+        """True if neighbours of the last loop are neighbours, or one element, in every access."""
         return not self.tested[-1] and all(steps[-1] in (0, 1) for steps in self.accesses)
 
 
 def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | None:
     """Analyse a block, and give it one axis for each group of axes that fit each other.
 
-    Parameters
-    ----------
-    digits
-        Whether axes become two whose variables occur as quotient and remainder, as in
-        ``x[c // 16, y, c % 16]``.
-
-    Returns
-    -------
-    Nest or None
-        ``None`` for a block of another kind than one store with a loop for each axis.
+    With ``digits``, axes become two whose variables occur as quotient and remainder, as in
+    ``x[c // 16, y, c % 16]``.  ``None`` for a block of another kind than one store with a loop
+    for each axis.
     """
     sch = workload.sch
     found = sch.get(block)
@@ -87,7 +98,7 @@ def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | No
     if not plain or len(sch.get_loops(block)) != len(found.iter_vars):
         return None
     bases = _bases(found) if digits else {}
-    places: dict[Any, Any] = {}
+    places: dict[tirx.Var, tirx.Expr] = {}
     axes: list[Axis] = []
     for position, axis in enumerate(found.iter_vars):
         var, extent = axis.var, int(axis.dom.extent)
@@ -120,7 +131,7 @@ def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | No
 class Axis:
     """An axis of a block, or the quotient or remainder of one."""
 
-    var: Any
+    var: tirx.Var
     extent: int
     #: Of the block's axis.
     position: int
@@ -140,18 +151,12 @@ def regroup(
     Of ``(x % m + c) // d`` it makes ``(x + c) % m // d``, another number where ``x % m + c`` is
     ``m`` or more (`arith::IterMapSimplify` of TVM 0.27).
 
-    Parameters
-    ----------
-    block
-        One whose axes are counted by one loop each, with nothing else in them.
-    axes
-        The block's axes, or digits of them.
-    groups
-        Positions in ``axes``, the one that counts slowest first.
+    Each axis of the block is counted by one loop, with nothing else in it.  ``axes`` are these, or
+    digits of them; ``groups`` hold positions in ``axes``, the one that counts slowest first.
     """
     old = sch.get(block)
     dtype = str(old.iter_vars[0].var.ty.dtype)
-    values: dict[int, Any] = {}
+    values: dict[int, tirx.Expr] = {}
     analyzer = Analyzer()
     iter_vars, bindings, loops = [], [], []
     for number, group in enumerate(groups):
@@ -163,26 +168,26 @@ def regroup(
         iter_vars.append(IterVar(Range(tirx.IntImm(dtype, 0), extent), var, IterVar.DataPar))
         bindings.append(loop)
         loops.append((loop, extent))
-        rest: Any = var
+        rest: tirx.Expr = var
         for i in reversed(group[1:]):
             values[i] = tirx.floormod(rest, tirx.IntImm(dtype, axes[i].extent))
             rest = tirx.floordiv(rest, tirx.IntImm(dtype, axes[i].extent))
         values[group[0]] = rest
-    replaced: dict[Any, Any] = {}
+    replaced: dict[tirx.Var, tirx.Expr] = {}
     for i, axis in enumerate(axes):
         var = old.iter_vars[axis.position].var
         replaced[var] = replaced.get(var, 0) + values[i] * (1 if axis.is_remainder else axis.base)
 
-    def rewritten(node: Any) -> Any:
+    def rewritten(node: tirx.Expr) -> tirx.Expr:
         return tvm_ffi.structural_map(node, (tirx.Var, lambda var: replaced.get(var, var)))
 
-    def simplified(indices: Sequence[Any]) -> list[Any]:
+    def simplified(indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
         return [analyzer.simplify(rewritten(index)) for index in indices]
 
-    def load(node: TensorLoad) -> Any:
+    def load(node: TensorLoad) -> tirx.Expr:
         return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
 
-    def region(found: Any) -> Any:
+    def region(found: tirx.BufferRegion) -> tirx.BufferRegion:
         begins = simplified([r.min for r in found.region])
         extents = simplified([r.extent for r in found.region])
         ranges = [Range.from_min_extent(*part) for part in zip(begins, extents, strict=True)]
@@ -198,37 +203,32 @@ def regroup(
         tirx.BufferStore(store.buffer, value, simplified(store.indices)),
         annotations=old.annotations,
     )
-    nest: Any = s_tir.SBlockRealize(bindings, True, new)
+    nest: tirx.Stmt = s_tir.SBlockRealize(bindings, True, new)
     for loop, extent in reversed(loops):
         nest = tirx.For(loop, tirx.IntImm(dtype, 0), extent, tirx.ForKind.SERIAL, nest)
     outermost = [*sch.get_loops(block), block][0]
     sch.state.replace(sch.get_sref(outermost), nest, {old: new})
 
 
-def _bases(block: Any) -> dict[Any, int]:
+def _bases(block: s_tir.SBlock) -> dict[tirx.Var, int]:
     """Divisors of variables whose remainder occurs."""
-    values = [v.var for v in block.iter_vars]
-    bases: dict[Any, int] = {}
-
-    def visit(node: Any) -> None:
-        if any(node.a.same_as(value) for value in values) and isinstance(node.b, tirx.IntImm):
-            bases[node.a] = int(node.b)
-
-    tvm_ffi.structural_walk(block.body, (tirx.FloorMod, visit))
-    return bases
+    return {
+        node.a: int(node.b)
+        for node in nodes_in(block.body, tirx.FloorMod)
+        if isinstance(node.b, tirx.IntImm) and any(node.a.same_as(v.var) for v in block.iter_vars)
+    }
 
 
 def _steps(
-    store: Any, axes: Sequence[Axis], places: dict[Any, Any]
-) -> tuple[list[Steps], list[bool], list[Any], list[bool]]:
+    store: tirx.BufferStore, axes: Sequence[Axis], places: Mapping[tirx.Var, tirx.Expr]
+) -> tuple[list[Steps], list[bool], list[tirx.Var], list[bool]]:
     analyzer = Analyzer()
     for axis in axes:
         analyzer.bind(axis.var, Range(0, axis.extent))
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(store, (TensorLoad, loads.append))
-    found = [(store.buffer, store.indices), *((load.source, load.indices) for load in loads)]
+    loads = [(load.source, load.indices) for load in nodes_in(store, TensorLoad)]
+    found = [(store.buffer, store.indices), *loads]
 
-    def replace(var: tirx.Var) -> Any:
+    def replace(var: tirx.Var) -> tirx.Expr:
         return places.get(var, var)
 
     accesses: list[Steps] = []
@@ -254,14 +254,14 @@ def _steps(
     return accesses, [uses(rest, axis.var) for axis in axes], tensors, inside
 
 
-def _address(tensor: Any, indices: Sequence[Any]) -> Any:
-    address: Any = tirx.const(0, "int64")
+def _address(tensor: tirx.Var, indices: Sequence[tirx.Expr]) -> tirx.Expr:
+    address: tirx.Expr = tirx.const(0, "int64")
     for index, extent in zip(indices, tensor.shape, strict=True):
         address = address * int(extent) + index.astype("int64")
     return address
 
 
-def _step(address: Any, var: Any, analyzer: Analyzer) -> int | None:
+def _step(address: tirx.Expr, var: tirx.Var, analyzer: Analyzer) -> int | None:
     if not uses(address, var):
         return 0
     if str(var.ty.dtype) != "int64":
@@ -304,5 +304,121 @@ def _groups(
 
 
 def _joins(outer: int | None, inner: int | None, extent: int) -> bool:
-    """Whether one step of an axis leads where ``extent`` steps of the next one lead."""
+    """True if one step of an axis leads where ``extent`` steps of the next one lead."""
     return outer is not None and inner is not None and outer == inner * extent
+
+
+def widest_vector(workload: Workload, block: Block, nest: Nest) -> int:
+    """Lanes of the widest vector that the innermost loop can be computed in; 1: none.
+
+    All lanes of a short loop (the channels of a block) are one vector even where they are
+    gathered one by one: they are stored together.
+    """
+    found = workload.sch.get(block)
+    if not is_vector(found):
+        return 1
+    lane = found.iter_vars[-1].var
+    if gathers_channels(found, lane) or gathers_bytes(found, lane):
+        return 1
+    extent = nest.extents[-1]
+    if workload.writes_texture(block) or not nest.moves_vectors:
+        return extent if extent in LANES and len(nest.extents) > 1 else 1
+    most = workload.target.device.channel_block
+    return max((lanes for lanes in LANES if lanes <= most and extent % lanes == 0), default=1)
+
+
+def items_for(total: int, vector: int, device: Device) -> int:
+    """Number of ``total`` vectors that a work-item computes: one on GPUs, a stretch on CPUs."""
+    if not device.is_cpu:
+        return 1
+    least = max(CPU_LEAST // vector, -(-total // CPU_GROUPS))
+    return max(1, min(CPU_ELEMENTS // vector, least, total))
+
+
+def distribute(
+    workload: Workload,
+    block: Block,
+    nest: Nest,
+    vector: int,
+    items: int,
+    group_size: int,
+) -> None:
+    """Bind a block's loops: ``items`` vectors of ``vector`` elements for each work-item."""
+    sch = workload.sch
+    loops, extents = list(nest.loops), list(nest.extents)
+    lane = None
+    if workload.writes_texture(block):
+        # A whole texel, in a loop over its channels where it has to be.
+        lane = loops.pop()
+        extents.pop()
+    elif vector > 1:
+        rest, lane = sch.split(loops[-1], [None, vector])
+        loops[-1], extents[-1] = rest, extents[-1] // vector
+    if not loops:
+        loops, extents = [sch.add_unit_loop(lane if lane is not None else block)], [1]
+    if workload.is_cpu:
+        outer = _stretch(sch, loops, extents, items)
+        points = _split_points(workload, block, nest)
+        inner = loops[-1]
+        workload.bind_outer(outer)
+        if lane is None and len(outer) < len(loops) and 0 < len(points) <= MOST_PARTS:
+            ends = [*points, extents[-1]]
+            parts = [end - begin for begin, end in zip([0, *points], ends, strict=True)]
+            sch.loop_partition(inner, [*parts[:-1], None])
+    else:
+        if items > 1:
+            # Of the next outer loop, so that neighbours stay with neighbouring work-items.
+            at = max(0, len(loops) - 2)
+            # Stretches far apart are an item's; the loop along one stays outside.
+            inner, loops[at] = sch.split(loops[at], [min(items, extents[at]), None])
+            sch.reorder(*loops, inner)
+            if lane is not None:
+                sch.reorder(inner, lane)
+            sch.unroll(inner)
+        workload.bind_outer(loops, group_size)
+    if lane is not None and vector > 1:
+        sch.vectorize(lane)
+
+
+def _split_points(workload: Workload, block: Block, nest: Nest) -> list[int]:
+    """Values of the innermost loop from which a test of it alone has another result."""
+    found = workload.sch.get(block)
+    if len(found.iter_vars) != len(nest.loops):
+        return []
+    var, extent = found.iter_vars[-1].var, nest.extents[-1]
+    points: set[int] = set()
+
+    def visit(test: tirx.Expr) -> None:
+        swapped = isinstance(test, (tirx.GT, tirx.GE))
+        low, high = (test.b, test.a) if swapped else (test.a, test.b)
+        step = detect_linear_equation(Analyzer().simplify(high - low), [var])
+        if len(step) != 2 or not all(isinstance(s, tirx.IntImm) for s in step):
+            return
+        # The test is ``step * var + rest >= 0``, or ``> 0``.
+        rest = int(step[1]) - isinstance(test, (tirx.LT, tirx.GT))
+        if int(step[0]) == 1:
+            points.add(-rest)
+        elif int(step[0]) == -1:
+            points.add(rest + 1)
+
+    tvm_ffi.structural_walk(found.body, ((tirx.LT, tirx.LE, tirx.GT, tirx.GE), visit))
+    return sorted(point for point in points if 0 < point < extent)
+
+
+def _stretch(sch: s_tir.Schedule, loops: list[Loop], extents: list[int], items: int) -> list[Loop]:
+    """The loops outside of a stretch of about ``items`` iterations, at least one."""
+    at = len(loops)
+    while at and extents[at - 1] <= items:
+        at -= 1
+        items //= extents[at]
+    if at == 0:
+        return [sch.add_unit_loop(loops[0])]
+    if items > 1:
+        extent = extents[at - 1]
+        size = tile_of(extent, items)
+        if at == len(loops) and extent % size:
+            # A test in the innermost loop costs more than stretches of another length.
+            divisor = largest_divisor(extent, items)
+            size = divisor if divisor >= _SHORTEST else size
+        loops[at - 1], _ = sch.split(loops[at - 1], [None, size])
+    return loops[:at]

@@ -1,0 +1,415 @@
+"""Sums that several vectors, work-items or work-groups share, combined in a tree.
+
+A sum over ``L`` elements is split into digits, two of them (or one, or three) for items::
+
+    f = ((group * steps + step) * items + item) * lanes + lane
+
+Every digit but ``step`` becomes an axis of a partial result, so that a reduction of any kind
+(a sum, a maximum, a position) turns into a chain of smaller ones, the last first::
+
+    total    = combine over groups of by_group[group]            a second kernel
+    by_group = combine over items  of by_item[group, item]       local memory, barriers
+    by_item  = combine over lanes  of by_lane[group, item, lane]
+    by_lane  = combine over steps  of what is summed up
+
+Items are combined by eights: two barriers for 64 of them, where halving takes six.
+:func:`split_reduction` makes the chain; :func:`kernels` gives each of its blocks a place: in an
+item, in a group, in a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import copysign, isinf, prod
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Range
+from tvm.sym import Analyzer
+
+from ..devices.target import Device
+from .common import Block, Loop, Workload, largest_divisor, power_of_2
+from .family import Constraint
+
+#: Partial results that one item combines at each level of the tree.
+RADIX = 8
+#: The largest number of fp32.
+LARGEST = 3.4028234663852886e38
+#: The items that share a result are neighbours.
+ITEM = "threadIdx.x"
+#: Steps that are written out instead of being a loop.
+MOST_UNROLLED = 16
+#: Elements worth a work-item of a CPU, and work-items that keep it busy.
+CPU_WORK, CPU_ITEMS = 2048, 16
+#: Elements that make a part of a sum on a CPU worth its launch, and one on a GPU its barriers.
+CPU_CHUNK, GPU_CHUNK = 32768, 4
+#: Work-items that keep a GPU busy.
+GPU_ITEMS = 8192
+
+#: Of families whose work-groups share results.
+GROUP_IS_POWER_OF_2 = Constraint(
+    "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
+    lambda k, s, d: (
+        k.group_size & (k.group_size - 1) == 0
+        and k.group_size <= (1 if d.is_cpu else d.max_group_size)
+    ),
+)
+
+
+# -- a chain of smaller sums --------------------------------------------------------------
+
+
+@dataclass
+class Tree:
+    """The blocks that a reduction became; each reads the one behind it."""
+
+    #: Writes the result; the blocks below are missing where one item or vector is enough.
+    total: Block
+    #: A partial result for each work-group.
+    groups: Block | None = None
+    #: Levels of the tree in a group; the last has a partial result for each item.
+    items: list[Block] = field(default_factory=list)
+    #: A partial result for each lane of a vector.
+    lanes: Block | None = None
+
+
+def radices(items: int) -> list[int]:
+    """Factors of a power of 2, of at most :data:`RADIX` each."""
+    factors = []
+    while items > 1:
+        factors.append(min(items, RADIX))
+        items //= factors[-1]
+    return factors
+
+
+def every_lane_starts(length: int, splits: int, items: int, lanes: int) -> bool:
+    """True if the first step has an element for every lane: only those are ever initialised."""
+    steps = -(-length // (splits * items * lanes))
+    return ((splits - 1) * steps + 1) * items * lanes <= length
+
+
+def split_reduction(
+    workload: Workload, block: Block, *, splits: int, items: int, lanes: int
+) -> Tree:
+    """Split a reduction that stands by itself; digits of 1 are left out."""
+    sch = workload.sch
+    spatial, reduced = workload.by_kind(block, sch.get_loops(block))
+    if not spatial:
+        spatial = [sch.add_unit_loop(reduced[0])]
+    sch.reorder(*spatial, *reduced)
+    factors = [splits, None, *radices(items), lanes]
+    sch.split(workload.fuse(reduced), factors)
+    identity = _identity(workload, block)
+    infinite = isinf(identity)
+    if infinite:
+        # TVM's rfactor knows extremes that start from the type's own.
+        _set_identity(workload, block, copysign(LARGEST, identity))
+    tree, leaf, last = Tree(block), block, len(factors) - 1
+    for place, factor in enumerate(factors):
+        if factor is None or factor == 1:
+            continue
+        # The axis of lanes comes last in memory, all others first.
+        loop = sch.get_loops(leaf)[len(spatial) + place]
+        leaf = sch.rfactor(loop, -1 if place == last else 0)
+        if place == 0:
+            tree.groups = leaf
+        elif place == last:
+            tree.lanes = leaf
+        else:
+            tree.items.append(leaf)
+    if infinite:
+        for part in (tree.total, tree.groups, *tree.items, tree.lanes):
+            if part is not None:
+                _set_identity(workload, part, identity)
+    _keep_test(workload, leaf)
+    return tree
+
+
+def _identity(workload: Workload, block: Block) -> float:
+    """The number that a reduction to one float begins with; 0 where that is no constant."""
+    init = workload.sch.get(block).init
+    value = init.value if isinstance(init, tirx.BufferStore) else None
+    return float(value.value) if isinstance(value, tirx.FloatImm) else 0.0
+
+
+def _set_identity(workload: Workload, block: Block, start: float) -> None:
+    old = workload.sch.get(block)
+    dtype = str(old.init.value.ty.dtype)
+    init = tirx.BufferStore(old.init.buffer, tirx.const(start, dtype), old.init.indices)
+    new = _changed(old, old.body, init)
+    workload.sch.state.replace(workload.sch.get_sref(block), new, {old: new})
+
+
+def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBlock:
+    """The same block with another ``body`` or ``init``."""
+    return s_tir.SBlock(
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, init,
+        annotations=block.annotations,
+    )  # fmt: skip
+
+
+def _keep_test(workload: Workload, block: Block) -> None:
+    """Move the test for elements beyond the last into a block.
+
+    Around it, it would get lost when the block is computed at a loop of another.
+    """
+    sch = workload.sch
+    loop = sch.get(sch.get_loops(block)[-1])
+    realize = loop.body
+    if isinstance(realize.predicate, tirx.IntImm):
+        return
+    old = realize.block
+    axes = {
+        value: axis.var
+        for axis, value in zip(old.iter_vars, realize.iter_values, strict=True)
+        if isinstance(value, tirx.Var)
+    }
+    test = tvm_ffi.structural_map(realize.predicate, (tirx.Var, lambda v: axes.get(v, v)))
+    new = _changed(old, tirx.IfThenElse(tirx.likely(test), old.body, None), old.init)
+    tested = tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        s_tir.SBlockRealize(realize.iter_values, True, new),
+    )
+    sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
+
+
+def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, int]:
+    """Work-groups and items of each that should share a result of so many elements.
+
+    Items first, then work-groups, while there is little else to do at once: ``tasks`` results, in
+    each of which vectors of ``lanes`` elements are summed up.
+    """
+    busy, chunk, items = CPU_ITEMS, CPU_CHUNK, 1
+    if not device.is_cpu:
+        busy, chunk = GPU_ITEMS, GPU_CHUNK
+        items = min(device.group_size, power_of_2(length // (lanes * chunk)))
+        items = min(items, power_of_2(busy // tasks))
+        items = items if items >= 16 else 1
+        chunk *= 8 * items * lanes
+    splits = max(1, min(busy // (tasks * items), 64, length // chunk))
+    while not every_lane_starts(length, splits, items, lanes):
+        splits -= 1
+    return splits, items
+
+
+# -- where they are computed --------------------------------------------------------------
+
+
+@dataclass
+class Sum:
+    """A block that reduces, with the loops of one item: over what is summed up, and the rest."""
+
+    block: Block
+    reduced: list[Loop]
+    spatial: list[Loop]
+
+    @classmethod
+    def at(cls, workload: Workload, block: Block, above: Loop, scope: str = "local") -> Sum:
+        """Compute a block under a loop, into memory of a scope."""
+        sch = workload.sch
+        for index in range(len(sch.get(block).writes)):
+            sch.set_scope(block, index, scope)
+        sch.compute_at(block, above, preserve_unit_loops=True)
+        spatial, reduced = workload.by_kind(block, workload.loops_below(block, above))
+        return cls(block, reduced, spatial)
+
+    @classmethod
+    def of_lanes(cls, workload: Workload, block: Block, above: Loop) -> Sum:
+        """The same for partial results in the lanes of a vector."""
+        found = cls.at(workload, block, above)
+        # The digit that became an axis last is the first of the block's axes.
+        found.spatial = [*found.spatial[1:], found.spatial[0]]
+        return found
+
+    def accumulate(self, workload: Workload) -> None:
+        """Sum up, in a vector where the last axis is one.
+
+        Only once all blocks have their places: what is left of a reduction afterwards can
+        no longer be moved.
+        """
+        sch = workload.sch
+        sch.reorder(*self.reduced, *self.spatial)
+        last = self.spatial[-1:]
+        vector = last and workload.lanes_of(self.block) == int(sch.get(last[0]).extent)
+        if vector:
+            # Before it is split: alone, what is left of a reduction reads what it writes.
+            sch.vectorize(last[0])
+        tested = isinstance(sch.get(self.block).body, tirx.IfThenElse)
+        if not tested and prod(int(sch.get(x).extent) for x in self.reduced) <= MOST_UNROLLED:
+            workload.unroll_all(self.reduced)
+        init = sch.decompose_reduction(self.block, self.reduced[0])
+        if vector:
+            sch.vectorize(sch.get_loops(init)[-1])
+        if tested:
+            _peel_last_step(workload, self.block, self.reduced)
+
+
+def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> None:
+    """Take the last step, which alone lacks elements, out of its loop, and the test out of that.
+
+    A test in the loop would break up vectors.  Where groups share a sum, those before the last
+    have all elements, and the test stays.
+    """
+    sch = workload.sch
+    loops = [loop for loop in reduced if int(sch.get(loop).extent) > 1]
+    if len(loops) != 1:
+        return
+    steps, found = int(sch.get(loops[0]).extent), sch.get(block)
+    variable = sch.get(loops[0]).loop_var
+    realize = sch.get(sch.get_loops(block)[-1]).body
+    analyzer = Analyzer()
+    for axis, value in zip(found.iter_vars, realize.iter_values, strict=True):
+        whole = value.same_as(variable)
+        analyzer.bind(axis.var, Range(0, steps - 1) if whole else axis.dom)
+    if not analyzer.can_prove(found.body.condition.args[0]):
+        return
+    first, _ = sch.loop_partition(loops[0], [steps - 1, None])
+    (untested,) = sch.get_child_blocks(first)
+    old = sch.get(untested)
+    new = _changed(old, old.body.then_case, old.init)
+    sch.state.replace(sch.get_sref(untested), new, {old: new})
+    if steps <= MOST_UNROLLED:
+        sch.unroll(first)
+
+
+def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
+    """Distribute results, each of ``work`` elements, over the device; return the loop of one.
+
+    A work-item of a CPU takes several short ones: launching it costs as much as
+    :data:`CPU_WORK` elements.
+    """
+    if not workload.is_cpu:
+        return workload.bind_outer(loops)
+    sch = workload.sch
+    extents = [int(sch.get(loop).extent) for loop in loops]
+    fused = workload.fuse(loops)
+    # Of one axis: bindings to a split of several are beyond TVM's affine analysis.
+    last = next((extent for extent in reversed(extents) if extent > 1), 1)
+    several = largest_divisor(last, max(1, min(CPU_WORK // work, prod(extents) // CPU_ITEMS)))
+    outer, one = sch.split(fused, [None, several])
+    workload.bind_outer([outer])
+    return one
+
+
+def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
+    """Compute a tree without levels of items under the loop of one item."""
+    sums = [Sum.at(workload, tree.total, above)]
+    if tree.lanes is not None:
+        sums.append(Sum.of_lanes(workload, tree.lanes, above))
+    return sums
+
+
+def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int) -> list[Sum]:
+    """Compute the levels of a tree under the loop of a work-group, with barriers between them.
+
+    The total is left where it is.
+    """
+    sch = workload.sch
+    sums = []
+    for level, block in enumerate(tree.items):
+        shared = sch.cache_write(block, 0, "local")
+        copied = Sum.at(workload, shared, group, "shared")
+        # The digits of items are the first axes, the last digit first.
+        digits, rest = copied.spatial[: level + 1][::-1], copied.spatial[level + 1 :]
+        sch.reorder(*digits, *rest)
+        item = bind_items(workload, digits, items)
+        if rest and workload.lanes_of(shared):
+            sch.vectorize(rest[-1])
+        sums.append(Sum.at(workload, block, item))
+        if block is tree.items[-1] and tree.lanes is not None:
+            sums.append(Sum.of_lanes(workload, tree.lanes, item))
+    return sums
+
+
+def reduce_across(workload: Workload, block: Block, group: Loop, items: int) -> None:
+    """Share a reduction among the items of a group as TVM does it, by halving.
+
+    For positions, which are two values at once that a tree of blocks cannot copy.
+    """
+    sum_ = Sum.at(workload, block, group)
+    workload.sch.reorder(*sum_.spatial, *sum_.reduced)
+    bind_items(workload, sum_.reduced, items)
+
+
+def bind_items(workload: Workload, loops: list[Loop], items: int) -> Loop:
+    """Bind loops to the items of a group; those beyond their extent do nothing."""
+    sch = workload.sch
+    fused = workload.fuse(loops)
+    if int(sch.get(fused).extent) != items:
+        _, fused = sch.split(fused, [None, items])
+    sch.bind(fused, ITEM)
+    return fused
+
+
+def first_item(workload: Workload, block: Block, above: Loop, items: int) -> Loop:
+    """A loop around a block, under the loop of a group, that only the first item enters."""
+    below = workload.loops_below(block, above)
+    unit = workload.sch.add_unit_loop(below[0] if below else block)
+    return bind_items(workload, [unit], items)
+
+
+def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
+    """Loops over groups, and over the results of a group where few items share each."""
+    sch = workload.sch
+    fused = workload.fuse(loops)
+    together = max(1, workload.target.device.group_size // items)
+    groups, group = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
+    return groups, group
+
+
+def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
+    """Bind them last: what is computed at a bound loop is computed for all of its items."""
+    workload.sch.bind(groups, "blockIdx.x")
+    workload.sch.bind(group, "threadIdx.y")
+
+
+def kernels(
+    workload: Workload,
+    output: Block,
+    tree: Tree,
+    splits: int,
+    items: int,
+    columns: int,
+    work: int,
+) -> list[Sum]:
+    """One kernel, or two where work-groups share a result.
+
+    ``output`` writes what the tree's total is, which ``splits`` work-groups of ``items`` share; it
+    is of ``work`` elements, and ``columns`` neighbouring results are one vector.
+    """
+    if tree.groups is None:
+        return _kernel(workload, output, tree, items, columns, work)
+    partial = workload.sch.cache_write(tree.groups, 0, "local")
+    workload.sch.set_scope(partial, 0, "global")
+    below = Tree(tree.groups, None, tree.items, tree.lanes)
+    sums = _kernel(workload, partial, below, items, columns, work)
+    return sums + _kernel(workload, output, Tree(tree.total), 1, columns, splits)
+
+
+def _kernel(
+    workload: Workload, output: Block, tree: Tree, items: int, columns: int, work: int
+) -> list[Sum]:
+    """One kernel, of which ``output`` is the last block; a result is of ``work`` elements."""
+    sch = workload.sch
+    loops = list(sch.get_loops(output))
+    vector = workload.lanes_of(output) > 0
+    lane = loops.pop() if vector or workload.writes_texture(output) else None
+    if columns > 1 and lane is None:
+        outer, lane = sch.split(loops.pop(), [None, columns])
+        loops, vector = [*loops, outer], workload.lanes_of(output) > 0
+    if not loops:
+        loops = [sch.add_unit_loop(lane if lane is not None else output)]
+    if items == 1:
+        sums = place_in_item(workload, tree, bind_results(workload, loops, work))
+    else:
+        groups, group = group_loops(workload, loops, items)
+        first = first_item(workload, output, group, items)
+        sums = place_in_item(workload, Tree(tree.total), first)
+        sums += place_in_group(workload, tree, group, items)
+        bind_groups(workload, groups, group)
+    if vector:
+        sch.vectorize(lane)
+    return sums

@@ -1,0 +1,50 @@
+"""The families that are found in `schedules/`, and the order in which they are asked."""
+
+from __future__ import annotations
+
+from tvmflow.schedules import FAMILIES
+
+#: From the most specific to the fallback.
+ASKED = [
+    "boxes",
+    "open_extents",
+    "gemm_tensor",
+    "gemm_simt",
+    "conv2d_1x1",
+    "conv2d",
+    "depthwise",
+    "grouped",
+    "conv2d_transpose",
+    "winograd_input",
+    "winograd_product",
+    "winograd_output",
+    "pooling",
+    "gemv",
+    "dense",
+    "matmul",
+    "masked_mean",
+    "softmax",
+    "normalization",
+    "reduction",
+    "resize",
+    "transpose",
+    "moving",
+    "fallback",
+]
+
+
+def test_families_are_asked_in_this_order():
+    assert [family.NAME for family in FAMILIES] == ASKED
+
+
+def test_no_two_families_have_one_place():
+    assert len({family.ORDER for family in FAMILIES}) == len(FAMILIES)
+
+
+NAMES = ("Shape", "Knobs", "CONSTRAINTS", "match", "heuristic", "space", "apply", "__doc__")
+
+
+def test_families_have_all_that_one_has():
+    for family in FAMILIES:
+        for name in NAMES:
+            assert hasattr(family, name), (family.NAME, name)
