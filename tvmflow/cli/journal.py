@@ -14,9 +14,9 @@ from .options import Debug, Json, Quiet, Verbose
 from .session import command, note, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..journal.index import Entry
     from ..journal.journal import Journal
     from ..journal.records import Trial, Workload
+    from ..journal.store import Entry
 
 app = typer.Typer(
     help="List, check, merge, import and export tuning journals.",
