@@ -144,7 +144,7 @@ def tune_model(
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
-    from ..farm.tuning import Farm
+    from ..farm.runner import Farm
     from ..module.files import check_writable
     from ..tuning.budget import Budget
     from ..tuning.measure import Config

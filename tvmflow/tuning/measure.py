@@ -117,7 +117,7 @@ class Session:
         self._wanted: list[np.ndarray] = []
         self._libraries: OrderedDict[Path, Any] = OrderedDict()
         self._since = 0
-        self._first: float | None = None
+        self.first: float | None = None
         self._drift = 1.0
 
     def measure(
@@ -235,7 +235,7 @@ class Session:
     ) -> None:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
-        due = self._first is None or self._since >= self._config.reference_every
+        due = self.first is None or self._since >= self._config.reference_every
         # After a pause the device may be as it was, which only a cost without a rival's asks for.
         due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
@@ -250,8 +250,8 @@ class Session:
         run = self._timed(library)
         with quiet():
             cost = statistics.median(run() for _ in range(9))
-        self._first = self._first or cost
-        self._drift = cost / self._first
+        self.first = self.first or cost
+        self._drift = cost / self.first
 
 
 def _poison(dtype: np.dtype[Any]) -> Any:
