@@ -446,7 +446,8 @@ class Builder:
                 result.set_result(Case(path))
                 return
             logger.warning(
-                "What %s should compute could not be found out: %s. Its candidates are not checked.",
+                "What %s should compute could not be found out: %s. Its candidates are not "
+                "checked.",
                 task.name,
                 error,
             )

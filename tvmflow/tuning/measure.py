@@ -101,7 +101,7 @@ class Standing:
 
 
 class Session:
-    """What a device, which may be remote, measures candidates with; ``load`` brings libraries there."""
+    """Measures candidates on a device, which may be remote; ``load`` brings libraries there."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Session:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
         due = self.first is None or self._since >= self._config.reference_every
-        # After a pause the device may be as it was, which only a cost without an incumbent's asks for.
+        # After a pause the device may be as it was; only a cost that is taken by itself asks for it.
         due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
         if reference is None or not reference.source_hash or not due:

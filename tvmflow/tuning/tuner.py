@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from .. import _versions
 from ..journal.journal import Journal
@@ -150,7 +150,7 @@ def trials_of(
 
 
 def _is_same(measured: Device, device: Device) -> bool:
-    """Tell whether a trial's device is one of this session's; what either does not know is no reason."""
+    """Tell whether a trial's device is the session's; what either does not know is no reason."""
     if not measured.name:
         # It was not measured: the build failed, or the process ended.
         return True
@@ -184,11 +184,8 @@ def _fits(task: Task, trial: Trial) -> bool:
 
 # -- candidates against the best one so far ------------------------------------------------------
 
-
-class Tell(Protocol):
-    """Has a callback called with a future's result, by the thread that keeps the books."""
-
-    def __call__(self, done: Future[T], callback: Callable[[T], None]) -> None: ...
+#: Has a callback called with a future's result, by the thread that keeps the books.
+Tell = Callable[[Future[T], Callable[[T], None]], None]
 
 
 @dataclass(frozen=True)
