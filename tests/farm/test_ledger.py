@@ -11,8 +11,7 @@ import pytest
 
 from tvmflow.farm.network import Address
 from tvmflow.farm.scheduler import LENT_WITHIN_S, REST_S, Scheduler, Trial
-from tvmflow.tuning.building import Built
-from tvmflow.tuning.case import Case
+from tvmflow.tuning.building import Built, Case
 from tvmflow.tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
 
 A, B, C, D = (Address("10.0.0.1", port) for port in range(9090, 9094))

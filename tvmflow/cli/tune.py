@@ -146,10 +146,10 @@ def tune_model(
     """
     from ..farm.runner import Farm
     from ..module.files import check_writable
-    from ..tuning.budget import Budget
     from ..tuning.measure import Config
     from ..tuning.report import write_report
     from ..tuning.session import Network, Options, tune
+    from ..tuning.tuner import Budget
 
     check_farm(tracker, key)
     if report is not None:

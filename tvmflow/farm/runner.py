@@ -22,11 +22,8 @@ from ..errors import FarmError, TargetError, TvmflowError
 from ..journal.records import Device, Event
 from ..runtime.json_types import JsonMapping
 from ..runtime.process import Worker, WorkerLostError
-from ..tuning.building import Built
-from ..tuning.case import Case
-from ..tuning.measure import BUILD, CRASH, TIMEOUT, Config, Measured
-from ..tuning.progress import Standing
-from ..tuning.runner import MEASURE_LIMIT_S
+from ..tuning.building import Built, Case
+from ..tuning.measure import BUILD, CRASH, MEASURE_LIMIT_S, TIMEOUT, Config, Measured, Standing
 from . import session
 from .network import Address
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
@@ -182,9 +179,9 @@ class FarmRunner:
         self._watcher = threading.Thread(target=self._keep_looking, daemon=True)
         self._watcher.start()
 
-    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
+    def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         """Queue a candidate for the next device that is free."""
-        trial = Trial(built, case, rival)
+        trial = Trial(built, case, incumbent)
         if built.path is None:
             trial.future.set_result(Measured((), BUILD, str(built.error), "", 0.0))
             return trial.future
@@ -482,7 +479,7 @@ class SessionThread:
         try:
             measured, first = self._worker.call(
                 session.measure,
-                *(trial.built, trial.case, trial.rival),
+                *(trial.built, trial.case, trial.incumbent),
                 timeout_s=self._settings.limit_s,
             )
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)

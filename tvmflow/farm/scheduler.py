@@ -16,8 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..runtime.json_types import JsonMapping
-from ..tuning.building import Built
-from ..tuning.case import Case
+from ..tuning.building import Built, Case
 from ..tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
 from .network import Address
 
@@ -40,7 +39,7 @@ class Trial:
 
     built: Built
     case: Case
-    rival: Built | None = None
+    incumbent: Built | None = None
     future: Future[Measured] = field(default_factory=Future)
     failures: dict[Address, Measured] = field(default_factory=dict)
 

@@ -12,10 +12,8 @@ import tvm
 from tvm import rpc
 
 from ..errors import FarmError
-from ..tuning.building import Built
-from ..tuning.case import Case
-from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
-from ..tuning.runner import DEVICES
+from ..tuning.building import Built, Case
+from ..tuning.measure import CRASH, DEVICE, DEVICES, Config, Measured, Session
 from .connect import open_session
 from .tracker import ABOUT_FUNCTION, Offer, ServerInfo
 
@@ -106,13 +104,13 @@ def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float 
     return Opened(_session.name, about, _session.has_plugin())
 
 
-def measure(built: Built, case: Case, rival: Built | None) -> tuple[Measured, float | None]:
+def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured, float | None]:
     """Measure a candidate; return the time of the reference kernel, too.
 
     A session that ended meanwhile is told from a kernel that failed.
     """
     assert _session is not None
-    measured = _session.measure(built, case, rival)
+    measured = _session.measure(built, case, incumbent)
     if measured.error == DEVICE and not _session.answers():
         measured = replace(measured, error=CRASH, message="the session ended during the trial")
     return measured, _session.first

@@ -229,7 +229,7 @@ class Session:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
         due = self.first is None or self._since >= self._config.reference_every
-        # After a pause the device may be as it was; only a cost that is taken by itself asks for it.
+        # After a pause the device may be as it was; only a cost taken by itself asks for that.
         due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
         if reference is None or not reference.source_hash or not due:

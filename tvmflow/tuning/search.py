@@ -7,7 +7,6 @@ import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import TvmflowError
@@ -114,7 +113,7 @@ class NeighbourhoodSearch(Search):
                 yield knobs
 
 
-def _nearest(values: Sequence[Value], wanted: Value) -> int:
+def _nearest(values: Sequence, wanted: Value) -> int:
     """Find the place of a value, or of the nearest number."""
     if wanted in values:
         return values.index(wanted)
@@ -140,11 +139,14 @@ def check_search(kind: str) -> None:
             f"The search {kind!r} is not known; expected one of {', '.join(SEARCHES)}.",
             remedy="Choose one of them with `search`.",
         )
-    if kind == "evolutionary" and find_spec("xgboost") is None:
-        raise TvmflowError(
-            "The evolutionary search needs the package xgboost, which is not installed.",
-            remedy="python -m pip install 'tvmflow[tuning]', or choose `search=random`.",
-        )
+    if kind == "evolutionary":
+        try:
+            import xgboost  # noqa: F401
+        except ImportError as error:
+            raise TvmflowError(
+                "The evolutionary search needs the package xgboost, which is not installed.",
+                remedy="python -m pip install 'tvmflow[tuning]', or choose `search=random`.",
+            ) from error
 
 
 def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
