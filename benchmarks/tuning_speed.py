@@ -29,15 +29,13 @@ from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.choices import DIRECT
 from tvmflow.journal.journal import Journal
 from tvmflow.models import make
-from tvmflow.tuning.budget import Budget
-from tvmflow.tuning.builder import Builder, text_of
-from tvmflow.tuning.measure import Config
-from tvmflow.tuning.runner import LocalRunner
-from tvmflow.tuning.search import Search
-from tvmflow.tuning.session import Network, searches
+from tvmflow.tuning.building import Builder, text_of
+from tvmflow.tuning.measure import Config, LocalRunner
+from tvmflow.tuning.search import Search, searches
+from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
 from tvmflow.tuning.timing import Timing
-from tvmflow.tuning.tuner import Tuner
+from tvmflow.tuning.tuner import Budget, Tuner
 
 BATCH = 8
 #: Families, and the network that their tasks are of.
@@ -67,7 +65,9 @@ def ours(task: Task, trials: int, seconds: float, seed: int) -> dict[str, Any]:
     """Our pool and runner; the clock starts with the heuristic's trial."""
     ends: list[tuple[float, float]] = []
     builder = Builder(device_index=0)
-    runner = LocalRunner("opencl", quiet=lambda: builder.quiet, programs=builder.programs)
+    runner = LocalRunner(
+        "opencl", exclusive_cpu=lambda: builder.exclusive_cpu, programs=builder.programs
+    )
     try:
         with tempfile.TemporaryDirectory() as folder, Journal.open(Path(folder, "j"), "a") as book:
             (progress,) = Tuner(
@@ -178,7 +178,7 @@ def in_turn(task: Task, found: dict[str, dict[str, Any]], rounds: int = 9) -> di
     """Median costs of kernels, timed in turn by one runner, in microseconds."""
     builder = Builder(1)
     config = Config(Timing(rounds=1))
-    runner = LocalRunner("opencl", config=config, quiet=lambda: builder.quiet)
+    runner = LocalRunner("opencl", config=config, exclusive_cpu=lambda: builder.exclusive_cpu)
     try:
         case = builder.make_case(task).result()
         built = {name: builder.submit(task, knobs).result() for name, knobs in found.items()}

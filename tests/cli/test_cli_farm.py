@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tvmflow.farm import tracker
-from tvmflow.farm.address import Address
-from tvmflow.farm.summary import Queue, Server, Summary
+from tvmflow.farm.network import Address
+from tvmflow.farm.tracker import Queue, Server, Summary
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import tvmflow
 from tvmflow.errors import FarmError
 from tvmflow.explain.scaling import devices, measure
 from tvmflow.farm import connect, tracker
-from tvmflow.farm.address import Address
+from tvmflow.farm.network import Address
 from tvmflow.runtime.process import Worker, WorkerLostError
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from tunables import model, tasks
 
 from tvmflow.cli import tuning_view
 from tvmflow.module import link
-from tvmflow.tuning import contest, session
-from tvmflow.tuning.progress import Point, Progress, Standing
+from tvmflow.tuning import session, tuner
+from tvmflow.tuning.measure import Standing
+from tvmflow.tuning.tuner import Point, Progress
 
 OPTIONS = ("--device", "cpu", "--search", "random", "--workers", "1")
 BUFFER = ("--storage", "buffer")
@@ -24,7 +25,7 @@ BUFFER = ("--storage", "buffer")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Measurements that other work disturbed are repeated at once."""
-    monkeypatch.setattr(contest, "PAUSE_S", 0.0)
+    monkeypatch.setattr(tuner, "PAUSE_S", 0.0)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from farms import FAULTY, PATIENCE_S, Farm, eventually
 
 from tvmflow.farm import tracker
-from tvmflow.farm.address import Address
+from tvmflow.farm.network import Address
 
 
 @pytest.fixture(autouse=True)

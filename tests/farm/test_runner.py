@@ -14,10 +14,9 @@ from farm_candidates import Candidates
 from farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
-from tvmflow.farm import about, ledger
-from tvmflow.farm.address import Address
-from tvmflow.farm.lane import Places
-from tvmflow.farm.runner import FarmRunner
+from tvmflow.farm import scheduler, tracker
+from tvmflow.farm.network import Address
+from tvmflow.farm.runner import FarmRunner, FarmSettings
 from tvmflow.farm.tracker import Tracker
 from tvmflow.journal.records import Event
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
@@ -174,7 +173,7 @@ def test_what_crashes_two_servers_is_at_fault_itself(
 def test_a_run_ends_with_its_last_server(
     farm: Farm, candidates: Candidates, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Places, "patience_s", 3.0)
+    monkeypatch.setattr(FarmSettings, "patience_s", 3.0)
     server = farm.serve("single", FAULTY, FAULT_SLOW_S="1")
     runner = run("single")
     futures = [runner.submit(candidates.right(f"s{i}"), candidates.case) for i in range(2)]
@@ -191,7 +190,7 @@ def test_a_run_ends_with_its_last_server(
 def test_a_server_that_others_keep_is_not_waited_for_without_limit(
     farm: Farm, candidates: Candidates, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ledger, "LENT_WITHIN_S", 3.0)
+    monkeypatch.setattr(scheduler, "LENT_WITHIN_S", 3.0)
     server = farm.serve("kept", "-m", STOCK)
     with Tracker(farm.address) as other:
         other.request("kept")
@@ -219,7 +218,7 @@ def test_a_closed_runner_gives_its_servers_back(farm: Farm, candidates: Candidat
 
 
 def test_servers_of_another_version_are_refused(run, pair, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(about, "__version__", "9.9.9")
+    monkeypatch.setattr(tracker, "__version__", "9.9.9")
     with pytest.raises(FarmError, match=r"has tvmflow .* where 9\.9\.9 .* expected") as caught:
         run("pair")
     assert any(str(server) in caught.value.message for server in pair)

@@ -1,4 +1,4 @@
-"""The secret: which files are one, who passes the gate, and that nothing gets past it."""
+"""The secret: which files are one, who passes the listener, and that nothing gets past it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ import pytest
 from farms import LOCAL, PATIENCE_S, eventually
 
 from tvmflow.errors import FarmError
-from tvmflow.farm import gate
-from tvmflow.farm.address import Address, check_bind, is_loopback
+from tvmflow.farm import network
 from tvmflow.farm.forward import lead_to
-from tvmflow.farm.gate import Gate, listen
-from tvmflow.farm.secret import GREETING, SHORTEST_BYTES, Secret, UnprovenError
+from tvmflow.farm.network import (
+    GREETING,
+    SHORTEST_BYTES,
+    Address,
+    Secret,
+    SecretListener,
+    UnprovenError,
+    check_bind,
+    is_loopback,
+    listen,
+)
 from tvmflow.farm.tracker import Tracker, TrackerAwayError
 
 MakeSecret = Callable[..., Secret]
@@ -34,15 +42,15 @@ def make_secret(tmp_path: Path) -> MakeSecret:
 
 
 @pytest.fixture
-def guarded(make_secret: MakeSecret) -> Iterator[tuple[Gate, Address]]:
+def guarded(make_secret: MakeSecret) -> Iterator[tuple[SecretListener, Address]]:
     secret = make_secret()
     opened, port = listen(LOCAL, [0], secret)
-    assert isinstance(opened, Gate)
+    assert isinstance(opened, SecretListener)
     yield opened, Address(LOCAL, port, secret)
     opened.close()
 
 
-def refused(opened: Gate) -> str:
+def refused(opened: SecretListener) -> str:
     found: list[str] = []
     eventually(lambda: found.extend(opened.take_refused()) or found)
     return "\n".join(found)
@@ -88,7 +96,7 @@ def test_strangers_are_only_listened_for_with_a_secret(make_secret: MakeSecret):
         check_bind(host, None)
 
 
-def test_who_knows_the_secret_passes(guarded: tuple[Gate, Address]):
+def test_who_knows_the_secret_passes(guarded: tuple[SecretListener, Address]):
     opened, address = guarded
     with address.connect(PATIENCE_S) as client:
         connection, (host, _) = opened.accept()
@@ -101,7 +109,7 @@ def test_who_knows_the_secret_passes(guarded: tuple[Gate, Address]):
     assert opened.take_refused() == []
 
 
-def test_nothing_is_accepted_where_nobody_passed(guarded: tuple[Gate, Address]):
+def test_nothing_is_accepted_where_nobody_passed(guarded: tuple[SecretListener, Address]):
     opened, address = guarded
     opened.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -112,7 +120,7 @@ def test_nothing_is_accepted_where_nobody_passed(guarded: tuple[Gate, Address]):
 
 
 def test_a_wrong_secret_is_refused_on_both_sides(
-    guarded: tuple[Gate, Address], make_secret: MakeSecret
+    guarded: tuple[SecretListener, Address], make_secret: MakeSecret
 ):
     opened, address = guarded
     other = Address(address.host, address.port, make_secret(b"another secret..", "other"))
@@ -123,11 +131,11 @@ def test_a_wrong_secret_is_refused_on_both_sides(
 
 
 @pytest.mark.parametrize("said", [b"", b"\x71\xf2\x0f\x00", b"x" * 63, b"x" * 64, b"x" * 100_000])
-def test_no_secret_is_refused(guarded: tuple[Gate, Address], said: bytes):
+def test_no_secret_is_refused(guarded: tuple[SecretListener, Address], said: bytes):
     """What TVM's clients say is among it."""
     opened, address = guarded
     with socket.create_connection((address.host, address.port)) as client:
-        # The gate hears enough of what is long, and closes: shutdown may find no connection.
+        # The listener hears enough of what is long, and closes: shutdown may find no connection.
         with contextlib.suppress(OSError):
             client.sendall(said)
             client.shutdown(socket.SHUT_WR)
@@ -135,7 +143,7 @@ def test_no_secret_is_refused(guarded: tuple[Gate, Address], said: bytes):
     assert not opened._passed
 
 
-def test_who_waits_keeps_nobody_else_out(guarded: tuple[Gate, Address]):
+def test_who_waits_keeps_nobody_else_out(guarded: tuple[SecretListener, Address]):
     opened, address = guarded
     with socket.create_connection((address.host, address.port)) as silent:
         assert silent.recv(len(GREETING)) == GREETING
@@ -144,9 +152,9 @@ def test_who_waits_keeps_nobody_else_out(guarded: tuple[Gate, Address]):
 
 
 def test_who_does_not_answer_is_refused_in_time(
-    guarded: tuple[Gate, Address], monkeypatch: pytest.MonkeyPatch
+    guarded: tuple[SecretListener, Address], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gate, "ASK_S", 0.2)
+    monkeypatch.setattr(network, "ASK_S", 0.2)
     opened, address = guarded
     with socket.create_connection((address.host, address.port)) as silent:
         assert "did not answer for the secret in time" in refused(opened)
@@ -155,17 +163,17 @@ def test_who_does_not_answer_is_refused_in_time(
         assert silent.recv(1) == b""
 
 
-def test_refusals_are_counted_and_bounded(guarded: tuple[Gate, Address]):
+def test_refusals_are_counted_and_bounded(guarded: tuple[SecretListener, Address]):
     opened, _ = guarded
-    for number in range(3 * gate._REMEMBERED):
+    for number in range(3 * network._REMEMBERED):
         ours, _theirs = socket.socketpair()
         opened._refuse(ours, f"10.0.0.{number}", "it gave no secret")
     ours, _theirs = socket.socketpair()
     opened._refuse(ours, "10.0.0.0", "it gave no secret")
     told = opened.take_refused()
-    assert len(told) == gate._REMEMBERED + 1
+    assert len(told) == network._REMEMBERED + 1
     assert told[0] == "2 connections from 10.0.0.0 (it gave no secret) were refused."
-    assert told[-1] == f"{2 * gate._REMEMBERED} connections from other addresses were refused."
+    assert told[-1] == f"{2 * network._REMEMBERED} connections from other addresses were refused."
 
 
 def test_a_gate_that_does_not_know_the_secret_is_refused(make_secret: MakeSecret):
@@ -225,7 +233,7 @@ def test_what_asks_for_no_secret_is_not_told_anything(make_secret: MakeSecret):
             assert connection.recv(1000) == b""
 
 
-def test_a_tracker_says_that_it_asks_for_a_secret(guarded: tuple[Gate, Address]):
+def test_a_tracker_says_that_it_asks_for_a_secret(guarded: tuple[SecretListener, Address]):
     _, address = guarded
     with pytest.raises(FarmError, match="it asks for a secret") as caught:
         Tracker(Address(address.host, address.port))

@@ -16,12 +16,10 @@ from farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import session
-from tvmflow.farm.about import ABOUT_FUNCTION, About
-from tvmflow.farm.address import Address
 from tvmflow.farm.connect import borrow, connect, open_session
+from tvmflow.farm.network import Address, Secret
 from tvmflow.farm.runner import FarmRunner
-from tvmflow.farm.secret import Secret
-from tvmflow.farm.tracker import Offer, Tracker
+from tvmflow.farm.tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker
 from tvmflow.tuning.measure import Config
 from tvmflow.tuning.timing import Timing
 
@@ -83,7 +81,7 @@ def test_a_session_sends_files_and_ends(farm: Farm, served: Address, tmp_path: P
     offer = borrow(farm.address, "board")
     assert offer is not None
     remote, about = connect(offer, PATIENCE_S)
-    assert about == About.here()
+    assert about == ServerInfo.here()
     content = os.urandom(3_000_000)
     (tmp_path / "file").write_bytes(content)
     remote.upload(str(tmp_path / "file"))
@@ -106,7 +104,7 @@ def test_a_wrong_secret_ends_with_a_sentence_and_is_logged(
     eventually(lambda: "(it gave a wrong secret) was refused" in farm.log(served))
     # What a tuning run shows of it is one line.
     with pytest.raises(RuntimeError, match=r"^The server at .* refused the secret of .*\.$"):
-        session.connect(Offer(address, "board:0.5"), "llvm", Config(), 10.0, None)
+        session.begin(Offer(address, "board:0.5"), "llvm", Config(), 10.0, None)
     assert "0123456789abcdef" not in farm.log(served) + farm.log(farm.address)
 
 

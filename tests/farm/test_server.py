@@ -18,10 +18,16 @@ from farms import PATIENCE_S, STOCK, Farm, eventually
 from tvmflow import __version__
 from tvmflow.devices.host import Host
 from tvmflow.errors import FarmError
-from tvmflow.farm.about import ABOUT_FUNCTION, About, is_throttled, temperature_c
-from tvmflow.farm.address import Address
-from tvmflow.farm.summary import Queue, Server
-from tvmflow.farm.tracker import Tracker, check_host
+from tvmflow.farm.network import Address
+from tvmflow.farm.server import is_throttled, temperature_c
+from tvmflow.farm.tracker import (
+    ABOUT_FUNCTION,
+    Queue,
+    Server,
+    ServerInfo,
+    Tracker,
+    check_host,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +40,12 @@ def served(farm: Farm) -> Address:
 
 
 def test_a_server_tells_its_versions_and_devices(farm: Farm, served: Address):
-    told = About.read(farm.server(served).about)
-    assert told == About.here()
+    told = ServerInfo.read(farm.server(served).about)
+    assert told == ServerInfo.here()
     assert told.tvmflow == __version__
     address, session = farm.session("board")
     assert address == served
-    assert About.read(json.loads(session.get_function(ABOUT_FUNCTION)())) == told
+    assert ServerInfo.read(json.loads(session.get_function(ABOUT_FUNCTION)())) == told
 
 
 def test_a_session_makes_its_server_busy(farm: Farm, served: Address):
@@ -102,7 +108,7 @@ def test_an_opencl_device_that_is_not_there_is_refused(farm: Farm):
 
 
 def server_on(host: str | None) -> Server:
-    about = {} if host is None else replace(About.here(), host=host).as_dict()
+    about = {} if host is None else replace(ServerInfo.here(), host=host).as_dict()
     return Server(Address("board", 9090), "board", about)
 
 
@@ -150,7 +156,7 @@ def test_something_else_than_a_tracker_is_refused(answer: bytes):
 
 
 def test_what_is_not_of_the_form_is_no_description():
-    assert About.read({"tvmflow": "1", "devices": [{"name": "x"}]}) is None
+    assert ServerInfo.read({"tvmflow": "1", "devices": [{"name": "x"}]}) is None
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from networks import squeeze_and_excite
 
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.farm.runner import FarmRunner
-from tvmflow.tuning.builder import Builder
-from tvmflow.tuning.case import Case
+from tvmflow.tuning.building import Builder, Case
 from tvmflow.tuning.measure import WRONG, Config
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.timing import Timing

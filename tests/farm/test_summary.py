@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 from farms import LOCAL, Farm, eventually
 
-from tvmflow.farm.about import About, ServedDevice
-from tvmflow.farm.address import Address
-from tvmflow.farm.summary import (
+from tvmflow.farm.network import Address
+from tvmflow.farm.tracker import (
     ABOUT,
     SERVER,
     TUNING,
     MalformedError,
     Queue,
+    ServedDevice,
     Server,
+    ServerInfo,
+    Tracker,
     read_address,
     read_summary,
 )
-from tvmflow.farm.tracker import Tracker
 
 FACTS: dict[str, Any] = {
-    **About("1", "2", "x86_64-linux-gnu", (ServedDevice("opencl", 0, "GPU", "1"),)).as_dict(),
+    **ServerInfo("1", "2", "x86_64-linux-gnu", (ServedDevice("opencl", 0, "GPU", "1"),)).as_dict(),
     "busy_s": 1.5,
     "crashes": 0,
     "temperature_c": None,

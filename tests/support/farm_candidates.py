@@ -9,8 +9,7 @@ import numpy as np
 import tvm
 from tvm import te
 
-from tvmflow.tuning.building import ENTRY, Built
-from tvmflow.tuning.case import Case
+from tvmflow.tuning.building import ENTRY, Built, Case
 from tvmflow.tuning.tasks import Argument
 
 _EXTENT = 100

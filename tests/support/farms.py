@@ -14,11 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tvmflow.farm.address import Address
 from tvmflow.farm.connect import open_session
-from tvmflow.farm.secret import Secret
-from tvmflow.farm.summary import Server
-from tvmflow.farm.tracker import Tracker
+from tvmflow.farm.network import Address, Secret
+from tvmflow.farm.tracker import Server, Tracker
 
 T = TypeVar("T")
 LOCAL = "127.0.0.1"

@@ -6,11 +6,11 @@ from farms import PATIENCE_S
 
 from tvmflow.cli import main
 from tvmflow.farm import connect, tracker
-from tvmflow.tuning import contest
+from tvmflow.tuning import tuner
 
 connect.OFFER_S = tracker._ANSWER_S = PATIENCE_S
 # Measurements that other work disturbed are repeated at once.
-contest.PAUSE_S = 0.0
+tuner.PAUSE_S = 0.0
 
 if __name__ == "__main__":
     main()

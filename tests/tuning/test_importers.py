@@ -16,7 +16,7 @@ from tvmflow.errors import JournalError
 from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Device, Error, Trial
 from tvmflow.tuning import maintenance
-from tvmflow.tuning.importers import autotvm, import_file, native
+from tvmflow.tuning.importers import autotvm_line, import_file, json_of_trial
 from tvmflow.tuning_logs import find_journal
 
 #: Lines of the logs that the shipped journals are made of, and a digest of their content.
@@ -102,7 +102,7 @@ def test_the_shipped_journals_hold_every_line_of_their_logs():
         with Journal.open(find_journal(Path(name))) as journal:
             for trial in journal.trials():
                 key = (name, trial.provenance["file"])
-                lines[key][trial.provenance["line"]] = autotvm.document(trial)
+                lines[key][trial.provenance["line"]] = autotvm_line(trial)
                 assert "octoml/qualcomm" in trial.provenance["note"]
                 assert trial.device.name.startswith("Adreno " + name[-3:])
             assert journal.damage == []
@@ -202,7 +202,7 @@ def test_knobs_that_need_too_many_registers_become_smaller(tmp_path: Path):
 )
 def test_every_line_is_exported_as_it_was(tmp_path: Path, line: dict):
     _, (trial,) = imported(tmp_path, [line])
-    assert json.dumps(autotvm.document(trial)) == json.dumps(line)
+    assert json.dumps(autotvm_line(trial)) == json.dumps(line)
 
 
 def test_failed_trials_have_no_cost(tmp_path: Path):
@@ -279,7 +279,7 @@ def test_trials_of_ours_survive_json(tmp_path: Path):
 
 def test_trials_of_ours_are_autotvm_lines_that_can_be_imported(tmp_path: Path):
     trials = [t for t in random_trials(12, 60) if t.original is None and not t.error]
-    lines = [autotvm.document(trial) for trial in trials]
+    lines = [autotvm_line(trial) for trial in trials]
     assert {line["version"] for line in lines} == {0.2}
     report, back = imported(tmp_path, lines)
     assert report == f"imported {len(trials)} of {len(trials)} lines"
@@ -363,7 +363,7 @@ def test_a_database_without_its_modules_is_refused(tmp_path: Path, database: Pat
 )
 def test_a_trial_of_ours_that_is_none_is_refused(tmp_path: Path, field: str, value: object):
     (trial,) = random_trials(1, 1)
-    good = native.document(trial)
+    good = json_of_trial(trial)
     report, trials = imported(tmp_path, [good, {**good, field: value}])
     assert len(trials) == 1
     assert report.startswith("imported 1 of 2 lines: line 2 is no record of its kind")

@@ -16,11 +16,19 @@ import tvmflow.tuning.building as building
 import tvmflow.tuning.measure as module
 from tvmflow.devices.target import resolve
 from tvmflow.schedules.family import candidates
-from tvmflow.tuning.builder import Builder
-from tvmflow.tuning.case import Case
-from tvmflow.tuning.measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Config, Session
-from tvmflow.tuning.reference import reference_task
-from tvmflow.tuning.runner import LocalRunner, load_here
+from tvmflow.tuning.building import Builder, Case
+from tvmflow.tuning.measure import (
+    BUILD,
+    CRASH,
+    DEVICE,
+    TIMEOUT,
+    WRONG,
+    Config,
+    LocalRunner,
+    Session,
+    load_here,
+)
+from tvmflow.tuning.tasks import reference_task
 from tvmflow.tuning.timing import Timing
 
 #: Costs are not looked at.
@@ -72,16 +80,16 @@ def test_two_kernels_are_timed_in_turn(builder):
     try:
         task = tasks()["conv2d_1x1"]
         case = builder.make_case(task).result()
-        ours, rival = (builder.submit(task, knobs).result() for knobs in (None, pick(task, 3)))
+        ours, incumbent = (builder.submit(task, knobs).result() for knobs in (None, pick(task, 3)))
         alone = runner.submit(ours, case).result()
         assert (alone.error, alone.ratios) == (None, ())
         same = runner.submit(ours, case, ours).result()
         assert same.error is None, same.message
         assert len(same.ratios) == len(same.costs) >= 2
-        beside = runner.submit(ours, case, rival).result()
+        beside = runner.submit(ours, case, incumbent).result()
         assert len(beside.ratios) == len(beside.costs) >= 2
         assert min(beside.ratios) > 0
-        gone = replace(rival, path=Path("none.so"))
+        gone = replace(incumbent, path=Path("none.so"))
         failed = runner.submit(ours, case, gone).result()
         assert (failed.error, failed.costs) == (DEVICE, ())
     finally:
@@ -105,7 +113,9 @@ def test_a_changed_device_is_looked_at_again_unless_a_rival_meets_the_change(bui
     monkeypatch.setattr(module, "statistics", SimpleNamespace(median=look))
     drifts = [session.measure(built, case).drift for _ in range(2)]
     session._since = config.reference_every
-    drifts += [session.measure(built, case, rival).drift for rival in (None, built, None, None)]
+    drifts += [
+        session.measure(built, case, incumbent).drift for incumbent in (None, built, None, None)
+    ]
     # The last finds the device as it was.
     assert drifts == [1.0, 1.0, 2.0, 2.0, 2.0, 1.0]
     assert looked == [1.0, 2.0, 2.0, 1.0]

@@ -9,8 +9,7 @@ from tunables import cost_of, tasks
 
 from tvmflow.errors import TvmflowError
 from tvmflow.schedules.family import candidates
-from tvmflow.tuning.search import SEARCHES, check_search, key_of
-from tvmflow.tuning.session import searches
+from tvmflow.tuning.search import SEARCHES, check_search, key_of, searches
 
 
 def course(kind, seed, batches=4, device="cpu"):

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from tvmflow.tuning import comparison
+from tvmflow.tuning import session
 from tvmflow.tuning.timing import (
     LOST,
     MOST_PAIRS,
@@ -112,9 +112,9 @@ def test_whole_networks_are_compared_in_turn(monkeypatch, after_s, is_slower):
             now[0] += self._seconds * noise.lognormvariate(0, 0.1)
 
     monkeypatch.setattr(
-        comparison, "_running", lambda _stack, _network, knobs, _index: Network(knobs.get("s", 1.0))
+        session, "_running", lambda _stack, _network, knobs, _index: Network(knobs.get("s", 1.0))
     )
-    monkeypatch.setattr(comparison.time, "perf_counter", lambda: now[0])
-    found = comparison.compare(None, None, {"s": after_s})
+    monkeypatch.setattr(session.time, "perf_counter", lambda: now[0])
+    found = session.compare_networks(None, None, {"s": after_s})
     assert found.is_slower == is_slower
     assert found.after_ms / found.before_ms == pytest.approx(after_s, rel=0.1)

@@ -25,11 +25,10 @@ from tunables import (
 from tvmflow.errors import FarmError
 from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Error
-from tvmflow.tuning import contest as module
-from tvmflow.tuning.budget import Budget
+from tvmflow.tuning import tuner as module
 from tvmflow.tuning.measure import WRONG
-from tvmflow.tuning.session import searches
-from tvmflow.tuning.tuner import Tuner
+from tvmflow.tuning.search import searches
+from tvmflow.tuning.tuner import Budget, Tuner
 
 
 @pytest.fixture
@@ -101,8 +100,8 @@ def test_the_same_command_goes_on(tune):
     (second,), builder, runner, records = tune(budget=Budget(12))
     # The best so far is built again: others are measured against it.
     assert len(builder.built) == 1 + 4
-    assert runner.rivals == [first.best_knobs] * 4 or second.best < first.best
-    assert runner.rivals[0] == first.best_knobs
+    assert runner.incumbents == [first.best_knobs] * 4 or second.best < first.best
+    assert runner.incumbents[0] == first.best_knobs
     assert second.trials == len(records) == 12
     assert second.heuristic == first.heuristic
     assert len({tuple(r.knobs.items()) for r in records}) == 12
@@ -169,17 +168,17 @@ def test_an_unlucky_heuristic_does_not_let_anything_win(tune):
         return cost_of(knobs) * (1.7 if next(numbers) == 0 else 1.0)
 
     class Unlucky(PretendedRunner):
-        def _found(self, built, rival):
-            found = super()._found(built, rival)
+        def _found(self, built, incumbent):
+            found = super()._found(built, incumbent)
             heuristic = tasks()["conv2d_1x1"].heuristic
             mine = 1.0 if built.knobs == heuristic else 1.05
-            return replace(found, ratios=(mine,) * 9 if rival else ())
+            return replace(found, ratios=(mine,) * 9 if incumbent else ())
 
     (progress,), _, runner, records = tune(runner=Unlucky(measure))
     assert progress.best_knobs == progress.task.heuristic
     assert progress.speedup == 1.0
     # All others were timed in turn with it, and count relative to it.
-    assert runner.rivals[1:] == [progress.task.heuristic] * (len(runner.rivals) - 1)
+    assert runner.incumbents[1:] == [progress.task.heuristic] * (len(runner.incumbents) - 1)
     assert [r.cost / progress.heuristic for r in records[1:]] == pytest.approx([1.05] * 11)
 
 
@@ -205,9 +204,9 @@ class Late(PretendedRunner):
         self._asked = []
         self._lock = threading.Lock()
 
-    def submit(self, built, case, rival=None):
-        done = super().submit(built, case, rival)
-        if rival is None:
+    def submit(self, built, case, incumbent=None):
+        done = super().submit(built, case, incumbent)
+        if incumbent is None:
             return done
         future = Future()
         with self._lock:

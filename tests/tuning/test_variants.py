@@ -15,12 +15,12 @@ from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.pipeline import run_stages
 from tvmflow.compiler.settled import network_digest
 from tvmflow.journal.journal import Journal
-from tvmflow.tuning import layers, maintenance
-from tvmflow.tuning.budget import Budget
+from tvmflow.tuning import maintenance
 from tvmflow.tuning.measure import CRASH
-from tvmflow.tuning.session import Network, searches
-from tvmflow.tuning.tuner import Tuner
-from tvmflow.tuning.variants import HOPELESS, LAUNCH_S, tune_variants, variants_of
+from tvmflow.tuning.search import searches
+from tvmflow.tuning.session import Network
+from tvmflow.tuning.tuner import Budget, Tuner
+from tvmflow.tuning.variants import HOPELESS, LAUNCH_S, network_of, tune_variants, variants_of
 from tvmflow.verify.compare import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
@@ -55,11 +55,11 @@ def tune(tmp_path, model):
         by_digest = {task.digest: task for task in kernels}
 
         class Runner(PretendedRunner):
-            def submit(self, built, case, rival=None):
+            def submit(self, built, case, incumbent=None):
                 task = by_digest.get(built.task)
                 family = task.family.NAME if task else ""
                 self._measure = lambda _: cost(family, task.workload.storage if task else "")
-                return super().submit(built, case, rival)
+                return super().submit(built, case, incumbent)
 
         asked = []
         with Journal.open(tmp_path / "a.journal", "a") as journal:
@@ -174,7 +174,7 @@ def test_a_networks_digest_is_that_of_its_operators_and_shapes(model):
 
 def test_a_layer_ends_where_its_result_has_two_readers(model):
     mod = imported(model).mod
-    first, second = (layers.network_of(mod, name)["main"] for name in ("t0", "t2"))
+    first, second = (network_of(mod, name)["main"] for name in ("t0", "t2"))
     assert [b.var.name for b in first.body.blocks[0].bindings] == ["t0_1", "t0", "t1"]
     assert len(first.params) == 1
     assert [b.var.name for b in second.body.blocks[0].bindings] == ["t2_1", "t2", "t3"]

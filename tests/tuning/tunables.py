@@ -17,11 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.journal.records import Device
-from tvmflow.tuning.building import Built
-from tvmflow.tuning.case import Case
-from tvmflow.tuning.measure import Measured
-from tvmflow.tuning.progress import Standing
-from tvmflow.tuning.quiet import Quiet
+from tvmflow.tuning.building import Built, Case, ExclusiveCpu
+from tvmflow.tuning.measure import Measured, Standing
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
 from tvmflow.tuning.timing import PAIRS, Timing, time_alone, time_in_turn
@@ -79,7 +76,7 @@ class PretendedBuilder:
 
     def __init__(self, folder: Path, same: Callable[[Mapping[str, Any]], Any] = dict):
         self.built: list[dict[str, Any]] = []
-        self.quiet = Quiet(folder / "busy", ())
+        self.exclusive_cpu = ExclusiveCpu(folder / "busy", ())
         self._same = same
 
     def submit(self, task: Task, knobs: Mapping[str, Any]) -> Future[Built]:
@@ -99,31 +96,31 @@ class PretendedRunner:
 
     def __init__(self, measure: Callable[[Mapping[str, Any]], Measured | float] = cost_of):
         self.measured: list[dict[str, Any]] = []
-        #: The rival's knobs in each measurement, where it had one.
-        self.rivals: list[Mapping[str, Any] | None] = []
+        #: The incumbent's knobs in each measurement, where it had one.
+        self.incumbents: list[Mapping[str, Any] | None] = []
         self._measure = measure
         self._seen: dict[str, float] = {}
 
-    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
+    def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         self.measured.append(dict(built.knobs))
-        self.rivals.append(rival.knobs if rival is not None else None)
+        self.incumbents.append(incumbent.knobs if incumbent is not None else None)
         future: Future[Measured] = Future()
         try:
-            found = self._found(built, rival)
+            found = self._found(built, incumbent)
             future.set_result(replace(found, device=self.name, driver=self.driver))
         except Exception as error:  # noqa: BLE001 (as a farm without devices does)
             future.set_exception(error)
         return future
 
-    def _found(self, built: Built, rival: Built | None) -> Measured:
+    def _found(self, built: Built, incumbent: Built | None) -> Measured:
         found = self._measure(built.knobs)
         if isinstance(found, float):
             found = Measured((found,) * 3, None, "", "pretended", 0.1)
         if not found.error:
-            # Without what the device's drift makes of it, which the rival meets, too.
+            # Without what the device's drift makes of it, which the incumbent meets, too.
             self._seen[built.source_hash] = cost = found.cost / found.drift
-            if rival is not None:
-                theirs = self._seen.get(rival.source_hash) or self._measure(rival.knobs)
+            if incumbent is not None:
+                theirs = self._seen.get(incumbent.source_hash) or self._measure(incumbent.knobs)
                 return replace(found, ratios=(cost / theirs,) * PAIRS)
         return found
 
@@ -152,13 +149,13 @@ class NoisyRunner(PretendedRunner):
         burst = 4.0 if self._random.random() < 0.05 else 1.0
         return cost * self._speed * burst * self._random.lognormvariate(0, self._noise)
 
-    def _found(self, built: Built, rival: Built | None) -> Measured:
+    def _found(self, built: Built, incumbent: Built | None) -> Measured:
         def timer(knobs: Mapping[str, Any]) -> Callable[[], float]:
             return lambda: self._run(cost_of(knobs))
 
-        if rival is None:
+        if incumbent is None:
             return Measured(time_alone(timer(built.knobs), Timing()), None, "", "noisy", 0.1)
-        pairs = time_in_turn(timer(built.knobs), timer(rival.knobs), Timing())
+        pairs = time_in_turn(timer(built.knobs), timer(incumbent.knobs), Timing())
         ratios = tuple(a / b for a, b in zip(*pairs, strict=True))
         return Measured(tuple(pairs[0]), None, "", "noisy", 0.1, 1.0, ratios)
 

@@ -17,8 +17,7 @@ from .options import Debug, Json, Quiet, SecretFile, Verbose
 from .session import command, note, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..farm.about import About
-    from ..farm.summary import Server, Summary
+    from ..farm.tracker import Server, ServerInfo, Summary
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -86,7 +85,7 @@ def run_tracker(
     _debug: Debug = False,
 ) -> None:
     """Run a tracker until Ctrl-C."""
-    from ..farm.secret import Secret
+    from ..farm.network import Secret
     from ..farm.server import running_tracker
 
     secret = None if secret_file is None else Secret.read(secret_file)
@@ -142,7 +141,7 @@ def serve(
     _debug: Debug = False,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
-    from ..farm.address import Address
+    from ..farm.network import Address
     from ..farm.server import FarmServer, ServeOptions
 
     address = Address.parse(tracker, secret_file)
@@ -170,7 +169,7 @@ def show_status(
     _debug: Debug = False,
 ) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
-    from ..farm.address import Address
+    from ..farm.network import Address
     from ..farm.tracker import Tracker
 
     with Tracker(Address.parse(tracker, secret_file)) as connection:
@@ -202,7 +201,7 @@ def _tell(happened: Iterable[str]) -> None:
         logger.warning("%s", message)
 
 
-def _print_served(about: About) -> None:
+def _print_served(about: ServerInfo) -> None:
     rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
     title = f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}"
     print_section(out_console(), title, facts(rows))

@@ -14,9 +14,9 @@ from .options import Debug, Json, Quiet, Verbose
 from .session import command, note, out_console, print_json
 
 if TYPE_CHECKING:
-    from ..journal.index import Entry
     from ..journal.journal import Journal
     from ..journal.records import Trial, Workload
+    from ..journal.store import Entry
 
 app = typer.Typer(
     help="List, check, merge, import and export tuning journals.",
@@ -112,9 +112,9 @@ def _workloads(entries: list[dict[str, Any]]) -> Any:
 
 
 def _described(trial: Trial) -> dict[str, Any]:
-    from ..tuning.importers import native
+    from ..tuning.importers import json_of_trial
 
-    content = native.document(trial)
+    content = json_of_trial(trial)
     content.pop("original", None)
     return {"key": trial.workload.key.hex(), **content}
 
@@ -176,13 +176,13 @@ def show_trials(
     _debug: Debug = False,
 ) -> None:
     """Show trials, or events, in the order in which they were recorded."""
-    from ..tuning.importers import native
+    from ..tuning.importers import json_of_event
 
     with open_journal(file) as journal:
         if events:
             found = list(journal.events())[-last:]
             if as_json:
-                print_json([native.event(event) for event in found])
+                print_json([json_of_event(event) for event in found])
             else:
                 rows = [
                     (

@@ -62,7 +62,7 @@ def precompile_library(
     The library then starts on these devices without compiling its kernels.
     """
     from ..errors import FarmError
-    from ..farm.address import Address
+    from ..farm.network import Address
     from ..farm.precompile import precompile_on_farm
     from ..module.standalone.precompile import Source, precompile
     from ..module.standalone.programs import beside, update

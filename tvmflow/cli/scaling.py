@@ -97,7 +97,7 @@ def measure_scaling(
 
 def _place(asked: Asked, target: str, host: str | None, device_index: int) -> DevicePool:
     from ..explain.scaling.devices import FarmDevices, LocalDevices
-    from ..farm.address import Address
+    from ..farm.network import Address
 
     if asked.tracker is None or asked.key is None:
         return LocalDevices.find(target, device_index)

@@ -144,12 +144,12 @@ def tune_model(
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
-    from ..farm.tuning import Farm
+    from ..farm.runner import Farm
     from ..module.files import check_writable
-    from ..tuning.budget import Budget
     from ..tuning.measure import Config
     from ..tuning.report import write_report
     from ..tuning.session import Network, Options, tune
+    from ..tuning.tuner import Budget
 
     check_farm(tracker, key)
     if report is not None:

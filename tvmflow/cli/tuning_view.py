@@ -16,8 +16,9 @@ from .session import err_console, note, out_console, state
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..tuning.progress import Progress, Standing, Watch
+    from ..tuning.measure import Standing
     from ..tuning.session import Tuned
+    from ..tuning.tuner import Progress, Watch
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import FarmError
-from .about import ABOUT_FUNCTION, About, check_version
-from .address import Address
 from .forward import lead_to
-from .secret import UnprovenError
-from .tracker import Offer, Tracker
+from .network import Address, UnprovenError
+from .tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker, check_version
+
+if TYPE_CHECKING:
+    from tvm.rpc import RPCSession
 
 #: A server that is free is lent at once, and one that another session has just left soon.
 OFFER_S = 30.0
@@ -22,18 +23,10 @@ def borrow(tracker: Address, key: str) -> Offer | None:
         return connection.offer(OFFER_S)
 
 
-def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
-    """Open a session with a server that was offered.
+def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
+    """Open a session with a server that was offered; return what it tells about itself, too.
 
-    Parameters
-    ----------
-    session_s
-        After so many seconds the server ends the session, whatever is running.
-
-    Returns
-    -------
-    tuple
-        TVM's session, and what the server tells about itself.
+    After ``session_s`` the server ends the session, whatever is running.
 
     Raises
     ------
@@ -49,7 +42,7 @@ def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
             remedy="`tvmflow farm status` shows which servers there are.",
         ) from error
     try:
-        about = About.parse(remote.get_function(ABOUT_FUNCTION)())
+        about = ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
     except AttributeError:
         about = None
     if about is None:
@@ -62,13 +55,10 @@ def connect(offer: Offer, session_s: float) -> tuple[Any, About]:
     return remote, about
 
 
-def open_session(offer: Offer, session_s: float) -> Any:
+def open_session(offer: Offer, session_s: float) -> RPCSession:
     """Open TVM's session with a server, after the secret has been proven if there is one.
 
-    Parameters
-    ----------
-    session_s
-        After so many seconds the server ends the session, whatever is running.
+    After ``session_s`` the server ends the session, whatever is running.
 
     Raises
     ------

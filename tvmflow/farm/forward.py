@@ -1,7 +1,7 @@
 """Carries the bytes of one session between TVM and a server that asked for the secret.
 
 TVM's client opens its connections itself, and knows of no secret.  So the connection to the
-server is opened and proven by :meth:`.address.Address.connect`, and TVM connects to a port of
+server is opened and proven by :meth:`.network.Address.connect`, and TVM connects to a port of
 the loopback that leads there.  That port takes one connection; a stranger who is faster than
 TVM has no ticket, and the server turns it away.
 

@@ -16,10 +16,14 @@ from ..ir.tensors import TensorInfo
 from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
 from ..module.values import Outputs, as_array
-from .address import Address
+from ..runtime.json_types import JsonObject
 from .connect import last_line
+from .network import Address
 
 if TYPE_CHECKING:
+    import tvm
+    from tvm.rpc import RPCSession
+
     from ..module.kernel_time import KernelTime
 
 #: Functions of a server of tvmflow: a file's name, JSON of all files' sizes by name, and a device's
@@ -40,15 +44,13 @@ class RemoteModule(Module):
     ----------
     module
         The same one here, which is not opened.
-    remote
-        TVM's session with a server of tvmflow.
-    address
-        The server's, for messages.
+    remote, address
+        TVM's session with a server of tvmflow, and the server's address for messages.
     device_index
         Which of the target's devices there.
     """
 
-    def __init__(self, module: Module, remote: Any, address: Address, device_index: int):
+    def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
         super().__init__(module, device_index)
         self._module, self._remote, self._address = module, remote, address
 
@@ -63,8 +65,8 @@ class RemoteModule(Module):
         return self._module.weights_path
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """What the file says of itself."""
+    def metadata(self) -> JsonObject:
+        """The file's description of itself."""
         return self._module.metadata
 
     @property
@@ -93,7 +95,7 @@ class _RemoteRunning:
 
     upload_ms: float | None = None
 
-    def __init__(self, module: Module, remote: Any, address: Address, device_index: int):
+    def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
         self._module, self._address = module, address
         with self._errors("Opening"):
             files = [path for path in (module.path, module.weights_path) if path is not None]
@@ -158,7 +160,7 @@ class _Opened:
     """The module of this session, and tensors for its inputs and outputs."""
 
     module: Module
-    tensors: Sequence[Any]
+    tensors: Sequence[tvm.runtime.Tensor]
 
 
 _opened: _Opened | None = None

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..devices.host import Host
 from ..errors import FarmError, TvmflowError
@@ -16,9 +15,10 @@ from ..module import elf
 from ..module.standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
 from ..module.standalone.programs import SOURCE, beside, read, update
 from ..runtime import process
+from ..runtime.json_types import JsonObject
 from ..runtime.process import Worker, WorkerLostError
-from .address import Address
 from .connect import borrow, connect, last_line
+from .network import Address
 from .tracker import Offer, Tracker, check_key, check_served
 
 #: The function of a server of tvmflow: a library's name, a device's index → JSON.
@@ -98,7 +98,7 @@ def _ask(worker: Worker, offer: Offer, source: Source, device_index: int) -> Pre
 
 def talk(
     offer: Offer, library: Path, weights: Path | None, device_index: int
-) -> tuple[dict[str, Any], bytes] | str:
+) -> tuple[JsonObject, bytes] | str:
     """Let a server precompile, in a process of its own; return facts and binaries, or an error."""
     try:
         remote, about = connect(offer, _SESSION_S)
@@ -115,7 +115,7 @@ def talk(
     for path in (library, weights):
         if path is not None:
             remote.upload(str(path))
-    answer: dict[str, Any] = json.loads(precompile_there(library.name, device_index))
+    answer: JsonObject = json.loads(precompile_there(library.name, device_index))
     if "error" in answer:
         return str(answer["error"])
     return answer, bytes(remote.download(beside(library).name))

@@ -1,4 +1,8 @@
-"""Measures on all servers that a key matches, at the same time."""
+"""Measures on all servers that a key matches, at the same time.
+
+Each server has a thread, with a process that talks to it, as a server that hangs blocks whoever
+talks to it: :mod:`.session` runs there.  The threads share one :class:`.scheduler.Scheduler`.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,34 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
-from ..errors import FarmError, TvmflowError
+from ..devices.host import Host
+from ..errors import FarmError, TargetError, TvmflowError
 from ..journal.records import Device, Event
-from ..tuning.building import Built
-from ..tuning.case import Case
-from ..tuning.measure import BUILD, Config, Measured
-from ..tuning.progress import Standing
-from ..tuning.runner import MEASURE_LIMIT_S
-from .about import About
-from .address import Address
-from .lane import TICK_S, Lane, Places
-from .ledger import LENT_WITHIN_S, Ledger, Trial
-from .summary import Server
-from .tracker import Tracker, check_key, check_served
+from ..runtime.json_types import JsonMapping
+from ..runtime.process import Worker, WorkerLostError
+from ..tuning.building import Built, Case
+from ..tuning.measure import BUILD, CRASH, MEASURE_LIMIT_S, TIMEOUT, Config, Measured, Standing
+from . import session
+from .network import Address
+from .scheduler import LENT_WITHIN_S, Scheduler, Trial
+from .session import Opened
+from .tracker import (
+    Offer,
+    Server,
+    ServerInfo,
+    Tracker,
+    check_host,
+    check_key,
+    check_served,
+    check_version,
+)
 
 T = TypeVar("T")
 
@@ -30,25 +45,102 @@ logger = logging.getLogger(__name__)
 
 #: So long may the tracker be away.
 _TRACKER_PATIENCE_S = 60.0
+#: A session ends after about so long, so that others who wait for the device get it.
+SESSION_S = 60.0
+#: A session without work ends after so long.
+IDLE_S = 5.0
+#: Opening a session: the server starts a process, which opens the driver.
+CONNECT_S = 30.0
+#: How often threads that wait for others see whether the end has come.
+TICK_S = 0.5
+
+_NO_TEXTURES = (
+    "its OpenCL runtime is not tvmflow's, which textures need: "
+    "run `tvmflow farm serve` there, or tune with `storage=buffer`"
+)
+
+
+@dataclass(frozen=True)
+class Farm:
+    """Devices at a tracker that measure instead of this machine's."""
+
+    tracker: str
+    key: str
+    #: Holds the secret that the tracker and its servers ask for.
+    secret_file: Path | None = None
+
+    def address(self) -> Address:
+        """Return the tracker's address, with the secret.
+
+        Raises
+        ------
+        FarmError
+            If it is not of the form, or the secret cannot be used.
+        """
+        return Address.parse(self.tracker, self.secret_file)
+
+    def check(self, device: str, host: Host) -> None:
+        """Refuse what would fail only after the network's tasks are found.
+
+        Raises
+        ------
+        TargetError
+            If no preset is named for the devices.
+        FarmError
+            If nobody serves the key, or on machines that load nothing for the host.
+        """
+        if device == "auto":
+            raise TargetError(
+                "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
+                "stands for the OpenCL device of this machine.",
+                remedy="Name it, for example with `device=adreno`.",
+            )
+        with Tracker(self.address()) as tracker:
+            servers = check_served(tracker, self.key)
+        check_host(servers, host)
+
+    def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> FarmRunner:
+        """Measure on all of its devices."""
+        return FarmRunner(self.address(), self.key, kind, measuring, listener=listener)
+
+
+@dataclass(frozen=True)
+class FarmSettings:
+    """Where and how candidates are measured."""
+
+    tracker: Address
+    key: str
+    target: str
+    config: Config
+    limit_s: float
+    #: Time of the reference kernel in each device's first session.
+    firsts: dict[Address, float | None] = field(default_factory=dict)
+
+    @property
+    def session_limit_s(self) -> float:
+        """After so long the server ends a session; this side has ended it before."""
+        return SESSION_S + self.limit_s + CONNECT_S
+
+    @property
+    def patience_s(self) -> float:
+        """A server that hung is back by then, if it comes back at all."""
+        return self.session_limit_s + CONNECT_S
 
 
 class FarmRunner:
-    """Measures on the servers of a tracker that have a key; a :class:`~.tuning.runner.Runner`.
+    """Measures on the servers of a tracker that have a key; a :class:`~.tuning.measure.Runner`.
 
     Futures fail only when no device is left, or `listener` does.
 
     Parameters
     ----------
-    tracker
-        Where servers register.
-    key
-        What they are registered for.
+    tracker, key
+        Where servers register, and what for.
     target
         ``opencl``, ``cuda`` or ``llvm``: the first device of this kind of each server.
-    config
-        How to measure.
-    limit_s
-        Seconds that measuring one candidate may take, its kernels' compilation included.
+    config, limit_s
+        How to measure, and how many seconds a candidate may take, its kernels' compilation
+        included.
     listener
         Gets events for the journal: ``joined``, ``lost``, ``returned``, ``failed``, ``set_aside``.
 
@@ -68,8 +160,8 @@ class FarmRunner:
         limit_s: float = MEASURE_LIMIT_S,
         listener: Callable[[Event], None] | None = None,
     ):
-        self._places = Places(tracker, check_key(key), target, config or Config(), limit_s)
-        self._ledger = Ledger(self._heard, self._places.patience_s)
+        self._settings = FarmSettings(tracker, check_key(key), target, config or Config(), limit_s)
+        self._scheduler = Scheduler(self._heard, self._settings.patience_s)
         self._listener = listener
         self._events: list[Event] = []
         self._devices: dict[Address, Device] = {}
@@ -77,7 +169,7 @@ class FarmRunner:
         self._closing = False
         self._failure: TvmflowError | None = None
         self._running: dict[Address, str] = {}
-        self._lanes: list[Lane] = []
+        self._threads: list[SessionThread] = []
         self._watch = Tracker(tracker)
         try:
             self._look(check_served(self._watch, key))
@@ -87,25 +179,25 @@ class FarmRunner:
         self._watcher = threading.Thread(target=self._keep_looking, daemon=True)
         self._watcher.start()
 
-    def submit(self, built: Built, case: Case, rival: Built | None = None) -> Future[Measured]:
+    def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         """Queue a candidate for the next device that is free."""
-        trial = Trial(built, case, rival)
+        trial = Trial(built, case, incumbent)
         if built.path is None:
             trial.future.set_result(Measured((), BUILD, str(built.error), "", 0.0))
             return trial.future
         with self._changed:
             failure = self._failure
             if failure is None:
-                self._ledger.add(trial)
+                self._scheduler.add(trial)
                 self._changed.notify_all()
         if failure is not None:
             trial.future.set_exception(failure)
         return trial.future
 
     def counts(self) -> Counter[Address]:
-        """How many trials each device had so far."""
+        """Count each device's trials so far."""
         with self._changed:
-            return self._ledger.counts()
+            return self._scheduler.counts()
 
     def devices(self) -> list[Device]:
         """The devices that the tracker showed so far."""
@@ -115,24 +207,26 @@ class FarmRunner:
     def standings(self) -> list[Standing]:
         """How many trials each device had, and why some get no more."""
         with self._changed:
-            ledger = self._ledger
+            scheduler = self._scheduler
             return [
                 Standing(
-                    f"{self._devices[address].name} {address}".strip(), count, ledger.aside(address)
+                    f"{self._devices[address].name} {address}".strip(),
+                    count,
+                    scheduler.aside(address),
                 )
-                for address, count in sorted(ledger.counts().items())
+                for address, count in sorted(scheduler.counts().items())
             ]
 
     def close(self) -> None:
         """Drop what is queued, and give the devices back."""
         with self._changed:
             self._closing = True
-            dropped = self._ledger.give_up()
+            dropped = self._scheduler.give_up()
             self._changed.notify_all()
         _drop(dropped)
         self._watcher.join()
-        for lane in self._lanes:
-            lane.end()
+        for thread in self._threads:
+            thread.end()
         self._watch.close()
 
     # -- looking at the tracker --------------------------------------------------------------
@@ -144,8 +238,8 @@ class FarmRunner:
                 self._changed.wait_for(lambda: self._closing, TICK_S)
             try:
                 if lost_since is not None:
-                    self._watch = Tracker(self._places.tracker)
-                self._look(self._watch.summary().serving(self._places.key))
+                    self._watch = Tracker(self._settings.tracker)
+                self._look(self._watch.summary().serving(self._settings.key))
                 lost_since = None
             except FarmError as error:
                 self._watch.close()
@@ -155,17 +249,17 @@ class FarmRunner:
                     return
 
     def _look(self, servers: Sequence[Server]) -> None:
-        """Bring the ledger up to date; there is a lane for each server."""
+        """Bring the scheduler up to date; there is a thread for each server."""
         for server in servers:
             if server.address not in self._devices:
-                self.describe(server.address, "", About.read(server.about))
-        self._told(lambda ledger: ledger.update(server.address for server in servers))
+                self.describe(server.address, "", ServerInfo.read(server.about))
+        self._told(lambda scheduler: scheduler.update(server.address for server in servers))
         with self._changed:
-            is_hopeless, is_starved = self._ledger.is_hopeless(), self._ledger.is_starved()
+            is_hopeless, is_starved = self._scheduler.is_hopeless(), self._scheduler.is_starved()
             runs = {str(address): task for address, task in self._running.items()}
-            missing = len(self._ledger.accounts) - len(self._lanes)
-        self._lanes += [Lane(self._places, self) for _ in range(missing)]
-        self._watch.publish_runs(self._places.key, runs)
+            missing = len(self._scheduler.devices) - len(self._threads)
+        self._threads += [SessionThread(self._settings, self) for _ in range(missing)]
+        self._watch.publish_runs(self._settings.key, runs)
         if is_hopeless:
             self._give_up(self._hopeless())
         elif is_starved:
@@ -173,13 +267,13 @@ class FarmRunner:
 
     def _hopeless(self) -> FarmError:
         return FarmError(
-            f"No device is left for the key {self._places.key!r}.",
+            f"No device is left for the key {self._settings.key!r}.",
             remedy="Repair or restart the servers, and start again: what was measured is kept.",
-            details=self._ledger.reasons(),
+            details=self._scheduler.reasons(),
         )
 
     def _starved(self) -> FarmError:
-        key, tracker = self._places.key, self._places.tracker
+        key, tracker = self._settings.key, self._settings.tracker
         return FarmError(
             f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
             f"none within {LENT_WITHIN_S:g} s.",
@@ -190,54 +284,53 @@ class FarmRunner:
     def _give_up(self, error: TvmflowError) -> None:
         with self._changed:
             self._failure = error
-            trials = self._ledger.give_up()
+            trials = self._scheduler.give_up()
             self._changed.notify_all()
         for trial in trials:
             if trial.future.running() or trial.future.set_running_or_notify_cancel():
                 trial.future.set_exception(error)
 
-    # -- what lanes ask and tell -------------------------------------------------------------
+    # -- what threads ask and tell -------------------------------------------------------------
 
     def wait_for_work(self) -> bool:
         """Wait until a trial waits; ``False`` at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._ledger.has_work)
+            self._changed.wait_for(lambda: self._closing or self._scheduler.has_work)
             return not self._closing
 
     def is_wanted(self) -> bool:
-        """Whether one more device is still wanted."""
+        """Tell whether one more device is still wanted."""
         with self._changed:
-            return not self._closing and self._ledger.has_work
+            return not self._closing and self._scheduler.has_work
 
-    def describe(self, address: Address, name: str, about: About | None) -> None:
+    def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
         """Learn what a device is; a stock server tells no more than its device's name."""
-        devices = about.devices if about is not None else ()
-        served = next((device for device in devices if device.kind == self._places.target), None)
+        served = about.device_of(self._settings.target) if about is not None else None
         driver = ""
         if served is not None:
             name, driver = served.name, served.driver
         with self._changed:
             facts = {"address": str(address)}
-            self._devices[address] = Device(self._places.key, name, driver, facts)
+            self._devices[address] = Device(self._settings.key, name, driver, facts)
 
     def accept(self, address: Address) -> bool:
-        """Whether an offered device is to be used."""
-        return self._told(lambda ledger: ledger.offer(address))
+        """Tell whether an offered device is to be used."""
+        return self._told(lambda scheduler: scheduler.offer(address))
 
-    def refuse(self, address: Address, reason: str) -> None:
+    def exclude(self, address: Address, reason: str) -> None:
         """Set a device aside for good."""
-        self._told(lambda ledger: ledger.refuse(address, reason))
+        self._told(lambda scheduler: scheduler.exclude(address, reason))
 
-    def charge(self, address: Address, reason: str) -> None:
+    def suspend(self, address: Address, reason: str) -> None:
         """Set a device aside, for a while at first."""
-        self._told(lambda ledger: ledger.charge(address, reason))
+        self._told(lambda scheduler: scheduler.suspend(address, reason))
 
     def take(self, address: Address, wait_s: float) -> Trial | None:
         """Return the next trial for a device, within a time."""
         deadline = time.monotonic() + wait_s
         with self._changed:
             while not self._closing:
-                trial = self._ledger.take(address)
+                trial = self._scheduler.take(address)
                 if trial is not None:
                     self._running[address] = trial.built.task
                     return trial
@@ -249,7 +342,7 @@ class FarmRunner:
         """Return a trial that was taken and not measured."""
         with self._changed:
             del self._running[address]
-        self._told(lambda ledger: ledger.give_back(address, trial))
+        self._told(lambda scheduler: scheduler.give_back(address, trial))
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
         """Account for a trial."""
@@ -260,16 +353,16 @@ class FarmRunner:
             # It may have been stopped in the middle, which is nobody's failure.
             _drop([trial])
             return
-        self._told(lambda ledger: ledger.finish(address, trial, measured))
+        self._told(lambda scheduler: scheduler.finish(address, trial, measured))
         if failure is not None:
             # It failed, and there will be no other device to repeat it on.
             self._give_up(failure)
 
-    def _told(self, tell: Callable[[Ledger], T]) -> T:
-        """Let the ledger know something, and deliver the trials that this ends."""
+    def _told(self, tell: Callable[[Scheduler], T]) -> T:
+        """Let the scheduler know something, and deliver the trials that this ends."""
         with self._changed:
-            answer = tell(self._ledger)
-            settled = self._ledger.take_settled()
+            answer = tell(self._scheduler)
+            finished = self._scheduler.take_finished()
             events, self._events = self._events, []
             self._changed.notify_all()
         # Without the lock: who waits for a result may submit the next candidate at once.
@@ -280,12 +373,12 @@ class FarmRunner:
         except TvmflowError as error:
             # A journal that cannot be written, say: no trial may go unrecorded.
             self._give_up(error)
-        for trial, measured in settled:
+        for trial, measured in finished:
             trial.future.set_result(measured)
         return answer
 
-    def _heard(self, kind: str, address: Address, details: Mapping[str, Any]) -> None:
-        """Take an event from the ledger."""
+    def _heard(self, kind: str, address: Address, details: JsonMapping) -> None:
+        """Take an event from the scheduler."""
         level = logging.WARNING if kind == "set_aside" else logging.INFO
         said = "; ".join(f"{name}: {value}" for name, value in details.items())
         logger.log(level, "%s %s. %s", address, kind.replace("_", " "), said)
@@ -299,3 +392,103 @@ def _drop(trials: Iterable[Trial]) -> None:
         # Those that were being measured can no longer be cancelled.
         if not trial.future.cancel():
             trial.future.set_exception(CancelledError())
+
+
+class SessionThread:
+    """A thread with a process that talks to one server at a time."""
+
+    def __init__(self, settings: FarmSettings, runner: FarmRunner):
+        self._settings = settings
+        self._runner = runner
+        # A server that hangs blocks the process that talks to it, which can be ended.
+        self._worker = Worker()
+        self._thread = threading.Thread(target=self._run, name="tvmflow-session", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the session, in the middle of a trial if need be."""
+        self._worker.interrupt()
+        self._thread.join()
+        self._worker.close()
+
+    def _run(self) -> None:
+        while self._runner.wait_for_work():
+            try:
+                # Starts the process: an offer holds for some seconds only.
+                self._disconnect()
+                offer = self._next_offer()
+            except FarmError:
+                # The runner knows, too, and decides when that is the end.
+                time.sleep(TICK_S)
+                continue
+            if offer is not None and self._runner.accept(offer.address):
+                self._serve(offer)
+                self._disconnect()
+
+    def _next_offer(self) -> Offer | None:
+        with Tracker(self._settings.tracker) as tracker:
+            tracker.request(self._settings.key)
+            while self._runner.is_wanted():
+                if offer := tracker.offer(TICK_S):
+                    return offer
+        return None
+
+    def _serve(self, offer: Offer) -> None:
+        """Measure in one session, for as long as there is something to measure."""
+        address, ends = offer.address, time.monotonic() + SESSION_S
+        opened = self._connect(offer)
+        if opened is None:
+            return
+        while time.monotonic() < ends:
+            trial = self._runner.take(address, IDLE_S)
+            if trial is None:
+                return
+            if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
+                # Unmeasured: another server may have it.
+                self._runner.give_back(address, trial)
+                self._runner.exclude(address, _NO_TEXTURES)
+                return
+            measured = self._measure(address, trial)
+            self._runner.finish(address, trial, measured)
+            if measured.error in (CRASH, TIMEOUT):
+                return
+
+    def _connect(self, offer: Offer) -> Opened | None:
+        """Open a session; if there is to be none, the runner knows why."""
+        settings, address = self._settings, offer.address
+        first = settings.firsts.get(address)
+        try:
+            opened: Opened = self._worker.call(
+                session.begin,
+                *(offer, settings.target, settings.config, settings.session_limit_s, first),
+                timeout_s=CONNECT_S,
+            )
+            self._runner.describe(address, opened.name, opened.about)
+            if opened.about is not None:
+                check_version(address, opened.about)
+            return opened
+        except FarmError as error:
+            self._runner.exclude(address, error.message)
+        except (WorkerLostError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            self._runner.suspend(address, f"no session could be opened: {reason}")
+        return None
+
+    def _measure(self, address: Address, trial: Trial) -> Measured:
+        started = time.monotonic()
+        try:
+            measured, first = self._worker.call(
+                session.measure,
+                *(trial.built, trial.case, trial.incumbent),
+                timeout_s=self._settings.limit_s,
+            )
+        except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)
+            timed_out = isinstance(error, WorkerLostError) and error.timed_out
+            kind = TIMEOUT if timed_out else CRASH
+            return Measured((), kind, str(error), "", time.monotonic() - started)
+        self._settings.firsts[address] = first
+        return measured
+
+    def _disconnect(self) -> None:
+        with suppress(WorkerLostError, RuntimeError):
+            self._worker.call(session.end, timeout_s=CONNECT_S)

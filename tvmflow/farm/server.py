@@ -1,4 +1,4 @@
-"""TVM's RPC tracker and server, kept running, behind a gate that asks for the secret.
+"""TVM's RPC tracker and server, kept running, behind a listener that asks for the secret.
 
 TVM's server runs each session in a process of its own, but ends itself when one crashes:
 one bad kernel would take the device out of the farm.  Here it is started again, on the
@@ -18,20 +18,32 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
 from . import modules
-from .about import ABOUT_FUNCTION, About, is_throttled, temperature_c
-from .address import LOOPBACK, Address, check_bind, is_every_address, is_loopback
-from .gate import Gate, listen
+from .network import (
+    LOOPBACK,
+    Address,
+    Secret,
+    SecretListener,
+    UnprovenError,
+    check_bind,
+    is_every_address,
+    is_loopback,
+    listen,
+)
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
-from .secret import Secret, UnprovenError
-from .tracker import Tracker, TrackerAwayError, check_key, protocol
+from .tracker import ABOUT_FUNCTION, ServerInfo, Tracker, TrackerAwayError, check_key, protocol
+
+if TYPE_CHECKING:
+    from tvm.support.popen_pool import PopenWorker
 
 #: Ports that are tried when none is given.
 PORTS = range(9090, 9190)
+_THERMAL = Path("/sys/class/thermal")
 #: How often a tracker that is away is tried.
 _RETRY_S = 1.0
 
@@ -40,32 +52,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What a server serves, and where.
+    """What a server serves, and where."""
 
-    Parameters
-    ----------
-    tracker
-        The tracker that hands it out; its secret is the server's, too.
-    key
-        What clients ask for.
-    host
-        The address to listen at.
-    port
-        The port to listen at; ``None``: the first free one of :data:`PORTS`.
-    advertise
-        The host that clients connect to, where it is not the one that is listened at.
-    opencl_device
-        The device that becomes ``opencl:0``: ``PLATFORM:DEVICE``, indices or parts of names.
-    wait_s
-        So long is a tracker waited for that is not there yet; ``None``: without a limit.
-    """
-
+    #: Hands it out; its secret is the server's, too.
     tracker: Address
+    #: What clients ask for.
     key: str
+    #: The address to listen at.
     host: str = LOOPBACK
+    #: ``None``: the first free one of :data:`PORTS`.
     port: int | None = None
+    #: The host that clients connect to, where it is not the one that is listened at.
     advertise: str | None = None
+    #: Becomes ``opencl:0``: ``PLATFORM:DEVICE``, indices or parts of names.
     opencl_device: str | None = None
+    #: So long is a tracker waited for that is not there yet; ``None``: without a limit.
     wait_s: float | None = None
 
     @property
@@ -112,7 +113,7 @@ class FarmServer:
         # Candidates run once and never again: the cache of built programs is for others.
         os.environ.setdefault("TVMFLOW_CACHE", "0")
         protocol()
-        self.about = About.here()
+        self.about = ServerInfo.here()
         if options.opencl_device and all(d.kind != "opencl" for d in self.about.devices):
             reason = (why_no_opencl() or "there is none").partition("\n")[0]
             raise FarmError(
@@ -165,7 +166,7 @@ class FarmServer:
         self._process = psutil.Process(self._worker.recv())
 
     def _ask_refused(self) -> list[str] | None:
-        """Who was turned away; ``None`` when the server does not listen any more."""
+        """Say who was turned away; ``None`` when the server does not listen any more."""
         try:
             self._worker.send(take_refused)
             refused: list[str] | None = self._worker.recv()
@@ -184,7 +185,7 @@ class FarmServer:
         self._tracker.publish(self.options.key, self.options.advertised, self.port, facts)
 
     def _busy_s(self) -> float | None:
-        """How long the current session lasts already."""
+        """Return the age of the current session."""
         import psutil
 
         with suppress(psutil.Error):
@@ -239,7 +240,7 @@ def running_tracker(
         tracker.kill()
 
 
-def _started(worker: Any, start: Callable[[], int | str], host: str, ports: range) -> int:
+def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, ports: range) -> int:
     """Let a process listen; return the port."""
     worker.send(start)
     port: int | str = worker.recv()
@@ -253,10 +254,48 @@ def _started(worker: Any, start: Callable[[], int | str], host: str, ports: rang
     )
 
 
+# -- sensors of this machine -----------------------------------------------------------------
+
+
+def temperature_c(folder: Path = _THERMAL) -> float | None:
+    """Return the temperature of the machine's hottest sensor, if Linux shows any."""
+    found = [
+        int(text) / 1000 for text in _contents(folder, "thermal_zone*/temp") if _is_number(text)
+    ]
+    # Sensors that are switched off report nonsense.
+    return max((value for value in found if 0 < value < 200), default=None)
+
+
+def is_throttled(folder: Path = _THERMAL) -> bool | None:
+    """Tell whether the machine is being slowed down to cool it, if Linux shows that."""
+    # Fans cool, too, but slow nothing down.
+    states = [
+        text
+        for device in folder.glob("cooling_device*")
+        if "fan" not in next(_contents(device, "type"), "").lower()
+        for text in _contents(device, "cur_state")
+        if _is_number(text)
+    ]
+    return any(int(text) > 0 for text in states) if states else None
+
+
+def _contents(folder: Path, pattern: str) -> Iterator[str]:
+    """The contents of files; those that cannot be read are left out."""
+    for path in sorted(folder.glob(pattern)):
+        try:
+            yield path.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            continue
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
+
+
 # -- in the process of the server or the tracker ---------------------------------------------
 
 #: What is listened at, and the thread that serves who comes there.
-_listening: socket.socket | Gate | None = None
+_listening: socket.socket | SecretListener | None = None
 _thread: threading.Thread | None = None
 
 
@@ -268,7 +307,7 @@ def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> i
     # Its own ends after a minute without the tracker, and knows of no secret.
     base.connect_with_retry = _connect_to_tracker
 
-    def loop(listening: socket.socket | Gate, port: int) -> None:
+    def loop(listening: socket.socket | SecretListener, port: int) -> None:
         server._listen_loop(
             *(listening, port, options.key, options.tracker, None, options.advertised)
         )
@@ -282,7 +321,7 @@ def _track(host: str, port: int, secret: Secret | None, parent: int) -> int | st
 
     _belong_to(parent)
 
-    def loop(listening: socket.socket | Gate, _port: int) -> None:
+    def loop(listening: socket.socket | SecretListener, _port: int) -> None:
         tracker._tracker_server(listening, tracker.base.random_key("tracker"))
 
     return _listen(host, range(port, port + 1), secret, loop)
@@ -292,7 +331,7 @@ def _listen(
     host: str,
     ports: range,
     secret: Secret | None,
-    loop: Callable[[socket.socket | Gate, int], None],
+    loop: Callable[[socket.socket | SecretListener, int], None],
 ) -> int | str:
     global _listening, _thread
     try:
@@ -305,10 +344,10 @@ def _listen(
 
 
 def take_refused() -> list[str] | None:
-    """Who was turned away since the last call; ``None`` when nobody is served any more."""
+    """Say who was turned away since the last call; ``None`` when nobody is served any more."""
     if _thread is None or not _thread.is_alive():
         return None
-    return _listening.take_refused() if isinstance(_listening, Gate) else []
+    return _listening.take_refused() if isinstance(_listening, SecretListener) else []
 
 
 def prepare(parent: int) -> None:
@@ -317,7 +356,7 @@ def prepare(parent: int) -> None:
 
     _belong_to(parent)
     # In a session, which is a process of its own: no driver is opened before TVM forks.
-    tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(About.here().as_dict()))
+    tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(ServerInfo.here().as_dict()))
     tvm_ffi.register_global_func(PRECOMPILE_FUNCTION, precompile_for_client)
     modules.register()
 

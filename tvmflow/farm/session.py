@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import tvm
 from tvm import rpc
 
 from ..errors import FarmError
-from ..tuning.building import Built
-from ..tuning.case import Case
-from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
-from ..tuning.runner import DEVICES
-from .about import ABOUT_FUNCTION, About
+from ..tuning.building import Built, Case
+from ..tuning.measure import CRASH, DEVICE, DEVICES, Config, Measured, Session
 from .connect import open_session
-from .tracker import Offer
+from .tracker import ABOUT_FUNCTION, Offer, ServerInfo
 
 #: One of those that tvmflow's plug-in registers.
 _PLUGIN_FUNCTION = "tvmflow.opencl.describe"
@@ -25,38 +23,21 @@ _PLUGIN_FUNCTION = "tvmflow.opencl.describe"
 
 @dataclass(frozen=True)
 class Opened:
-    """What a session knows about its server.
+    """What a session knows about its server."""
 
-    Parameters
-    ----------
-    name
-        The device's.
-    about
-        ``None`` from a stock server.
-    has_plugin
-        Whether the OpenCL runtime there is tvmflow's.
-    """
-
+    #: The device's.
     name: str
-    about: About | None
+    #: ``None`` from a stock server.
+    about: ServerInfo | None
+    #: Whether the OpenCL runtime there is tvmflow's.
     has_plugin: bool
 
 
 class RemoteSession(Session):
-    """Measures on a device of a server.
+    """Measures on a server's first device of a kind.
 
-    Parameters
-    ----------
-    offer
-        The server, as the tracker gave it.
-    kind
-        The target's kind; its first device is measured on.
-    config
-        How to measure.
-    limit_s
-        After so many seconds the server ends the session, whatever is running.
-    first
-        Time of the reference kernel in the device's first session, if it had one.
+    After ``limit_s`` the server ends the session, whatever is running; ``first`` is the time of the
+    reference kernel in the device's first session, if it had one.
     """
 
     def __init__(
@@ -66,40 +47,35 @@ class RemoteSession(Session):
         # Not a method: the server stays busy until the last reference has gone.
         load = functools.partial(_bring, self._remote)
         super().__init__(self._remote.device(DEVICES[kind]), load, config)
-        self._first = first
+        self.first = first
         # The device may have become hot since its last session.
         self._since = config.reference_every
 
-    def about(self) -> About | None:
+    def about(self) -> ServerInfo | None:
         """Return what the server tells; a stock server tells nothing."""
         tell = self._function(ABOUT_FUNCTION)
-        return None if tell is None else About.parse(tell())
+        return None if tell is None else ServerInfo.parse(tell())
 
     def has_plugin(self) -> bool:
-        """Whether the server has tvmflow's OpenCL runtime, which stock servers may load, too."""
+        """Tell whether the server has tvmflow's OpenCL runtime, as stock servers may, too."""
         return self._function(_PLUGIN_FUNCTION) is not None
 
     def answers(self) -> bool:
-        """Whether the server's process of this session still runs."""
+        """Tell whether the server's process of this session still runs."""
         try:
             self.about()
         except Exception:  # noqa: BLE001 (a broken connection fails in every way)
             return False
         return True
 
-    def _function(self, name: str) -> Any:
+    def _function(self, name: str) -> Callable[[], str] | None:
         try:
             return self._remote.get_function(name)
         except AttributeError:
             return None
 
-    @property
-    def first(self) -> float | None:
-        """Time of the reference kernel when it first ran on the device."""
-        return self._first
 
-
-def _bring(remote: rpc.RPCSession, path: Path) -> Any:
+def _bring(remote: rpc.RPCSession, path: Path) -> tvm.runtime.Module:
     """Load a library on the server."""
     remote.upload(str(path))
     library = remote.load_module(path.name)
@@ -112,37 +88,35 @@ def _bring(remote: rpc.RPCSession, path: Path) -> Any:
 _session: RemoteSession | None = None
 
 
-def connect(offer: Offer, kind: str, config: Config, limit_s: float, first: float | None) -> Opened:
+def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float | None) -> Opened:
     """Open the session of this process."""
     global _session
-    disconnect()
+    end()
     try:
         _session = RemoteSession(offer, kind, config, limit_s, first)
     except FarmError as error:
-        # The lane shows the last line, which is the reason in TVM's errors.
+        # The runner shows the last line, which is the reason in TVM's errors.
         raise RuntimeError(error.message) from error
     about = _session.about()
-    if about is not None:
-        # Of a CPU, TVM does not tell the name.
-        served = next((device for device in about.devices if device.kind == kind), None)
-        if served is not None:
-            _session.name, _session.driver = served.name, served.driver
+    # Of a CPU, TVM does not tell the name.
+    if about is not None and (served := about.device_of(kind)) is not None:
+        _session.name, _session.driver = served.name, served.driver
     return Opened(_session.name, about, _session.has_plugin())
 
 
-def measure(built: Built, case: Case, rival: Built | None) -> tuple[Measured, float | None]:
+def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured, float | None]:
     """Measure a candidate; return the time of the reference kernel, too.
 
     A session that ended meanwhile is told from a kernel that failed.
     """
     assert _session is not None
-    measured = _session.measure(built, case, rival)
+    measured = _session.measure(built, case, incumbent)
     if measured.error == DEVICE and not _session.answers():
         measured = replace(measured, error=CRASH, message="the session ended during the trial")
     return measured, _session.first
 
 
-def disconnect() -> None:
+def end() -> None:
     """End the session, if there is one: the server takes the next."""
     global _session
     _session = None

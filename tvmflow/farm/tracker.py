@@ -4,36 +4,256 @@ TVM's ``TrackerSession`` waits without a limit and does not say which server it 
 every wait ends, and an offer has the server's address.  Messages are TVM's
 (``tvm.rpc.base``).  A tracker keeps a dictionary for every connection and shows those
 whose key begins with ``server``: servers of tvmflow and tuning runs publish what they
-know about themselves that way.
+know about themselves that way.  Entries are whatever those who connected sent: they are read with
+care, and what is malformed spoils nothing else.
 """
 
 from __future__ import annotations
 
+import json
 import select
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from .._versions import __version__
 from ..devices.host import Host
 from ..errors import FarmError
-from .about import About, check_version
-from .address import Address
-from .secret import GREETING, UnprovenError
-from .summary import ABOUT, TUNING, MalformedError, Server, Summary, read_address, read_summary
+from ..runtime.json_types import JsonMapping, JsonObject
+from .network import GREETING, Address, UnprovenError
 
 T = TypeVar("T")
+
+#: The function that a session of a server of tvmflow has, and of a stock server has not.
+ABOUT_FUNCTION = "tvmflow.farm.about"
+#: What the keys of entries begin with: servers.
+SERVER = "server:"
+#: Not `server:`, so that TVM's own tools do not count it as one more server of its key.
+ABOUT = "server-about:(about) "
+TUNING = "server-about:(tuning) "
 
 #: A tracker answers at once; one that does not within this time is not reachable.
 _ANSWER_S = 5.0
 _START = "Start one (tvmflow farm tracker), or correct the address and the firewall."
+#: So much of an entry that is not understood is shown.
+_SHOWN = 200
+#: What :mod:`.server` publishes, as far as it is used here, and of which types it is.
+_PUBLISHED: Mapping[str, tuple[type, ...]] = {
+    "tvmflow": (str,),
+    "devices": (list,),
+    "busy_s": (int, float, type(None)),
+    "crashes": (int,),
+    "temperature_c": (int, float, type(None)),
+    "throttled": (bool, type(None)),
+}
 
 
 class TrackerAwayError(FarmError):
     """Nobody answers at a tracker's address, which may change."""
+
+
+class MalformedError(ValueError):
+    """What came through a tracker is not of the form."""
+
+
+# -- servers, as they describe themselves -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ServedDevice:
+    """A device of a server: ``tvm.device(kind, index)``, but ``cpu`` for the kind ``llvm``."""
+
+    kind: str
+    index: int
+    name: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """Versions and devices of a server of tvmflow, as it tells in sessions and to the tracker."""
+
+    tvmflow: str
+    tvm: str
+    #: Triple of the machine, which host code must be compiled for.
+    host: str
+    #: What can be measured on.
+    devices: tuple[ServedDevice, ...]
+
+    @classmethod
+    def here(cls) -> ServerInfo:
+        """Describe this machine; opens the OpenCL library."""
+        import tvm
+
+        from ..runtime.devices import list_devices
+
+        devices = (ServedDevice(d.kind, d.index, d.name, d.driver) for d in list_devices())
+        return cls(__version__, str(tvm.__version__), Host.native().triple, tuple(devices))
+
+    @classmethod
+    def read(cls, told: JsonMapping) -> ServerInfo | None:
+        """Read what another server told, ``None`` if it is of another form."""
+        try:
+            devices = tuple(ServedDevice(**device) for device in told["devices"])
+            info = cls(told["tvmflow"], told["tvm"], told["host"], devices)
+        except (KeyError, TypeError):
+            return None
+        texts = [info.tvmflow, info.tvm, info.host]
+        texts += [text for device in devices for text in (device.kind, device.name, device.driver)]
+        numbers = [device.index for device in devices]
+        is_fine = all(isinstance(text, str) for text in texts)
+        return info if is_fine and all(isinstance(number, int) for number in numbers) else None
+
+    @classmethod
+    def parse(cls, text: str) -> ServerInfo | None:
+        """Read the JSON that another server told, ``None`` if it is of another form."""
+        try:
+            told = json.loads(text)
+        except ValueError:
+            return None
+        return cls.read(told) if isinstance(told, dict) else None
+
+    def as_dict(self) -> JsonObject:
+        """Return the facts as JSON has them."""
+        return {**asdict(self), "devices": [asdict(device) for device in self.devices]}
+
+    def device_of(self, kind: str) -> ServedDevice | None:
+        """Return the first device of a kind."""
+        return next((device for device in self.devices if device.kind == kind), None)
+
+
+def check_version(address: object, about: ServerInfo) -> None:
+    """Refuse a server of another version.
+
+    Raises
+    ------
+    FarmError
+        If its version of tvmflow or TVM is not the one that runs here.
+    """
+    import tvm
+
+    here = (__version__, str(tvm.__version__))
+    there = (about.tvmflow, about.tvm)
+    if there != here:
+        raise FarmError(
+            f"The server at {address} has tvmflow {there[0]} with TVM {there[1]}, "
+            f"where {here[0]} with {here[1]} was expected.",
+            remedy="Install the same version on both machines and restart the server.",
+        )
+
+
+# -- a tracker's summary ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that a tracker lists; ``about`` is empty unless it is one of tvmflow's."""
+
+    address: Address
+    key: str
+    about: JsonMapping
+
+
+@dataclass(frozen=True)
+class Queue:
+    """How many servers of a key wait for work, and how many requests wait for a server."""
+
+    free: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a tracker knows."""
+
+    #: In the order of their addresses.
+    servers: tuple[Server, ...]
+    #: By key.
+    queues: Mapping[str, Queue]
+    #: What servers measure, by their addresses, as far as tuning runs tell.
+    runs: Mapping[str, str]
+    #: Entries of another form, as they came but cut short.
+    malformed: tuple[str, ...] = ()
+
+    def serving(self, key: str) -> list[Server]:
+        """Return the servers of a key."""
+        return [server for server in self.servers if server.key == key]
+
+
+def read_summary(answer: object) -> Summary:
+    """Read a tracker's answer; `MalformedError` if it is none."""
+    value = _of(dict, answer)
+    servers: dict[Address, str] = {}
+    about: dict[Address, JsonMapping] = {}
+    runs: dict[str, str] = {}
+    queues: dict[str, Queue] = {}
+    malformed = []
+    for item in _of(list, value.get("server_info")):
+        try:
+            key = _text(_of(dict, item).get("key"))
+            if key.startswith(SERVER):
+                servers[read_address(item.get("addr"))] = key.removeprefix(SERVER)
+            elif key.startswith(ABOUT):
+                about[read_address(item.get("addr"))] = _published(item.get("tvmflow"))
+            elif key.startswith(TUNING):
+                told = _of(dict, item.get("tvmflow"))
+                runs.update({_text(address): _text(task) for address, task in told.items()})
+            else:
+                malformed.append(_short(item))
+        except MalformedError:
+            malformed.append(_short(item))
+    for key, queue in _of(dict, value.get("queue_info")).items():
+        queue = _of(dict, queue)
+        queues[key] = Queue(_of(int, queue.get("free")), _of(int, queue.get("pending")))
+    listed = (Server(a, key, about.get(a, {})) for a, key in sorted(servers.items()))
+    return Summary(tuple(listed), queues, runs, tuple(malformed))
+
+
+def read_address(value: object) -> Address:
+    """Read a host and a port; `MalformedError` if it is something else."""
+    parts = _of(list, value)
+    if len(parts) != 2 or not isinstance(parts[1], int) or not 0 < parts[1] < 65536:
+        raise MalformedError(f"{_short(value)} is no host with a port")
+    return Address(_text(parts[0]), parts[1])
+
+
+def _published(value: object) -> JsonMapping:
+    facts = _of(dict, value)
+    for name, types in _PUBLISHED.items():
+        # `bool` is an `int` for Python.
+        fact = facts.get(name)
+        if not isinstance(fact, types) or (isinstance(fact, bool) and bool not in types):
+            raise MalformedError(f"{name} is {_short(fact)}")
+    for device in facts["devices"]:
+        _text(_of(dict, device).get("name"))
+    return facts
+
+
+def _text(value: object) -> str:
+    text = _of(str, value)
+    # A terminal obeys others.
+    if not text.isprintable():
+        raise MalformedError(f"{_short(value)} has characters that are not printable")
+    return text
+
+
+def _of(expected: type[T], value: object) -> T:
+    if not isinstance(value, expected):
+        raise MalformedError(f"{_short(value)} is no {expected.__name__}")
+    return value
+
+
+def _short(value: object) -> str:
+    # ASCII: it may have anything in it.
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+# -- the connection -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,7 +317,7 @@ class Tracker:
             lambda: read_summary(self._granted(self._ask([self._base.TrackerCode.SUMMARY])))
         )
 
-    def publish(self, key: str, host: str | None, port: int, facts: Mapping[str, Any]) -> None:
+    def publish(self, key: str, host: str | None, port: int, facts: JsonMapping) -> None:
         """Show facts about a server of this machine in the tracker's summary.
 
         They replace those published before and go when the connection ends.  Without a
@@ -109,13 +329,13 @@ class Tracker:
         """Show what servers of a key measure for this client."""
         self._publish(TUNING + key, None, 0, runs)
 
-    def _publish(self, key: str, host: str | None, port: int, facts: Mapping[str, Any]) -> None:
+    def _publish(self, key: str, host: str | None, port: int, facts: JsonMapping) -> None:
         info = {"key": key, "addr": [host, port], "tvmflow": facts}
         self._ask([self._base.TrackerCode.UPDATE_INFO, info])
 
     def request(self, key: str) -> None:
         """Ask for a server; :meth:`offer` gives it, and nothing else may be asked before."""
-        self._exchange(lambda: self._send([self._base.TrackerCode.REQUEST, key, "", 1]))
+        self._send([self._base.TrackerCode.REQUEST, key, "", 1])
 
     def offer(self, timeout_s: float) -> Offer | None:
         """Return the requested server, or ``None`` when none became free in time."""
@@ -125,14 +345,14 @@ class Tracker:
         return self._understood(self._receive_offer)
 
     def _receive_offer(self) -> Offer:
-        value = self._granted(self._exchange(self._receive))
+        value = self._granted(self._receive())
         if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], str):
             raise MalformedError(f"{value!r} is no offer")
         # Its servers have the same secret.
         place = replace(read_address(value[:2]), secret=self.address.secret)
         return Offer(place, value[2])
 
-    def _granted(self, answer: Any) -> Any:
+    def _granted(self, answer: object) -> object:
         success = self._base.TrackerCode.SUCCESS
         if not isinstance(answer, list) or len(answer) != 2 or answer[0] != success:
             raise MalformedError("it answered something else than what was asked for")
@@ -144,20 +364,17 @@ class Tracker:
         except MalformedError as error:
             raise self._unreachable(error) from error
 
-    def _ask(self, message: list[Any]) -> Any:
-        def ask() -> Any:
-            self._send(message)
-            return self._receive()
+    def _ask(self, message: list[object]) -> object:
+        self._send(message)
+        return self._receive()
 
-        return self._exchange(ask)
+    def _send(self, message: list[object]) -> None:
+        self._exchange(lambda: self._base.sendjson(self._socket, message))
 
-    def _send(self, message: list[Any]) -> None:
-        self._base.sendjson(self._socket, message)
+    def _receive(self) -> object:
+        return self._exchange(lambda: self._base.recvjson(self._socket))
 
-    def _receive(self) -> Any:
-        return self._base.recvjson(self._socket)
-
-    def _exchange(self, action: Any) -> Any:
+    def _exchange(self, action: Callable[[], T]) -> T:
         try:
             return action()
         except (OSError, ValueError, struct.error) as error:
@@ -224,7 +441,7 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
         )
     errors = []
     for server in servers:
-        about = About.read(server.about)
+        about = ServerInfo.read(server.about)
         try:
             if about is not None:
                 check_version(server.address, about)
@@ -243,7 +460,7 @@ def check_host(servers: Sequence[Server], host: Host) -> None:
     FarmError
         If all of them have another processor; stock servers do not tell theirs.
     """
-    told = [About.read(server.about) for server in servers]
+    told = [ServerInfo.read(server.about) for server in servers]
     triples = {about.host for about in told if about is not None}
     architectures = {Host.parse(triple).architecture for triple in triples}
     if None not in told and host.architecture not in architectures:

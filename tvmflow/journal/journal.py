@@ -12,21 +12,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from ..errors import JournalError
-from .appending import close_locked, io_error, open_locked
-from .definitions import unpack_event
+from .encoding import MalformedError, unpack_event
 from .frames import EVENT, TRIAL, Damage
-from .index import Entry
-from .packing import MalformedError
 from .records import Event, Target, Trial, Workload
-from .store import Store
-from .writing import Writer
+from .store import Entry, Record, Store
+from .writing import Writer, close_locked, io_error, open_locked
 
 
 class Journal:
@@ -35,9 +31,10 @@ class Journal:
     def __init__(self, path: Path, fd: int, writing: bool):
         self.path = path
         self._fd: int | None = fd
-        self._store = Store(path, fd)
+        #: The file behind it.
+        self.store = Store(path, fd)
         self._lock = threading.RLock()
-        self._writer = Writer(self._store, fd) if writing else None
+        self._writer = Writer(self.store, fd) if writing else None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "a"] = "r") -> Journal:
@@ -77,12 +74,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -125,12 +117,14 @@ class Journal:
     def _best(self, workload: Workload, target: Target, near: bool) -> Trial | None:
         with self._lock:
             self._check_open()
-            self._store.definitions.add(workload)
+            self.store.definitions.add(workload)
             entry = self._best_entry(workload, target, near)
-            if entry is None or (trial := self.trial_of(entry)) is not None:
-                return None if entry is None else trial
+            if entry is None:
+                return None
+            if (trial := self.trial_of(entry)) is not None:
+                return trial
             # What the index points to is damaged: what is left is found the slow way.
-            self._store.read_all()
+            self.store.read_all()
             entry = self._best_entry(workload, target, near)
             return None if entry is None else self.trial_of(entry)
 
@@ -138,43 +132,44 @@ class Journal:
         """The best trial that an entry counts; ``None`` without one, or where it is damaged."""
         if entry.cost == float("inf"):
             return None
-        trial = self._store.trial_at(entry.offset, entry.slot)
+        trial = self.store.trial_at(entry.offset, entry.slot)
         return trial if trial is not None and trial.workload.key == entry.workload else None
 
     def _best_entry(self, workload: Workload, target: Target, near: bool) -> Entry | None:
         entries = [
             entry
-            for entry in self._store.table.of_kin(workload.kin)
+            for entry in self.store.table.of_kin(workload.kin)
             if entry.target == target.kin and entry.cost < float("inf")
         ]
         same = [entry for entry in entries if entry.workload == workload.key]
         if same or not near:
             return same[0] if same else None
-        relatives = [(self._store.workload(entry.workload), entry) for entry in entries]
+        relatives = [(self.store.workload(entry.workload), entry) for entry in entries]
         ranked = [(workload.distance(w), e.cost, e) for w, e in relatives if w is not None]
         return min(ranked, key=lambda item: item[:2])[2] if ranked else None
 
     def trials(self, workload: Workload | None = None) -> Iterator[Trial]:
         """Trials in the order in which they were appended, of one workload or of all."""
         self._begin_reading()
-        late = []
-        for record in self._store.records():
-            if record.kind == TRIAL:
-                try:
-                    trial = self._store.unpack(record.payload)
-                except MalformedError:
-                    late.append(record)
-                    continue
-                if workload is None or trial.workload == workload:
-                    yield trial
+        late: list[Record] = []
+        found = (record for record in self.store.records() if record.kind == TRIAL)
+        yield from self._unpacked(found, workload, lambda record, _: late.append(record))
         if late:
             # They refer to definitions whose first copies are damaged.
-            self._store.read_all()
-        for record in late:
+            self.store.read_all()
+            yield from self._unpacked(late, workload, self.store.report)
+
+    def _unpacked(
+        self,
+        records: Iterable[Record],
+        workload: Workload | None,
+        failed: Callable[[Record, MalformedError], None],
+    ) -> Iterator[Trial]:
+        for record in records:
             try:
-                trial = self._store.unpack(record.payload)
+                trial = self.store.unpack(record.payload)
             except MalformedError as error:
-                self._store.report(record, error)
+                failed(record, error)
                 continue
             if workload is None or trial.workload == workload:
                 yield trial
@@ -182,38 +177,33 @@ class Journal:
     def events(self) -> Iterator[Event]:
         """Events in the order in which they were appended."""
         self._begin_reading()
-        for record in self._store.records():
+        for record in self.store.records():
             if record.kind == EVENT:
                 try:
-                    yield unpack_event(record.payload, self._store.definitions)
+                    yield unpack_event(record.payload, self.store.definitions)
                 except MalformedError as error:
-                    self._store.report(record, error)
+                    self.store.report(record, error)
 
     def entries(self) -> list[Entry]:
         """How many trials there are of each workload and kin of targets, and the best of them."""
         self._check_open()
-        return list(self._store.table)
-
-    @property
-    def store(self) -> Store:
-        """The file behind it."""
-        return self._store
+        return list(self.store.table)
 
     @property
     def damage(self) -> list[Damage]:
         """What was found damaged so far.  Only reading all of it finds everything."""
-        return list(self._store.damage)
+        return list(self.store.damage)
 
     @property
     def tail(self) -> Damage | None:
         """Bytes behind the last whole record: one that is being written, or was cut."""
-        return self._store.tail
+        return self.store.tail
 
     def _begin_reading(self) -> None:
         self._check_open()
         if self._writer is not None:
             # Who appends sees what is there, others what was there.
-            self._store.take_up()
+            self.store.remap()
 
     def _check_open(self) -> None:
         if self._fd is None:
@@ -250,13 +240,7 @@ class Journal:
             writer.append_compressed(trials)
 
     def flush(self) -> None:
-        """Force everything that was appended to the disk.
-
-        Raises
-        ------
-        JournalError
-            If the system fails to.
-        """
+        """Force everything that was appended to the disk; `JournalError` if that fails."""
         with self._writing() as writer:
             writer.sync()
 

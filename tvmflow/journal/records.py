@@ -10,10 +10,12 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..runtime.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from ..devices.target import TargetSpec
@@ -48,7 +50,7 @@ class Error(enum.IntEnum):
         return cls.UNKNOWN
 
 
-def canonical(content: Any) -> bytes:
+def canonical(content: object) -> bytes:
     """JSON in the one form that keys are computed of."""
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
@@ -61,18 +63,17 @@ def digest(what: str, data: bytes) -> bytes:
 class Keyed:
     """A definition that a journal stores once, under the hash of its content."""
 
-    def check(self) -> None:
-        """Refuse fields of other types: what is stored must be readable.
+    @classmethod
+    def kind_of_definition(cls) -> str:
+        """Return ``workload``, ``target`` or ``device``."""
+        return cls.__name__.lower()
 
-        Raises
-        ------
-        TypeError
-            Naming the field.
-        """
-        fields: dict[str, Any] = self.__dataclass_fields__  # type: ignore[attr-defined]
+    def check(self) -> None:
+        """Refuse fields of other types, by a `TypeError`: what is stored must be readable."""
+        types = {field.name: field.type for field in fields(self)}  # type: ignore[arg-type]
         for name, value in vars_of(self).items():
-            what = f"the {name} of a {type(self).__name__.lower()}"
-            if fields[name].type == "str":
+            what = f"the {name} of a {self.kind_of_definition()}"
+            if types[name] == "str":
                 if not isinstance(value, str):
                     raise TypeError(f"{what} must be a text, not {value!r}")
             elif not isinstance(value, dict):
@@ -89,7 +90,7 @@ class Keyed:
     @cached_property
     def key(self) -> bytes:
         """The hash of that, the same in every process."""
-        return digest(type(self).__name__.lower(), self.data)
+        return digest(self.kind_of_definition(), self.data)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keyed) and self.key == other.key
@@ -98,12 +99,10 @@ class Keyed:
         return hash(self.key)
 
 
-def vars_of(definition: Any) -> dict[str, Any]:
-    """Fields of a definition by name, with plain dictionaries."""
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in ((n, getattr(definition, n)) for n in definition.__dataclass_fields__)
-    }
+def vars_of(record: Keyed | Trial | Event) -> JsonObject:
+    """Fields of a record by name, with plain dictionaries."""
+    values = ((field.name, getattr(record, field.name)) for field in fields(record))  # type: ignore[arg-type]
+    return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,4 +232,4 @@ class Event:
     timestamp: float
     device: Device | None = None
     #: JSON: a reason, a seed, a budget.
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: JsonMapping = field(default_factory=dict)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Iterator
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .definitions import (
+from .encoding import (
     SHORT,
     Definitions,
+    MalformedError,
     MissingError,
-    read_definition,
     trial_cost,
+    unpack_block,
+    unpack_definition,
     unpack_trial,
 )
 from .frames import (
@@ -32,11 +37,97 @@ from .frames import (
     frame_at,
     frames,
 )
-from .index import MARKER, Table
-from .packing import MalformedError, unpack_block
 from .records import Trial, Workload
 
 logger = logging.getLogger(__name__)
+
+# -- the index ----------------------------------------------------------------------------------
+
+#: What an index begins with; the last one of a file is found by searching it from the end.
+MARKER = b"\xd7TVJIDX\n"
+_INDEX_HEAD = struct.Struct("<8sQQII")
+_INDEX_DEFINITION = struct.Struct("<8sQ")
+_INDEX_ENTRY = struct.Struct("<8s16s8sdQIII")
+
+
+@dataclass(slots=True)
+class Entry:
+    """The trials of a workload on targets of one kin."""
+
+    kin: bytes
+    workload: bytes
+    target: bytes
+    #: The least cost, and the trial that has it: offset of its frame and place in its block.
+    cost: float = float("inf")
+    offset: int = 0
+    slot: int = 0
+    trials: int = 0
+    failures: int = 0
+
+    def add(self, cost: float, offset: int, slot: int) -> None:
+        """Count a trial."""
+        self.trials += 1
+        if cost == float("inf"):
+            self.failures += 1
+        if cost < self.cost:
+            self.cost, self.offset, self.slot = cost, offset, slot
+
+
+class Table:
+    """Where the best trial of each workload stands, and definitions.
+
+    It grows while trials are read or appended.  Packed, it is the index, a frame of the file: who
+    opens the file later takes it from there, and reads only what follows it.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[bytes, int] = {}
+        self.events = 0
+        self._kins: dict[bytes, dict[tuple[bytes, bytes], Entry]] = defaultdict(dict)
+
+    def entry(self, kin: bytes, workload: bytes, target: bytes) -> Entry:
+        """Return that of a workload, made if it is not there."""
+        kins = self._kins[kin]
+        if (entry := kins.get((workload, target))) is None:
+            entry = kins[workload, target] = Entry(kin, workload, target)
+        return entry
+
+    def of_kin(self, kin: bytes) -> Iterable[Entry]:
+        """Entries of all workloads of a kin."""
+        return self._kins.get(kin, {}).values()
+
+    def __iter__(self) -> Iterator[Entry]:
+        for kins in self._kins.values():
+            yield from kins.values()
+
+    @classmethod
+    def unpack(cls, payload: memoryview) -> Table:
+        """Return the table that an index holds."""
+        if len(payload) < _INDEX_HEAD.size:
+            raise MalformedError("an index is cut")
+        _, _, events, definitions, entries = _INDEX_HEAD.unpack_from(payload)
+        middle = _INDEX_HEAD.size + definitions * _INDEX_DEFINITION.size
+        if len(payload) != middle + entries * _INDEX_ENTRY.size:
+            raise MalformedError("an index has another size than it says")
+        table = cls()
+        table.events = events
+        table.definitions = dict(_INDEX_DEFINITION.iter_unpack(payload[_INDEX_HEAD.size : middle]))
+        for row in _INDEX_ENTRY.iter_unpack(payload[middle:]):
+            kin, workload, target = row[:3]
+            table._kins[kin][workload, target] = Entry(*row)
+        return table
+
+    def pack(self, previous: int) -> bytes:
+        """Return an index's payload; ``previous`` is the offset of the one before."""
+        entries = sorted(self, key=lambda e: (e.kin, e.workload, e.target))
+        counts = len(self.definitions), len(entries)
+        parts = [_INDEX_HEAD.pack(MARKER, previous, self.events, *counts)]
+        parts += [_INDEX_DEFINITION.pack(*item) for item in sorted(self.definitions.items())]
+        parts += [_INDEX_ENTRY.pack(*astuple(entry)) for entry in entries]
+        return b"".join(parts)
+
+
+# -- the file -----------------------------------------------------------------------------------
 
 
 class Record(NamedTuple):
@@ -50,14 +141,7 @@ class Record(NamedTuple):
 
 
 class Store:
-    """What can be read of an opened journal.
-
-    Parameters
-    ----------
-    path
-        For messages.
-    fd
-        The opened file, whose owner closes it.
+    """What can be read of an opened journal; whoever opened its descriptor closes it.
 
     Raises
     ------
@@ -91,17 +175,15 @@ class Store:
         # What others append later is not looked at; what is mapped never changes.
         return memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) if size else b"")
 
-    def take_up(self) -> None:
+    def remap(self) -> None:
         """See what was appended after the file was opened."""
         self._view = self._map()
 
     def frame(self, offset: int) -> Frame | None:
-        """The frame at an offset, also one that was appended after the file was opened."""
+        """Return the frame at an offset, also one that was appended after the file was opened."""
         if offset >= len(self._view):
-            self.take_up()
+            self.remap()
         return frame_at(self._view, offset)
-
-    # -- the index, and what follows it --------------------------------------------------------
 
     def _take_last_index(self) -> None:
         mapped = self._view.obj
@@ -140,13 +222,7 @@ class Store:
                 self.report(record, error)
 
     def count(self, record: Record) -> None:
-        """Take up a trial in the table.
-
-        Raises
-        ------
-        MalformedError
-            If it, or what it refers to, is damaged.
-        """
+        """Take up a trial in the table; `MalformedError` if it or its context is damaged."""
         short, cost = trial_cost(record.payload)
         context = self.definitions.context(short)
         workload = context.workload
@@ -171,7 +247,7 @@ class Store:
         if frame.offset not in self._blocks:
             try:
                 items = [payload for kind, payload in _items(frame) if kind == DEFINITION]
-                keys = [read_definition(payload)[1][:SHORT] for payload in items]
+                keys = [unpack_definition(payload)[1][:SHORT] for payload in items]
             except MalformedError:
                 return None
             self._blocks[frame.offset] = dict(zip(keys, items, strict=True))
@@ -195,7 +271,7 @@ class Store:
             try:
                 for slot, (kind, payload) in enumerate(_items(item)):
                     if kind == DEFINITION:
-                        _, key, _ = read_definition(payload)
+                        _, key, _ = unpack_definition(payload)
                         self.table.definitions.setdefault(key[:SHORT], item.offset)
                     elif kind in (TRIAL, EVENT):
                         yield Record(item.offset, kind, slot, payload)
@@ -214,13 +290,7 @@ class Store:
             return None
 
     def unpack(self, payload: memoryview) -> Trial:
-        """A trial with its definitions.
-
-        Raises
-        ------
-        MalformedError
-            If it, or what it refers to, is damaged.
-        """
+        """Return a trial; `MalformedError` if it or its context is damaged."""
         return unpack_trial(payload, self.definitions.context(bytes(payload[:SHORT])))
 
     def workload(self, key: bytes) -> Workload | None:

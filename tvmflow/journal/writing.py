@@ -1,26 +1,31 @@
-"""What a writer does beside appending: definitions, compressed blocks, and the index."""
+"""Writing of a journal: one writer at a time, whole frames, and when they reach the disk."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import struct
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from ..errors import JournalError
-from .appending import Appender
-from .definitions import (
+from .encoding import (
     SHORT,
-    definition,
+    Number,
+    pack_block,
+    pack_definition,
     pack_event,
     pack_trial,
-    skeleton_of,
-    toolchain_data,
+    trial_document,
 )
-from .frames import BLOCK, DEFINITION, EVENT, INDEX, TRIAL
-from .packing import pack_block
-from .records import Event, Keyed, Trial, digest
+from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode, header, write_all
+from .records import Event, Keyed, Trial, canonical, digest
 from .store import Store
 
+#: Longest time that an appended record waits to be forced to the disk while others follow.
+SYNC_SECONDS = 1.0
 #: An index is written when so many bytes follow the last one, and that is small beside them.
 INDEX_EVERY_BYTES = 1 << 16
 INDEX_SHARE = 16
@@ -33,23 +38,87 @@ BLOCK_BYTES = 1 << 16
 New = dict[bytes, tuple[str, bytes]]
 
 
-class Writer:
-    """Appends to a journal that was opened and locked.
+def open_locked(path: Path) -> int:
+    """Open a journal to append to it, and make it where there is none; return the descriptor.
 
-    Parameters
-    ----------
-    store
-        What is in the file; what is appended is taken up in its table.
-    fd
-        The file.
+    Raises
+    ------
+    JournalError
+        If another process is writing it, or it cannot be opened.
     """
+    try:
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Compaction may have put another file in its place before the lock was had.
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    _begin(fd, path)
+                    return fd
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+    except BlockingIOError:
+        raise JournalError(
+            f"Opening {path} to append to it failed: another process is writing it.",
+            remedy="Wait for it to end, or write another journal and merge the two with "
+            "`tvmflow journal merge`.",
+        ) from None
+    except OSError as error:
+        raise io_error("Opening", path, error) from error
+
+
+def close_locked(fd: int) -> None:
+    """Close a file and let others write it: a mapping of it would hold the lock on."""
+    with suppress(OSError):
+        # A file system without locks lets nobody append, but everybody read.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+def _begin(fd: int, path: Path) -> None:
+    """Write the header of a new file, also of one whose writer died before it could."""
+    size = os.fstat(fd).st_size
+    if size >= HEADER_BYTES:
+        return
+    if os.pread(fd, size, 0) != header()[:size]:
+        raise JournalError(
+            f"{path} was expected to be a tuning journal, but it is another kind of file of "
+            f"{size} bytes.",
+            remedy="Name another file.",
+        )
+    write_all(fd, header()[size:])
+    os.fsync(fd)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def io_error(doing: str, path: Path, error: OSError) -> JournalError:
+    """Turn what the system said into an error of ours."""
+    return JournalError(
+        f"{doing} the journal {path} failed: {error.strerror or error}.",
+        remedy="Check the free space and the permissions of its folder. What was written before "
+        "is whole.",
+    )
+
+
+class Writer:
+    """Appends to a journal that was opened and locked; what is appended is in its store's table."""
 
     def __init__(self, store: Store, fd: int):
         if not all(map(store.definition, store.table.definitions)):
             # There may be copies; what is lost is written again when a trial needs it.
             store.read_all()
-        self._store = store
-        self._appender = Appender(store.path, fd)
+        self._store, self._fd = store, fd
+        #: Where the next frame will stand.
+        self._end = os.fstat(fd).st_size
+        self._synced, self._dirty = time.monotonic(), False
         #: Contexts of appended trials by what they refer to.
         self._contexts: dict[tuple, bytes] = {}
         #: Frames of definitions that stand in the file only once.
@@ -67,16 +136,14 @@ class Writer:
             If it is not what a journal holds, or the system refuses.
         """
         new: New = {}
-        try:
+        with self._refusing():
             if isinstance(record, Event):
                 if record.device is not None:
-                    self._need(new, keyed(record.device))
+                    self._need(new, _definition_of(record.device))
                 kind, payload = EVENT, pack_event(record)
             else:
                 kind, payload = TRIAL, self._encode(record, new)
-        except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-            raise self._refused(error) from error
-        frames = [(DEFINITION, definition(*one, pack=True)) for one in new.values()]
+        frames = [(DEFINITION, pack_definition(*one, pack=True)) for one in new.values()]
         *offsets, offset = self._write([*frames, (kind, payload)])
         for key, at in zip(new, offsets, strict=True):
             self._store.table.definitions[key[:SHORT]] = at
@@ -85,7 +152,7 @@ class Writer:
             self._store.table.events += 1
         else:
             self._count(record, offset, 0)
-        unindexed = self._appender.end - self._store.indexed_to
+        unindexed = self._end - self._store.indexed_to
         if unindexed > max(INDEX_EVERY_BYTES, INDEX_SHARE * self._index_bytes):
             self._write_index()
 
@@ -98,41 +165,45 @@ class Writer:
             As :meth:`append`.
         """
         new: New = {}
-        kept = list(trials)
-        try:
-            payloads = [self._encode(trial, new) for trial in kept]
-        except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-            raise self._refused(error) from error
-        definitions = [(DEFINITION, definition(*one, pack=False)) for one in new.values()]
+        listed = list(trials)
+        with self._refusing():
+            payloads = [self._encode(trial, new) for trial in listed]
+        definitions = [(DEFINITION, pack_definition(*one, pack=False)) for one in new.values()]
         shorts = iter(key[:SHORT] for key in new)
-        for items in blocks(definitions):
+        for items in _blocks(definitions):
             frame = (BLOCK, pack_block(items))
             (offset,) = self._write([frame])
             self._uncopied.append(frame)
             for _, short in zip(items, shorts, strict=False):
                 self._store.table.definitions[short] = offset
-        rest = iter(kept)
-        for items in blocks([(TRIAL, payload) for payload in payloads]):
+        rest = iter(listed)
+        for items in _blocks([(TRIAL, payload) for payload in payloads]):
             (offset,) = self._write([(BLOCK, pack_block(items))])
             for slot, trial in zip(range(len(items)), rest, strict=False):
                 self._count(trial, offset, slot)
 
-    def _refused(self, error: Exception) -> JournalError:
-        return JournalError(
-            f"A record could not be appended to {self._store.path}: {error}.",
-            remedy="Records hold numbers, truth values, texts, and lists and dictionaries of them.",
-        )
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Refuse a record that cannot be encoded."""
+        try:
+            yield
+        except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+            raise JournalError(
+                f"A record could not be appended to {self._store.path}: {error}.",
+                remedy="Records hold numbers, truth values, texts, and lists and dictionaries of "
+                "them.",
+            ) from error
 
     def _encode(self, trial: Trial, new: New) -> bytes:
-        """The payload of a trial; definitions that the file lacks go to ``new``."""
-        numbers: list = []
-        skeleton = skeleton_of(trial, numbers)
+        """Return the payload of a trial; definitions that the file lacks go to ``new``."""
+        numbers: list[Number] = []
+        skeleton = trial_document(trial, numbers)
         toolchain = tuple(trial.toolchain.items())
         shared = (trial.workload, trial.target, trial.device)
         memo = (*(part.key for part in shared), toolchain, skeleton)
         if (short := self._contexts.get(memo)) is None:
-            parts = [keyed(part) for part in shared]
-            parts += [("toolchain", toolchain_data(trial)), ("skeleton", skeleton.encode())]
+            parts = [_definition_of(part) for part in shared]
+            parts += [("toolchain", canonical(dict(toolchain))), ("skeleton", skeleton.encode())]
             keys = [self._need(new, part) for part in parts]
             short = self._need(new, ("context", b"".join(keys)))[:SHORT]
             self._contexts[memo] = short
@@ -149,14 +220,6 @@ class Writer:
         entry = self._store.table.entry(workload.kin, workload.key, trial.target.kin)
         entry.add(trial.cost, offset, slot)
 
-    def _write(self, frames: list[tuple[int, bytes]]) -> list[int]:
-        try:
-            return self._appender.write(*frames)
-        except JournalError:
-            # Definitions of these contexts may not have been written.
-            self._contexts.clear()
-            raise
-
     @property
     def _index_bytes(self) -> int:
         return self._store.indexed_to - self._store.index_at
@@ -171,27 +234,59 @@ class Writer:
         store = self._store
         self._copy_definitions()
         (offset,) = self._write([(INDEX, store.table.pack(store.index_at))])
-        store.index_at, store.indexed_to = offset, self._appender.end
+        store.index_at, store.indexed_to = offset, self._end
+
+    def _write(self, frames: list[tuple[int, bytes]]) -> list[int]:
+        """Append frames of types and payloads in one call; return their offsets.
+
+        They are with the system then, and survive this process; :meth:`sync` makes them survive
+        the machine.  A part of a frame that the system took before it refused is skipped by
+        readers.
+        """
+        offsets, data = [], b""
+        try:
+            for kind, payload in frames:
+                offsets.append(self._end + len(data))
+                data += encode(kind, payload, offsets[-1])
+            try:
+                write_all(self._fd, data)
+            except OSError as error:
+                self._end = os.fstat(self._fd).st_size
+                raise io_error("Writing", self._store.path, error) from error
+            self._end += len(data)
+            self._dirty = True
+            if time.monotonic() - self._synced > SYNC_SECONDS:
+                self.sync()
+        except JournalError:
+            # Definitions of these contexts may not have been written.
+            self._contexts.clear()
+            raise
+        return offsets
 
     def sync(self) -> None:
-        """Force everything to the disk."""
-        self._appender.sync()
+        """Force everything to the disk; `JournalError` if the system fails to."""
+        if self._dirty:
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                raise io_error("Writing", self._store.path, error) from error
+            self._dirty = False
+        self._synced = time.monotonic()
 
     def finish(self) -> None:
         """Write what is needed to read the file fast and safely, and force it to the disk."""
         self._copy_definitions()
-        if self._appender.end - self._store.indexed_to > self._index_bytes:
+        if self._end - self._store.indexed_to > self._index_bytes:
             self._write_index()
-        self._appender.sync()
+        self.sync()
 
 
-def keyed(part: Keyed) -> tuple[str, bytes]:
-    """Kind and data of a workload, target or device."""
-    return type(part).__name__.lower(), part.data
+def _definition_of(part: Keyed) -> tuple[str, bytes]:
+    return part.kind_of_definition(), part.data
 
 
-def blocks(items: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Items of blocks that are not too large."""
+def _blocks(items: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Split items into blocks that are not too large."""
     block: list[tuple[int, bytes]] = []
     size = 0
     for item in items:

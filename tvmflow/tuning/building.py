@@ -1,64 +1,87 @@
-"""One candidate, in a build process: scheduled, lowered and linked."""
+"""Building of candidates: a task and knobs to a module that any server with OpenCL can load.
+
+Candidates are scheduled, lowered and linked in build processes, and so are a task's test cases
+made: its inputs, and what the plain loops of the function make of them.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
+import os
+import signal
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 
+from ..codegen.narrow import half_lengths
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.host import Host
-from ..devices.target import TargetSpec
+from ..devices.target import TargetSpec, resolve
+from ..ir.scope import is_half
+from ..ir.signatures import with_scopes
+from ..ir.tensors import TensorInfo
 from ..module.artifact import export_library
+from ..module.blocked_layout import from_image, panels_of, to_image
 from ..module.files import publish, staging
 from ..runtime import plugin
+from ..runtime.process import Pool, WorkerLostError
 from ..schedules import schedule_function
-from .memory import Memory
-from .tasks import Argument, arguments_of
+from ..verify.tolerance import (
+    NETWORK,
+    STORED_AS_HALF,
+    Comparison,
+    compare,
+    summed_in_half,
+    tolerance_for,
+)
+from .tasks import Argument, Knobs, Task, arguments_of
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: The name of the one function in a module.
 ENTRY = "candidate"
+#: Seconds that building one candidate may take.
+BUILD_LIMIT_S = 60.0
+#: Seconds that computing a task's results in plain loops may take.
+CASE_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate as a module, or why there is none.
+    """A candidate as a module, or why there is none."""
 
-    Parameters
-    ----------
-    task
-        Digest of the task.
-    knobs
-        The candidate.
-    source_hash
-        Of the kernels' source: candidates with the same are the same. Empty if none was made.
-    path
-        A shared library in TVM's own format, with the function :data:`ENTRY`; candidates of the
-        same source have the same.
-    arguments
-        What the function takes, results last.
-    error
-        Why there is no library.
-    seconds
-        Time of the build.
-    """
-
+    #: Digest of the task.
     task: str
-    knobs: Mapping[str, Any]
+    knobs: Mapping[str, object]
+    #: Of the kernels' source: candidates with the same are the same. Empty if none was made.
     source_hash: str
+    #: A shared library in TVM's own format, with the function :data:`ENTRY`; candidates of the
+    #: same source have the same.
     path: Path | None
+    #: What the function takes, results last.
     arguments: tuple[Argument, ...]
+    #: Why there is no library.
     error: str | None
+    #: Time of the build.
     seconds: float
+
+
+# -- in a build process --------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -70,7 +93,7 @@ def function_of(text: str) -> tirx.PrimFunc:
 def build_candidate(
     text: str,
     target: TargetSpec,
-    knobs: dict[str, Any],
+    knobs: Knobs,
     digest: str,
     folder: str,
     device_index: int | None = None,
@@ -79,10 +102,8 @@ def build_candidate(
 
     Parameters
     ----------
-    text
-        The task's function.
-    target, knobs, digest
-        What it is built for, the candidate, and the task's digest.
+    text, target, knobs, digest
+        The task's function, what it is built for, the candidate, and the task's digest.
     folder
         Where libraries are.
     device_index
@@ -158,3 +179,314 @@ def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:
         # The host's code holds the launches' sizes.
         content.update(str(module.inspect_source()).encode())
     return content.hexdigest()[:24]
+
+
+class Memory:
+    """An argument's memory on a device: a buffer, or an image that its elements are brought into.
+
+    An image has whole rows of panels, so that it may be larger than its tensor; images are copied
+    as a whole.  It is reserved for a tensor with as many more blocks, and the kernel gets a view.
+    """
+
+    def __init__(self, argument: Argument, device: tvm.runtime.Device):
+        self._blocks = argument.shape[1] if panels_of(argument.scope) > 1 else 0
+        shape = list(argument.shape)
+        if self._blocks:
+            panels = panels_of(argument.scope)
+            shape[1] = -(-self._blocks // panels) * panels
+        self._info = TensorInfo("", tuple(shape), argument.dtype, scope=argument.scope or None)
+        self._whole = tvm.runtime.empty(
+            self._info.shape, argument.dtype, device, mem_scope=self._info.scope
+        )
+        #: What kernels are called with.
+        self.tensor = self._whole
+        if self._info.shape != argument.shape:
+            self.tensor = self._whole._create_view(argument.shape)
+
+    def write(self, array: np.ndarray) -> None:
+        """Bring an array to the device."""
+        array = array.astype(self._info.dtype, copy=False)
+        if self._blocks:
+            missing = self._info.shape[1] - self._blocks
+            array = np.pad(array, [(0, 0), (0, missing)] + [(0, 0)] * 3)
+            array = to_image(self._info, array)
+        self._whole.copyfrom(array)
+
+    def read(self) -> np.ndarray:
+        """Bring it back."""
+        array: np.ndarray = self._whole.numpy()
+        return from_image(self._info, array)[:, : self._blocks] if self._blocks else array
+
+
+# -- a task's test case --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs and results of a task in an ``.npz`` file: ``a0``, ``a1``, … and ``r0``, …."""
+
+    path: Path
+    #: Of the function's sums in 16 bits.
+    lengths: tuple[int, ...] = ()
+
+    def load(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The inputs and the results."""
+        with np.load(self.path, allow_pickle=False) as arrays:
+            names = arrays.files
+            inputs = [arrays[name] for name in names if name.startswith("a")]
+            return inputs, [arrays[name] for name in names if name.startswith("r")]
+
+
+def compare_results(
+    arguments: Sequence[Argument],
+    lengths: Sequence[int],
+    got: Sequence[np.ndarray],
+    wanted: Sequence[np.ndarray],
+) -> list[Comparison]:
+    """Compare results with the case's, by the tolerances of networks: several operators are fused.
+
+    ``lengths`` are those of the function's sums in 16 bits.
+    """
+    table = NETWORK
+    if lengths:
+        table = summed_in_half(lengths)
+    elif any(is_half(argument.scope) for argument in arguments):
+        table = STORED_AS_HALF
+    return [
+        compare(f"result {index}", *pair, tolerance_for(pair[1].dtype.name, table))
+        for index, pair in enumerate(zip(got, wanted, strict=True))
+    ]
+
+
+def write_case(text: str, results: int, path: Path, seed: int, with_results: bool) -> Case:
+    """Compute the case of a function on this CPU and write it; called in a worker process.
+
+    The function's loops run as they are, without a schedule: nothing that a schedule family
+    does wrong is in what its kernels are compared with.
+    """
+    function = function_of(text)
+    arguments = arguments_of(function)
+    rng = np.random.default_rng(seed)
+    inputs = [_values(argument, rng) for argument in arguments[:-results]]
+    arrays = {f"a{index}": array for index, array in enumerate(inputs)}
+    if with_results:
+        outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
+        for index, array in enumerate(_run(function, arguments, inputs, outputs)):
+            arrays[f"r{index}"] = array
+    np.savez(path, allow_pickle=False, **arrays)
+    return Case(path, tuple(half_lengths(function)))
+
+
+def _run(
+    function: tirx.PrimFunc,
+    arguments: Sequence[Argument],
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Run the function's loops as they stand, on this CPU."""
+    target = resolve("llvm")
+    plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
+    with target.tvm_target, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plain.so")
+        link(lower(plain, target), path, target)
+        tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
+        tvm_ffi.load_module(path)[ENTRY](*tensors)
+    return [tensor.numpy() for tensor in tensors[len(inputs) :]]
+
+
+def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
+    """Random values that any function takes."""
+    dtype = np.dtype(argument.dtype)
+    if dtype.kind == "b":
+        return rng.random(argument.shape) < 0.5
+    if dtype.kind in "iu":
+        # Wide integers may be indices: those of the first two elements exist nearly always.
+        high = 2 if dtype.itemsize > 1 else 16
+        return rng.integers(0, high, argument.shape).astype(dtype)
+    values = rng.standard_normal(argument.shape, dtype=np.float32)
+    if is_half(argument.scope):
+        values = values.astype(np.float16)
+    return values.astype(dtype)
+
+
+# -- in the tuning process -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExclusiveCpu:
+    """Exclusive use of the CPUs that builds and searches run on, too, while a kernel is timed."""
+
+    #: A file; whoever computes in the tuning process itself holds a lock on it.
+    lock: Path
+    #: Ids of build processes, which are stopped and continued.
+    processes: tuple[int, ...]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop everything; called in the measuring process, a sibling of those."""
+        # A process may have ended, and its number be another's by now.
+        siblings = [pid for pid in self.processes if _parent_of(pid) == os.getppid()]
+        with locked(self.lock):
+            _signal(siblings, signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                _signal(siblings, signal.SIGCONT)
+
+    def release(self) -> None:
+        """Let all go on; called in the tuning process when the measuring one was lost."""
+        _signal([p for p in self.processes if _parent_of(p) == os.getpid()], signal.SIGCONT)
+
+
+@contextmanager
+def locked(lock: Path) -> Iterator[None]:
+    """Compute, or measure, while nobody else does who asks."""
+    with open(lock, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _signal(processes: Sequence[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        # The name in parentheses may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1])
+
+
+class Builder:
+    """A pool of build processes.
+
+    Parameters
+    ----------
+    workers
+        Processes; default one a core.
+    limit_s
+        Seconds that one build may take.
+    device_index
+        Of the OpenCL device of this machine's CPUs that candidates are for: its driver's compiler
+        then runs here, beside the measurements.  ``None`` for any other device.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        limit_s: float = BUILD_LIMIT_S,
+        device_index: int | None = None,
+    ):
+        self._owner = tempfile.TemporaryDirectory(prefix="tvmflow-tune-")
+        self.folder = Path(self._owner.name)
+        #: The cache of programs that builds fill, if they compile kernels.
+        self.programs = None if device_index is None else self.folder / "programs"
+        environment = {
+            "TVMFLOW_CACHE": "1",
+            "TVMFLOW_CACHE_DIR": str(self.programs),
+            # A program of one kernel is little beside the declarations of all functions.
+            "TVMFLOW_FEW_DECLARATIONS": "1",
+        }
+        self._pool = Pool(workers or len(os.sched_getaffinity(0)), environment)
+        self._limit_s = limit_s
+        self._device_index = device_index
+
+    def submit(self, task: Task, knobs: Mapping[str, object] | None) -> Future[Built]:
+        """Build a candidate; ``None`` stands for the heuristic's knobs.  The future never fails."""
+        chosen = dict(task.heuristic if knobs is None else knobs)
+        # Without what it has cached: TVM's objects do not travel.
+        target = replace(task.target)
+        text = text_of(task)
+        result: Future[Built] = Future()
+
+        def start(device_index: int | None) -> None:
+            call = self._pool.submit(
+                build_candidate,
+                *(text, target, chosen, task.digest, str(self.folder), device_index),
+                timeout_s=self._limit_s,
+            )
+            deliver(call, result, lambda error: failed(error, device_index))
+
+        def failed(error: BaseException, device_index: int | None) -> None:
+            if device_index is not None:
+                # What the kernel or the driver did to the process is found out by measuring.
+                start(None)
+                return
+            kind = "The build failed" if isinstance(error, WorkerLostError) else "No code"
+            result.set_result(
+                Built(
+                    task=task.digest,
+                    knobs=chosen,
+                    source_hash="",
+                    path=None,
+                    arguments=task.arguments,
+                    error=f"{kind}: {error}",
+                    seconds=self._limit_s,
+                )
+            )
+
+        start(self._device_index)
+        return result
+
+    def make_case(self, task: Task, seed: int = 0) -> Future[Case]:
+        """Compute a task's case; without results where that fails.  The future never fails."""
+        path = self.folder / f"{task.digest}.npz"
+        result: Future[Case] = Future()
+
+        def start(with_results: bool) -> None:
+            arguments = text_of(task), task.results, path, seed, with_results
+            call = self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
+            deliver(call, result, lambda error: failed(error, with_results))
+
+        def failed(error: BaseException, with_results: bool) -> None:
+            if not with_results:
+                result.set_result(Case(path))
+                return
+            logger.warning(
+                "What %s should compute could not be found out: %s. Its candidates are not "
+                "checked.",
+                task.name,
+                error,
+            )
+            start(False)
+
+        start(True)
+        return result
+
+    @property
+    def exclusive_cpu(self) -> ExclusiveCpu:
+        """Exclusive use of this machine's CPUs, on which builds run now."""
+        return ExclusiveCpu(self.folder / "busy", self._pool.processes)
+
+    def close(self) -> None:
+        """End the processes, and remove what they built."""
+        self._pool.close()
+        self._owner.cleanup()
+
+
+_texts: dict[str, str] = {}
+
+
+def text_of(task: Task) -> str:
+    """The task's function as text, made once."""
+    if task.digest not in _texts:
+        _texts[task.digest] = tvm.ir.save_json(task.function)
+    return _texts[task.digest]
+
+
+def deliver(call: Future[T], result: Future[T], failed: Callable[[BaseException], None]) -> None:
+    """Give ``result`` what a call returns; ``failed`` is told if it raises."""
+
+    def finish(done: Future[T]) -> None:
+        if done.cancelled():
+            result.cancel()
+        elif (error := done.exception()) is not None:
+            failed(error)
+        else:
+            result.set_result(done.result())
+
+    call.add_done_callback(finish)

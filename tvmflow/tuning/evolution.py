@@ -15,7 +15,6 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import ceil, log2
-from typing import Any
 
 import numpy as np
 import tvm
@@ -23,10 +22,14 @@ from tvm import s_tir, te
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from .search import Knobs, Search
-from .tasks import Task
+from ..runtime.json_types import JsonMapping
+from .search import Search
+from .tasks import Knobs, Task
 
 logger = logging.getLogger(__name__)
+
+#: The values of each knob.
+Space = Mapping[str, Sequence]
 
 #: Proposals that are generated at a time.
 BATCH = 8
@@ -46,25 +49,23 @@ def stand_in(task: Task) -> tvm.IRModule:
     return tvm.IRModule({"main": function})
 
 
-def template(space: Mapping[str, Sequence[Any]]) -> Any:
-    """The schedule of a stand-in: one decision a knob."""
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        block = sch.get_sblock(_BLOCK, func_name="main")
-        for name, values in space.items():
-            even = [1.0 / len(values)] * len(values)
-            sch.annotate(block, name, sch.sample_categorical(list(range(len(values))), even))
-
-    return schedule
+def decide(sch: s_tir.Schedule, space: Space, knobs: Knobs | None = None) -> None:
+    """Schedule a stand-in: one decision a knob, drawn at random or given."""
+    block = sch.get_sblock(_BLOCK, func_name="main")
+    for name, values in space.items():
+        even = [1.0 / len(values)] * len(values)
+        index = None if knobs is None else values.index(knobs[name])
+        choice = sch.sample_categorical(list(range(len(values))), even, index)
+        sch.annotate(block, name, choice)
 
 
-def decided(sch: s_tir.Schedule, space: Mapping[str, Sequence[Any]]) -> Knobs:
+def decided(sch: s_tir.Schedule, space: Space) -> Knobs:
     """The knobs that a schedule of a stand-in decided on."""
     annotations = sch.get(sch.get_sblock(_BLOCK, func_name="main")).annotations
     return {name: values[int(annotations[name])] for name, values in space.items()}
 
 
-def features(knobs: Mapping[str, Any], space: Mapping[str, Any], shape: Mapping[str, Any]) -> Any:
+def features(knobs: Knobs, space: Space, shape: JsonMapping) -> list[float]:
     """Knobs and shape as numbers.
 
     Trees split at thresholds of single numbers: what a tile wastes at the end of an extent is a
@@ -93,7 +94,7 @@ class KeepsConstraints(ms.postproc.PyPostproc):
         """Nothing of the context is needed."""
 
     def apply(self, sch: s_tir.Schedule) -> bool:
-        """Whether a candidate is allowed."""
+        """Tell whether a candidate is allowed."""
         return self.task.allows(decided(sch, self.task.space))
 
     def clone(self) -> KeepsConstraints:
@@ -162,11 +163,13 @@ def cost_model(seed: int) -> ms.cost_model.XGBModel:
 
 
 def _log(_level: int, _file: str, _line: int, message: str) -> None:
-    """What the engine tells, which is for who looks into it."""
+    """Log what the engine tells, for who looks into it."""
     logger.debug("%s", message)
 
 
-def _context(task: Task, generator: Any, strategy: Any, seed: int) -> ms.TuneContext:
+def _context(
+    task: Task, generator: ms.SpaceGenerator, strategy: ms.SearchStrategy, seed: int
+) -> ms.TuneContext:
     """A context for one thread.
 
     Its Python constructor imports TVM's tensor intrinsics first, which takes from ten seconds up
@@ -182,19 +185,14 @@ def _context(task: Task, generator: Any, strategy: Any, seed: int) -> ms.TuneCon
 class EvolutionarySearch(Search):
     """Evolves populations by the predictions of a cost model.
 
-    Parameters
-    ----------
-    task, seed
-        As for any search.
-    model
-        Learns from every trial of the task, and may know others of the family.
+    The model learns from every trial of the task, and may know others of the family.
     """
 
     def __init__(self, task: Task, seed: int, model: ms.cost_model.XGBModel):
         super().__init__(task, seed)
         self._model = model
         self._generator = ms.space_generator.ScheduleFn(
-            template(task.space),
+            lambda sch: decide(sch, task.space),
             sch_rules=[],
             postprocs=[KeepsConstraints(task)],
             mutator_probs={ChangesKnobs(self.random): 1.0},
@@ -228,7 +226,8 @@ class EvolutionarySearch(Search):
         inside = [(k, c) for k, c in trials if all(k[n] in v for n, v in space.items())]
         candidates, results = [], []
         for knobs, cost in inside:
-            schedule = self._schedule(knobs)
+            schedule = s_tir.Schedule(self._context.mod)
+            decide(schedule, space, knobs)
             arguments = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
             candidates.append(ms.MeasureCandidate(schedule, arguments))
             failed = cost == float("inf")
@@ -242,14 +241,3 @@ class EvolutionarySearch(Search):
         if candidates:
             self._model.update(self._context, candidates, results)
             self._context.notify_runner_results(candidates, results)
-
-    def _schedule(self, knobs: Knobs) -> s_tir.Schedule:
-        """The stand-in's schedule with given decisions."""
-        schedule = s_tir.Schedule(self._context.mod)
-        block = schedule.get_sblock(_BLOCK, func_name="main")
-        for name, values in self.task.space.items():
-            even = [1.0 / len(values)] * len(values)
-            index = values.index(knobs[name])
-            choice = schedule.sample_categorical(list(range(len(values))), even, index)
-            schedule.annotate(block, name, choice)
-        return schedule

@@ -10,21 +10,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from ..errors import JournalError
 from ..journal.frames import Damage
 from ..journal.journal import Journal
 from ..journal.records import Event, Trial
 from ..module.files import publish, staging
-from .importers import autotvm, metaschedule, native
+from . import importers
 
 FORMATS = ("json", "metaschedule", "autotvm")
 
 
 @dataclass
 class Merged:
-    """What a merge did."""
+    """Result of a merge."""
 
     trials: int = 0
     events: int = 0
@@ -65,7 +64,11 @@ def _records(journal: Journal) -> Iterator[Trial | Event]:
 
 
 def _identity(record: Trial | Event) -> bytes:
-    content = native.document(record) if isinstance(record, Trial) else native.event(record)
+    content = (
+        importers.json_of_trial(record)
+        if isinstance(record, Trial)
+        else importers.json_of_event(record)
+    )
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).digest()
 
 
@@ -115,7 +118,7 @@ def _fastest(trials: list[Trial], count: int) -> list[Trial]:
 
 @dataclass
 class Checked:
-    """What a journal holds, and what of it cannot be read."""
+    """Contents of a journal, and what of it cannot be read."""
 
     trials: int
     failures: int
@@ -125,7 +128,7 @@ class Checked:
 
     @property
     def good(self) -> bool:
-        """Whether all of it can be read."""
+        """True if all of it can be read."""
         return not self.damage and self.tail is None
 
 
@@ -161,7 +164,7 @@ def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
     with staging(output) as folder:
         if form == "metaschedule":
             return _export_database(trials, output, folder)
-        document = native.document if form == "json" else autotvm.document
+        document = importers.json_of_trial if form == "json" else importers.autotvm_line
         written = folder / output.name
         count = 0
         with written.open("w", encoding="utf-8") as file:
@@ -175,10 +178,10 @@ def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
 def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tuple[int, int]:
     modules: dict[str, int] = {}
     left = count = 0
-    records, workloads = folder / metaschedule.RECORDS, folder / metaschedule.WORKLOADS
+    records, workloads = folder / importers.RECORDS, folder / importers.WORKLOADS
     with records.open("w", encoding="utf-8") as lines, workloads.open("w") as module_lines:
         for trial in trials:
-            parts = metaschedule.parts(trial)
+            parts = importers.metaschedule_parts(trial)
             if parts is None:
                 left += 1
                 continue
@@ -194,7 +197,7 @@ def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tup
     return count, left
 
 
-def _line(content: Any) -> str:
+def _line(content: object) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 

@@ -1,66 +1,72 @@
-"""Measuring candidates on one device, local or behind RPC: checked once, then timed."""
+"""Measuring of candidates: what a runner is, the one for this machine, and what one device does.
+
+A candidate is checked once, then timed, alone or in turn with the task's best one so far, the
+*incumbent*.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+import tvm
+import tvm_ffi
 
-from .building import ENTRY, Built
-from .case import Case, compare_results
-from .memory import Memory
+from ..journal.records import Device
+from ..runtime import plugin
+from ..runtime.devices import list_devices
+from ..runtime.process import Pool, WorkerLostError
+from .building import ENTRY, Built, Case, ExclusiveCpu, Memory, compare_results, deliver
 from .timing import Timing, time_alone, time_in_turn
 
 #: Why a trial has no costs.
 BUILD, WRONG, CRASH, TIMEOUT, DEVICE = "build", "wrong", "crash", "timeout", "device"
 #: By so much the reference kernel's time may change: more, and it is measured again.
 CHANGED = 1.5
-#: Libraries that stay loaded: rivals of a few tasks, and who may become one.
+#: Libraries that stay loaded: incumbents of a few tasks, and who may become one.
 _KEPT = 16
 #: Runs in a row of a kernel that takes less time than its launch.
 _FEW = 10
+#: Seconds that measuring one candidate may take, its kernels' compilation included.
+MEASURE_LIMIT_S = 60.0
+#: TVM's device of each target.
+DEVICES = {"opencl": "opencl", "cuda": "cuda", "llvm": "cpu"}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of a candidate on a device.
+    """What became of a candidate on a device."""
 
-    Parameters
-    ----------
-    costs
-        Seconds of single runs, or of means over a few short ones; empty after an error.
-    error
-        One of :data:`BUILD`, :data:`WRONG`, :data:`CRASH`, :data:`TIMEOUT`, :data:`DEVICE`, or
-        ``None``.
-    message
-        What is behind the error.
-    device
-        The device's own name.
-    seconds
-        How long measuring took.
-    drift
-        Time of the fixed reference kernel, relative to what it was at first.
-    ratios
-        Costs over those of the rival that was timed in turn, pair by pair; empty without one.
-    driver
-        The device's driver, as far as it is known.
-    """
-
+    #: Seconds of single runs, or of means over a few short ones; empty after an error.
     costs: tuple[float, ...]
+    #: One of :data:`BUILD`, :data:`WRONG`, :data:`CRASH`, :data:`TIMEOUT`, :data:`DEVICE`, or
+    #: ``None``.
     error: str | None
+    #: What is behind the error.
     message: str
+    #: The device's own name.
     device: str
+    #: How long measuring took.
     seconds: float
+    #: Time of the fixed reference kernel, relative to what it was at first.
     drift: float = 1.0
+    #: Costs over those of the incumbent that was timed in turn, pair by pair; empty without one.
     ratios: tuple[float, ...] = ()
+    #: The device's driver, as far as it is known.
     driver: str = ""
+
+    @classmethod
+    def failed(cls, error: str, message: str, seconds: float = 0.0) -> Measured:
+        """Say why a candidate was not measured."""
+        return cls(costs=(), error=error, message=message, device="", seconds=seconds)
 
     @property
     def cost(self) -> float:
@@ -70,43 +76,39 @@ class Measured:
 
 @dataclass(frozen=True)
 class Config:
-    """How candidates are measured.
+    """How candidates are measured."""
 
-    Parameters
-    ----------
-    timing
-        When timing ends.
-    min_repeat_ms
-        Shorter kernels run several times for one cost.
-    cool_down_s
-        Pause before each candidate.
-    reference
-        The kernel that shows drift, or ``None``.
-    reference_every
-        Candidates between two looks at it.
-    """
-
+    #: When timing ends.
     timing: Timing = field(default_factory=Timing)
+    #: Shorter kernels run several times for one cost.
     min_repeat_ms: int = 1
+    #: Pause before each candidate.
     cool_down_s: float = 0.0
+    #: The kernel that shows drift, or ``None``.
     reference: Built | None = None
+    #: Candidates between two looks at it.
     reference_every: int = 16
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What a device of a farm contributed."""
+
+    device: str
+    trials: int
+    #: Why it gets no trials now; empty if it gets some.
+    aside: str
+
+
 class Session:
-    """What a device measures candidates with.
+    """Measures candidates on a device, which may be remote; ``load`` brings libraries there."""
 
-    Parameters
-    ----------
-    device
-        TVM's device, which may be remote.
-    load
-        Brings a library there and loads it.
-    config
-        How to measure.
-    """
-
-    def __init__(self, device: Any, load: Callable[[Path], Any], config: Config):
+    def __init__(
+        self,
+        device: tvm.runtime.Device,
+        load: Callable[[Path], tvm.runtime.Module],
+        config: Config,
+    ):
         self.device = device
         self.name = str(device.device_name or device)
         self.driver = ""
@@ -115,30 +117,21 @@ class Session:
         self._case: Path | None = None
         self._memory: list[Memory] = []
         self._wanted: list[np.ndarray] = []
-        self._libraries: OrderedDict[Path, Any] = OrderedDict()
+        self._libraries: OrderedDict[Path, tvm.runtime.Module] = OrderedDict()
         self._since = 0
-        self._first: float | None = None
+        self.first: float | None = None
         self._drift = 1.0
 
     def measure(
         self,
         built: Built,
         case: Case,
-        rival: Built | None = None,
-        quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
+        incumbent: Built | None = None,
+        exclusive: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> Measured:
-        """Check a candidate and time it.
+        """Check a candidate that has a library, by its task's case, and time it.
 
-        Parameters
-        ----------
-        built
-            A candidate that has a library.
-        case
-            Its task's.
-        rival
-            The task's best candidate so far, which is timed in turn with this one.
-        quiet
-            Keeps the machine quiet while the candidate is timed.
+        The incumbent is timed in turn with it; ``exclusive`` keeps the machine quiet meanwhile.
         """
         started = time.perf_counter()
         costs: tuple[float, ...] = ()
@@ -147,7 +140,7 @@ class Session:
         try:
             if self._config.cool_down_s:
                 time.sleep(self._config.cool_down_s)
-            self._look_at_reference(quiet, alone=rival is None)
+            self._look_at_reference(exclusive, alone=incumbent is None)
             self._take(built, case)
             library = self._library(built)
             message = self._wrong(library, built, case)
@@ -155,9 +148,9 @@ class Session:
                 error = WRONG
             else:
                 run = self._timed(library)
-                # Whoever has to be quiet may hold a lock of the driver's, which loading needs.
-                against = None if rival is None else self._timed(self._library(rival))
-                with quiet():
+                # Whoever has to hold still may hold a lock of the driver's, which loading needs.
+                against = None if incumbent is None else self._timed(self._library(incumbent))
+                with exclusive():
                     costs, ratios = self._time(run, against)
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
             error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
@@ -165,7 +158,7 @@ class Session:
         return Measured(costs, error, message, self.name, seconds, self._drift, ratios, self.driver)
 
     @property
-    def _tensors(self) -> list[Any]:
+    def _tensors(self) -> list[tvm.runtime.Tensor]:
         return [memory.tensor for memory in self._memory]
 
     def _take(self, built: Built, case: Case) -> None:
@@ -179,7 +172,7 @@ class Session:
             memory.write(array)
         self._case = case.path
 
-    def _wrong(self, library: Any, built: Built, case: Case) -> str:
+    def _wrong(self, library: tvm.runtime.Module, built: Built, case: Case) -> str:
         """Run a candidate once; say how its results differ from the case's, if they do."""
         results = self._memory[len(self._memory) - len(self._wanted) :]
         for memory, wanted in zip(results, self._wanted, strict=True):
@@ -193,15 +186,15 @@ class Session:
         return ""
 
     def _time(
-        self, run: Callable[[], float], rival: Callable[[], float] | None
+        self, run: Callable[[], float], incumbent: Callable[[], float] | None
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Costs, and their ratios to the rival's."""
-        if rival is None:
+        """Costs, and their ratios to the incumbent's."""
+        if incumbent is None:
             return time_alone(run, self._config.timing), ()
-        costs, rivals = time_in_turn(run, rival, self._config.timing)
-        return tuple(costs), tuple(a / b for a, b in zip(costs, rivals, strict=True))
+        costs, others = time_in_turn(run, incumbent, self._config.timing)
+        return tuple(costs), tuple(a / b for a, b in zip(costs, others, strict=True))
 
-    def _library(self, built: Built) -> Any:
+    def _library(self, built: Built) -> tvm.runtime.Module:
         """Load a candidate, unless it is still loaded.
 
         A file that is loaded twice would be called with the state of whichever is left.
@@ -214,7 +207,7 @@ class Session:
         self._libraries.move_to_end(built.path)
         return self._libraries[built.path]
 
-    def _timed(self, library: Any) -> Callable[[], float]:
+    def _timed(self, library: tvm.runtime.Module) -> Callable[[], float]:
         """What times a kernel with the case's arguments: a short one several times in a row."""
         started = time.perf_counter()
         once = self._evaluate(library, 1)
@@ -225,18 +218,18 @@ class Session:
         times = min(times, max(_FEW, round(wanted / wall)))
         return lambda: self._evaluate(library, times)
 
-    def _evaluate(self, library: Any, times: int) -> float:
+    def _evaluate(self, library: tvm.runtime.Module, times: int) -> float:
         """The mean time of some runs, after one that is not timed."""
         timer = library.time_evaluator(ENTRY, self.device, number=times, repeat=1)
         return float(timer(*self._tensors).mean)
 
     def _look_at_reference(
-        self, quiet: Callable[[], AbstractContextManager[None]], alone: bool
+        self, exclusive: Callable[[], AbstractContextManager[None]], alone: bool
     ) -> None:
         """Time the fixed kernel now and then, beside its own arguments."""
         reference = self._config.reference
-        due = self._first is None or self._since >= self._config.reference_every
-        # After a pause the device may be as it was, which only a cost without a rival's asks for.
+        due = self.first is None or self._since >= self._config.reference_every
+        # After a pause the device may be as it was; only a cost taken by itself asks for that.
         due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
         if reference is None or not reference.source_hash or not due:
@@ -248,12 +241,136 @@ class Session:
             memory.write(np.full(argument.shape, 0.5))
         library = self._library(reference)
         run = self._timed(library)
-        with quiet():
+        with exclusive():
             cost = statistics.median(run() for _ in range(9))
-        self._first = self._first or cost
-        self._drift = cost / self._first
+        self.first = self.first or cost
+        self._drift = cost / self.first
 
 
-def _poison(dtype: np.dtype[Any]) -> Any:
+def _poison(dtype: np.dtype) -> np.generic:
     """A value that no result has everywhere."""
     return dtype.type(np.nan if dtype.kind == "f" else 1)
+
+
+class Runner(Protocol):
+    """Measures candidates on one device or several."""
+
+    def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
+        """Queue a candidate; its future never fails, except that it may be cancelled.
+
+        With an incumbent, both are timed in turn on the same device.
+        """
+
+    def devices(self) -> Sequence[Device]:
+        """What measures, as far as that is known yet."""
+
+    def standings(self) -> Sequence[Standing]:
+        """What each of several devices contributed."""
+
+    def close(self) -> None:
+        """Give the devices back."""
+
+
+class LocalRunner:
+    """Measures on a device of this machine, in a process that kernels may crash or block.
+
+    Parameters
+    ----------
+    target, index
+        ``opencl``, ``cuda`` or ``llvm``, and which of its devices.
+    config
+        How to measure.
+    limit_s
+        After so many seconds the process is replaced, and the candidate has failed.
+    exclusive_cpu
+        Gives exclusive use of the device's own CPUs while a kernel is timed.
+    programs
+        The cache of programs that builds fill; default none.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        index: int = 0,
+        config: Config | None = None,
+        limit_s: float = MEASURE_LIMIT_S,
+        exclusive_cpu: Callable[[], ExclusiveCpu] | None = None,
+        programs: Path | None = None,
+    ):
+        self._device = (target, index, config or Config())
+        self._limit_s = limit_s
+        self._exclusive_cpu = exclusive_cpu
+        # Candidates are built once and never again: the user's cache is for others.
+        environment = {"TVMFLOW_CACHE": str(int(programs is not None))}
+        self._pool = Pool(1, environment | {"TVMFLOW_CACHE_DIR": str(programs)})
+
+    def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
+        """Queue a candidate; its future never fails, except that it may be cancelled."""
+        result: Future[Measured] = Future()
+        if built.path is None:
+            result.set_result(Measured.failed(BUILD, str(built.error)))
+            return result
+        exclusive = self._exclusive_cpu() if self._exclusive_cpu is not None else None
+
+        def failed(error: BaseException) -> None:
+            if exclusive is not None:
+                exclusive.release()
+            kind = TIMEOUT if isinstance(error, WorkerLostError) and error.timed_out else CRASH
+            result.set_result(Measured.failed(kind, str(error)))
+
+        call = self._pool.submit(
+            measure_here, self._device, built, case, incumbent, exclusive, timeout_s=self._limit_s
+        )
+        deliver(call, result, failed)
+        return result
+
+    def devices(self) -> Sequence[Device]:
+        """The device."""
+        target, index, _ = self._device
+        found = self._pool.submit(identify_here, target, index, timeout_s=self._limit_s).result()
+        return [Device("", *found)]
+
+    def standings(self) -> Sequence[Standing]:
+        """There is one device: nothing to tell."""
+        return ()
+
+    def close(self) -> None:
+        """End the process."""
+        self._pool.close()
+
+
+# -- in the measuring process --------------------------------------------------------------------
+
+_sessions: list[tuple[tuple[str, int, Config], Session]] = []
+
+
+def measure_here(
+    where: tuple[str, int, Config],
+    built: Built,
+    case: Case,
+    incumbent: Built | None,
+    exclusive: ExclusiveCpu | None,
+) -> Measured:
+    """Measure a candidate in this process, which keeps its session."""
+    session = next((session for known, session in _sessions if known == where), None)
+    if session is None:
+        target, index, config = where
+        if target == "opencl":
+            plugin.load()
+        session = Session(tvm.device(DEVICES[target], index), load_here, config)
+        session.name, session.driver = identify_here(target, index)
+        _sessions.append((where, session))
+    hold = exclusive.held if exclusive is not None else nullcontext
+    return session.measure(built, case, incumbent, hold)
+
+
+def identify_here(target: str, index: int) -> tuple[str, str]:
+    """Name and driver of a device of this machine."""
+    found = (d for d in list_devices() if (d.kind, d.index) == (target, index))
+    device = next(found, None)
+    return (device.name, device.driver) if device is not None else ("", "")
+
+
+def load_here(path: Path) -> tvm.runtime.Module:
+    """Load a library that is unloaded when the last reference has gone."""
+    return tvm_ffi.load_module(path, keep_module_alive=False)

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 
 from ..module.files import write_file
-from .progress import Progress
 from .session import Tuned
+from .tuner import Progress
 
 _WIDTH, _HEIGHT = 260, 70
 _STYLE = """

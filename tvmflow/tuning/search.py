@@ -6,41 +6,37 @@ import heapq
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import TvmflowError
-from .tasks import Task
+from ..journal.records import Value
+from .tasks import Knobs, Task
 
-Knobs = dict[str, Any]
-Key = tuple[Any, ...]
+if TYPE_CHECKING:
+    from tvm.s_tir.meta_schedule.cost_model import XGBModel
+
+#: A hashable form of knobs.
+Key = tuple[tuple[str, object], ...]
 
 #: Draws after which a random search takes it that nothing new is left.
 _DRAWS = 2000
 
 
-def key_of(knobs: Mapping[str, Any]) -> Key:
-    """A hashable form of knobs."""
+def key_of(knobs: Mapping[str, object]) -> Key:
+    """Make knobs hashable."""
     return tuple(knobs.items())
 
 
 class Search(ABC):
-    """Proposes knobs of one task, none of them twice.
-
-    Parameters
-    ----------
-    task
-        What is tuned.
-    seed
-        Makes the proposals repeatable.
-    """
+    """Proposes knobs of one task, none of them twice; ``seed`` makes the proposals repeatable."""
 
     def __init__(self, task: Task, seed: int):
         self.task = task
         self.random = random.Random(f"{seed} {task.digest}")
         self._seen: set[Key] = set()
 
-    def note(self, knobs: Mapping[str, Any]) -> bool:
+    def note(self, knobs: Mapping[str, object]) -> bool:
         """Remember knobs that were tried; return whether they are new."""
         key = key_of({name: knobs[name] for name in self.task.space})
         is_new = key not in self._seen
@@ -117,8 +113,8 @@ class NeighbourhoodSearch(Search):
                 yield knobs
 
 
-def _nearest(values: Sequence[Any], wanted: Any) -> int:
-    """The place of a value, or of the nearest number."""
+def _nearest(values: Sequence, wanted: Value) -> int:
+    """Find the place of a value, or of the nearest number."""
     if wanted in values:
         return values.index(wanted)
     if isinstance(wanted, str):
@@ -131,15 +127,43 @@ SEARCHES = ("evolutionary", "random", "grid", "neighbourhood")
 
 
 def check_search(kind: str) -> None:
-    """Refuse a search that does not exist.
+    """Refuse a search that does not exist, or lacks a package, before minutes of work.
 
     Raises
     ------
     TvmflowError
-        Naming those that there are.
+        Naming the searches that there are, or the package.
     """
     if kind not in SEARCHES:
         raise TvmflowError(
             f"The search {kind!r} is not known; expected one of {', '.join(SEARCHES)}.",
             remedy="Choose one of them with `search`.",
         )
+    if kind == "evolutionary":
+        try:
+            import xgboost  # noqa: F401
+        except ImportError as error:
+            raise TvmflowError(
+                "The evolutionary search needs the package xgboost, which is not installed.",
+                remedy="python -m pip install 'tvmflow[tuning]', or choose `search=random`.",
+            ) from error
+
+
+def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
+    """Return what makes the search of each task."""
+    models: dict[str, XGBModel] = {}
+
+    def make(task: Task) -> Search:
+        if kind == "grid":
+            return GridSearch(task, seed, trials)
+        if kind == "neighbourhood":
+            return NeighbourhoodSearch(task, seed)
+        if kind == "random" or not task.is_tunable:
+            return RandomSearch(task, seed)
+        from .evolution import EvolutionarySearch, cost_model
+
+        # Tasks of a family share what is learnt.
+        model = models.setdefault(task.family.NAME, cost_model(seed))
+        return EvolutionarySearch(task, seed, model)
+
+    return make

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..compiler.compilation import Compilation
 from ..compiler.options import CompileOptions
@@ -20,27 +21,30 @@ from ..errors import TvmflowError
 from ..journal.journal import Journal
 from ..journal.records import Event
 from ..module.link import check_linker
-from ..module.module import Module
-from .budget import Budget
-from .builder import Builder
-from .comparison import Comparison, compare
-from .measure import Config
-from .progress import Knobs, Progress, Standing, Watch
-from .reference import reference_task
-from .runner import LocalRunner, Runner
-from .search import GridSearch, NeighbourhoodSearch, RandomSearch, Search, check_search
-from .tasks import Task, extract_tasks
-from .tuner import Tuner
+from ..module.module import Module, load
+from ..module.samples import random_inputs
+from .building import Builder
+from .measure import Config, LocalRunner, Runner, Standing
+from .search import check_search, searches
+from .tasks import Knobs, Task, extract_tasks, reference_task
+from .timing import is_faster
+from .tuner import Budget, Progress, Tuner, Watch
 from .variants import Settled, tune_variants, variants_of
 
+if TYPE_CHECKING:
+    import onnx
+
 logger = logging.getLogger(__name__)
+
+#: Runs of each module when networks are compared.
+COMPARED_RUNS = 30
 
 
 @dataclass(frozen=True)
 class Network:
-    """What is tuned: a model, and how it is compiled."""
+    """A model to tune, and how it is compiled."""
 
-    model: Any
+    model: str | os.PathLike[str] | onnx.ModelProto
     options: CompileOptions = field(default_factory=CompileOptions)
 
     def tasks(self) -> list[Task]:
@@ -58,8 +62,18 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The whole network with the heuristics' knobs and with those found, in turn."""
+
+    before_ms: float
+    after_ms: float
+    #: True if it is surely slower with the knobs found, whatever disturbed single runs.
+    is_slower: bool = False
+
+
+@dataclass(frozen=True)
 class Tuned:
-    """What a session found."""
+    """A session's findings."""
 
     progress: list[Progress]
     seconds: float
@@ -83,7 +97,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Options:
-    """How a session searches and measures."""
+    """Settings of a session's search and measurements."""
 
     budget: Budget = field(default_factory=Budget)
     search: str = "evolutionary"
@@ -97,17 +111,17 @@ class Options:
 
 
 class Devices(Protocol):
-    """Devices of other machines that measure; :class:`tvmflow.farm.tuning.Farm` has some."""
+    """Devices of other machines that measure; :class:`tvmflow.farm.runner.Farm` has some."""
 
     @property
     def key(self) -> str:
-        """What they are lent for: trials of one key are compared."""
+        """They are lent for it: trials of one key are compared."""
 
     def check(self, device: str, host: Host) -> None:
         """Refuse a preset or a host that they cannot have; raises a `TvmflowError`."""
 
     def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> Runner:
-        """What measures on all of them, and tells the journal of its events."""
+        """Make what measures on all of them, and tells the journal of its events."""
 
 
 def tune(
@@ -143,7 +157,6 @@ def tune(
     """
     options = options or Options()
     check_search(options.search)
-    _check_packages(options.search)
     began = time.monotonic()
     asked = network.options
     host = Host.parse(asked.host) if asked.host else Host.native()
@@ -152,7 +165,7 @@ def tune(
     spec = asked.resolve()
     check_linker(host)
     with ExitStack() as stack:
-        book = stack.enter_context(Journal.open(journal, "a"))
+        output = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
         variants = variants_of(network.job())
         # On a CPU, the driver's compiler takes most of a trial's time.
@@ -162,12 +175,12 @@ def tune(
         measuring = replace(
             options.measuring, reference=builder.submit(reference_task(spec), None).result()
         )
-        devices = _runner(spec, replace(options, measuring=measuring), builder, farm, book)
+        devices = _runner(spec, replace(options, measuring=measuring), builder, farm, output)
         stack.callback(devices.close)
 
         def measure(tasks: Sequence[Task], budget: Budget) -> list[Progress]:
             tuner = Tuner(
-                *(tasks, builder, devices, book, budget),
+                *(tasks, builder, devices, output, budget),
                 searches(options.search, options.seed, budget.trials),
                 relatives=others,
                 key=farm.key if farm is not None else "",
@@ -175,14 +188,14 @@ def tune(
             )
             return tuner.run()
 
-        result = tune_variants(variants, measure, options.budget, book)
+        result = tune_variants(variants, measure, options.budget, output)
         standings = devices.standings()
-    _refuse_silence(result.progress)
+    _check_success(result.progress)
     found = Tuned(result.progress, time.monotonic() - began, None, result.settled, standings)
     if farm is None and options.compare and any(p.trials for p in found.progress):
         chosen = replace(asked, storage=result.storage, algorithms=result.algorithms)
         after = replace(network, options=chosen)
-        comparison = compare(network, after, found.knobs, options.device_index)
+        comparison = compare_networks(network, after, found.knobs, options.device_index)
         found = replace(found, comparison=comparison)
         if comparison.is_slower:
             logger.warning(
@@ -194,7 +207,7 @@ def tune(
     return found
 
 
-def _refuse_silence(progress: Sequence[Progress]) -> None:
+def _check_success(progress: Sequence[Progress]) -> None:
     """Raise where every trial failed: then it is not for the candidates."""
     points = [point for p in progress for point in p.points]
     if points and all(point.error for point in points):
@@ -206,49 +219,45 @@ def _refuse_silence(progress: Sequence[Progress]) -> None:
         )
 
 
-def _check_packages(search: str) -> None:
-    """Refuse a search that lacks a package, before minutes of work that need none."""
-    if search != "evolutionary":
-        return
-    try:
-        import xgboost  # noqa: F401
-    except ImportError as error:
-        raise TvmflowError(
-            "The evolutionary search needs the package xgboost, which is not installed.",
-            remedy="python -m pip install 'tvmflow[tuning]', or choose `search=random`.",
-        ) from error
-
-
 def _runner(
     spec: TargetSpec, options: Options, builder: Builder, farm: Devices | None, journal: Journal
 ) -> Runner:
-    """What measures."""
+    """Make the runner."""
     if farm is not None:
         return farm.runner(spec.kind, options.measuring, journal.append)
     # On a CPU, builds would run on the cores that are to be measured.
-    quiet = (lambda: builder.quiet) if spec.device.is_cpu else None
+    exclusive_cpu = (lambda: builder.exclusive_cpu) if spec.device.is_cpu else None
     return LocalRunner(
         *(spec.kind, options.device_index, options.measuring),
-        quiet=quiet,
+        exclusive_cpu=exclusive_cpu,
         programs=builder.programs,
     )
 
 
-def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
-    """What makes the search of each task."""
-    models: dict[str, Any] = {}
+def compare_networks(
+    before: Network, after: Network, knobs: Mapping[str, Knobs], device_index: int = 0
+) -> Comparison:
+    """Measure a network as it was, and as it is with knobs, in turn on the same device."""
+    with ExitStack() as stack:
+        old, new = (
+            _running(stack, network, chosen, device_index)
+            for network, chosen in ((before, {}), (after, knobs))
+        )
+        inputs = random_inputs(old, 0)
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(COMPARED_RUNS):
+            for module, found in zip((old, new), times, strict=True):
+                started = time.perf_counter()
+                module(inputs)
+                found.append((time.perf_counter() - started) * 1e3)
+    # The first calls build kernels.
+    earlier, later = (found[3:] for found in times)
+    is_slower = is_faster([a / b for a, b in zip(earlier, later, strict=True)])
+    return Comparison(statistics.median(earlier), statistics.median(later), is_slower)
 
-    def make(task: Task) -> Search:
-        if kind == "grid":
-            return GridSearch(task, seed, trials)
-        if kind == "neighbourhood":
-            return NeighbourhoodSearch(task, seed)
-        if kind == "random" or not task.is_tunable:
-            return RandomSearch(task, seed)
-        from .evolution import EvolutionarySearch, cost_model
 
-        # Tasks of a family share what is learnt.
-        model = models.setdefault(task.family.NAME, cost_model(seed))
-        return EvolutionarySearch(task, seed, model)
-
-    return make
+def _running(
+    stack: ExitStack, network: Network, knobs: Mapping[str, Knobs], device_index: int
+) -> Module:
+    compiled = stack.enter_context(network.compile(knobs))
+    return stack.enter_context(load(compiled.path, device=device_index))

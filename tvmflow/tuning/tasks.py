@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from tvm import IRModule, tirx
+from tvm import IRModule, te, tirx
 
 from ..compiler.lookup import workload_of
 from ..devices.target import TargetSpec
@@ -18,6 +18,9 @@ from ..journal import records
 from ..schedules import FAMILIES, schedule_function
 from ..schedules.common import Workload
 from ..schedules.family import Family, facts_of, refusal
+
+#: A value of each knob, by name.
+Knobs = dict[str, Any]
 
 BY_NAME: dict[str, Family] = {family.NAME: family for family in FAMILIES}
 
@@ -34,34 +37,22 @@ class Argument:
 
 @dataclass(frozen=True)
 class Task:
-    """A primary function to tune.
+    """A primary function to tune."""
 
-    Parameters
-    ----------
-    names
-        Of the functions in the network that it stands for: of the same shape and arguments, they
-        may differ in the elementwise operators behind, and get the same knobs.
-    function
-        The first of them: blocks without a schedule, with the scopes of its parameters.
-    family, shape
-        The schedule family that serves it, and what its knobs depend on.
-    target
-        What it is scheduled for.
-    calls
-        How often the network runs them.
-    results
-        How many of its last parameters are results.
-    operations
-        Steps of its loops, a stand-in for its time before that is measured.
-    """
-
+    #: Of the functions in the network that it stands for: of the same shape and arguments, they
+    #: may differ in the elementwise operators behind, and get the same knobs.
     names: tuple[str, ...]
+    #: The first of them: blocks without a schedule, with the scopes of its parameters.
     function: tirx.PrimFunc
+    #: The schedule family that serves it, and what its knobs depend on.
     family: Family
     shape: Any
     target: TargetSpec
+    #: How often the network runs them.
     calls: int
+    #: How many of its last parameters are results.
     results: int
+    #: Steps of its loops, a stand-in for its time before that is measured.
     operations: int
 
     @property
@@ -71,12 +62,12 @@ class Task:
 
     @cached_property
     def workload(self) -> records.Workload:
-        """What journals call it."""
+        """The workload that journals have it under."""
         return workload_of(self.function, self.family.NAME, facts_of(self.shape))
 
     @cached_property
     def journal_target(self) -> records.Target:
-        """What journals call its target."""
+        """The target that journals have it under."""
         return records.Target.of(self.target)
 
     @cached_property
@@ -95,16 +86,16 @@ class Task:
 
     @property
     def is_tunable(self) -> bool:
-        """Whether there is anything to choose."""
+        """True if there is anything to choose."""
         return prod(map(len, self.space.values())) > 1
 
     @cached_property
-    def heuristic(self) -> dict[str, Any]:
+    def heuristic(self) -> Knobs:
         """The knobs that are chosen without measurements."""
         return asdict(self.family.heuristic(self.shape, self.target.device))
 
     def allows(self, knobs: Mapping[str, Any]) -> bool:
-        """Whether knobs meet the family's constraints."""
+        """Tell whether knobs meet the family's constraints."""
         chosen = self.family.Knobs(**knobs)
         return refusal(self.family, chosen, self.shape, self.target.device) is None
 
@@ -115,7 +106,7 @@ class Task:
 
 
 def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
-    """What a function takes, results last."""
+    """A function's parameters, results last."""
     found = []
     for param in function.params:
         scope = str(param.scope())
@@ -160,4 +151,30 @@ def task_of(
     workload = Workload.of(function, target)
     shape = family.match(workload)
     operations = sum(prod(workload.extents(block)) for block in workload.blocks)
-    return Task((name,), function, family, shape, target, calls, results, operations)
+    return Task(
+        names=(name,),
+        function=function,
+        family=family,
+        shape=shape,
+        target=target,
+        calls=calls,
+        results=results,
+        operations=operations,
+    )
+
+
+#: Extents of the reference kernel: some milliseconds on a phone, and nothing that a cache is too
+#: small for.
+_ROWS, _SUM = 4096, 256
+
+
+def reference_task(target: TargetSpec) -> Task:
+    """Sums of products, by whose time it shows whether a device runs as fast as it did at first.
+
+    The schedule is fixed: what the kernel takes depends on the clock alone.
+    """
+    x = te.placeholder((_ROWS, _SUM), name="x")
+    k = te.reduce_axis((0, _SUM), name="k")
+    y = te.compute((_ROWS,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), name="y")
+    with target.tvm_target:
+        return task_of("reference", te.create_prim_func([x, y]), target, 1, 1)

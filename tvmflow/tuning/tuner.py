@@ -2,7 +2,8 @@
 
 One thread keeps the books.  Builds and measurements run in processes; what they finish comes
 through a queue.  A task has up to two batches under way, and learns from them in the order in
-which they were proposed.
+which they were proposed.  Each candidate is measured in turn with the best one so far, and what is
+known of a task from before the session is used.
 """
 
 from __future__ import annotations
@@ -12,27 +13,24 @@ import math
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from .. import _versions
 from ..journal.journal import Journal
 from ..journal.records import Device, Error, Trial
-from .budget import Budget
-from .builder import Builder, Built
-from .contest import Contest
-from .earlier import knobs_of_others, trials_of
-from .measure import BUILD, CRASH, DEVICE, TIMEOUT, WRONG, Measured
-from .progress import Knobs, Point, Progress, Watch
-from .quiet import busy
-from .runner import Runner
-from .search import Search
-from .tasks import Task
+from .building import Builder, Built, Case, locked
+from .measure import BUILD, CHANGED, CRASH, DEVICE, TIMEOUT, WRONG, Measured, Runner, Standing
+from .search import Key, Search, key_of
+from .tasks import Knobs, Task
+from .timing import rated
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Versions of what builds and runs candidates.
 TOOLCHAIN = {"tvmflow": _versions.__version__, "tvm": _versions.REQUIRED_TVM["apache-tvm"]}
@@ -47,6 +45,276 @@ _ERRORS = {
     TIMEOUT: Error.RUN_TIMEOUT,
     DEVICE: Error.RUNTIME,
 }
+#: An improvement by less is none.
+IMPROVEMENT = 0.99
+#: A device that changed is waited for so often, so long, and measured again.
+REPEATS, PAUSE_S = 2, 5.0
+#: Below this change of the reference kernel a cost that has no rival's is taken as it is.
+STEADY = 0.1
+
+
+# -- progress ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When tuning ends."""
+
+    #: Of each task, those of an earlier session included.
+    trials: int = 32
+    #: Of the whole session, or ``None``.
+    seconds: float | None = None
+    #: A task is left when so many trials in a row brought nothing, or ``None``.
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A trial in the course of a task."""
+
+    #: Seconds since the session began; those of an earlier session have 0.
+    at_s: float
+    #: The cost of one run; infinite for a failure.
+    cost: float
+    error: str | None
+
+
+@dataclass
+class Progress:
+    """How far a task is."""
+
+    task: Task
+    heuristic: float = float("inf")
+    best: float = float("inf")
+    best_knobs: Knobs = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    #: Trials since the last improvement.
+    idle: int = 0
+
+    @property
+    def trials(self) -> int:
+        """Measured, failed or found to be the same as another."""
+        return len(self.points)
+
+    @property
+    def failures(self) -> int:
+        """Trials without a cost."""
+        return sum(point.error is not None for point in self.points)
+
+    @property
+    def time(self) -> float:
+        """Seconds of all of the task's calls in a run of the network, with its best knobs."""
+        return self.task.calls * self.best
+
+    @property
+    def speedup(self) -> float:
+        """Over the heuristic; 1 before both are known."""
+        known = float("inf") not in (self.heuristic, self.best)
+        return self.heuristic / self.best if known else 1.0
+
+    def take(self, knobs: Knobs, point: Point, is_heuristic: bool) -> None:
+        """Take in a finished trial."""
+        self.points.append(point)
+        if is_heuristic:
+            self.heuristic = point.cost
+        self.idle = 0 if point.cost < IMPROVEMENT * self.best else self.idle + 1
+        if point.cost < self.best:
+            self.best, self.best_knobs = point.cost, knobs
+
+
+#: Called whenever a trial has ended, with all tasks and the farm's devices.
+Watch = Callable[[Sequence[Progress], Sequence[Standing]], None]
+
+
+# -- prior trials --------------------------------------------------------------------------------
+
+
+# Costs of different devices, or of one with different drivers, cannot be compared.  Of what others
+# measured, also in the same journal, only the best knobs are taken, to be tried early.
+
+
+def trials_of(
+    task: Task, journal: Journal, devices: Sequence[Device]
+) -> tuple[list[Trial], list[Trial]]:
+    """A journal's trials of a task: those of these devices, and the best of each other one."""
+    own: list[Trial] = []
+    others: dict[Device, Trial] = {}
+    for trial in journal.trials(task.workload):
+        if trial.target.kin != task.journal_target.kin or not _fits(task, trial):
+            continue
+        if any(_is_same(trial.device, device) for device in devices):
+            own.append(trial)
+        elif trial.cost < getattr(others.get(trial.device), "cost", float("inf")):
+            others[trial.device] = trial
+    return own, list(others.values())
+
+
+def _is_same(measured: Device, device: Device) -> bool:
+    """Tell whether a trial's device is the session's; what either does not know is no reason."""
+    if not measured.name:
+        # It was not measured: the build failed, or the process ended.
+        return True
+    if not device.name:
+        # A stock server tells its name only when it is lent.
+        return measured.rpc_key == device.rpc_key
+    drivers = {measured.driver, device.driver} - {""}
+    return measured.name == device.name and len(drivers) < 2
+
+
+def knobs_of_others(
+    task: Task, others: Iterable[Trial], relatives: Iterable[Journal]
+) -> list[Knobs]:
+    """Knobs that were best on other devices, those that this device allows.
+
+    Journals of ``relatives`` may have the same loops with other storage only.
+    """
+    found: dict[Key, Knobs] = {}
+    nearest = [journal.nearest(task.workload, task.journal_target) for journal in relatives]
+    for trial in (*others, *nearest):
+        if trial is not None and _fits(task, trial):
+            knobs = dict(trial.knobs)
+            found[key_of(knobs)] = knobs
+    return list(found.values())
+
+
+def _fits(task: Task, trial: Trial) -> bool:
+    """Tell whether a trial's knobs are still this task's, and this device allows them."""
+    return trial.knobs.keys() == task.space.keys() and task.allows(trial.knobs)
+
+
+# -- candidates against the best one so far ------------------------------------------------------
+
+#: Has a callback called with a future's result, by the thread that keeps the books.
+Tell = Callable[[Future[T], Callable[[T], None]], None]
+
+
+@dataclass(frozen=True)
+class _Incumbent:
+    """The best candidate so far."""
+
+    built: Future[Built]
+    cost: float
+
+
+@dataclass
+class _Candidate:
+    """A candidate that is being measured."""
+
+    built: Built
+    incumbent: _Incumbent | None = None
+
+
+class PairedComparison:
+    """Measures a task's candidates, each against the best one so far, the *incumbent*.
+
+    A cost is the incumbent's times the ratio of both, timed in turn: a chain of ratios that begins
+    with the heuristic's cost, the first that is measured and the only one that is taken by itself.
+    ``pauses`` counts how often each device was waited for in vain, and is shared by all tasks.
+    """
+
+    def __init__(
+        self, task: Task, builder: Builder, runner: Runner, tell: Tell, pauses: Counter[str]
+    ):
+        self._task = task
+        self._builder, self._runner = builder, runner
+        self._tell = tell
+        self._pauses = pauses
+        self._case: Future[Case] | None = None
+        self._prior: tuple[Knobs, float] | None = None
+        self._incumbent: _Incumbent | None = None
+        #: What became of candidates, and who waits for that, by the hash of their source.
+        self._known: dict[str, Measured] = {}
+        self._waiting: dict[str, list[Callable[[Measured], None]]] = {}
+
+    def resume(self, knobs: Knobs, cost: float) -> None:
+        """Go on with the best of an earlier session, which is built when it is needed."""
+        self._prior = knobs, cost
+
+    def submit(self, built: Built, done: Callable[[Measured], None]) -> None:
+        """Have a candidate measured, unless it is the same as another."""
+        source = built.source_hash
+        if not source:
+            done(Measured((), BUILD, str(built.error), "", 0.0))
+        elif source in self._known:
+            done(self._known[source])
+        elif source in self._waiting:
+            self._waiting[source].append(done)
+        else:
+            self._waiting[source] = [done]
+            self._measure(_Candidate(built))
+
+    def _measure(self, candidate: _Candidate) -> None:
+        """Have a candidate measured once its task's case is made, and its incumbent built."""
+        if self._case is None:
+            self._case = self._builder.make_case(self._task)
+        if self._prior is not None:
+            knobs, cost = self._prior
+            self._incumbent = _Incumbent(self._builder.submit(self._task, knobs), cost)
+            self._prior = None
+        candidate.incumbent = self._incumbent
+        self._tell(self._case, lambda case: self._with_incumbent(candidate, case))
+
+    def _with_incumbent(self, candidate: _Candidate, case: Case) -> None:
+        def submit(incumbent: Built | None) -> None:
+            if incumbent is not None and incumbent.path is None:
+                logger.warning("What was best before cannot be built any more: %s", incumbent.error)
+                self._incumbent = candidate.incumbent = incumbent = None
+            done = self._runner.submit(candidate.built, case, incumbent)
+            self._tell(done, lambda measured: self._measured(candidate, measured))
+
+        if candidate.incumbent is None:
+            submit(None)
+        else:
+            self._tell(candidate.incumbent.built, submit)
+
+    def _measured(self, candidate: _Candidate, measured: Measured) -> None:
+        # An incumbent meets the same drift, so that their ratio tells nothing of it.
+        if candidate.incumbent is None and self._worth_waiting(measured):
+            time.sleep(PAUSE_S)
+            self._measure(candidate)
+            return
+        if measured.error is None:
+            measured = replace(measured, costs=_costs(candidate, measured), ratios=())
+            incumbent = self._incumbent
+            if incumbent is None or measured.cost < incumbent.cost:
+                if incumbent is not candidate.incumbent:
+                    # Another one became the best meanwhile: that is whom it has to beat.
+                    self._measure(candidate)
+                    return
+                built: Future[Built] = Future()
+                built.set_result(candidate.built)
+                self._incumbent = _Incumbent(built, measured.cost)
+            elif candidate.incumbent is None:
+                # Its cost has no place in the chain, and may be another device's.
+                self._measure(candidate)
+                return
+        source = candidate.built.source_hash
+        self._known[source] = measured
+        for done in self._waiting.pop(source):
+            done(measured)
+
+    def _worth_waiting(self, measured: Measured) -> bool:
+        """Tell whether a device may come back to the speed that it began with."""
+        device = measured.device
+        if max(measured.drift, 1 / measured.drift) <= CHANGED:
+            self._pauses[device] = 0
+        elif self._pauses[device] < REPEATS:
+            logger.info("%s has %.2f times its first costs: a pause", device, measured.drift)
+            self._pauses[device] += 1
+            return True
+        return False
+
+
+def _costs(candidate: _Candidate, measured: Measured) -> tuple[float, ...]:
+    """Costs of a candidate as they count."""
+    if candidate.incumbent is not None:
+        return rated(measured.ratios, candidate.incumbent.cost)
+    if abs(measured.drift - 1) <= STEADY:
+        return measured.costs
+    return tuple(cost / measured.drift for cost in measured.costs)
+
+
+# -- the tuner -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -68,7 +336,7 @@ class _State:
 
     progress: Progress
     search: Search
-    contest: Contest
+    comparison: PairedComparison
     #: Chosen before the search begins: the heuristic's knobs, then relatives'.
     first: list[tuple[Knobs, str]]
     batches: list[list[_Trial]] = field(default_factory=list)
@@ -137,12 +405,12 @@ class Tuner:
                 return self.progress
             self._events.get()()
 
-    # -- what comes next ---------------------------------------------------------------------
+    # -- proposing ---------------------------------------------------------------------------
 
     def _state(self, task: Task, search: Search) -> _State:
         """A task's books with the trials of earlier sessions."""
-        contest = Contest(task, self._builder, self._runner, self._tell, self._pauses)
-        state = _State(Progress(task), search, contest, [])
+        comparison = PairedComparison(task, self._builder, self._runner, self._tell, self._pauses)
+        state = _State(Progress(task), search, comparison, [])
         learned: list[tuple[Knobs, float]] = []
         own, others = trials_of(task, self._journal, self._devices)
         for trial in own:
@@ -154,7 +422,7 @@ class Tuner:
             learned.append((knobs, trial.cost))
         search.learn(learned)
         if math.isfinite(state.progress.best):
-            contest.resume(state.progress.best_knobs, state.progress.best)
+            comparison.resume(state.progress.best_knobs, state.progress.best)
         chosen = [(task.heuristic, "heuristic")]
         elsewhere = knobs_of_others(task, others, self._relatives)
         chosen += [(knobs, "relative") for knobs in elsewhere]
@@ -184,7 +452,7 @@ class Tuner:
 
     @staticmethod
     def _owes(state: _State) -> bool:
-        """Whether the heuristic itself is still to be measured."""
+        """Tell whether the heuristic itself is still to be measured."""
         return bool(state.first) and state.first[0][1] == "heuristic"
 
     def _urgency(self, state: _State) -> tuple[bool, float]:
@@ -206,7 +474,7 @@ class Tuner:
         chosen = state.first[: max(1, min(BATCH, left))]
         del state.first[: len(chosen)]
         if not chosen and state.progress.task.is_tunable:
-            with busy(self._builder.quiet.lock):
+            with locked(self._builder.exclusive_cpu.lock):
                 chosen = [(k, "measured") for k in state.search.propose(min(BATCH, left))]
         if not chosen:
             return False
@@ -218,12 +486,12 @@ class Tuner:
             self._tell(done, partial(self._built, trial))
         return True
 
-    # -- what comes back ---------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------
 
-    def _tell(self, done: Future[Any], callback: Callable[[Any], None]) -> None:
+    def _tell(self, done: Future[T], callback: Callable[[T], None]) -> None:
         """Have the books told of a result, or of what ends the session."""
 
-        def tell(done: Future[Any]) -> None:
+        def tell(done: Future[T]) -> None:
             if not done.cancelled():
                 self._events.put(lambda: callback(done.result()))
 
@@ -232,7 +500,7 @@ class Tuner:
 
     def _built(self, trial: _Trial, built: Built) -> None:
         trial.built = built
-        trial.state.contest.enter(built, lambda measured: self._finish(trial, measured))
+        trial.state.comparison.submit(built, lambda measured: self._finish(trial, measured))
 
     def _finish(self, trial: _Trial, measured: Measured) -> None:
         """Write a trial down, and let the search learn from batches that are complete."""
@@ -246,7 +514,7 @@ class Tuner:
         state.progress.take(trial.knobs, point, trial.source == "heuristic")
         while state.batches and all(t.cost is not None for t in state.batches[0]):
             batch = state.batches.pop(0)
-            with busy(self._builder.quiet.lock):
+            with locked(self._builder.exclusive_cpu.lock):
                 state.search.learn([(t.knobs, float(t.cost or 0)) for t in batch])
         if self._watch is not None:
             self._watch(self.progress, self._runner.standings())
@@ -258,15 +526,15 @@ class Tuner:
         if measured.error == BUILD and not trial.built.source_hash:
             error = Error.NO_SCHEDULE if "schedule" in measured.message else Error.HOST_BUILD
         return Trial(
-            task.workload,
-            task.journal_target,
-            Device(self._key, measured.device, measured.driver),
-            trial.knobs,
-            measured.costs,
-            error,
-            measured.message,
-            time.time(),
-            seconds,
-            TOOLCHAIN,
-            "heuristic" if trial.source == "heuristic" else "measured",
+            workload=task.workload,
+            target=task.journal_target,
+            device=Device(self._key, measured.device, measured.driver),
+            knobs=trial.knobs,
+            costs=measured.costs,
+            error=error,
+            message=measured.message,
+            timestamp=time.time(),
+            seconds=seconds,
+            toolchain=TOOLCHAIN,
+            source="heuristic" if trial.source == "heuristic" else "measured",
         )

@@ -16,29 +16,31 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from tvm import IRModule, relax
 
 from ..compiler.compilation import Compilation
 from ..compiler.pipeline import run_stages
 from ..compiler.settled import ALGORITHM, STORAGE, algorithm_workload, is_open, storage_workload
 from ..devices.target import with_storage
 from ..errors import CompileError
-from ..graph.layout.algorithms import Choice
+from ..graph.layout.algorithms import Choice, Convolution, convolutions
+from ..graph.layout.rules import elementwise
+from ..ir.rewriter import identifier, op_name, shape_of, substitute
 from ..journal.journal import Journal
 from ..journal.records import Target, Trial, Workload
-from . import layers
-from .budget import Budget
-from .progress import Progress
 from .tasks import Task, extract_tasks
-from .tuner import TOOLCHAIN
+from .tuner import TOOLCHAIN, Budget, Progress
 
 logger = logging.getLogger(__name__)
 
 #: Options whose heuristics cost more than this, relative to the best, are not tuned further.
 HOPELESS = 2.0
 #: What an option may cost, of what the cost model chose, to be taken: less is noise.
-WORTH = 0.97
+GAIN = 0.97
 
 #: Seconds from the end of a kernel to the next one's begin, which events leave out: measured with
 #: PoCL, where ten layers in three kernels each, instead of one, took that longer for each launch.
@@ -101,7 +103,7 @@ class Decision:
         """The option of the least cost."""
         costs = {option: self.cost(option, best) for option in self.options}
         choice = min(costs, key=lambda option: costs[option])
-        if not costs[choice] < WORTH * costs[self.default]:
+        if not costs[choice] < GAIN * costs[self.default]:
             choice = self.default
         return Settled(self.what, self.names, self.default, choice, costs)
 
@@ -127,7 +129,7 @@ class Outcome:
 
 
 def variants_of(job: Compilation) -> Variants:
-    """What of a network can be decided in several ways.
+    """Find what of a network can be decided in several ways.
 
     ``job`` has run no stage yet, and names what the user asks for: that is not decided here.
     """
@@ -137,7 +139,7 @@ def variants_of(job: Compilation) -> Variants:
     found = Variants(job, tasks)
     if is_open(job):
         found.decisions += _storage(job, tasks)
-    for group in layers.distinct(base.choices):
+    for group in _distinct(base.choices):
         found.decisions += _algorithms(job, group)
     return found
 
@@ -174,7 +176,7 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
     first = group[0]
     assert job.model is not None
     model = replace(job.model, inputs=(), outputs=(), weights={}, bindings={})
-    mod = layers.network_of(job.mod, first.convolution)
+    mod = network_of(job.mod, first.convolution)
     free = replace(job.options, storage_overrides={}, keep_layout={})
     one = replace(job, mod=mod, model=model, options=free)
     options: dict[str, list[Task]] = {}
@@ -199,7 +201,77 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
     return [Decision(ALGORITHM, names, first.algorithm, workload, options)]
 
 
-# -- tuning ----------------------------------------------------------------------------------
+# -- single convolutions as networks of their own ------------------------------------------------
+
+
+def _distinct(choices: Sequence[Choice]) -> list[list[Choice]]:
+    """Equal convolutions that several algorithms can compute, and of which nobody asked for one."""
+    groups: dict[tuple[Convolution, bool, tuple[str, ...]], list[Choice]] = defaultdict(list)
+    for choice in choices:
+        if len(choice.possible) > 1 and not choice.asked:
+            groups[choice.layer, choice.half, choice.possible].append(choice)
+    return list(groups.values())
+
+
+def network_of(mod: IRModule, name: str) -> IRModule:
+    """Make a network of one convolution of a whole one, before layouts are chosen.
+
+    It is taken with the elementwise operators behind it that are fused with it, so that its
+    primary functions are those of the whole network.  Of::
+
+        c = R.nn.conv2d(x, W)     s = R.add(c, b)     t = R.add(s, shortcut)     y = R.nn.relu(t)
+
+    it makes::
+
+        def main(x, shortcut):    c = R.nn.conv2d(x, W)  …  return y
+    """
+    main = mod["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    readers: dict[relax.Var, list[relax.Binding]] = defaultdict(list)
+    for binding in bindings:
+        for var in relax.analysis.free_vars(binding.value):
+            readers[var].append(binding)
+    start = next(var for var, node in convolutions(mod).items() if node == name)
+    chain = [next(binding for binding in bindings if binding.var.same_as(start))]
+    while (reader := _fused_with(chain[-1].var, readers)) is not None:
+        chain.append(reader)
+    return IRModule({"main": _function(chain)})
+
+
+def _fused_with(
+    var: relax.Var, readers: dict[relax.Var, list[relax.Binding]]
+) -> relax.Binding | None:
+    """The elementwise operator that is all that reads a tensor."""
+    if len(readers[var]) != 1:
+        return None
+    (reader,) = readers[var]
+    fits = op_name(reader.value) in elementwise.RULES and shape_of(reader.var) == shape_of(var)
+    return reader if fits else None
+
+
+def _function(chain: Sequence[relax.Binding]) -> relax.Function:
+    """A function of these bindings, whose parameters are what they read of others."""
+    inside = {binding.var for binding in chain}
+    outside = [v for binding in chain for v in relax.analysis.free_vars(binding.value)]
+    params = {
+        var: relax.Var(identifier(var.name), var.ty)
+        for var in dict.fromkeys(outside)
+        if var not in inside
+    }
+    replaced: dict[relax.Var, relax.Var] = dict(params)
+    bindings = []
+    for binding in chain:
+        kind = relax.Var if binding is chain[-1] else relax.DataflowVar
+        replaced[binding.var] = kind(binding.var.name, binding.var.ty)
+        value = substitute(binding.value, replaced)
+        bindings.append(relax.VarBinding(replaced[binding.var], value))
+    result = replaced[chain[-1].var]
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)
+    attrs = {"global_symbol": "main", "num_input": len(params)}
+    return relax.Function(list(params.values()), body, result.ty, True).with_attrs(attrs)
+
+
+# -- tuning --------------------------------------------------------------------------------------
 
 
 def tune_variants(
@@ -287,11 +359,11 @@ def _write_down(
         return
     journal.append(
         Trial(
-            decision.workload,
-            target,
-            kernel.device,
-            knobs,
-            (cost,),
+            workload=decision.workload,
+            target=target,
+            device=kernel.device,
+            knobs=knobs,
+            costs=(cost,),
             timestamp=time.time(),
             toolchain=TOOLCHAIN,
             provenance={"note": settled.comparison},

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from ...devices.host import Host
 from ...errors import DeviceError, FarmError, TargetError, TvmflowError
 from ...farm import connect
-from ...farm.about import About
-from ...farm.address import Address
-from ...farm.tracker import Tracker, check_host, check_key, check_served
+from ...farm.network import Address
+from ...farm.tracker import ServerInfo, Tracker, check_host, check_key, check_served
 from ...ir.units import counted
 from ...module.module import Module, load
 from ...runtime.devices import DeviceInfo, list_devices
@@ -144,7 +143,7 @@ class FarmDevices:
         with Tracker(tracker) as connection:
             servers = check_served(connection, check_key(key))
         check_host(servers, Host.parse(host) if host else Host.native())
-        told = [about for server in servers if (about := About.read(server.about)) is not None]
+        told = [about for server in servers if (about := ServerInfo.read(server.about)) is not None]
         names = [
             device.name
             for about in told

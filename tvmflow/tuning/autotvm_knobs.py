@@ -20,12 +20,14 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from ...devices.target import PRESETS
-from ...journal.records import Workload
-from ...schedules import conv2d, conv2d_1x1, depthwise
-from ...schedules.common import largest_divisor
-from ...schedules.conv2d import Shape, input_lanes
-from ...schedules.family import facts_of, refusal
+from ..devices.target import PRESETS
+from ..journal.records import Workload
+from ..runtime.json_types import JsonMapping
+from ..schedules import conv2d, conv2d_1x1, depthwise
+from ..schedules.common import largest_divisor
+from ..schedules.conv2d import Shape, input_lanes
+from ..schedules.family import facts_of, refusal
+from .tasks import Knobs
 
 #: Channels of a texel.
 BLOCK = 4
@@ -47,7 +49,7 @@ class Task:
     workload: Workload
 
     @classmethod
-    def parse(cls, task: str, arguments: list[Any]) -> Task | None:
+    def parse(cls, task: str, arguments: list) -> Task | None:
         """Read a task; ``None`` where none of our families computes the same.
 
         Raises
@@ -104,7 +106,7 @@ def _extent(size: int, padding: int, kernel: int, stride: int, dilation: int) ->
     return (size + padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def knobs_of(task: Task, entity: dict[str, tuple[str, Any]]) -> dict[str, Any]:
+def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
     """Our knobs for the entities of a configuration by name.
 
     Raises

@@ -1,4 +1,4 @@
-"""Who measures what, and whose fault a failure is: the accounts of a farm, without its wires.
+"""Scheduling of trials on a farm's devices, and fault attribution, without threads and network.
 
 A trial that fails is repeated on other devices.  Where one succeeds, those that failed were
 at fault and are set aside; where two fail alike, the candidate was.  So each trial ends once,
@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..tuning.building import Built
-from ..tuning.case import Case
+from ..runtime.json_types import JsonMapping
+from ..tuning.building import Built, Case
 from ..tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
-from .address import Address
+from .network import Address
 
 #: After its first failure a device may try again, later: phones restart, networks hiccup.
 REST_S = 60.0
@@ -40,13 +39,13 @@ class Trial:
 
     built: Built
     case: Case
-    rival: Built | None = None
+    incumbent: Built | None = None
     future: Future[Measured] = field(default_factory=Future)
     failures: dict[Address, Measured] = field(default_factory=dict)
 
 
 @dataclass
-class Account:
+class DeviceState:
     """What is known of one device."""
 
     #: Whether the tracker lists it, and it has not vanished from a session since it was offered.
@@ -54,26 +53,20 @@ class Account:
     #: Why it gets no trials, until when; empty if it gets some.
     reason: str = ""
     aside_until: float = 0.0
-    charges: int = 0
+    faults: int = 0
     trials: int = 0
 
 
 #: Takes the kind of an event, the device, and what else there is to say.
-Listener = Callable[[str, Address, Mapping[str, Any]], None]
+Listener = Callable[[str, Address, JsonMapping], None]
 
 
-class Ledger:
+class Scheduler:
     """The trials and devices of a tuning run; its caller holds a lock around every call.
 
-    Parameters
-    ----------
-    listener
-        Gets what happens to devices and repeated trials.
-    patience_s
-        So long may all devices be away before that is the end, and a failure wait for another
-        device before it counts as the candidate's.
-    clock
-        Seconds that only grow.
+    ``listener`` gets what happens to devices and repeated trials.  For ``patience_s`` may all
+    devices be away before that is the end, and a failure wait for another device before it counts
+    as the candidate's.
     """
 
     def __init__(
@@ -87,16 +80,16 @@ class Ledger:
         self._clock = clock
         self._waiting: deque[Trial] = deque()
         #: Failed once, at these times, and not yet known by whose fault.
-        self._doubtful: dict[Trial, float] = {}
-        self._settled: list[tuple[Trial, Measured]] = []
-        self.accounts: dict[Address, Account] = {}
+        self._unconfirmed: dict[Trial, float] = {}
+        self._finished: list[tuple[Trial, Measured]] = []
+        self.devices: dict[Address, DeviceState] = {}
         self._hopeless_since: float | None = None
         #: When a device was last lent, took a trial or ended one.
         self._active_at = clock()
 
     @property
     def has_work(self) -> bool:
-        """Whether a trial waits."""
+        """True if a trial waits."""
         return bool(self._waiting)
 
     def add(self, trial: Trial) -> None:
@@ -105,61 +98,61 @@ class Ledger:
             self._active_at = self._clock()
         self._waiting.append(trial)
 
-    def take_settled(self) -> list[tuple[Trial, Measured]]:
+    def take_finished(self) -> list[tuple[Trial, Measured]]:
         """Return the trials that ended since the last call, each once."""
-        settled, self._settled = self._settled, []
-        return settled
+        finished, self._finished = self._finished, []
+        return finished
 
     # -- devices -----------------------------------------------------------------------------
 
     def update(self, addresses: Iterable[Address]) -> None:
         """Learn which devices the tracker lists."""
         listed = set(addresses)
-        for address in listed - self.accounts.keys():
+        for address in listed - self.devices.keys():
             self._join(address)
-        for address, account in self.accounts.items():
-            if account.present and address not in listed:
-                account.present = False
+        for address, state in self.devices.items():
+            if state.present and address not in listed:
+                state.present = False
                 self._listener("lost", address, {})
-        self._settle_unrepeatable()
+        self._end_unrepeatable()
 
     def offer(self, address: Address) -> bool:
         """Learn that the tracker gives a device; say whether it is to be used."""
         self._active_at = self._clock()
-        if address not in self.accounts:
+        if address not in self.devices:
             self._join(address)
-        account = self.accounts[address]
-        if not account.present:
-            account.present = True
+        state = self.devices[address]
+        if not state.present:
+            state.present = True
             self._listener("returned", address, {})
-        self._settle_unrepeatable()
+        self._end_unrepeatable()
         return self._is_usable(address)
 
-    def refuse(self, address: Address, reason: str) -> None:
+    def exclude(self, address: Address, reason: str) -> None:
         """Set a device aside for good."""
         self._set_aside(address, reason, math.inf)
 
-    def charge(self, address: Address, reason: str, final: bool = False) -> None:
+    def suspend(self, address: Address, reason: str, final: bool = False) -> None:
         """Set a device aside: for a while at first, then for good."""
-        account = self.accounts[address]
-        account.charges += 1
-        final |= account.charges > 1
+        state = self.devices[address]
+        state.faults += 1
+        final |= state.faults > 1
         self._set_aside(address, reason, math.inf if final else self._clock() + REST_S)
 
     def _join(self, address: Address) -> None:
-        self.accounts[address] = Account()
+        self.devices[address] = DeviceState()
         self._listener("joined", address, {})
 
     def _set_aside(self, address: Address, reason: str, until: float) -> None:
-        account = self.accounts[address]
-        account.reason, account.aside_until = reason, until
+        state = self.devices[address]
+        state.reason, state.aside_until = reason, until
         for_s = None if math.isinf(until) else REST_S
         self._listener("set_aside", address, {"reason": reason, "for_s": for_s})
-        self._settle_unrepeatable()
+        self._end_unrepeatable()
 
     def _is_usable(self, address: Address) -> bool:
-        account = self.accounts[address]
-        return account.present and account.aside_until <= self._clock()
+        state = self.devices[address]
+        return state.present and state.aside_until <= self._clock()
 
     # -- trials ------------------------------------------------------------------------------
 
@@ -170,20 +163,20 @@ class Ledger:
         """
         if not self._is_usable(address):
             return None
-        suspect = any(address in trial.failures for trial in self._doubtful)
+        suspect = any(address in trial.failures for trial in self._unconfirmed)
         for trial in list(self._waiting):
             if address in trial.failures or (suspect and not trial.failures):
                 continue
             self._waiting.remove(trial)
             if trial.future.running() or trial.future.set_running_or_notify_cancel():
-                self.accounts[address].trials += 1
+                self.devices[address].trials += 1
                 self._active_at = self._clock()
                 return trial
         return None
 
     def give_back(self, address: Address, trial: Trial) -> None:
         """Take back a trial that was not measured."""
-        self.accounts[address].trials -= 1
+        self.devices[address].trials -= 1
         self._waiting.appendleft(trial)
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
@@ -191,85 +184,85 @@ class Ledger:
         self._active_at = self._clock()
         if measured.error in (CRASH, TIMEOUT):
             # Its session has gone; whether it comes back, the tracker's next offer tells.
-            self.accounts[address].present = False
+            self.devices[address].present = False
         if measured.error is None:
-            self._settle(trial, measured)
+            self._end(trial, measured)
             for suspect, failure in trial.failures.items():
-                self._blame(suspect, failure, address)
+                self._attribute_fault(suspect, failure, address)
             return
         is_confirmed = any(measured.error == other.error for other in trial.failures.values())
         trial.failures[address] = measured
         details = {"task": trial.built.task, "error": measured.error, "message": measured.message}
         self._listener("failed", address, details)
         if is_confirmed:
-            self._settle(trial, measured)
+            self._end(trial, measured)
             return
-        self._doubtful.setdefault(trial, self._clock())
+        self._unconfirmed.setdefault(trial, self._clock())
         self._waiting.appendleft(trial)
-        self._settle_unrepeatable()
+        self._end_unrepeatable()
 
-    def _blame(self, suspect: Address, failure: Measured, witness: Address) -> None:
+    def _attribute_fault(self, suspect: Address, failure: Measured, witness: Address) -> None:
         assert failure.error is not None
         reason = f"{_REASONS[failure.error]} where {witness} succeeded: {failure.message}"
         # Wrong numbers are no accident, and would not be noticed a second time.
-        self.charge(suspect, reason, final=failure.error == WRONG)
+        self.suspend(suspect, reason, final=failure.error == WRONG)
 
-    def _settle(self, trial: Trial, measured: Measured) -> None:
-        self._doubtful.pop(trial, None)
-        self._settled.append((trial, measured))
+    def _end(self, trial: Trial, measured: Measured) -> None:
+        self._unconfirmed.pop(trial, None)
+        self._finished.append((trial, measured))
 
-    def _settle_unrepeatable(self) -> None:
+    def _end_unrepeatable(self) -> None:
         """End the trials that failed where there is no other device to repeat them on."""
-        usable = {address for address in self.accounts if self._is_usable(address)}
+        usable = {address for address in self.devices if self._is_usable(address)}
         latest = self._clock() - self._patience_s
-        for trial, since in list(self._doubtful.items()):
+        for trial, since in list(self._unconfirmed.items()):
             # A device that the tracker lists may be busy for others, or may not live any more.
             is_over = usable <= trial.failures.keys() or since < latest
             if usable and is_over and trial in self._waiting:
                 self._waiting.remove(trial)
-                self._settle(trial, next(iter(trial.failures.values())))
+                self._end(trial, next(iter(trial.failures.values())))
 
     # -- the end -----------------------------------------------------------------------------
 
     def is_hopeless(self) -> bool:
-        """Whether no device is left, and none is likely to come back."""
+        """Tell whether no device is left, and none is likely to come back."""
         now = self._clock()
-        if any(self._is_usable(address) for address in self.accounts):
+        if any(self._is_usable(address) for address in self.devices):
             self._hopeless_since = None
             return False
-        if all(math.isinf(account.aside_until) for account in self.accounts.values()):
+        if all(math.isinf(state.aside_until) for state in self.devices.values()):
             return True
         # Those that rest, or were lost a moment ago, may come back.
-        returns = [a.aside_until for a in self.accounts.values() if not math.isinf(a.aside_until)]
+        returns = [a.aside_until for a in self.devices.values() if not math.isinf(a.aside_until)]
         if self._hopeless_since is None:
             self._hopeless_since = now
         return now > max(self._hopeless_since, *returns) + self._patience_s
 
     def is_starved(self) -> bool:
-        """Whether trials wait, and no device was lent for longer than any trial takes."""
+        """Tell whether trials wait, and no device was lent for longer than any trial takes."""
         return self.has_work and self._clock() - self._active_at > LENT_WITHIN_S
 
     def give_up(self) -> list[Trial]:
         """Return all trials that wait, and forget them."""
         waiting = list(self._waiting)
         self._waiting.clear()
-        self._doubtful.clear()
+        self._unconfirmed.clear()
         return waiting
 
     def reasons(self) -> str:
-        """Why each device gets no trials."""
+        """Say why each device gets no trials."""
         return "\n".join(
-            f"{address}: {account.reason or 'the tracker does not offer it any more'}"
-            for address, account in sorted(self.accounts.items())
+            f"{address}: {state.reason or 'the tracker does not offer it any more'}"
+            for address, state in sorted(self.devices.items())
         )
 
     def aside(self, address: Address) -> str:
-        """Why a device gets no trials now; empty if it gets some."""
-        account = self.accounts[address]
-        if account.aside_until > self._clock():
-            return account.reason
-        return "" if account.present else "it was lost"
+        """Say why a device gets no trials now; empty if it gets some."""
+        state = self.devices[address]
+        if state.aside_until > self._clock():
+            return state.reason
+        return "" if state.present else "it was lost"
 
     def counts(self) -> Counter[Address]:
-        """How many trials each device had."""
-        return Counter({address: account.trials for address, account in self.accounts.items()})
+        """Count each device's trials."""
+        return Counter({address: state.trials for address, state in self.devices.items()})

@@ -1,0 +1,384 @@
+"""Addresses of a farm, the secret that guards them, and the listener that asks for it.
+
+TVM's servers run whatever they are sent.  So a tracker or server that others can reach asks
+before TVM reads a single byte: it sends a challenge, the client answers with a challenge of its
+own and a proof, HMAC-SHA256 over both, and gets a proof in return.  The secret itself is never
+sent, an answer that was overheard is of no use for another connection, and a client does not
+send its kernels to a server that does not know the secret either.  What follows is not
+encrypted.
+
+::
+
+    client                                    tracker or server
+                  <──  GREETING, challenge
+    challenge, proof("client")  ──>
+                  <──  proof("server")
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import logging
+import os
+import secrets
+import socket
+import stat
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+from ..errors import FarmError
+
+logger = logging.getLogger(__name__)
+
+#: What a tracker or server that has a secret says first; TVM's wait for the client.
+GREETING = b"tvmflow\x01"
+#: Shorter ones can be guessed.
+SHORTEST_BYTES = 16
+
+_CHALLENGE_BYTES = 32
+_PROOF_BYTES = 32
+_MAKE = "(umask 077; openssl rand -hex 32 > {})"
+
+
+class UnprovenError(Exception):
+    """The other side does not know the secret, or knows nothing of secrets."""
+
+
+@dataclass(frozen=True)
+class Secret:
+    """The content of a file that tracker, servers and clients of a farm share."""
+
+    #: Where it was read, for messages.
+    file: Path
+    #: The content, without the space around it.
+    value: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, file: Path) -> Secret:
+        """Read a file that nobody else may read.
+
+        Raises
+        ------
+        FarmError
+            If it cannot be read, others can read it, or it can be guessed.
+        """
+        try:
+            with open(file, "rb") as opened:
+                mode = os.fstat(opened.fileno()).st_mode
+                value = opened.read().strip()
+        except OSError as error:
+            raise FarmError(
+                f"Reading the secret file {file} failed: {error.strerror or error}.",
+                remedy=f"Make one, and copy it to all machines of the farm: {_MAKE.format(file)}",
+            ) from error
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise FarmError(
+                f"The secret file {file} was not used: other users of this machine have access "
+                f"(mode {stat.S_IMODE(mode):03o}).",
+                remedy=f"chmod 600 {file}",
+            )
+        if len(value) < SHORTEST_BYTES:
+            raise FarmError(
+                f"The secret file {file} was not used: it has {len(value)} bytes, where at least "
+                f"{SHORTEST_BYTES} were expected.",
+                remedy=f"Make a secret that nobody guesses: {_MAKE.format(file)}",
+            )
+        return cls(file, value)
+
+    def prove(self, connection: socket.socket, limit_s: float) -> None:
+        """Show that this side knows the secret, and see that the other does.
+
+        Raises
+        ------
+        UnprovenError
+            If the other side asks for no secret, or has another.
+        OSError
+            If the connection breaks.
+        """
+        ends = time.monotonic() + limit_s
+        try:
+            hello = receive(connection, len(GREETING) + _CHALLENGE_BYTES, ends)
+        except TimeoutError:
+            raise UnprovenError("it asks for no secret") from None
+        if not hello.startswith(GREETING):
+            raise UnprovenError("it asks for no secret that this version understands")
+        theirs, ours = hello[len(GREETING) :], secrets.token_bytes(_CHALLENGE_BYTES)
+        connection.sendall(ours + self._proof(b"client", theirs, ours))
+        try:
+            proof = receive(connection, _PROOF_BYTES, ends)
+        except OSError:
+            # It closes the connection.
+            raise UnprovenError(f"it refused the secret of {self.file}") from None
+        if not hmac.compare_digest(proof, self._proof(b"server", theirs, ours)):
+            raise UnprovenError(f"it does not know the secret of {self.file}")
+
+    def demand(self, connection: socket.socket, limit_s: float) -> None:
+        """Let the other side show that it knows the secret, and show it, too.
+
+        Raises
+        ------
+        UnprovenError
+            If it does not, in time.
+        OSError
+            If the connection breaks.
+        """
+        ends = time.monotonic() + limit_s
+        ours = secrets.token_bytes(_CHALLENGE_BYTES)
+        connection.settimeout(limit_s)
+        connection.sendall(GREETING + ours)
+        try:
+            answer = receive(connection, _CHALLENGE_BYTES + _PROOF_BYTES, ends)
+        except TimeoutError:
+            raise UnprovenError("it did not answer for the secret in time") from None
+        except OSError:
+            raise UnprovenError("it gave no secret") from None
+        theirs, proof = answer[:_CHALLENGE_BYTES], answer[_CHALLENGE_BYTES:]
+        if not hmac.compare_digest(proof, self._proof(b"client", ours, theirs)):
+            raise UnprovenError("it gave a wrong secret")
+        connection.sendall(self._proof(b"server", ours, theirs))
+
+    def _proof(self, side: bytes, server_challenge: bytes, client_challenge: bytes) -> bytes:
+        # With the side: what one sends is no answer for the other.
+        return hmac.digest(self.value, side + server_challenge + client_challenge, "sha256")
+
+
+def receive(connection: socket.socket, count: int, ends: float) -> bytes:
+    """Return so many bytes, however slowly they come, before a time of the monotonic clock."""
+    received = b""
+    while len(received) < count:
+        left_s = ends - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no answer in time")
+        connection.settimeout(left_s)
+        piece = connection.recv(count - len(received))
+        if not piece:
+            raise ConnectionResetError("the connection was closed")
+        received += piece
+    return received
+
+
+# -- addresses ----------------------------------------------------------------------------------
+
+#: The address of this machine that no other machine reaches.
+LOOPBACK = "127.0.0.1"
+#: Those that stand for all addresses of a machine.
+_ALL = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """Where a tracker or a server listens."""
+
+    host: str
+    port: int
+    #: What clients must know there; it does not tell one address from another.
+    secret: Secret | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, secret_file: Path | None = None) -> Address:
+        """Read ``HOST:PORT``; an IPv6 host may stand in brackets.
+
+        Raises
+        ------
+        FarmError
+            If it is not of that form, or the secret cannot be used.
+        """
+        host, _, port = text.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise FarmError(
+                f"The tracker's address {text!r} was not understood: HOST:PORT was expected.",
+                remedy="Give an address such as 192.168.1.10:9190.",
+            )
+        secret = None if secret_file is None else Secret.read(secret_file)
+        return cls(host, int(port), secret)
+
+    def connect(self, limit_s: float) -> socket.socket:
+        """Return a connection, on which the secret has been proven if there is one.
+
+        Raises
+        ------
+        OSError
+            If nobody answers.
+        UnprovenError
+            If the other side asks for no secret, or for another.
+        """
+        connection = socket.create_connection((self.host, self.port), limit_s)
+        try:
+            if self.secret is not None:
+                self.secret.prove(connection, limit_s)
+            connection.settimeout(limit_s)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address; ``False`` if there is no such name."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    # Without the zone of `fe80::1%eth0`.
+    return all(ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in found)
+
+
+def is_every_address(host: str) -> bool:
+    """Tell whether a host to listen at stands for all addresses of the machine."""
+    return host in _ALL
+
+
+def check_bind(host: str, secret: Secret | None) -> None:
+    """Refuse to listen for strangers.
+
+    Raises
+    ------
+    FarmError
+        If others than this machine can reach the address, and no secret keeps them out.
+    """
+    if secret is None and not is_loopback(host):
+        raise FarmError(
+            f"Listening at {host} was refused: other machines can reach that address, and whoever "
+            "reaches a farm can run any program on its machines.",
+            remedy="Name a secret that only your machines know with `secret_file`, or leave `bind` "
+            "out and use a tunnel: docs/farm.md shows both.",
+        )
+
+
+# -- listening ----------------------------------------------------------------------------------
+
+#: A client that knows the secret answers at once.
+ASK_S = 5.0
+#: So many are asked at the same time; more are turned away.
+_ASKED_AT_ONCE = 32
+#: Refusals of more addresses are told as those of others: strangers do not fill the memory.
+_REMEMBERED = 20
+_OTHERS = "other addresses"
+
+
+class SecretListener:
+    """A listening socket that lets only those in who know the secret.
+
+    TVM's tracker and servers take connections from a listening socket.  This stands in its place,
+    with what they use of one: it accepts, asks each client for the secret, and only what has
+    passed is there to be accepted by TVM, which gets the client's own socket.  Who waits or talks
+    nonsense keeps nobody else from being asked.
+    """
+
+    def __init__(self, listening: socket.socket, secret: Secret):
+        self._listening = listening
+        self._secret = secret
+        self._passed: deque[tuple[socket.socket, tuple[str, int]]] = deque()
+        #: Readable when a connection has passed: what `select` and event loops look at.
+        self._ready, self._signal = socket.socketpair()
+        self._free = threading.BoundedSemaphore(_ASKED_AT_ONCE)
+        self._lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
+        threading.Thread(target=self._watch, name="tvmflow-listener", daemon=True).start()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `accept` has something."""
+        return self._ready.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        """Choose whether `accept` waits."""
+        self._ready.setblocking(flag)
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Return a connection that has passed, and where it comes from.
+
+        Raises
+        ------
+        BlockingIOError
+            If there is none, and none is to be waited for.
+        """
+        self._ready.recv(1)
+        return self._passed.popleft()
+
+    def close(self) -> None:
+        """Stop listening."""
+        # Wakes up the thread that accepts, which closing alone does not.
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._signal.close()
+        self._ready.close()
+
+    def take_refused(self) -> list[str]:
+        """Say who was turned away since the last call."""
+        with self._lock:
+            refused, self._refused = self._refused, Counter()
+        return [
+            f"A connection from {who} was refused."
+            if count == 1
+            else f"{count} connections from {who} were refused."
+            for who, count in refused.items()
+        ]
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                connection, (host, port, *_) = self._listening.accept()
+            except OSError:
+                if self._listening.fileno() < 0:
+                    return
+                # Too many open files, say, or a client that is gone already.
+                time.sleep(0.1)
+                continue
+            if not self._free.acquire(blocking=False):
+                self._refuse(connection, host, "too many others were being asked for the secret")
+                continue
+            threading.Thread(target=self._ask, args=(connection, host, port), daemon=True).start()
+
+    def _ask(self, connection: socket.socket, host: str, port: int) -> None:
+        try:
+            self._secret.demand(connection, ASK_S)
+            connection.settimeout(None)
+            self._passed.append((connection, (host, port)))
+            self._signal.send(b"\0")
+        except (OSError, UnprovenError) as error:
+            self._refuse(connection, host, str(error))
+        finally:
+            self._free.release()
+
+    def _refuse(self, connection: socket.socket, host: str, reason: str) -> None:
+        # Not only closed: a session that was forked meanwhile has the socket, too.
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        logger.warning("A connection from %s was refused: %s.", host, reason)
+        with self._lock:
+            who = f"{host} ({reason})"
+            if who not in self._refused and len(self._refused) >= _REMEMBERED:
+                who = _OTHERS
+            self._refused[who] += 1
+
+
+def listen(
+    host: str, ports: Iterable[int], secret: Secret | None
+) -> tuple[socket.socket | SecretListener, int]:
+    """Listen at the first of the ports that is free, else raise `OSError`; return that, too."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family = found[0][0]
+    for port in ports:
+        try:
+            listening = socket.create_server((host, port), family=family, backlog=16)
+        except OSError as error:
+            failure = error
+            if error.errno == errno.EADDRINUSE:
+                continue
+            raise
+        port = listening.getsockname()[1]
+        return (listening if secret is None else SecretListener(listening, secret)), port
+    raise failure

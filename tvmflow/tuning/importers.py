@@ -1,0 +1,356 @@
+"""Logs of other tools, and JSON of our own: their trials as a journal's, and the other way round.
+
+Logs are read line by line, with a count of what was refused.  A line is parsed as JSON and nothing
+else: what was pickled stays pickled.  AutoTVM's lines and MetaSchedule's modules and traces are
+kept whole, so that they can be exported again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import JournalError
+from ..journal.journal import Journal
+from ..journal.records import (
+    Device,
+    Error,
+    Event,
+    Original,
+    Target,
+    Trial,
+    Value,
+    Workload,
+    canonical,
+    vars_of,
+)
+from ..runtime.json_types import JsonObject
+
+#: A parsed line.
+Document = Any
+
+#: Refused lines that a message names.
+NAMED_LINES = 5
+
+AUTOTVM = "autotvm"
+AUTOTVM_VERSION = 0.2
+#: What tasks of our own families are called in AutoTVM's logs.
+OWN = "tvmflow."
+_PICKLED = re.compile(rb"[A-Za-z0-9+/=\t ]{24,}\s*$")
+
+METASCHEDULE = "metaschedule"
+RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
+#: What MetaSchedule writes as the cost of a candidate that failed.
+FAILED_SECONDS = 1e9
+
+
+class RefusedLineError(ValueError):
+    """A line that is no record, with the reason as the rest of a sentence about the line."""
+
+
+@dataclass
+class Imported:
+    """Result of importing a file."""
+
+    path: Path
+    records: int = 0
+    #: Reasons by the number of the line.
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        total = self.records + len(self.refused)
+        text = f"imported {self.records} of {total} lines"
+        if not self.refused:
+            return text
+        named = [f"line {n} {why}" for n, why in list(self.refused.items())[:NAMED_LINES]]
+        more = len(self.refused) - len(named)
+        return f"{text}: {'; '.join(named)}" + (f"; and {more} more" if more else "")
+
+
+def import_file(
+    journal: Journal, path: Path, device: Device | None = None, note: str = ""
+) -> Imported:
+    """Append the trials of a log to a journal.
+
+    Parameters
+    ----------
+    journal
+        Opened to append.
+    path
+        An AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or what
+        ``tvmflow journal export --format json`` wrote.
+    device
+        What the log was measured on, which the log itself does not say.
+    note
+        Where it is from, for the records' provenance.
+
+    Raises
+    ------
+    JournalError
+        If the file cannot be read or is of no such form, or no line of it is a record.
+    """
+    path = records_file(path)
+    result = Imported(path)
+    provenance: dict[str, Value] = {"file": path.name, **({"note": note} if note else {})}
+    device = device or Device("", "unknown")
+    parse: Callable[[Document], Trial] | None = None
+    for number, line in _lines(path):
+        try:
+            document = _parse(line)
+            parse = parse or _parser(document, path, device)
+            if parse is None:
+                raise RefusedLineError("is no record of AutoTVM, MetaSchedule or tvmflow")
+            trial = parse(document)
+            for part in (trial.workload, trial.target, trial.device):
+                part.check()
+        except RefusedLineError as error:
+            result.refused[number] = str(error)
+            continue
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            result.refused[number] = f"is no record of its kind ({type(error).__name__}: {error})"
+            continue
+        if not trial.provenance:
+            trial = replace(trial, provenance={**provenance, "line": number})
+        journal.append(trial)
+        result.records += 1
+    if not result.records:
+        raise JournalError(
+            f"{path} was expected to be a tuning log, but {result}.",
+            remedy="Name an AutoTVM log (format 0.2), a MetaSchedule database or an export of "
+            "tvmflow.",
+        )
+    return result
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise JournalError(
+            f"Importing {path} failed: {error.strerror or error}.",
+            remedy="Name a file that can be read.",
+        ) from error
+
+
+def _parse(line: bytes) -> Document:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        if _PICKLED.match(line):
+            raise RefusedLineError("is a pickle, which is never unpickled") from None
+        raise RefusedLineError(f"is no JSON ({str(error) or type(error).__name__})") from None
+
+
+def _parser(document: Document, path: Path, device: Device) -> Callable[[Document], Trial] | None:
+    """Choose what reads lines like this one."""
+    if isinstance(document, dict) and "workload" in document:
+        return trial_of
+    if isinstance(document, dict) and "input" in document:
+        return lambda line: autotvm_trial(line, device)
+    if isinstance(document, list) and len(document) == 2:
+        workloads = read_workloads(path)
+        return lambda line: metaschedule_trial(line, workloads, device)
+    return None
+
+
+# -- JSON of our own, with all that a journal holds ----------------------------------------------
+
+
+def json_of_trial(trial: Trial) -> JsonObject:
+    """A trial as a JSON object."""
+    content = {
+        **vars_of(trial),
+        "workload": vars_of(trial.workload),
+        "target": vars_of(trial.target),
+        "device": vars_of(trial.device),
+        "error": trial.error.name,
+        "costs": list(trial.costs),
+    }
+    if trial.original is None:
+        del content["original"]
+    else:
+        content["original"] = trial.original._asdict()
+    return content
+
+
+def json_of_event(event: Event) -> JsonObject:
+    """An event as a JSON object."""
+    device = None if event.device is None else vars_of(event.device)
+    return {**vars_of(event), "device": device}
+
+
+def trial_of(content: JsonObject) -> Trial:
+    """The trial of such an object; `KeyError`, `TypeError` or `ValueError` if it is none."""
+    original = content.get("original")
+    for name, kind in (("message", str), ("source", str), ("knobs", dict), ("provenance", dict)):
+        if not isinstance(content[name], kind):
+            raise TypeError(f"its {name} is {content[name]!r}")
+    if not all(isinstance(version, str) for version in content["toolchain"].values()):
+        raise TypeError("versions are texts")
+    return Trial(
+        **{
+            **content,
+            "workload": Workload(**content["workload"]),
+            "target": Target(**content["target"]),
+            "device": Device(**content["device"]),
+            "error": Error[content["error"]],
+            "costs": tuple(map(float, content["costs"])),
+            "timestamp": float(content["timestamp"]),
+            "seconds": float(content["seconds"]),
+            "original": None if original is None else Original(**original),
+        }
+    )
+
+
+# -- AutoTVM's logs ------------------------------------------------------------------------------
+
+
+def autotvm_trial(line: JsonObject, device: Device) -> Trial:
+    """Read a line of AutoTVM's JSON logs, format 0.2, which is kept whole.
+
+    It is ``{"input": [target, task, arguments, {}], "config": {"index", "code_hash", "entity":
+    [[knob, "sp" | "ot" | …, value], …]}, "result": [seconds, error, seconds of the trial, time],
+    "version": 0.2, "tvm_version"}``.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError, IndexError
+        If it is no such line; the message says why.
+    """
+    if line.get("version") != AUTOTVM_VERSION:
+        raise ValueError(f"format {line.get('version')!r} instead of {AUTOTVM_VERSION}")
+    target, task, arguments, _ = line["input"]
+    costs, error, seconds, timestamp = line["result"]
+    config = line["config"]
+    if isinstance(config, str) or "entity" not in config:
+        raise ValueError("its knobs are a pickle, which is never unpickled")
+    entity = {name: (kind, value) for name, kind, value in config["entity"]}
+    workload, knobs = _autotvm_meaning(task, arguments, entity)
+    kind = str(target).split()[0]
+    preset = re.search(r"-device=(\S+)", target)
+    failed = Error(int(error))
+    if failed is Error.NONE and not all(type(c) in (int, float) and c > 0 for c in costs):
+        raise ValueError(f"its costs are {costs!r}")
+    return Trial(
+        workload=workload,
+        target=Target(kind, preset[1] if preset else ""),
+        device=device,
+        knobs=knobs,
+        costs=tuple(map(float, costs)),
+        error=failed,
+        timestamp=float(timestamp),
+        seconds=float(seconds),
+        toolchain={"tvm": str(line["tvm_version"])},
+        source=AUTOTVM,
+        original=Original(AUTOTVM, line),
+    )
+
+
+def _autotvm_meaning(
+    task: str, arguments: list, entity: dict[str, tuple[str, Document]]
+) -> tuple[Workload, JsonObject]:
+    """The workload and knobs of our families, else a workload that nothing asks for."""
+    if task.startswith(OWN):
+        dtype, storage, accumulate, signature, shape = arguments
+        family = task.removeprefix(OWN)
+        workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
+        return workload, {name: value for name, (_, value) in entity.items()}
+    # Schedules import TVM, which takes a second that no other use of this module needs.
+    from .autotvm_knobs import Task, knobs_of
+
+    parsed = Task.parse(task, arguments)
+    if parsed is not None:
+        return parsed.workload, knobs_of(parsed, entity)
+    shape = {"arguments": canonical(arguments).decode()}
+    return Workload(f"{AUTOTVM}.{task}", shape, dtype="", storage="", accumulate=""), {}
+
+
+def autotvm_line(trial: Trial) -> JsonObject:
+    """The line of a trial: as it was imported, or one of ours that AutoTVM can parse."""
+    if trial.original is not None and trial.original.format == AUTOTVM:
+        return dict(trial.original.document)
+    work, target = trial.workload, trial.target
+    arguments = [work.dtype, work.storage, work.accumulate, work.signature, dict(work.shape)]
+    entity = [[name, "ot", value] for name, value in trial.knobs.items()]
+    return {
+        "input": [f"{target.kind} -device={target.device}", OWN + work.family, arguments, {}],
+        "config": {"index": -1, "code_hash": None, "entity": entity},
+        "result": [list(trial.costs), int(trial.error), trial.seconds, trial.timestamp],
+        "version": AUTOTVM_VERSION,
+        "tvm_version": trial.toolchain.get("apache-tvm", ""),
+    }
+
+
+# -- MetaSchedule's databases --------------------------------------------------------------------
+
+
+def records_file(path: Path) -> Path:
+    """The file of records, also of the database's folder, or of its other file."""
+    if path.is_dir() or path.name == WORKLOADS:
+        return (path if path.is_dir() else path.parent) / RECORDS
+    return path
+
+
+def read_workloads(records: Path) -> list[Workload]:
+    """Read the modules beside a file of records; `JournalError` if they cannot be read."""
+    path = records.with_name(records.name.replace("tuning_record", "workload"))
+    try:
+        rows = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+        return [_workload(*row) for row in rows]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise JournalError(
+            f"The workloads of {records} should be in {path}, but that could not be read: "
+            f"{reason}.",
+            remedy="Keep both files of a MetaSchedule database in one folder.",
+        ) from error
+
+
+def _workload(structural_hash: str, module: str) -> Workload:
+    if not isinstance(structural_hash, str) or not isinstance(module, str):
+        raise ValueError("a line is no pair of texts")
+    shape = {"hash": structural_hash, "module": module}
+    return Workload(METASCHEDULE, shape, dtype="", storage="", accumulate="")
+
+
+def metaschedule_trial(line: list, workloads: list[Workload], device: Device) -> Trial:
+    """Read a line ``[workload, [trace, seconds, target, arguments]]``; errors as AutoTVM's."""
+    number, record = line
+    _trace, seconds, target, _arguments = record
+    if type(number) is not int or not 0 <= number < len(workloads):
+        raise ValueError(f"there is no workload {number!r}")
+    costs = tuple(float(cost) for cost in seconds or ())
+    failed = not costs or not all(0 < c < FAILED_SECONDS and math.isfinite(c) for c in costs)
+    target = target if isinstance(target, dict) else {"kind": str(target)}
+    return Trial(
+        workload=workloads[number],
+        target=Target(str(target["kind"]), str(target.get("device", ""))),
+        device=device,
+        knobs={},
+        costs=costs,
+        error=Error.UNKNOWN if failed else Error.NONE,
+        source=METASCHEDULE,
+        original=Original(METASCHEDULE, record),
+    )
+
+
+def metaschedule_parts(trial: Trial) -> tuple[list[str], Document] | None:
+    """A trial's module and record as MetaSchedule's files have them; ``None`` without them.
+
+    A document that is an object has both, under ``workload`` and ``record``.
+    """
+    if trial.original is None or trial.original.format != METASCHEDULE:
+        return None
+    document = trial.original.document
+    if isinstance(document, dict):
+        return document["workload"], document["record"]
+    shape = trial.workload.shape
+    return [str(shape["hash"]), str(shape["module"])], document
