@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from .compile_flags import with_compile_flags
-from .formats import bytes_text
-from .options import Debug, Json, ModelFile, OpsFiles, Quiet, Verbose, load_operators
-from .session import command, err_console, note, note_file, print_json, state
+from .options import Json, ModelFile, OpsFiles, load_operators
+from .output import bytes_text, err_console, note, note_file, print_json, state
+from .session import command
 
 if TYPE_CHECKING:
     from ..module.module import Module
+    from ..runtime.json_types import JsonObject
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -62,23 +63,17 @@ def compile_model(
     ] = False,
     dump_ir: Annotated[
         Path | None,
-        typer.Option(
-            "--dump-ir", metavar="DIR", help="Write the IR after each stage and pass to DIR."
-        ),
+        typer.Option(metavar="DIR", help="Write the IR after each stage and pass to DIR."),
     ] = None,
     dump_ir_filter: Annotated[
         str,
         typer.Option(
-            "--dump-ir-filter",
             metavar="REGEX",
             help="Of the passes, only those whose names have this in them; ^$ is none.",
         ),
     ] = "",
     ops: OpsFiles = None,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
     final = output or Path(model.with_suffix(".so").name)
@@ -159,7 +154,7 @@ def _sizes(path: Path) -> tuple[int, Path | None, int]:
     return path.stat().st_size, sidecar, sidecar.stat().st_size
 
 
-def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
+def _describe(module: Module, saved: Path, seconds: float) -> JsonObject:
     from ..module.storage_summary import counts
 
     size, sidecar, sidecar_bytes = _sizes(saved)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ModelError
-from .formats import bytes_text, print_section, table
-from .options import Debug, Json, Quiet, Verbose, parse_parameters
-from .session import command, note_file, out_console, print_json
+from .options import Json, parse_parameters
+from .output import bytes_text, note_file, print_json, print_section, table
+from .session import command
 
 app = typer.Typer(
     help="Build the example networks as ONNX files.",
@@ -39,9 +39,6 @@ def _names() -> list[str]:
 @command
 def list_models(
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """List the networks and their parameters."""
     from ..models import BUILDERS
@@ -66,11 +63,10 @@ def list_models(
             ]
         )
         return
-    console = out_console()
     for builder in BUILDERS.values():
         rows = [(p.name, str(p.default), p.description) for p in builder.parameters]
         title = f"{builder.name}: {builder.description}"
-        print_section(console, title, table(["--param", ">default", "meaning"], rows))
+        print_section(title, table(["--param", ">default", "meaning"], rows))
 
 
 @app.command("build", epilog=_BUILD_EXAMPLES)
@@ -95,18 +91,13 @@ def build_model(
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            "--param", metavar="NAME=VALUE", help="A parameter of the network; repeatable."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="A parameter of the network; repeatable."),
     ] = None,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Build a network with seeded random weights."""
     # Text, as it was typed: the builder knows the types of its parameters.
-    parameters: dict[str, Any] = dict(parse_parameters(param or []))
+    parameters: dict[str, Any] = {**parse_parameters(param or [])}
     from ..models import build
 
     final = output or Path(f"{name}.onnx")
