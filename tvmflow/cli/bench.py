@@ -26,14 +26,13 @@ from .options import (
 from .output import (
     counted,
     err_console,
-    facts,
     ms_text,
     out_console,
+    print_facts,
     print_json,
     print_launches,
-    print_section,
+    print_table,
     state,
-    table,
     times_text,
 )
 from .session import command
@@ -214,7 +213,7 @@ def _print_timing(timing: Timing) -> None:
         ("p10", ms_text(timing.p10_ms)),
         ("p90", ms_text(timing.p90_ms)),
     ]
-    print_section(title, facts(rows))
+    print_facts(title, rows)
 
 
 def _print_kernels(times: Sequence[KernelTime]) -> None:
@@ -315,12 +314,7 @@ def _network(
     from ..compiler.options import CompileOptions
     from ..devices.target import check_target
     from ..explain.scaling.places import check_preset
-    from ..explain.scaling.sources import (
-        from_model,
-        from_models,
-        from_modules,
-        is_batch_open,
-    )
+    from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
 
     if not any(file.suffix == _MODEL for file in files):
         if asked.target or asked.device or asked.host or asked.shape:
@@ -369,11 +363,11 @@ def _print_scaling(result: Scaling) -> None:
     columns += [">median", ">samples/s", ">range", ">gain", "how"]
     rows = [_row(point, base, laws, has_threads) for point in points]
     title = f"Throughput, {result.target} on {result.device_name}"
-    print_section(title, table(columns, rows))
+    print_table(title, columns, rows)
     if laws:
         texts = [(f"law {number}", _law_text(law)) for number, law in enumerate(laws, 1)]
         title = "Laws: rate · n / (1 + contention · (n - 1) + coherency · n · (n - 1))"
-        print_section(title, facts(texts))
+        print_facts(title, texts)
     for why_not in dict.fromkeys(point.why_not for point in points if point.why_not):
         out_console().print(f"Not predicted: {why_not}.")
 

@@ -20,7 +20,6 @@ from .session import command
 
 if TYPE_CHECKING:
     from ..module.module import Module
-    from ..runtime.json_types import JsonObject
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -104,11 +103,7 @@ def compile_model(
             )
         try:
             saved = module.save(final)
-            seconds = time.perf_counter() - started
-            if as_json:
-                print_json(_describe(module, saved, seconds))
-            else:
-                _report(module, saved, seconds)
+            _report(module, saved, time.perf_counter() - started, as_json)
         finally:
             module.close()
 
@@ -125,13 +120,7 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
     if state.quiet or state.verbose or not console.is_terminal:
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as display:
@@ -143,40 +132,30 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
         yield progress
 
 
-def _sizes(path: Path) -> tuple[int, Path | None, int]:
-    """Return the module's size, and its weights file with its size."""
+def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
     from ..module.reader import SIDECAR_SUFFIX
+    from ..module.storage_summary import counts, storage_summary
 
+    meta, size = module.metadata, saved.stat().st_size
     # A file of an earlier module is not there any more: saving removes it.
-    sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
-    if not sidecar.is_file():
-        return path.stat().st_size, None, 0
-    return path.stat().st_size, sidecar, sidecar.stat().st_size
-
-
-def _describe(module: Module, saved: Path, seconds: float) -> JsonObject:
-    from ..module.storage_summary import counts
-
-    size, sidecar, sidecar_bytes = _sizes(saved)
-    return {
-        "output": str(saved),
-        "bytes": size,
-        "weights_file": str(sidecar) if sidecar else None,
-        "weights_file_bytes": sidecar_bytes,
-        "seconds": round(seconds, 3),
-        **{key: module.metadata[key] for key in ("target", "device", "host", "stage_ms")},
-        **counts(module.metadata),
-        "placements": module.metadata.get("placements", []),
-    }
-
-
-def _report(module: Module, saved: Path, seconds: float) -> None:
-    from ..module.storage_summary import storage_summary
-
-    meta = module.metadata
-    size, sidecar, sidecar_bytes = _sizes(saved)
+    weights = saved.with_name(saved.name + SIDECAR_SUFFIX)
+    weights_size = weights.stat().st_size if weights.is_file() else 0
+    if as_json:
+        print_json(
+            {
+                "output": str(saved),
+                "bytes": size,
+                "weights_file": str(weights) if weights.is_file() else None,
+                "weights_file_bytes": weights_size,
+                "seconds": round(seconds, 3),
+                **{key: meta[key] for key in ("target", "device", "host", "stage_ms")},
+                **counts(meta),
+                "placements": meta.get("placements", []),
+            }
+        )
+        return
     what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
-    if sidecar is not None:
-        note_file(sidecar, f" ({bytes_text(sidecar_bytes)}): its weights, which belong beside it")
+    if weights.is_file():
+        note_file(weights, f" ({bytes_text(weights_size)}): its weights, which belong beside it")
     note(("Tensors", "green"), f" between kernels: {storage_summary(meta)}")

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -260,22 +260,14 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
         own = dict(inspect.signature(function, eval_str=True).parameters)
         del own["options"]
         first = next(iter(own))
-        flags = {
-            name: option(name, flag.annotated(), _default(name, flag))
-            for name, flag in wanted.items()
-        }
+        flags = {}
+        for name, flag in wanted.items():
+            default = getattr(CompileOptions, name) if flag.default is ... else flag.default
+            flags[name] = option(name, flag.annotated(), default)
         set_parameters(run, {first: own.pop(first), **flags, **own})
         return run
 
     return decorate
-
-
-def _default(name: str, flag: Flag) -> object:
-    if flag.default is not ...:
-        return flag.default
-    (default,) = (field.default for field in fields(CompileOptions) if field.name == name)
-    assert default is not MISSING
-    return default
 
 
 #: Options in messages of the library: `storage=buffer`, or a name alone.

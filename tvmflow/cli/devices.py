@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .options import Json
-from .output import bytes_text, facts, note, print_json, print_section, state
+from .output import bytes_text, note, print_facts, print_json, state
 from .session import command
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ EXAMPLES = """
 
 
 @command
-def list_all(
-    as_json: Json = False,
-) -> None:
+def list_all(as_json: Json = False) -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
     from ..runtime.devices import list_devices
 
@@ -39,7 +37,7 @@ def list_all(
         print_json([asdict(device) for device in devices])
         return
     for device in devices:
-        print_section(f"{device.kind}:{device.index}  {device.name}", facts(_rows(device)))
+        print_facts(f"{device.kind}:{device.index}  {device.name}", _rows(device))
     note_missing_opencl(device.kind for device in devices)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from .devices import note_missing_opencl
 from .options import Json, SecretFile
-from .output import facts, note, print_json, print_section, table
+from .output import note, print_facts, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
@@ -50,13 +50,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-TrackerAddress = Annotated[
-    str, typer.Option("--tracker", metavar="HOST:PORT", help="The tracker's address.")
-]
+TrackerAddress = Annotated[str, typer.Option(metavar="HOST:PORT", help="The tracker's address.")]
 ServedSecretFile = Annotated[
     Path | None,
     typer.Option(
-        "--secret-file",
         metavar="FILE",
         envvar="TVMFLOW_SECRET_FILE",
         help="Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
@@ -65,7 +62,6 @@ ServedSecretFile = Annotated[
 Bind = Annotated[
     str,
     typer.Option(
-        "--bind",
         metavar="ADDRESS",
         help="The address of this machine to listen at (0.0.0.0: all of them). One that other "
         "machines reach needs --secret-file.",
@@ -150,9 +146,7 @@ def serve(
 @app.command("status", epilog=EXAMPLES)
 @command
 def show_status(
-    tracker: TrackerAddress,
-    secret_file: SecretFile = None,
-    as_json: Json = False,
+    tracker: TrackerAddress, secret_file: SecretFile = None, as_json: Json = False
 ) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
     from ..farm.address import Address
@@ -167,12 +161,12 @@ def show_status(
     rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
     columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow", "device"]
     title = f"Servers of the tracker at {connection.address}"
-    print_section(title, table(columns if rows else ["none"], rows))
+    print_table(title, columns if rows else ["none"], rows)
     keys = [
         (key, len(summary.serving(key)), queue.free, queue.waiting)
         for key, queue in sorted(summary.queues.items())
     ]
-    print_section("Keys", table(["key", ">servers", ">free", ">requests that wait"], keys))
+    print_table("Keys", ["key", ">servers", ">free", ">requests that wait"], keys)
 
 
 def _tell(happened: Iterable[str]) -> None:
@@ -184,7 +178,7 @@ def _tell(happened: Iterable[str]) -> None:
 def _print_served(about: About) -> None:
     rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
     title = f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}"
-    print_section(title, facts(rows))
+    print_facts(title, rows)
 
 
 def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,21 +14,18 @@ from .options import Json, ModuleFile
 from .output import (
     bytes_text,
     counted,
-    facts,
     ms_text,
     note,
     note_file,
+    print_facts,
     print_json,
-    print_section,
+    print_table,
     shape_text,
-    table,
     times_text,
 )
 from .session import command
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..ir.tensors import TensorInfo
     from ..module.artifact import Artifact
     from ..module.standalone.host_abi import Report
@@ -184,22 +181,22 @@ def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
         ("options", _options_text(meta["options"])),
         ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
     ]
-    print_section(str(artifact.path), facts(about))
-    print_section("Inputs", _tensors(artifact.inputs))
-    print_section("Outputs", _tensors(artifact.outputs))
+    print_facts(str(artifact.path), about)
+    _print_tensors("Inputs", artifact.inputs)
+    _print_tensors("Outputs", artifact.outputs)
     if with_kernels:
         names = [(kernel["name"], kernel["function"]) for kernel in meta["kernels"]]
-        print_section("Kernels", table(["kernel", "primary function"], names))
+        print_table("Kernels", ["kernel", "primary function"], names)
     if with_weights:
         listed = [
             (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
             for w in meta["weights"]
         ]
-        print_section("Weights", table(["name", "dtype", "shape", ">size"], listed))
+        print_table("Weights", ["name", "dtype", "shape", ">size"], listed)
 
 
-def _tensors(infos: Iterable[TensorInfo]) -> Table:
-    """Return a table of inputs or outputs, with layouts where they are not the ONNX model's."""
+def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
+    """Print a table of inputs or outputs, with layouts where they are not the ONNX model's."""
     columns = ["name", "dtype", "shape"]
     rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.shape)) for i in infos]
     if any(info.layout for info in infos):
@@ -214,7 +211,7 @@ def _tensors(infos: Iterable[TensorInfo]) -> Table:
             )
             for row, info in zip(rows, infos, strict=True)
         ]
-    return table(columns, rows)
+    print_table(title, columns, rows)
 
 
 def _options_text(options: JsonMapping) -> str:
@@ -254,7 +251,7 @@ def _print_memory(plan: JsonMapping) -> None:
         ("ratio", f"{peak / bound:.3f}" if bound else "-"),
         ("steps", f"{len(plan['steps'])} calls"),
     ]
-    print_section("Memory of intermediate tensors", facts(sizes))
+    print_facts("Memory of intermediate tensors", sizes)
     blocks = [
         (
             number,
@@ -266,7 +263,7 @@ def _print_memory(plan: JsonMapping) -> None:
         for number, block in enumerate(plan["blocks"])
     ]
     columns = [">block", "kind", "extent", ">size", ">tensors"]
-    print_section("Blocks", table(columns, blocks))
+    print_table("Blocks", columns, blocks)
     tensors = [
         (
             t["name"],
@@ -285,9 +282,9 @@ def _print_memory(plan: JsonMapping) -> None:
     ]
     columns = [
         "tensor", "storage", "dtype", "layout", "shape", "image", ">size", ">block", ">steps",
-        "written by", "read by",
+        "written by", "read by"
     ]  # fmt: skip
-    print_section("Tensors", table(columns, tensors))
+    print_table("Tensors", columns, tensors)
 
 
 def _write_picture(plan: JsonMapping, name: str, path: Path) -> None:
@@ -316,14 +313,14 @@ def _print_placements(placements: Sequence[JsonMapping]) -> None:
         for p in placements
     ]
     columns = ["tensor", "shape", "dtype", "storage", "image", "scope", "why"]
-    print_section("Placements", table(columns, rows))
+    print_table("Placements", columns, rows)
 
 
 def _print_algorithms(choices: Sequence[JsonMapping]) -> None:
     """Print how each convolution is computed, and why."""
     rows = [(c["convolution"], c["algorithm"], c["reason"]) for c in choices]
     if rows:
-        print_section("Algorithms", table(["convolution", "algorithm", "why"], rows))
+        print_table("Algorithms", ["convolution", "algorithm", "why"], rows)
 
 
 def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
@@ -342,7 +339,7 @@ def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
         for name, choice in schedules.items()
     ]
     columns = ["primary function", "family", "knobs", "from"]
-    print_section("Schedules", table(columns, rows))
+    print_table("Schedules", columns, rows)
 
 
 def _print_standalone(
@@ -377,25 +374,25 @@ def _print_standalone(
         ("options", _options_text(about["options"])),
         ("compiled in", ms_text(sum(about["stage_ms"].values()))),
     ]
-    print_section(about["path"], facts(summary))
-    print_section("Inputs", _tensors(tensor_infos(about["inputs"])))
-    print_section("Outputs", _tensors(tensor_infos(about["outputs"])))
+    print_facts(about["path"], summary)
+    _print_tensors("Inputs", tensor_infos(about["inputs"]))
+    _print_tensors("Outputs", tensor_infos(about["outputs"]))
     if with_launches:
         rows: list[tuple[Cell, ...]] = [
             (k["name"], k["function"], *map(times_text, (k["global"], k["local"])), k["program"])
             for k in launches
         ]
         columns = ["kernel", "primary function", "work-items", "group", ">program"]
-        print_section("Launches", table(columns, rows))
+        print_table("Launches", columns, rows)
     if with_weights:
         rows = [(w["name"], w["storage"], bytes_text(w["bytes"])) for w in weights]
-        print_section("Weights", table(["name", "storage", ">size"], rows))
+        print_table("Weights", ["name", "storage", ">size"], rows)
     if with_memory:
         rows = [
             (a["number"], a["role"], a["storage"], bytes_text(a["bytes"]))
             for a in about["allocations"]
         ]
-        print_section("Memory objects", table([">number", "role", "storage", ">size"], rows))
+        print_table("Memory objects", [">number", "role", "storage", ">size"], rows)
 
 
 def _precompiled_text(about: JsonMapping | None) -> str | None:
@@ -444,9 +441,9 @@ def _print_host_abi(report: Report) -> None:
         ("fits", "yes" if report.fits else "no"),
         ("on Android", f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"),
     ]
-    print_section(str(report.path), facts(about))
+    print_facts(str(report.path), about)
     rows = [
         (verdict.rule, verdict.found, verdict.expected, "" if verdict.kept else "broken")
         for verdict in report.verdicts
     ]
-    print_section("Rules", table(["rule", "found", "expected", ""], rows))
+    print_table("Rules", ["rule", "found", "expected", ""], rows)

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import Json
-from .output import (
-    bytes_text,
-    ms_text,
-    note,
-    note_file,
-    out_console,
-    print_json,
-    print_section,
-    table,
-)
+from .output import bytes_text, ms_text, note, note_file, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
@@ -111,7 +102,7 @@ def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
         for entry in sorted(entries, key=lambda entry: -(entry["best_ms"] or 0))
     ]
     columns = ["workload", "family", "dtype", "shape", ">best", ">trials", ">failed"]
-    print_section(title, table(columns, rows))
+    print_table(title, columns, rows)
 
 
 def _print_trials(trials: Sequence[Trial], as_json: bool) -> None:
@@ -138,7 +129,7 @@ def _print_trials(trials: Sequence[Trial], as_json: bool) -> None:
         for trial in trials
     ]
     columns = ["workload", "family", ">cost", "knobs", "from", "device", "when (UTC)"]
-    out_console().print(table(columns, rows))
+    print_table(None, columns, rows)
 
 
 def _utc_text(timestamp: float) -> str:
@@ -186,7 +177,7 @@ def show_trials(
             )
             for event in found
         ]
-        out_console().print(table(["when (UTC)", "event", "device", "details"], rows))
+        print_table(None, ["when (UTC)", "event", "device", "details"], rows)
 
 
 @app.command("verify")

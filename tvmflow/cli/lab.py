@@ -11,16 +11,7 @@ import typer
 from ..errors import InputError
 from .compile_flags import DeviceName, TargetName
 from .options import DeviceIndex, FreshCeilings, Json, RandomSeed
-from .output import (
-    bytes_text,
-    err_console,
-    ms_text,
-    out_console,
-    print_json,
-    print_section,
-    state,
-    table,
-)
+from .output import bytes_text, err_console, ms_text, out_console, print_json, print_table, state
 from .session import command
 
 if TYPE_CHECKING:
@@ -123,7 +114,7 @@ def _list(as_json: bool) -> None:
         return
     rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in described]
     columns = ["lab", ">--size", "counts", "what it computes"]
-    print_section(f"{len(rows)} labs", table(columns, rows))
+    print_table(f"{len(rows)} labs", columns, rows)
 
 
 def _print(result: LabResult) -> None:
@@ -140,23 +131,15 @@ def _print(result: LabResult) -> None:
         )
         for step in result.steps
     ]
-    rows.append(
-        (
-            "NumPy",
-            ms_text(result.numpy_times.median_ms),
-            "",
-            f"{result.operations / result.numpy_times.median_ms / 1e6:.1f}",
-            f"{result.bytes / result.numpy_times.median_ms / 1e6:.1f}",
-            "100 %",
-            "",
-        )
-    )
+    numpy_ms = result.numpy_times.median_ms
+    gflops, gbps = (count / numpy_ms / 1e6 for count in (result.operations, result.bytes))
+    rows.append(("NumPy", ms_text(numpy_ms), "", f"{gflops:.1f}", f"{gbps:.1f}", "100 %", ""))
     title = (
         f"{result.lab}, size {result.size:,}: {result.operations / 1e9:.3g} GFLOP on "
         f"{bytes_text(result.bytes)}, {result.target} on {result.device_name}"
     )
     columns = ["step", ">median", ">speed-up", ">GFLOP/s", ">GB/s", ">of NumPy", ">of peak"]
-    print_section(title, table(columns, rows))
+    print_table(title, columns, rows)
     if state.quiet:
         return
     for step, following in zip_longest(result.steps, result.steps[1:]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +10,11 @@ import typer
 
 from ..errors import ModelError
 from .options import Json, parse_parameters
-from .output import bytes_text, note_file, print_json, print_section, table
+from .output import bytes_text, note_file, print_json, print_table
 from .session import command
 
 app = typer.Typer(
-    help="Build the example networks as ONNX files.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+    help="Build the example networks as ONNX files.", no_args_is_help=True, rich_markup_mode="rich"
 )
 
 _LIST_EXAMPLES = """
@@ -37,9 +36,7 @@ def _names() -> list[str]:
 
 @app.command("list", epilog=_LIST_EXAMPLES)
 @command
-def list_models(
-    as_json: Json = False,
-) -> None:
+def list_models(as_json: Json = False) -> None:
     """List the networks and their parameters."""
     from ..models import BUILDERS
 
@@ -50,12 +47,7 @@ def list_models(
                     "name": builder.name,
                     "description": builder.description,
                     "parameters": [
-                        {
-                            "name": parameter.name,
-                            "type": parameter.type.__name__,
-                            "default": parameter.default,
-                            "description": parameter.description,
-                        }
+                        {**asdict(parameter), "type": parameter.type.__name__}
                         for parameter in builder.parameters
                     ],
                 }
@@ -66,7 +58,7 @@ def list_models(
     for builder in BUILDERS.values():
         rows = [(p.name, str(p.default), p.description) for p in builder.parameters]
         title = f"{builder.name}: {builder.description}"
-        print_section(title, table(["--param", ">default", "meaning"], rows))
+        print_table(title, ["--param", ">default", "meaning"], rows)
 
 
 @app.command("build", epilog=_BUILD_EXAMPLES)

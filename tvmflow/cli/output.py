@@ -86,7 +86,30 @@ def _strict(value: object) -> object:
     return value
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[Cell]]) -> Table:
+def print_table(
+    title: str | None,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    console: Console | None = None,
+) -> None:
+    """Print a table as `table` makes it, below its title if it has one."""
+    _print_section(title, table(columns, rows), console)
+
+
+def print_facts(
+    title: str, rows: Iterable[tuple[str, Cell]], console: Console | None = None
+) -> None:
+    """Print names and values below a title; those without a value (``None``) are left out."""
+    from rich.table import Table
+
+    result = Table(box=None, pad_edge=False, show_header=False)
+    result.add_column(style="dim")
+    result.add_column()
+    _add_rows(result, (row for row in rows if row[1] is not None))
+    _print_section(title, result, console)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """Return a table; columns whose title begins with ``>`` are aligned to the right."""
     from rich import box
     from rich.table import Table
@@ -99,18 +122,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[Cell]]) -> Table:
     return result
 
 
-def facts(rows: Iterable[tuple[str, Cell]]) -> Table:
-    """Return a table of names and values, without a head; rows without a value are left out."""
-    from rich.table import Table
-
-    result = Table(box=None, pad_edge=False, show_header=False)
-    result.add_column(style="dim")
-    result.add_column()
-    _add_rows(result, (row for row in rows if row[1] is not None))
-    return result
-
-
-def _add_rows(table: Table, rows: Iterable[Iterable[Cell]]) -> None:
+def _add_rows(table: Table, rows: Iterable[Sequence[Cell]]) -> None:
     from rich.text import Text
 
     for row in rows:
@@ -118,11 +130,13 @@ def _add_rows(table: Table, rows: Iterable[Iterable[Cell]]) -> None:
         table.add_row(*("" if cell is None else Text(str(cell)) for cell in row))
 
 
-def print_section(title: str, content: Table, console: Console | None = None) -> None:
-    """Print a table below its title, with an empty line behind it."""
+def _print_section(title: str | None, content: Table, console: Console | None) -> None:
     from rich.text import Text
 
     console = console or out_console()
+    if title is None:
+        console.print(content)
+        return
     console.print(Text(title, style="bold"))
     console.print(content)
     console.print()
@@ -141,7 +155,7 @@ def print_launches(
     clock = "by the device's clock" if by_device else "by the host's clock, around each call"
     launches = counted(len(rows), "launch", "launches")
     title = f"{launches} a run, {ms_text(total_us / 1e3)} in total, {clock}"
-    print_section(title, table(columns, rows[:_MAX_LAUNCHES]), console)
+    print_table(title, columns, rows[:_MAX_LAUNCHES], console)
     if len(rows) > _MAX_LAUNCHES:
         console.print(f"… {len(rows) - _MAX_LAUNCHES} more; --json has all")
 

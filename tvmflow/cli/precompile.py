@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import DeviceIndex, FarmKey, Json, SecretFile, check_farm
-from .output import (
-    bytes_text,
-    ms_text,
-    note,
-    note_file,
-    print_json,
-    print_section,
-    table,
-)
+from .output import bytes_text, ms_text, note, note_file, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
@@ -127,7 +119,7 @@ def _print(
         for where, device in found.items()
     ]
     columns = ["where", "device", "driver", ">programs", ">size", ">start without", ">start with"]
-    print_section(str(library), table(columns, rows))
+    print_table(str(library), columns, rows)
     if changed["damaged_bytes"]:
         size = bytes_text(changed["damaged_bytes"])
         note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))

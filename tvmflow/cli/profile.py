@@ -22,14 +22,13 @@ from .options import (
 from .output import (
     bytes_text,
     counted,
-    facts,
     ms_text,
     note,
     note_file,
     out_console,
+    print_facts,
     print_json,
     print_launches,
-    print_section,
 )
 from .session import command
 
@@ -162,10 +161,10 @@ def profile_module(
 
 
 def _print(console: Console, profile: Profile) -> None:
-    print_section("Time", facts(_times(profile)), console)
+    print_facts("Time", _times(profile), console)
     if profile.ceilings is not None:
         title = f"Ceilings of {profile.device.name}"
-        print_section(title, facts(_ceilings(profile)), console)
+        print_facts(title, _ceilings(profile), console)
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
     total = sum(kernel.median_us for kernel in kernels)
     cells = [_cells(kernel, total) for kernel in kernels]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import CheckWeights, DeviceIndex, InputsFile, Json, ModuleFile
-from .output import note_file, out_console, print_json, shape_text, table
+from .output import note_file, print_json, print_table, shape_text
 from .session import command
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run_module(
         for s in summary
     ]
     columns = ["output", "dtype", "shape", *(f">{name}" for name in _STATISTICS)]
-    out_console().print(table(columns, rows))
+    print_table(None, columns, rows)
 
 
 def _summary(name: str, array: np.ndarray) -> JsonObject:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from .options import Json
-from .output import out_console, print_json, print_section, table
+from .output import out_console, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def list_families(as_json: Json = False) -> None:
     for family in described:
         rows = [(k["name"], k["type"], k["meaning"]) for k in family["knobs"]]
         columns = ["knob", "type", "meaning"] if rows else ["nothing to choose"]
-        print_section(f"{family['name']}: {family['summary']}", table(columns, rows))
+        print_table(f"{family['name']}: {family['summary']}", columns, rows)
         for sentence in family["constraints"]:
             out_console().print(f"  - {sentence}", highlight=False, markup=False)
 

@@ -185,10 +185,7 @@ def _native_log() -> Iterator[IO[bytes] | None]:
             yield None
             return
         stderr = sys.stderr
-        with (
-            tempfile.TemporaryFile() as log,
-            os.fdopen(terminal, "w", buffering=1) as visible,
-        ):
+        with tempfile.TemporaryFile() as log, os.fdopen(terminal, "w", buffering=1) as visible:
             stderr.flush()
             os.dup2(log.fileno(), 2)
             sys.stderr = visible

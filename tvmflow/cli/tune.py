@@ -24,7 +24,17 @@ from .options import (
     check_farm,
     load_operators,
 )
-from .output import err_console, ms_text, note, note_file, out_console, print_json, state, table
+from .output import (
+    err_console,
+    ms_text,
+    note,
+    note_file,
+    out_console,
+    print_json,
+    print_table,
+    state,
+    table,
+)
 from .session import command
 
 if TYPE_CHECKING:
@@ -58,10 +68,7 @@ TUNE_EXAMPLES = """
 @command
 @with_compile_flags(*TUNED)
 def list_tasks(
-    model: ModelFile,
-    options: CompileOptions,
-    ops: OpsFiles = None,
-    as_json: Json = False,
+    model: ModelFile, options: CompileOptions, ops: OpsFiles = None, as_json: Json = False
 ) -> None:
     """List what there is to tune in a network: its distinct primary functions."""
     from ..tuning.session import Network
@@ -100,7 +107,7 @@ def list_tasks(
         for d in sorted(described, key=lambda d: -d["share"])
     ]
     columns = ["task", "family", "storage", ">calls", ">loop steps", ">share", ">candidates"]
-    out_console().print(table(columns, rows))
+    print_table(None, columns, rows)
 
 
 @command
@@ -319,7 +326,7 @@ def _print(tuned: Tuned, journal: Path) -> None:
     out_console().print(_progress_table(tuned.progress))
     if tuned.settled:
         columns = ["decision", "of", "cost model", "measured", "cost"]
-        out_console().print(table(columns, [s.row for s in tuned.settled]))
+        print_table(None, columns, [s.row for s in tuned.settled])
     trials = sum(p.trials for p in tuned.progress)
     note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {trials} trials of it")
     for device in tuned.devices:

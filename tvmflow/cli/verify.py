@@ -17,7 +17,7 @@ from .options import (
     RandomSeed,
     load_operators,
 )
-from .output import print_json, print_section, table
+from .output import print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ def _print(report: Report) -> None:
         for output in report.outputs
     ]
     columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used", ""]
-    print_section(f"Compared with {report.reference}", table(columns, rows))
+    print_table(f"Compared with {report.reference}", columns, rows)

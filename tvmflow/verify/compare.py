@@ -88,11 +88,7 @@ class Report:
 
 
 def verify(
-    model: str | os.PathLike[str],
-    module: Module,
-    inputs: Arrays | None = None,
-    *,
-    seed: int = 0,
+    model: str | os.PathLike[str], module: Module, inputs: Arrays | None = None, *, seed: int = 0
 ) -> Report:
     """Compare a module's results with ONNX Runtime's.
 
