@@ -12,7 +12,7 @@ import tiny_network
 from profiles import synthetic_profile
 from rich.console import Console
 
-from tvmflow.cli.formats import ms_text
+from tvmflow.cli.output import ms_text
 from tvmflow.cli.profile import _print
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.module import elf

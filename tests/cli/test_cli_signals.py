@@ -286,18 +286,18 @@ def test_errors_and_exit_status_of_the_program(tmp_path: Path):
 def test_native_logs_stay_out_of_the_terminal(tmp_path: Path):
     script = """
 import os, sys, warnings
-from tvmflow.cli import session
+from tvmflow.cli import output, session
 
 @session.command
 def noisy():
     os.write(2, b"from C++")
     warnings.warn("from Python")
-    session.note("from us")
+    output.note("from us")
     if "fail" in sys.argv:
         raise RuntimeError("broken")
 
-session.state.verbose = "-v" in sys.argv
-session.state.debug = "--debug" in sys.argv
+output.state.verbose = "-v" in sys.argv
+output.state.debug = "--debug" in sys.argv
 try:
     noisy()
 except BaseException as error:

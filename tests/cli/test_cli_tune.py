@@ -12,7 +12,7 @@ from networks import Graph
 from rich.console import Console
 from tunables import model, tasks
 
-from tvmflow.cli import tuning_view
+from tvmflow.cli import tune as tune_command
 from tvmflow.module import link
 from tvmflow.tuning import session, tuner
 from tvmflow.tuning.measure import Standing
@@ -150,11 +150,11 @@ def test_a_slower_network_is_said_to_be_slower(cli, tmp_path, monkeypatch):
 
 def test_a_person_sees_what_each_device_did(monkeypatch):
     screen = Console(file=StringIO(), force_terminal=True, width=120, height=40)
-    monkeypatch.setattr(tuning_view, "err_console", lambda: screen)
+    monkeypatch.setattr(tune_command, "err_console", lambda: screen)
     progress = Progress(tasks()["conv2d"], heuristic=2e-4, best=1e-4)
     progress.points = [Point(0.0, 1e-4, None)]
     devices = [Standing("Adreno [1]", 7, ""), Standing("10.0.0.3:9090", 2, "it was lost")]
-    with tuning_view.watching(8, None) as watch:
+    with tune_command.watching(8, None) as watch:
         watch([progress], devices)
     seen = screen.file.getvalue()
     for words in ("Adreno [1]: 7 trials", "10.0.0.3:9090: 2 trials; set aside: it was lost"):

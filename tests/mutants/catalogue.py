@@ -440,8 +440,8 @@ MUTANTS = (
     Mutant(
         "shape-name",
         "tvmflow/cli/compile_flags.py",
-        'name, equals, extents = text.rpartition("=")',
-        'name, equals, extents = text.partition("=")',
+        'name, equals, value = text.rpartition("=")',
+        'name, equals, value = text.partition("=")',
         "inputs whose names have an equals sign cannot be given a shape",
         ("tests/cli/test_cli_options.py",),
     ),

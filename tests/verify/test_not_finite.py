@@ -9,8 +9,7 @@ from onnx import helper
 from operators import build
 
 import tvmflow
-from tvmflow.verify.compare import verify
-from tvmflow.verify.not_finite import disagreement, origin
+from tvmflow.verify.compare import disagreement, origin, verify
 
 REFERENCE = np.array([[1.0, np.nan, np.inf], [2.0, 3.0, -np.inf]], np.float32)
 

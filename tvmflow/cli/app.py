@@ -13,18 +13,16 @@ from . import (
     farm,
     inspect,
     journal,
-    journal_files,
     lab,
     models,
     precompile,
     profile,
     run,
     schedules,
-    tasks,
     tune,
     verify,
 )
-from .options import Debug, Quiet, Verbose
+from .options import with_common_options
 
 _EXAMPLES = """
 [bold]From a network to a checked module[/bold]
@@ -60,6 +58,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_common_options
 def root(
     _version: Annotated[
         bool,
@@ -67,9 +66,6 @@ def root(
             "--version", help="Print the versions and exit.", callback=_print_version, is_eager=True
         ),
     ] = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Compile ONNX networks to modules that run on OpenCL, CUDA and CPUs."""
 
@@ -82,14 +78,10 @@ app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
 app.command("lab", epilog=lab.EXAMPLES)(lab.run_lab)
-app.command("tasks", epilog=tasks.TASKS_EXAMPLES)(tasks.list_tasks)
+app.command("tasks", epilog=tune.TASKS_EXAMPLES)(tune.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("precompile", epilog=precompile.EXAMPLES)(precompile.precompile_library)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")
-journal.app.command("merge")(journal_files.merge_journals)
-journal.app.command("compact")(journal_files.compact_journal)
-journal.app.command("export")(journal_files.export_journal)
-journal.app.command("import")(journal_files.import_logs)
 app.add_typer(journal.app, name="journal")
 app.add_typer(farm.app, name="farm")

@@ -7,14 +7,15 @@ import zipfile
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from ..errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..ir.tensors import TensorInfo
     from ..module.module import Module
-
 
 #: Of files in the form of zip.
 _ZIP_BEGIN = b"PK"
@@ -26,7 +27,7 @@ class _DamagedError(ValueError):
     """The content of an array's file is not what it has to be; the text says why."""
 
 
-def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, Any]:
+def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarray]:
     """Read a network's inputs from a file.
 
     Parameters
@@ -68,7 +69,7 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, Any]:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # damage raises what NumPy, zipfile, zlib and Python's parser have
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else None
+        reason = error.strerror if isinstance(error, OSError) else None
         if isinstance(error, _DamagedError):
             reason = str(error)
         raise InputError(
@@ -77,7 +78,7 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, Any]:
         ) from error
 
 
-def _read_archive(file: IO[bytes], most: int) -> dict[str, Any]:
+def _read_archive(file: IO[bytes], most: int) -> dict[str, np.ndarray]:
     """Read all arrays of an ``.npz`` file."""
     arrays = {}
     with zipfile.ZipFile(file) as archive:
@@ -88,7 +89,7 @@ def _read_archive(file: IO[bytes], most: int) -> dict[str, Any]:
     return arrays
 
 
-def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> Any:
+def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.ndarray:
     """Read an array of at most so many elements: what its header says is not believed.
 
     NumPy's own function reserves memory for whatever shape a header has.
@@ -123,7 +124,7 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> Any:
     return array.reshape(shape, order="F" if is_fortran else "C")
 
 
-def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[str, Any]:
+def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[str, np.ndarray]:
     """Return the inputs of a file, and random ones for those it lacks if there is a seed."""
     from ..module.samples import random_inputs
 
@@ -133,7 +134,7 @@ def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[s
     return values
 
 
-def write_outputs(path: Path, arrays: Mapping[str, Any]) -> None:
+def write_outputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays by name as an ``.npz`` file; it appears complete or not at all.
 
     Raises

@@ -1,34 +1,50 @@
-"""``tvmflow bench``: how long a module takes."""
+"""``tvmflow bench``: the time of a module, and its throughput over batches and devices."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .compile_flags import DeviceName, InputShapes, TargetName
-from .formats import counted, facts, ms_text, print_section, table
+from .compile_flags import DeviceName, InputShapes, TargetName, parse_shapes
 from .options import (
     CheckWeights,
-    Debug,
     DeviceIndex,
     FarmKey,
     InputsFile,
     Json,
-    Quiet,
     RandomSeed,
     SecretFile,
-    Verbose,
+    check_farm,
 )
-from .scaling import Asked, measure_scaling
-from .session import command, err_console, out_console, print_json, state
+from .output import (
+    counted,
+    err_console,
+    ms_text,
+    out_console,
+    print_facts,
+    print_json,
+    print_launches,
+    print_table,
+    state,
+    times_text,
+)
+from .session import command
 
 if TYPE_CHECKING:
+    from ..explain.scaling.devices import DevicePool
+    from ..explain.scaling.measure import Scaling
+    from ..explain.scaling.predict import Law, Point
+    from ..explain.scaling.sources import Network
     from ..module.bench import Timing
     from ..module.kernel_time import KernelTime
+    from .output import Cell
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -44,8 +60,9 @@ EXAMPLES = """
       on devices of a farm, by RPC
 """
 
-_MAX_ROWS = 200
 _WARMUP = 5
+_MODEL_BATCHES = [1, 2, 4, 8]
+_MODEL = ".onnx"
 
 
 @command
@@ -58,17 +75,11 @@ def bench_module(
             "with an open batch, or several with different ones.",
         ),
     ],
-    runs: Annotated[
-        int | None, typer.Option("--runs", min=1, help="Measure this many runs.")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.001, help="Measure for this long.")
-    ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Measure this many runs.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.001, help="Measure for this long.")] = None,
     warmup: Annotated[
         int | None,
-        typer.Option(
-            "--warmup", min=0, help=f"Runs before those that are measured, default {_WARMUP}."
-        ),
+        typer.Option(min=0, help=f"Runs before those that are measured, default {_WARMUP}."),
     ] = None,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
@@ -82,7 +93,6 @@ def bench_module(
     batches: Annotated[
         str | None,
         typer.Option(
-            "--batches",
             metavar="N,...",
             help="Of each device, default those of the modules, or 1,2,4,8 of a model; those "
             "without a module are predicted.",
@@ -91,15 +101,12 @@ def bench_module(
     threads: Annotated[
         str | None,
         typer.Option(
-            "--threads",
-            metavar="N,...",
-            help="Of the CPU (llvm, PoCL); more than it has cores are predicted.",
+            metavar="N,...", help="Of the CPU (llvm, PoCL); more than it has cores are predicted."
         ),
     ] = None,
     devices: Annotated[
         str | None,
         typer.Option(
-            "--devices",
             metavar="N,...",
             help="How many devices share the samples; more than there are, are predicted.",
         ),
@@ -109,7 +116,6 @@ def bench_module(
     host: Annotated[
         str | None,
         typer.Option(
-            "--host",
             metavar="HOST",
             help="The machine that the farm's servers run on, for ONNX models: linux-x64, "
             "linux-arm64, android-arm64, or a triple. Default: this one.",
@@ -119,7 +125,6 @@ def bench_module(
     tracker: Annotated[
         str | None,
         typer.Option(
-            "--tracker",
             metavar="HOST:PORT",
             help="With --scaling on the devices that this tracker has for --key; they run "
             "`tvmflow farm serve`.",
@@ -132,9 +137,6 @@ def bench_module(
     device_index: DeviceIndex = 0,
     check_weights: CheckWeights = True,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
 
@@ -148,18 +150,31 @@ def bench_module(
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
-    asked = Asked(
-        *(batches, threads, devices, target, device, host, shape or [], tracker, key),
-        secret_file=secret_file,
+    asked = ScalingOptions(
+        batches=batches,
+        threads=threads,
+        devices=devices,
+        target=target,
+        device=device,
+        host=host,
+        shape=shape or [],
+        tracker=tracker,
+        key=key,
     )
     if scaling:
         if kernels or any(option is not None for option in (runs, warmup, inputs)):
             raise typer.BadParameter(
                 "--runs, --warmup, --kernels and --inputs do not go with --scaling."
             )
-        measure_scaling(files, asked, device_index, seconds or 2.0, random_seed, as_json)
+        result = _measure_scaling(
+            files, asked, secret_file, device_index, seconds or 2.0, random_seed
+        )
+        if as_json:
+            print_json({"files": [str(file) for file in files], **result.described()})
+        else:
+            _print_scaling(result)
         return
-    if asked:
+    if any(vars(asked).values()):
         raise typer.BadParameter(
             "--batches, --threads, --devices, --target, --device, --host, --shape, --tracker and "
             "--key go with --scaling."
@@ -171,71 +186,223 @@ def bench_module(
     from .arrays import choose_inputs
 
     (module,) = files
-    network = load(module, device=device_index, check_weights=check_weights)
-    try:
+    # Not opened here: how long that takes is measured, too.
+    with closing(load(module, device=device_index, check_weights=check_weights)) as network:
         values = choose_inputs(inputs, random_seed, network)
-        with err_console().status("measuring") if _watched() else _nothing():
+        console = err_console()
+        is_watched = console.is_terminal and not state.quiet
+        with console.status("measuring") if is_watched else nullcontext():
             before = _WARMUP if warmup is None else warmup
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
-    finally:
-        network.close()
     if as_json:
-        result: dict[str, Any] = {"module": str(module), **asdict(timing)}
-        if times is not None:
-            result["kernels"] = [asdict(kernel) for kernel in times]
-        print_json(result)
+        by_kernel = {} if times is None else {"kernels": [asdict(kernel) for kernel in times]}
+        print_json({"module": str(module), **asdict(timing), **by_kernel})
         return
     _print_timing(timing)
     if times is not None:
         _print_kernels(times)
 
 
-def _watched() -> bool:
-    return not state.quiet and err_console().is_terminal
-
-
-def _nothing() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()
-
-
 def _print_timing(timing: Timing) -> None:
-    names = {
-        "load": timing.load_ms,
-        "first call": timing.first_ms,
-        "median": timing.median_ms,
-        "p10": timing.p10_ms,
-        "p90": timing.p90_ms,
-    }
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
-    rows = [(name, ms_text(ms)) for name, ms in names.items()]
-    print_section(out_console(), title, facts(rows))
-
-
-def _print_kernels(times: list[KernelTime]) -> None:
-    total = sum(kernel.median_us for kernel in times)
     rows = [
+        ("load", ms_text(timing.load_ms)),
+        ("first call", ms_text(timing.first_ms)),
+        ("median", ms_text(timing.median_ms)),
+        ("p10", ms_text(timing.p10_ms)),
+        ("p90", ms_text(timing.p90_ms)),
+    ]
+    print_facts(title, rows)
+
+
+def _print_kernels(times: Sequence[KernelTime]) -> None:
+    total = sum(kernel.median_us for kernel in times)
+    rows: list[tuple[str, ...]] = [
         (
             kernel.kernel,
             f"{kernel.median_us:.1f} µs",
             f"{kernel.p90_us:.1f} µs",
             f"{100 * kernel.median_us / total:.1f} %" if total else "",
-            "×".join(map(str, kernel.global_size)),
-            "×".join(map(str, kernel.local_size)),
+            times_text(kernel.global_size),
+            times_text(kernel.local_size),
         )
         for kernel in sorted(times, key=lambda kernel: -kernel.median_us)
     ]
-    by_device = all(kernel.clock == "device" for kernel in times)
-    clock = "by the device's clock" if by_device else "by the host's clock, around each call"
-    launches = counted(len(times), "launch", "launches")
-    title = f"{launches} a run, {ms_text(total / 1e3)} in total, {clock}"
     columns = ["kernel", ">median", ">p90", ">share", "work-items", "group"]
     # A launch that has no size (on a CPU, a kernel is a function call) needs no such columns.
     if not any(kernel.global_size for kernel in times):
-        columns, rows = columns[:4], [row[:4] for row in rows]  # type: ignore[misc]
-    console = out_console()
-    print_section(console, title, table(columns, rows[:_MAX_ROWS]))
-    if len(rows) > _MAX_ROWS:
-        console.print(f"… {len(rows) - _MAX_ROWS} more; --json has all")
+        columns, rows = columns[:4], [row[:4] for row in rows]
+    print_launches(columns, rows, total, by_device=all(k.clock == "device" for k in times))
+
+
+@dataclass(frozen=True)
+class ScalingOptions:
+    """Options of the command that only go with ``--scaling``, as they are written."""
+
+    batches: str | None
+    threads: str | None
+    devices: str | None
+    target: str
+    device: str
+    host: str | None
+    shape: list[str]
+    tracker: str | None
+    key: str | None
+
+
+def _measure_scaling(
+    files: Sequence[Path],
+    asked: ScalingOptions,
+    secret_file: Path | None,
+    device_index: int,
+    seconds: float,
+    random_seed: int,
+) -> Scaling:
+    """Measure modules, or a model that is compiled for each batch."""
+    from rich.text import Text
+
+    from ..explain.scaling.devices import FarmDevices, LocalDevices
+    from ..explain.scaling.measure import scale
+    from ..farm.network import Address
+
+    check_farm(asked.tracker, asked.key)
+    batches = _numbers("batches", asked.batches)
+    threads, devices = _numbers("threads", asked.threads), _numbers("devices", asked.devices)
+    with (
+        tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
+        err_console().status("starting") as status,
+    ):
+
+        def watch(what: str) -> None:
+            # As text, not markup: names of files may contain brackets.
+            status.update(Text(what))
+
+        def find_place(target: str, host: str | None) -> DevicePool:
+            place: DevicePool
+            if asked.tracker is None or asked.key is None:
+                place = LocalDevices.find(target, device_index)
+            else:
+                address = Address.parse(asked.tracker, secret_file)
+                place = FarmDevices.find(address, asked.key, target, device_index, host)
+            # Before anything is compiled.
+            for count in threads or ():
+                place.environment(count)
+            return place
+
+        network, place = _network(files, asked, batches, Path(folder), find_place, watch)
+        return scale(
+            network,
+            place,
+            batches=batches or sorted(network.modules),
+            threads=threads or [],
+            devices=devices or [1],
+            seconds=seconds,
+            seed=random_seed,
+            watch=watch,
+        )
+
+
+def _network(
+    files: Sequence[Path],
+    asked: ScalingOptions,
+    batches: list[int] | None,
+    folder: Path,
+    find_place: Callable[[str, str | None], DevicePool],
+    watch: Callable[[str], object],
+) -> tuple[Network, DevicePool]:
+    from ..compiler.options import CompileOptions
+    from ..devices.target import check_target
+    from ..explain.scaling.devices import check_preset
+    from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
+
+    if not any(file.suffix == _MODEL for file in files):
+        if asked.target or asked.device or asked.host or asked.shape:
+            raise typer.BadParameter("--target, --device, --host and --shape are for ONNX models.")
+        network = from_modules(files)
+        return network, find_place(network.target, network.host)
+    if any(file.suffix != _MODEL for file in files):
+        raise typer.BadParameter("ONNX models or modules are measured, not both together.")
+    target, device = asked.target or "opencl", asked.device or "auto"
+    check_target(target)
+    if asked.tracker is not None:
+        check_preset(target, device)
+    elif asked.host is not None:
+        raise typer.BadParameter("--host is for the servers of --tracker and --key.")
+    place = find_place(target, asked.host)
+    options = CompileOptions(
+        target=target, device=device, host=asked.host, shapes=parse_shapes(asked.shape)
+    )
+    # A model with a fixed batch is measured with that, unless others are asked for.
+    if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
+        return from_models(files, folder, options, watch), place
+    return from_model(files[0], batches or _MODEL_BATCHES, folder, options, watch), place
+
+
+def _numbers(name: str, text: str | None) -> list[int] | None:
+    """Read positive whole numbers."""
+    from ..explain.scaling.measure import check_numbers
+
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"--{name} {text!r} is not of the form 1,2,4, whole numbers."
+        ) from None
+    check_numbers(name, numbers)
+    return numbers
+
+
+def _print_scaling(result: Scaling) -> None:
+    points, laws = result.points, result.laws
+    base = next(point for point in points if point.measured)
+    has_threads = any(point.threads is not None for point in points)
+    columns = [">devices", ">batch", *([">threads"] if has_threads else [])]
+    columns += [">median", ">samples/s", ">range", ">gain", "how"]
+    rows = [_row(point, base, laws, has_threads) for point in points]
+    title = f"Throughput, {result.target} on {result.device_name}"
+    print_table(title, columns, rows)
+    if laws:
+        texts = [(f"law {number}", _law_text(law)) for number, law in enumerate(laws, 1)]
+        title = "Laws: rate · n / (1 + contention · (n - 1) + coherency · n · (n - 1))"
+        print_facts(title, texts)
+    for why_not in dict.fromkeys(point.why_not for point in points if point.why_not):
+        out_console().print(f"Not predicted: {why_not}.")
+
+
+def _row(point: Point, base: Point, laws: Sequence[Law], has_threads: bool) -> Sequence[Cell]:
+    median = None if point.median_ms is None else ms_text(point.median_ms)
+    cells = [point.devices, point.batch, *([point.threads] if has_threads else []), median]
+    if point.items_per_s is None or base.items_per_s is None:
+        return [*cells, None, None, None, "not predicted"]
+    numbers = " × ".join(str(laws.index(law) + 1) for law in point.laws)
+    how = "measured" if point.measured else f"predicted, law {numbers}"
+    spread = f"{_rate_text(point.low_per_s)}–{_rate_text(point.high_per_s)}"
+    gain = f"{point.items_per_s / base.items_per_s:.2f}"
+    return [*cells, _rate_text(point.items_per_s), spread, gain, how]
+
+
+def _rate_text(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _law_text(law: Law) -> str:
+    """``Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2: rate …``."""
+    from ..explain.scaling.predict import counted_along
+
+    fit = law.fit
+    at = ", ".join(counted_along(name, n) for name, n in law.at.items() if n is not None)
+    numbers = ", ".join(map(str, law.fitted_to))
+    text = f"{fit.law} over {law.axis} at {at}, fitted to {numbers}: rate {_rate_text(fit.rate)}/s"
+    if len(law.fitted_to) == 1:
+        return f"{text}; one was measured: an upper bound, as if they did not disturb each other"
+    text += f", contention {fit.contention:.3f}"
+    if fit.coherency:
+        text += f", coherency {fit.coherency:.2g}"
+    if fit.limit is not None:
+        text += f", at most {_rate_text(fit.limit)}/s"
+    if fit.error is None:
+        return f"{text}; error not known, as {fit.points} points give it exactly"
+    return f"{text}; error {100 * fit.error:.1f} %"

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from .compile_flags import with_compile_flags
-from .formats import bytes_text
-from .options import Debug, Json, ModelFile, OpsFiles, Quiet, Verbose, load_operators
-from .session import command, err_console, note, note_file, print_json, state
+from .options import Json, ModelFile, OpsFiles, load_operators
+from .output import bytes_text, err_console, note, note_file, print_json, state
+from .session import command
 
 if TYPE_CHECKING:
     from ..module.module import Module
@@ -62,23 +62,17 @@ def compile_model(
     ] = False,
     dump_ir: Annotated[
         Path | None,
-        typer.Option(
-            "--dump-ir", metavar="DIR", help="Write the IR after each stage and pass to DIR."
-        ),
+        typer.Option(metavar="DIR", help="Write the IR after each stage and pass to DIR."),
     ] = None,
     dump_ir_filter: Annotated[
         str,
         typer.Option(
-            "--dump-ir-filter",
             metavar="REGEX",
             help="Of the passes, only those whose names have this in them; ^$ is none.",
         ),
     ] = "",
     ops: OpsFiles = None,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
     final = output or Path(model.with_suffix(".so").name)
@@ -109,11 +103,7 @@ def compile_model(
             )
         try:
             saved = module.save(final)
-            seconds = time.perf_counter() - started
-            if as_json:
-                print_json(_describe(module, saved, seconds))
-            else:
-                _report(module, saved, seconds)
+            _report(module, saved, time.perf_counter() - started, as_json)
         finally:
             module.close()
 
@@ -130,13 +120,7 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
     if state.quiet or state.verbose or not console.is_terminal:
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as display:
@@ -148,40 +132,30 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
         yield progress
 
 
-def _sizes(path: Path) -> tuple[int, Path | None, int]:
-    """Return the module's size, and its weights file with its size."""
+def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
     from ..module.artifact import SIDECAR_SUFFIX
+    from ..module.storage_summary import counts, storage_summary
 
+    meta, size = module.metadata, saved.stat().st_size
     # A file of an earlier module is not there any more: saving removes it.
-    sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
-    if not sidecar.is_file():
-        return path.stat().st_size, None, 0
-    return path.stat().st_size, sidecar, sidecar.stat().st_size
-
-
-def _describe(module: Module, saved: Path, seconds: float) -> dict[str, Any]:
-    from ..module.storage_summary import counts
-
-    size, sidecar, sidecar_bytes = _sizes(saved)
-    return {
-        "output": str(saved),
-        "bytes": size,
-        "weights_file": str(sidecar) if sidecar else None,
-        "weights_file_bytes": sidecar_bytes,
-        "seconds": round(seconds, 3),
-        **{key: module.metadata[key] for key in ("target", "device", "host", "stage_ms")},
-        **counts(module.metadata),
-        "placements": module.metadata.get("placements", []),
-    }
-
-
-def _report(module: Module, saved: Path, seconds: float) -> None:
-    from ..module.storage_summary import storage_summary
-
-    meta = module.metadata
-    size, sidecar, sidecar_bytes = _sizes(saved)
+    weights = saved.with_name(saved.name + SIDECAR_SUFFIX)
+    weights_size = weights.stat().st_size if weights.is_file() else 0
+    if as_json:
+        print_json(
+            {
+                "output": str(saved),
+                "bytes": size,
+                "weights_file": str(weights) if weights.is_file() else None,
+                "weights_file_bytes": weights_size,
+                "seconds": round(seconds, 3),
+                **{key: meta[key] for key in ("target", "device", "host", "stage_ms")},
+                **counts(meta),
+                "placements": meta.get("placements", []),
+            }
+        )
+        return
     what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
-    if sidecar is not None:
-        note_file(sidecar, f" ({bytes_text(sidecar_bytes)}): its weights, which belong beside it")
+    if weights.is_file():
+        note_file(weights, f" ({bytes_text(weights_size)}): its weights, which belong beside it")
     note(("Tensors", "green"), f" between kernels: {storage_summary(meta)}")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from ..compiler.options import CompileOptions
-from ..devices.choices import FORMATS, PRECISIONS, STORAGES, TARGETS
+from ..devices.choices import FORMATS, PRECISIONS, STANDALONE, STORAGES, TARGETS
 from ..devices.presets import PRESETS
+from .options import option, set_parameters
+
+R = TypeVar("R")
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -43,16 +47,16 @@ class Flag:
     """
 
     name: str
-    kind: Any
+    kind: object
     metavar: str
     help: str
     words: Sequence[str] = ()
-    read: Callable[[Any], Any] = _same
-    default: Any = ...
+    read: Callable[[Any], Any] = _unchanged
+    default: object = ...
     least: int | None = None
 
     def annotated(self) -> Any:
-        """The type of a command's parameter."""
+        """Return the type of a command's parameter."""
         return Annotated[
             self.kind,
             typer.Option(
@@ -65,6 +69,19 @@ class Flag:
         ]
 
 
+def _read_named(texts: list[str] | None, form: str, noun: str) -> dict[str, str]:
+    """Split ``NAME=VALUE`` options, whose names may have an equals sign, too."""
+    values: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, value = text.rpartition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not of the form {form}.")
+        if name in values:
+            raise typer.BadParameter(f"the {noun} of {name!r} is given twice.")
+        values[name] = value
+    return values
+
+
 def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Read ``NAME=1,3,224,224`` options.
 
@@ -73,20 +90,15 @@ def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     typer.BadParameter
         If one is not of that form, or a name comes twice.
     """
+    form = "NAME=1,3,224,224 with positive whole numbers"
     shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts or []:
-        name, equals, extents = text.rpartition("=")
+    for name, extents in _read_named(texts, form, "shape").items():
         try:
-            shape = tuple(int(part) for part in extents.split(",")) if extents else ()
+            shapes[name] = tuple(int(part) for part in extents.split(",")) if extents else ()
         except ValueError:
-            shape = (0,)
-        if not equals or not name or min(shape, default=1) < 1:
-            raise typer.BadParameter(
-                f"{text!r} is not of the form NAME=1,3,224,224 with positive whole numbers."
-            )
-        if name in shapes:
-            raise typer.BadParameter(f"the shape of {name!r} is given twice.")
-        shapes[name] = shape
+            shapes[name] = (0,)
+        if min(shapes[name], default=1) < 1:
+            raise typer.BadParameter(f"{f'{name}={extents}'!r} is not of the form {form}.")
     return shapes
 
 
@@ -98,15 +110,12 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     typer.BadParameter
         If one is not of that form, or a name comes twice.
     """
-    kept: dict[str, str] = {}
-    for text in texts or []:
-        name, equals, form = text.rpartition("=")
-        if not equals or not name or not form:
-            raise typer.BadParameter(f"{text!r} is not of the form NAME=nchw4c or NAME=texture.")
-        if name in kept:
-            raise typer.BadParameter(f"the layout of {name!r} is given twice.")
-        kept[name] = form
-    return kept
+    form = "NAME=nchw4c or NAME=texture"
+    layouts = _read_named(texts, form, "layout")
+    for name, layout in layouts.items():
+        if not layout:
+            raise typer.BadParameter(f"{f'{name}='!r} is not of the form {form}.")
+    return layouts
 
 
 FLAGS: dict[str, Flag] = {
@@ -238,42 +247,51 @@ DeviceName = FLAGS["device"].annotated()
 InputShapes = FLAGS["shapes"].annotated()
 
 
-def with_compile_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command the flags of these fields, or of all; it gets its `options` of them."""
+    wanted = {name: FLAGS[name] for name in names or FLAGS}
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        wanted = names or tuple(FLAGS)
-        signature = inspect.signature(function, eval_str=True)
-        first, *others = (p for p in signature.parameters.values() if p.name != "options")
-        kinds = {field.name: field for field in fields(CompileOptions)}
-        flags = []
-        for name in wanted:
-            flag = FLAGS[name]
-            default = kinds[name].default if flag.default is ... else flag.default
-            assert default is not MISSING
-            flags.append(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=flag.annotated(),
-                )
-            )
-        others = [other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others]
-
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
         @functools.wraps(function)
-        def run(**given: Any) -> Any:
-            chosen = {name: FLAGS[name].read(given.pop(name)) for name in wanted}
+        def run(**given: object) -> R:
+            chosen = {name: flag.read(given.pop(name)) for name, flag in wanted.items()}
             return function(options=CompileOptions(**chosen), **given)
 
-        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[first.replace(kind=inspect.Parameter.KEYWORD_ONLY), *flags, *others]
-        )
-        run.__annotations__ = {
-            parameter.name: parameter.annotation
-            for parameter in run.__signature__.parameters.values()  # type: ignore[attr-defined]
-        }
-        del run.__wrapped__
+        own = dict(inspect.signature(function, eval_str=True).parameters)
+        del own["options"]
+        first = next(iter(own))
+        flags = {}
+        for name, flag in wanted.items():
+            default = getattr(CompileOptions, name) if flag.default is ... else flag.default
+            flags[name] = option(name, flag.annotated(), default)
+        set_parameters(run, {first: own.pop(first), **flags, **own})
         return run
 
     return decorate
+
+
+#: Options in messages of the library: `storage=buffer`, or a name alone.
+_OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
+#: Those that commands have beside `CompileOptions`, and are not spelled like it there.
+_OPTIONS = frozenset({
+    "advertise", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops", "port", "search",
+    "secret_file", "size", "steps", "threads",
+})  # fmt: skip
+
+
+def with_flags(text: str) -> str:
+    """Return a message of the library with its options as they are typed: ``--storage buffer``."""
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if (name, value) == ("format", STANDALONE):
+            return "--standalone"
+        if name in FLAGS:
+            typed = FLAGS[name].name
+        elif name in _OPTIONS:
+            typed = f"--{name.replace('_', '-')}"
+        else:
+            return match[0]
+        return f"{typed} {value}" if value else typed
+
+    return _OPTION.sub(flag, text)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .formats import bytes_text, facts, print_section
-from .options import Debug, Json, Quiet, Verbose
-from .session import command, note, out_console, print_json, state
+from .options import Json
+from .output import bytes_text, note, print_facts, print_json, state
+from .session import command
 
 if TYPE_CHECKING:
     from ..runtime.devices import DeviceInfo
@@ -28,12 +28,7 @@ EXAMPLES = """
 
 
 @command
-def list_all(
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
+def list_all(as_json: Json = False) -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
     from ..runtime.devices import list_devices
 
@@ -41,9 +36,8 @@ def list_all(
     if as_json:
         print_json([asdict(device) for device in devices])
         return
-    console = out_console()
     for device in devices:
-        print_section(console, f"{device.kind}:{device.index}  {device.name}", facts(_rows(device)))
+        print_facts(f"{device.kind}:{device.index}  {device.name}", _rows(device))
     note_missing_opencl(device.kind for device in devices)
 
 
@@ -56,49 +50,39 @@ def note_missing_opencl(kinds: Iterable[str]) -> None:
         note((message, "yellow"), "\n", rest)
 
 
-def _rows(device: DeviceInfo) -> list[tuple[str, str]]:
+def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
     """Describe a device; what it does not tell is left out."""
-    rows = [
-        ("type", device.device_type),
-        ("platform", device.platform),
-        ("driver", device.driver),
-        ("version", device.version),
-        ("library", device.library),
-        ("compute units", _count(device.compute_units)),
-        ("memory", _size(device.global_memory_bytes)),
-        ("largest buffer", _size(device.max_allocation_bytes)),
-        ("local memory", _size(device.local_memory_bytes)),
-        ("work-group", f"up to {device.max_work_group_size}" if device.max_work_group_size else ""),
-        ("images", _images(device)),
-        ("fp16", _yes(device.fp16) if device.kind != "llvm" else ""),
-        ("compiled for", device.assumed_processor),
-    ]
+
+    def size(count: int) -> str | None:
+        return bytes_text(count) if count else None
+
+    yield "type", device.device_type or None
+    yield "platform", device.platform or None
+    yield "driver", device.driver or None
+    yield "version", device.version or None
+    yield "library", device.library or None
+    yield "compute units", device.compute_units or None
+    yield "memory", size(device.global_memory_bytes)
+    yield "largest buffer", size(device.max_allocation_bytes)
+    yield "local memory", size(device.local_memory_bytes)
+    if device.max_work_group_size:
+        yield "work-group", f"up to {device.max_work_group_size}"
+    if device.kind == "opencl":
+        yield "images", _images_text(device)
+    if device.kind != "llvm":
+        yield "fp16", "yes" if device.fp16 else "no"
+    yield "compiled for", device.assumed_processor or None
     if device.kind == "opencl":
         from ..devices.target import preset_of
 
-        rows.append(("--device auto", preset_of(device).name))
+        yield "--device auto", preset_of(device).name
     if state.verbose:
-        rows.append(("extensions", " ".join(device.extensions)))
-    return [(name, value) for name, value in rows if value]
+        yield "extensions", " ".join(device.extensions) or None
 
 
-def _images(device: DeviceInfo) -> str:
-    if device.kind != "opencl":
-        return ""
+def _images_text(device: DeviceInfo) -> str:
     if not device.images:
         return "no: textures cannot be used"
     size = f"{device.image2d_max_width}×{device.image2d_max_height}"
     from_buffer = "from buffers, too" if device.image2d_from_buffer else "not from buffers"
     return f"up to {size} texels in {device.image_max_array_size} layers, {from_buffer}"
-
-
-def _count(value: int) -> str:
-    return str(value) if value else ""
-
-
-def _size(count: int) -> str:
-    return bytes_text(count) if count else ""
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -7,17 +7,18 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .devices import note_missing_opencl
-from .formats import facts, print_section, table
-from .options import Debug, Json, Quiet, SecretFile, Verbose
-from .session import command, note, out_console, print_json
+from .options import Json, SecretFile
+from .output import note, print_facts, print_json, print_table
+from .session import command
 
 if TYPE_CHECKING:
     from ..farm.tracker import Server, ServerInfo, Summary
+    from ..runtime.json_types import JsonObject
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -48,13 +49,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-TrackerAddress = Annotated[
-    str, typer.Option("--tracker", metavar="HOST:PORT", help="The tracker's address.")
-]
+TrackerAddress = Annotated[str, typer.Option(metavar="HOST:PORT", help="The tracker's address.")]
 ServedSecretFile = Annotated[
     Path | None,
     typer.Option(
-        "--secret-file",
         metavar="FILE",
         envvar="TVMFLOW_SECRET_FILE",
         help="Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
@@ -63,7 +61,6 @@ ServedSecretFile = Annotated[
 Bind = Annotated[
     str,
     typer.Option(
-        "--bind",
         metavar="ADDRESS",
         help="The address of this machine to listen at (0.0.0.0: all of them). One that other "
         "machines reach needs --secret-file.",
@@ -76,13 +73,8 @@ _PERIOD_S = 1.0
 @command
 def run_tracker(
     bind: Bind = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="The port to listen at.")
-    ] = 9190,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9190,
     secret_file: ServedSecretFile = None,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Run a tracker until Ctrl-C."""
     from ..farm.network import Secret
@@ -101,19 +93,16 @@ def run_tracker(
 def serve(
     tracker: TrackerAddress,
     key: Annotated[
-        str, typer.Option("--key", help="What tuning runs ask for: a name for this kind of device.")
+        str, typer.Option(help="What tuning runs ask for: a name for this kind of device.")
     ],
     bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port", min=1, max=65535, help="The port to listen at (default: the first free one)."
-        ),
+        typer.Option(min=1, max=65535, help="The port to listen at (default: the first free one)."),
     ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
-            "--advertise",
             metavar="HOST",
             help="The host that tuning runs connect to, where it is not that of --bind.",
         ),
@@ -122,7 +111,6 @@ def serve(
     opencl_device: Annotated[
         str | None,
         typer.Option(
-            "--opencl-device",
             metavar="PLATFORM:DEVICE",
             help="Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
         ),
@@ -130,15 +118,11 @@ def serve(
     wait: Annotated[
         float | None,
         typer.Option(
-            "--wait",
             metavar="S",
             min=0,
             help="Give up when the tracker is not there after so many seconds (default: never).",
         ),
     ] = None,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
     from ..farm.network import Address
@@ -161,12 +145,7 @@ def serve(
 @app.command("status", epilog=EXAMPLES)
 @command
 def show_status(
-    tracker: TrackerAddress,
-    secret_file: SecretFile = None,
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
+    tracker: TrackerAddress, secret_file: SecretFile = None, as_json: Json = False
 ) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
     from ..farm.network import Address
@@ -175,24 +154,18 @@ def show_status(
     with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()
     if as_json:
-        print_json(_as_json(summary))
+        print_json(_describe(summary))
         return
     rows = [_server_row(server, summary.runs) for server in summary.servers]
     rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
     columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow", "device"]
-    content = table(columns, rows) if rows else table(["none"], [])
-    print_section(out_console(), f"Servers of the tracker at {connection.address}", content)
-    print_section(
-        out_console(),
-        "Keys",
-        table(
-            ["key", ">servers", ">free", ">requests that wait"],
-            [
-                (key, str(len(summary.serving(key))), str(queue.free), str(queue.waiting))
-                for key, queue in sorted(summary.queues.items())
-            ],
-        ),
-    )
+    title = f"Servers of the tracker at {connection.address}"
+    print_table(title, columns if rows else ["none"], rows)
+    keys = [
+        (key, len(summary.serving(key)), queue.free, queue.waiting)
+        for key, queue in sorted(summary.queues.items())
+    ]
+    print_table("Keys", ["key", ">servers", ">free", ">requests that wait"], keys)
 
 
 def _tell(happened: Iterable[str]) -> None:
@@ -204,41 +177,31 @@ def _tell(happened: Iterable[str]) -> None:
 def _print_served(about: ServerInfo) -> None:
     rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
     title = f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}"
-    print_section(out_console(), title, facts(rows))
+    print_facts(title, rows)
 
 
 def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     told, address = server.about, str(server.address)
+    busy_s, degrees = told.get("busy_s"), told.get("temperature_c")
+    state = "free" if busy_s is None else f"busy for {busy_s:.0f} s"
+    temperature = "" if degrees is None else f"{degrees:.0f} °C"
+    if told.get("throttled"):
+        temperature = f"{temperature}, throttled".lstrip(", ")
+    # The first accelerator, else the CPU.
+    devices = told.get("devices") or [{}]
     return (
         address,
         server.key,
-        _state(told) if told else "",
+        state if told else "",
         runs.get(address, ""),
         str(told.get("crashes", "")),
-        _temperature(told),
+        temperature,
         str(told.get("tvmflow", "not of tvmflow")),
-        _device(told),
+        str(devices[0].get("name", "")),
     )
 
 
-def _state(told: Mapping[str, Any]) -> str:
-    busy_s = told.get("busy_s")
-    return "free" if busy_s is None else f"busy for {busy_s:.0f} s"
-
-
-def _temperature(told: Mapping[str, Any]) -> str:
-    degrees = told.get("temperature_c")
-    text = "" if degrees is None else f"{degrees:.0f} °C"
-    return f"{text}, throttled".lstrip(", ") if told.get("throttled") else text
-
-
-def _device(told: Mapping[str, Any]) -> str:
-    """The first accelerator, else the CPU."""
-    devices = told.get("devices") or [{}]
-    return str(devices[0].get("name", ""))
-
-
-def _as_json(summary: Summary) -> dict[str, Any]:
+def _describe(summary: Summary) -> JsonObject:
     return {
         "servers": [
             {

@@ -1,30 +1,36 @@
-"""``tvmflow inspect``: what a module file says of itself."""
+"""``tvmflow inspect``: the contents of module files and of standalone libraries."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .formats import (
+from ..errors import ArtifactError
+from .options import Json, ModuleFile
+from .output import (
     bytes_text,
-    facts,
+    counted,
     ms_text,
-    option_text,
-    print_section,
+    note,
+    note_file,
+    print_facts,
+    print_json,
+    print_table,
     shape_text,
-    table,
-    tensors_table,
+    times_text,
 )
-from .host_abi import inspect_host_abi
-from .memory import memory_plan, print_memory, print_placements, write_picture
-from .options import Debug, Json, ModuleFile, Quiet, Verbose
-from .schedules import print_algorithms, print_schedules
-from .session import command, note, note_file, out_console, print_json
+from .session import command
 
 if TYPE_CHECKING:
+    from ..ir.tensors import TensorInfo
     from ..module.artifact import Artifact
+    from ..module.standalone.host_abi import Report
+    from ..runtime.json_types import JsonMapping, JsonObject
+    from .output import Cell
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -52,8 +58,7 @@ def inspect_module(
         bool, typer.Option("--memory", help="Show the plan of intermediate memory.")
     ] = False,
     memory_svg: Annotated[
-        Path | None,
-        typer.Option("--memory-svg", metavar="OUT.svg", help="Draw that plan over time."),
+        Path | None, typer.Option(metavar="OUT.svg", help="Draw that plan over time.")
     ] = None,
     schedules: Annotated[
         bool,
@@ -73,16 +78,12 @@ def inspect_module(
     host: Annotated[
         str | None,
         typer.Option(
-            "--host",
             metavar="HOST",
             help="The machine for --host-abi, such as android-arm64. Default: the one that the "
             "file looks to be made for.",
         ),
     ] = None,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 
@@ -91,11 +92,10 @@ def inspect_module(
     if host is not None and not host_abi:
         raise typer.BadParameter("--host goes with --host-abi.")
     if host_abi:
-        inspect_host_abi(module, host, as_json)
+        _inspect_host_abi(module, host, as_json)
         return
     from ..module.artifact import read_artifact
-    from ..module.standalone.read import find_plan
-    from .inspect_standalone import Asked, inspect_standalone
+    from ..module.standalone.read import describe, find_plan, find_weights
 
     encoded = find_plan(module) if module.is_file() else None
     if encoded is not None:
@@ -104,14 +104,23 @@ def inspect_module(
                 f"{module} is a standalone library, which carries no placements, schedules or "
                 "pictures of its memory; compile -v prints the first two, --memory lists the last."
             )
-        inspect_standalone(module, encoded, Asked(kernels, weights, memory, check, as_json))
+        found = find_weights(module, encoded)
+        if check:
+            found.check()
+        about = {"path": str(module), **describe(module, encoded, found), "checked": check}
+        if as_json:
+            print_json(about)
+            return
+        _print_standalone(about, kernels, weights, memory)
+        if check:
+            note(("Every byte of plan and weights is what was written.", "green"))
         return
     artifact = read_artifact(module)
     if check:
         artifact.check()
-    plan = memory_plan(module, artifact.metadata) if memory or memory_svg else None
+    plan = _memory_plan(artifact) if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
-        write_picture(plan, str(artifact.metadata["name"]), memory_svg)
+        _write_picture(plan, str(artifact.metadata["name"]), memory_svg)
         note_file(memory_svg)
     if as_json:
         print_json(_describe(artifact, check))
@@ -119,17 +128,17 @@ def inspect_module(
     if not memory_svg or memory or kernels or weights or placements or schedules:
         _print(artifact, kernels, weights)
     if placements:
-        print_placements(out_console(), artifact.metadata.get("placements", []))
+        _print_placements(artifact.metadata.get("placements", []))
     if schedules:
-        print_algorithms(out_console(), artifact.metadata.get("algorithms", []))
-        print_schedules(out_console(), artifact.metadata.get("schedules", {}))
+        _print_algorithms(artifact.metadata.get("algorithms", []))
+        _print_schedules(artifact.metadata.get("schedules", {}))
     if plan is not None and memory:
-        print_memory(out_console(), plan)
+        _print_memory(plan)
     if check:
         note(("Every byte is what was written.", "green"))
 
 
-def _sizes(artifact: Artifact) -> dict[str, Any]:
+def _sizes(artifact: Artifact) -> dict[str, int]:
     sidecar = artifact.sidecar
     return {
         "file": artifact.path.stat().st_size,
@@ -139,7 +148,7 @@ def _sizes(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _describe(artifact: Artifact, checked: bool) -> dict[str, Any]:
+def _describe(artifact: Artifact, checked: bool) -> JsonObject:
     return {
         "path": str(artifact.path),
         **artifact.metadata,
@@ -150,40 +159,287 @@ def _describe(artifact: Artifact, checked: bool) -> dict[str, Any]:
     }
 
 
-def _weights_text(artifact: Artifact) -> str:
-    if not artifact.weights:
-        return "in the library"
-    where = f"beside it in {artifact.sidecar.name}" if artifact.sidecar else "in the file"
-    return f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
-
-
 def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
     from ..module.storage_summary import storage_summary
 
-    meta, sizes, console = artifact.metadata, _sizes(artifact), out_console()
+    meta, sizes, weights = artifact.metadata, _sizes(artifact), "in the library"
+    if artifact.weights:
+        where = f"beside it in {artifact.sidecar.name}" if artifact.sidecar else "in the file"
+        weights = f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
     about = [
-        ("network", str(meta["name"])),
+        ("network", meta["name"]),
         ("target", f"{meta['target']} ({meta['device']})"),
-        ("host", str(meta["host"])),
+        ("host", meta["host"]),
         ("size", f"{bytes_text(sizes['file'])}, library {bytes_text(sizes['library'])}"),
-        ("weights", _weights_text(artifact)),
-        ("kernels", str(len(meta["kernels"]))),
+        ("weights", weights),
+        ("kernels", len(meta["kernels"])),
         ("storage", storage_summary(meta) if "memory" in meta else "unknown"),
-        *([("chosen by", settled)] if (settled := meta.get("settled_storage")) else []),
-        *([("needs", ", ".join(meta["extensions"]))] if meta.get("extensions") else []),
+        ("chosen by", meta.get("settled_storage")),
+        ("needs", ", ".join(meta.get("extensions", [])) or None),
         ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
-        ("options", ", ".join(option_text(k, v) for k, v in meta["options"].items()) or "none"),
+        ("options", _options_text(meta["options"])),
         ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
     ]
-    print_section(console, str(artifact.path), facts(about))
-    for title, infos in (("Inputs", artifact.inputs), ("Outputs", artifact.outputs)):
-        print_section(console, title, tensors_table(infos))
+    print_facts(str(artifact.path), about)
+    _print_tensors("Inputs", artifact.inputs)
+    _print_tensors("Outputs", artifact.outputs)
     if with_kernels:
-        names = [(str(k["name"]), str(k["function"])) for k in meta["kernels"]]
-        print_section(console, "Kernels", table(["kernel", "primary function"], names))
+        names = [(kernel["name"], kernel["function"]) for kernel in meta["kernels"]]
+        print_table("Kernels", ["kernel", "primary function"], names)
     if with_weights:
         listed = [
             (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
             for w in meta["weights"]
         ]
-        print_section(console, "Weights", table(["name", "dtype", "shape", ">size"], listed))
+        print_table("Weights", ["name", "dtype", "shape", ">size"], listed)
+
+
+def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
+    """Print a table of inputs or outputs, with layouts where they are not the ONNX model's."""
+    columns = ["name", "dtype", "shape"]
+    rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.shape)) for i in infos]
+    if any(info.layout for info in infos):
+        columns += ["layout", "logical shape", "image", "scope"]
+        rows = [
+            (
+                *row,
+                info.layout or "as in ONNX",
+                shape_text(info.logical_shape or info.shape),
+                _image_text(info.image),
+                info.scope or "",
+            )
+            for row, info in zip(rows, infos, strict=True)
+        ]
+    print_table(title, columns, rows)
+
+
+def _options_text(options: JsonMapping) -> str:
+    """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
+    nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs"}
+    texts = []
+    for name, value in options.items():
+        if isinstance(value, dict):
+            texts.append(f"{name} for {len(value)} {nouns.get(name, 'tensors')}")
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            texts.append(f"{name}={text}")
+    return ", ".join(texts) or "none"
+
+
+def _image_text(extent: str | None) -> str:
+    return (extent or "").replace("x", "×")
+
+
+def _memory_plan(artifact: Artifact) -> JsonMapping:
+    plan = artifact.metadata.get("memory")
+    if not isinstance(plan, Mapping) or "steps" not in plan:
+        # The module is older than plans with steps.
+        raise ArtifactError(
+            f"Showing the memory plan of {artifact.path} failed: the module holds none.",
+            remedy="Compile the model again.",
+        )
+    return plan
+
+
+def _print_memory(plan: JsonMapping) -> None:
+    """Print sizes, blocks and tensors of a memory plan."""
+    peak, bound = plan["peak_bytes"], plan["lower_bound_bytes"]
+    sizes = [
+        ("peak", f"{bytes_text(peak)} in {len(plan['blocks'])} blocks"),
+        ("lower bound", f"{bytes_text(bound)}, the most that lives at one time"),
+        ("ratio", f"{peak / bound:.3f}" if bound else "-"),
+        ("steps", f"{len(plan['steps'])} calls"),
+    ]
+    print_facts("Memory of intermediate tensors", sizes)
+    blocks = [
+        (
+            number,
+            "image" if block["image"] else "buffer",
+            _image_text(block["image"]),
+            bytes_text(block["bytes"]),
+            sum(tensor["block"] == number for tensor in plan["tensors"]),
+        )
+        for number, block in enumerate(plan["blocks"])
+    ]
+    columns = [">block", "kind", "extent", ">size", ">tensors"]
+    print_table("Blocks", columns, blocks)
+    tensors = [
+        (
+            t["name"],
+            t["storage"],
+            t["stored_as"],
+            t["layout"],
+            shape_text(t["shape"]),
+            _image_text(t["image"]),
+            bytes_text(t["bytes"]),
+            "result" if t["block"] is None else t["block"],
+            f"{t['first']}–{t['last']}",
+            t["producer"] or "-",
+            ", ".join(t["readers"]) or "-",
+        )
+        for t in plan["tensors"]
+    ]
+    columns = [
+        "tensor", "storage", "dtype", "layout", "shape", "image", ">size", ">block", ">steps",
+        "written by", "read by"
+    ]  # fmt: skip
+    print_table("Tensors", columns, tensors)
+
+
+def _write_picture(plan: JsonMapping, name: str, path: Path) -> None:
+    """Write a memory plan as SVG."""
+    from ..module.files import write_file
+    from ..module.memory_svg import memory_svg
+
+    write_file(path, memory_svg(plan, name))
+
+
+def _print_placements(placements: Sequence[JsonMapping]) -> None:
+    """Print where each tensor is kept, and why."""
+    rows = [
+        (
+            p["tensor"],
+            shape_text(p["shape"]),
+            p["stored_as"],
+            p["storage"],
+            _image_text(p["image"]),
+            p["scope"],
+            p["reason"],
+        )
+        for p in placements
+    ]
+    columns = ["tensor", "shape", "dtype", "storage", "image", "scope", "why"]
+    print_table("Placements", columns, rows)
+
+
+def _print_algorithms(choices: Sequence[JsonMapping]) -> None:
+    """Print how each convolution is computed, and why."""
+    rows = [(c["convolution"], c["algorithm"], c["reason"]) for c in choices]
+    if rows:
+        print_table("Algorithms", ["convolution", "algorithm", "why"], rows)
+
+
+def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
+    """Print the family and the knobs of every primary function."""
+
+    def knob_text(value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    rows = [
+        (
+            name,
+            choice["family"],
+            " ".join(f"{knob}={knob_text(v)}" for knob, v in choice["knobs"].items()) or "-",
+            choice["source"] + (f" ({origin})" if (origin := choice.get("origin")) else ""),
+        )
+        for name, choice in schedules.items()
+    ]
+    columns = ["primary function", "family", "knobs", "from"]
+    print_table("Schedules", columns, rows)
+
+
+def _print_standalone(
+    about: JsonMapping, with_launches: bool, with_weights: bool, with_memory: bool
+) -> None:
+    """Print what a standalone library says of itself."""
+    from ..module.artifact import tensor_infos
+
+    sizes, launches, weights = about["sizes"], about["launches"], about["weights"]
+    where = f"beside it in {about['weights_file']}" if about["weights_file"] else "in the file"
+    programs = counted(about["programs"], "program")
+    summary = [
+        ("network", about["name"]),
+        ("form", "standalone library"),
+        ("target", f"{about['target']} ({about['device']})"),
+        ("host", about["host"]),
+        ("size", f"{bytes_text(sizes['file'])}, plan {bytes_text(sizes['plan'])}"),
+        ("weights", f"{len(weights)} {where}, {bytes_text(sizes['weights'])}"),
+        (
+            "kernels",
+            f"{len(launches)} launches, {programs} of {bytes_text(sizes['source'])} of source",
+        ),
+        ("precompiled", _precompiled_text(about["precompiled"])),
+        ("storage", about["storage_summary"]),
+        ("memory", f"{bytes_text(about['memory_bytes'])} on the device, besides the weights"),
+        ("needs", ", ".join(about["extensions"]) or None),
+        ("self-test", about["self_test"]),
+        (
+            "versions",
+            f"tvmflow {about['tvmflow']}, TVM {about['tvm']}, plan {about['plan_version']}",
+        ),
+        ("options", _options_text(about["options"])),
+        ("compiled in", ms_text(sum(about["stage_ms"].values()))),
+    ]
+    print_facts(about["path"], summary)
+    _print_tensors("Inputs", tensor_infos(about["inputs"]))
+    _print_tensors("Outputs", tensor_infos(about["outputs"]))
+    if with_launches:
+        rows: list[tuple[Cell, ...]] = [
+            (k["name"], k["function"], *map(times_text, (k["global"], k["local"])), k["program"])
+            for k in launches
+        ]
+        columns = ["kernel", "primary function", "work-items", "group", ">program"]
+        print_table("Launches", columns, rows)
+    if with_weights:
+        rows = [(w["name"], w["storage"], bytes_text(w["bytes"])) for w in weights]
+        print_table("Weights", ["name", "storage", ">size"], rows)
+    if with_memory:
+        rows = [
+            (a["number"], a["role"], a["storage"], bytes_text(a["bytes"]))
+            for a in about["allocations"]
+        ]
+        print_table("Memory objects", [">number", "role", "storage", ">size"], rows)
+
+
+def _precompiled_text(about: JsonMapping | None) -> str | None:
+    if about is None:
+        return None
+    parts = [f"for {counted(len(about['devices']), 'device')} in {about['file']}"]
+    parts += [f"{d['device']} ({d['driver']}): {bytes_text(d['bytes'])}" for d in about["devices"]]
+    if about["of_other_sources"]:
+        parts.append(f"{about['of_other_sources']} programs of other sources")
+    if about["damaged_bytes"]:
+        parts.append(f"{bytes_text(about['damaged_bytes'])} damaged")
+    return "; ".join(parts)
+
+
+def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
+    """Print whether a library fits a machine; exit with status 1 if it does not."""
+    from ..devices.host import Host
+    from ..module.standalone.host_abi import check_host_abi
+
+    report = check_host_abi(library, Host.parse(host) if host else None)
+    if as_json:
+        print_json(_describe_host_abi(report))
+    else:
+        _print_host_abi(report)
+    if not report.fits:
+        raise typer.Exit(1)
+
+
+def _describe_host_abi(report: Report) -> JsonObject:
+    return {
+        "path": str(report.path),
+        "kind": report.facts.kind,
+        "host": report.host.triple,
+        "fits": report.fits,
+        "android_refuses": report.android_refuses,
+        "rules": [asdict(verdict) for verdict in report.verdicts],
+        **asdict(report.facts),
+    }
+
+
+def _print_host_abi(report: Report) -> None:
+    refuses = "; ".join(report.android_refuses)
+    about = [
+        ("kind", report.facts.kind),
+        ("host", report.host.triple),
+        ("fits", "yes" if report.fits else "no"),
+        ("on Android", f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"),
+    ]
+    print_facts(str(report.path), about)
+    rows = [
+        (verdict.rule, verdict.found, verdict.expected, "" if verdict.kept else "broken")
+        for verdict in report.verdicts
+    ]
+    print_table("Rules", ["rule", "found", "expected", ""], rows)

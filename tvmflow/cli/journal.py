@@ -1,22 +1,24 @@
-"""``tvmflow journal``: what tuning journals hold, and their care."""
+"""``tvmflow journal``: reading, checking, merging and converting tuning journals."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .formats import bytes_text, ms_text, print_section, table
-from .options import Debug, Json, Quiet, Verbose
-from .session import command, note, out_console, print_json
+from .options import Json
+from .output import bytes_text, ms_text, note, note_file, print_json, print_table
+from .session import command
 
 if TYPE_CHECKING:
     from ..journal.journal import Journal
     from ..journal.records import Trial, Workload
     from ..journal.store import Entry
+    from ..runtime.json_types import JsonMapping, JsonObject
 
 app = typer.Typer(
     help="List, check, merge, import and export tuning journals.",
@@ -37,51 +39,43 @@ File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="A journal, or the name of one that ships with tvmflow."),
 ]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals.")]
 
 
-def open_journal(path: Path) -> Journal:
-    """Open a journal to read it, also one that ships with tvmflow, by its name."""
+@contextmanager
+def _opened(path: Path) -> Iterator[Journal]:
+    """Open a journal, also one that ships with tvmflow; print in the end what is damaged of it."""
     from ..journal.journal import Journal
     from ..tuning_logs import find_journal
 
-    return Journal.open(find_journal(path))
-
-
-def report_damage(journal: Journal) -> None:
-    """Print what of a journal could not be read so far."""
-    for damage in journal.damage:
-        note(("Damaged: ", "bold yellow"), f"{journal.path}: {damage}")
-    if journal.tail is not None:
-        note(("Incomplete: ", "bold yellow"), f"{journal.path}: {journal.tail}")
+    with Journal.open(find_journal(path)) as journal:
+        yield journal
+        for damage in journal.damage:
+            note(("Damaged: ", "bold yellow"), f"{journal.path}: {damage}")
+        if journal.tail is not None:
+            note(("Incomplete: ", "bold yellow"), f"{journal.path}: {journal.tail}")
 
 
 @app.command("ls", epilog=_EXAMPLES)
 @command
-def list_journals(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals.")],
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
+def list_journals(files: Files, as_json: Json = False) -> None:
     """List the workloads of journals, with how many trials they have and the best of them."""
     described = []
     for path in files:
-        with open_journal(path) as journal:
+        with _opened(path) as journal:
             known = [(e, journal.store.workload(e.workload)) for e in journal.entries()]
-            entries = [_described_entry(e, w) for e, w in known if w is not None]
+            entries = [_describe_entry(e, w) for e, w in known if w is not None]
             size = journal.path.stat().st_size
-            total = sum(entry["trials"] for entry in entries)
             described.append({"journal": str(journal.path), "bytes": size, "workloads": entries})
             if not as_json:
+                total = sum(entry["trials"] for entry in entries)
                 title = f"{journal.path}: {total} trials, {bytes_text(size)}"
-                print_section(out_console(), title, _workloads(entries))
-            report_damage(journal)
+                _print_workloads(title, entries)
     if as_json:
         print_json(described)
 
 
-def _described_entry(entry: Entry, workload: Workload) -> dict[str, Any]:
+def _describe_entry(entry: Entry, workload: Workload) -> JsonObject:
     return {
         "workload": entry.workload.hex(),
         "family": workload.family,
@@ -94,7 +88,7 @@ def _described_entry(entry: Entry, workload: Workload) -> dict[str, Any]:
     }
 
 
-def _workloads(entries: list[dict[str, Any]]) -> Any:
+def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
     rows = [
         (
             entry["workload"][:12],
@@ -102,60 +96,51 @@ def _workloads(entries: list[dict[str, Any]]) -> Any:
             entry["dtype"],
             " ".join(f"{k}={str(v)[:40]}" for k, v in entry["shape"].items() if v is not False),
             ms_text(entry["best_ms"]) if entry["best_ms"] is not None else "-",
-            str(entry["trials"]),
-            str(entry["failures"]),
+            entry["trials"],
+            entry["failures"],
         )
         for entry in sorted(entries, key=lambda entry: -(entry["best_ms"] or 0))
     ]
     columns = ["workload", "family", "dtype", "shape", ">best", ">trials", ">failed"]
-    return table(columns, rows)
+    print_table(title, columns, rows)
 
 
-def _described(trial: Trial) -> dict[str, Any]:
+def _print_trials(trials: Sequence[Trial], as_json: bool) -> None:
     from ..tuning.importers import json_of_trial
 
-    content = json_of_trial(trial)
-    content.pop("original", None)
-    return {"key": trial.workload.key.hex(), **content}
-
-
-def _print_trials(trials: Iterable[Trial], as_json: bool) -> None:
     if as_json:
-        print_json([_described(trial) for trial in trials])
+        described = [{"key": trial.workload.key.hex(), **json_of_trial(trial)} for trial in trials]
+        for content in described:
+            content.pop("original", None)
+        print_json(described)
         return
-    rows = []
-    for trial in trials:
-        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(trial.timestamp))
-        knobs = " ".join(f"{name}={str(v).lower()}" for name, v in trial.knobs.items())
-        rows.append(
-            (
-                trial.workload.key.hex()[:12],
-                trial.workload.family,
-                ms_text(trial.cost * 1e3) if not trial.error else trial.error.name.lower(),
-                knobs or "-",
-                trial.source,
-                trial.device.name,
-                when if trial.timestamp else "-",
-            )
+    rows = [
+        (
+            trial.workload.key.hex()[:12],
+            trial.workload.family,
+            ms_text(trial.cost * 1e3) if not trial.error else trial.error.name.lower(),
+            " ".join(f"{name}={str(v).lower()}" for name, v in trial.knobs.items()) or "-",
+            trial.source,
+            trial.device.name,
+            _utc_text(trial.timestamp)[:-3] if trial.timestamp else "-",
         )
+        for trial in trials
+    ]
     columns = ["workload", "family", ">cost", "knobs", "from", "device", "when (UTC)"]
-    out_console().print(table(columns, rows))
+    print_table(None, columns, rows)
+
+
+def _utc_text(timestamp: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(timestamp))
 
 
 @app.command("best")
 @command
-def show_best(
-    file: File,
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
+def show_best(file: File, as_json: Json = False) -> None:
     """Show the best trial of each workload."""
-    with open_journal(file) as journal:
+    with _opened(file) as journal:
         best = [journal.trial_of(entry) for entry in journal.entries()]
         _print_trials([trial for trial in best if trial is not None], as_json)
-        report_damage(journal)
 
 
 @app.command("show")
@@ -163,53 +148,39 @@ def show_best(
 def show_trials(
     file: File,
     workload: Annotated[
-        str,
-        typer.Option("--workload", metavar="KEY", help="Only of workloads whose key begins so."),
+        str, typer.Option(metavar="KEY", help="Only of workloads whose key begins so.")
     ] = "",
-    last: Annotated[
-        int, typer.Option("--last", metavar="N", min=0, help="The last ones; 0 shows all.")
-    ] = 20,
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="The last ones; 0 shows all.")] = 20,
     events: Annotated[bool, typer.Option("--events", help="Events instead of trials.")] = False,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Show trials, or events, in the order in which they were recorded."""
     from ..tuning.importers import json_of_event
 
-    with open_journal(file) as journal:
-        if events:
-            found = list(journal.events())[-last:]
-            if as_json:
-                print_json([json_of_event(event) for event in found])
-            else:
-                rows = [
-                    (
-                        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event.timestamp)),
-                        event.kind,
-                        event.device.name if event.device else "-",
-                        " ".join(f"{name}={value}" for name, value in event.details.items()),
-                    )
-                    for event in found
-                ]
-                columns = ["when (UTC)", "event", "device", "details"]
-                out_console().print(table(columns, rows))
-        else:
+    with _opened(file) as journal:
+        if not events:
             trials = [t for t in journal.trials() if t.workload.key.hex().startswith(workload)]
             _print_trials(trials[-last:], as_json)
-        report_damage(journal)
+            return
+        found = list(journal.events())[-last:]
+        if as_json:
+            print_json([json_of_event(event) for event in found])
+            return
+        rows = [
+            (
+                _utc_text(event.timestamp),
+                event.kind,
+                event.device.name if event.device else "-",
+                " ".join(f"{name}={value}" for name, value in event.details.items()),
+            )
+            for event in found
+        ]
+        print_table(None, ["when (UTC)", "event", "device", "details"], rows)
 
 
 @app.command("verify")
 @command
-def verify_journals(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals.")],
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
+def verify_journals(files: Files, as_json: Json = False) -> None:
     """Read every record of journals; exit status 1 where something cannot be read."""
     from ..tuning.maintenance import verify
     from ..tuning_logs import find_journal
@@ -238,3 +209,116 @@ def verify_journals(
                 note(f"  {damage}")
     if not all(checked.good for checked in results.values()):
         raise typer.Exit(1)
+
+
+@app.command("merge")
+@command
+def merge_journals(
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Journal to append to or make.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals to take from.")],
+    as_json: Json = False,
+) -> None:
+    """Append the records of journals to another one, each record once."""
+    from ..tuning.maintenance import merge
+    from ..tuning_logs import find_journal
+
+    merged = merge(output, [find_journal(path) for path in files])
+    if as_json:
+        print_json(vars(merged))
+    else:
+        about = f": {merged.trials} trials and {merged.events} events added"
+        note_file(output, f"{about}, {merged.repeated} were there")
+
+
+@app.command("compact")
+@command
+def compact_journal(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT", help="The new file. Default: in its place."),
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Keep the N fastest of each workload.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a journal anew, compressed; what is damaged is left out."""
+    from ..tuning.maintenance import compact
+
+    trials = compact(file, output, best)
+    final = output or file
+    size = final.stat().st_size
+    if as_json:
+        print_json({"journal": str(final), "trials": trials, "bytes": size})
+    else:
+        note_file(final, f": {trials} trials, {bytes_text(size)}")
+
+
+@app.command("export")
+@command
+def export_journal(
+    file: File,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT", help="The file or folder to write.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="json|metaschedule|autotvm",
+            help="One JSON object a line with everything, a MetaSchedule database (a folder) of "
+            "the trials that have a trace, or an AutoTVM log.",
+        ),
+    ] = "json",
+    as_json: Json = False,
+) -> None:
+    """Write the trials of a journal for other tools."""
+    from ..tuning.maintenance import check_format, export
+
+    check_format(form)
+    with _opened(file) as journal:
+        written, left = export(journal.trials(), form, output)
+    if as_json:
+        print_json({"output": str(output), "exported": written, "without_trace": left})
+    elif left:
+        note(f"exported {written} of {written + left} trials: {left} have no MetaSchedule trace")
+    else:
+        note_file(output, f": {written} trials")
+
+
+@app.command("import")
+@command
+def import_logs(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
+        ),
+    ],
+    journal: Annotated[Path, typer.Option(metavar="FILE", help="Journal to append to or make.")],
+    device_name: Annotated[
+        str, typer.Option(metavar="NAME", help="The device that it was measured on.")
+    ] = "unknown",
+    key: Annotated[str, typer.Option(metavar="KEY", help="The device's key at a tracker.")] = "",
+    origin: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Where the logs are from: kept.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
+    from ..journal.journal import Journal
+    from ..journal.records import Device
+    from ..tuning.importers import import_file
+
+    device = Device(key, device_name)
+    with Journal.open(journal, "a") as target:
+        results = [import_file(target, path, device, origin) for path in files]
+    if as_json:
+        print_json(
+            [{"file": str(r.path), "imported": r.records, "refused": r.refused} for r in results]
+        )
+        return
+    for result in results:
+        note(f"{result.path}: {result}")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError
 from .compile_flags import DeviceName, TargetName
-from .formats import bytes_text, ms_text, print_section, table
-from .options import Debug, DeviceIndex, FreshCeilings, Json, Quiet, RandomSeed, Verbose
-from .session import command, err_console, out_console, print_json, state
+from .options import DeviceIndex, FreshCeilings, Json, RandomSeed
+from .output import bytes_text, err_console, ms_text, out_console, print_json, print_table, state
+from .session import command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..explain.lab import LabResult
+    from ..runtime.json_types import JsonObject
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -41,29 +42,22 @@ def run_lab(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="LAB",
-            help="The lab; without one, they are listed.",
-            autocompletion=_names,
+            metavar="LAB", help="The lab; without one, they are listed.", autocompletion=_names
         ),
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(
-            "--size", metavar="N", help="How many of what the lab counts; default the lab's."
-        ),
+        typer.Option(metavar="N", help="How many of what the lab counts; default the lab's."),
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(
-            "--steps", metavar="NAME,...", help="Only these: a naive one of a large size is slow."
-        ),
+        typer.Option(metavar="NAME,...", help="Only these: a naive one of a large size is slow."),
     ] = None,
     show: Annotated[
-        str | None,
-        typer.Option("--show", metavar="STEP", help="Print this step's schedule; run nothing."),
+        str | None, typer.Option(metavar="STEP", help="Print this step's schedule; run nothing.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.001, help="Time for the calls of each step.")
+        float, typer.Option(min=0.001, help="Time for the calls of each step.")
     ] = 2.0,
     fresh_ceilings: FreshCeilings = False,
     target: TargetName = "llvm",
@@ -71,9 +65,6 @@ def run_lab(
     device_index: DeviceIndex = 0,
     random_seed: RandomSeed = 0,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
     if name is None:
@@ -114,7 +105,7 @@ def run_lab(
 def _list(as_json: bool) -> None:
     from ..schedules.lab import LABS
 
-    described: list[dict[str, Any]] = [
+    described: list[JsonObject] = [
         {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
         for lab in LABS.values()
     ]
@@ -123,7 +114,7 @@ def _list(as_json: bool) -> None:
         return
     rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in described]
     columns = ["lab", ">--size", "counts", "what it computes"]
-    print_section(out_console(), f"{len(rows)} labs", table(columns, rows))
+    print_table(f"{len(rows)} labs", columns, rows)
 
 
 def _print(result: LabResult) -> None:
@@ -140,23 +131,15 @@ def _print(result: LabResult) -> None:
         )
         for step in result.steps
     ]
-    rows.append(
-        (
-            "NumPy",
-            ms_text(result.numpy_times.median_ms),
-            "",
-            f"{result.operations / result.numpy_times.median_ms / 1e6:.1f}",
-            f"{result.bytes / result.numpy_times.median_ms / 1e6:.1f}",
-            "100 %",
-            "",
-        )
-    )
+    numpy_ms = result.numpy_times.median_ms
+    gflops, gbps = (count / numpy_ms / 1e6 for count in (result.operations, result.bytes))
+    rows.append(("NumPy", ms_text(numpy_ms), "", f"{gflops:.1f}", f"{gbps:.1f}", "100 %", ""))
     title = (
         f"{result.lab}, size {result.size:,}: {result.operations / 1e9:.3g} GFLOP on "
         f"{bytes_text(result.bytes)}, {result.target} on {result.device_name}"
     )
     columns = ["step", ">median", ">speed-up", ">GFLOP/s", ">GB/s", ">of NumPy", ">of peak"]
-    print_section(console, title, table(columns, rows))
+    print_table(title, columns, rows)
     if state.quiet:
         return
     for step, following in zip_longest(result.steps, result.steps[1:]):

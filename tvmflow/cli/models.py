@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import ModelError
-from .formats import bytes_text, print_section, table
-from .options import Debug, Json, Quiet, Verbose, parse_parameters
-from .session import command, note_file, out_console, print_json
+from .options import Json, parse_parameters
+from .output import bytes_text, note_file, print_json, print_table
+from .session import command
 
 app = typer.Typer(
-    help="Build the example networks as ONNX files.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+    help="Build the example networks as ONNX files.", no_args_is_help=True, rich_markup_mode="rich"
 )
 
 _LIST_EXAMPLES = """
@@ -37,12 +36,7 @@ def _names() -> list[str]:
 
 @app.command("list", epilog=_LIST_EXAMPLES)
 @command
-def list_models(
-    as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
-) -> None:
+def list_models(as_json: Json = False) -> None:
     """List the networks and their parameters."""
     from ..models import BUILDERS
 
@@ -53,12 +47,7 @@ def list_models(
                     "name": builder.name,
                     "description": builder.description,
                     "parameters": [
-                        {
-                            "name": parameter.name,
-                            "type": parameter.type.__name__,
-                            "default": parameter.default,
-                            "description": parameter.description,
-                        }
+                        {**asdict(parameter), "type": parameter.type.__name__}
                         for parameter in builder.parameters
                     ],
                 }
@@ -66,11 +55,10 @@ def list_models(
             ]
         )
         return
-    console = out_console()
     for builder in BUILDERS.values():
         rows = [(p.name, str(p.default), p.description) for p in builder.parameters]
         title = f"{builder.name}: {builder.description}"
-        print_section(console, title, table(["--param", ">default", "meaning"], rows))
+        print_table(title, ["--param", ">default", "meaning"], rows)
 
 
 @app.command("build", epilog=_BUILD_EXAMPLES)
@@ -95,18 +83,13 @@ def build_model(
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            "--param", metavar="NAME=VALUE", help="A parameter of the network; repeatable."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="A parameter of the network; repeatable."),
     ] = None,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Build a network with seeded random weights."""
     # Text, as it was typed: the builder knows the types of its parameters.
-    parameters: dict[str, Any] = dict(parse_parameters(param or []))
+    parameters: dict[str, Any] = {**parse_parameters(param or [])}
     from ..models import build
 
     final = output or Path(f"{name}.onnx")

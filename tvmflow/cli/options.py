@@ -2,79 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from .session import state
+from .output import state
 
-_COMMON = "Common options"
+_PANEL = "Common options"
+R = TypeVar("R")
 
-
-def _set_verbose(value: bool) -> None:
-    state.verbose |= value
-
-
-def _set_quiet(value: bool) -> None:
-    state.quiet |= value
-
-
-def _set_debug(value: bool) -> None:
-    state.debug |= value
-
-
-def _set_json(value: bool) -> bool:
-    # Standard output is for the machine then; what people read goes to standard error.
-    state.json |= value
-    return value
-
-
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "-v",
-        "--verbose",
-        help="Show stage times and the log of TVM and the driver.",
-        callback=_set_verbose,
-        rich_help_panel=_COMMON,
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "-q",
-        "--quiet",
-        help="Print only results and errors.",
-        callback=_set_quiet,
-        rich_help_panel=_COMMON,
-    ),
-]
-Debug = Annotated[
-    bool,
-    typer.Option(
-        "--debug",
-        help="Show the traceback of an error.",
-        callback=_set_debug,
-        rich_help_panel=_COMMON,
-    ),
-]
 Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print the result as JSON.",
-        callback=_set_json,
-        rich_help_panel=_COMMON,
-    ),
+    bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_PANEL)
 ]
-
 ModuleFile = Annotated[Path, typer.Argument(metavar="OUT.so", help="A compiled module.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX model.")]
 OpsFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--ops",
         metavar="FILE.py",
         help="Python file that registers custom operators (docs/custom-operators.md); repeatable. "
         "It is run.",
@@ -83,7 +31,6 @@ OpsFiles = Annotated[
 InputsFile = Annotated[
     Path | None,
     typer.Option(
-        "--inputs",
         metavar="IN.npz",
         help="Inputs by ONNX name (or one array in an .npy file, for a single input).",
     ),
@@ -91,42 +38,82 @@ InputsFile = Annotated[
 FreshCeilings = Annotated[
     bool,
     typer.Option(
-        "--fresh-ceilings",
-        help="Measure what the device reaches at most, although it is known.",
+        "--fresh-ceilings", help="Measure what the device reaches at most, although it is known."
     ),
 ]
-RandomSeed = Annotated[
-    int, typer.Option("--random-seed", metavar="N", min=0, help="Seeds the random inputs.")
-]
-FarmKey = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="Of the devices at the tracker.")
-]
+RandomSeed = Annotated[int, typer.Option(metavar="N", min=0, help="Seeds the random inputs.")]
+FarmKey = Annotated[str | None, typer.Option(metavar="KEY", help="Of the devices at the tracker.")]
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        "--secret-file",
         metavar="FILE",
         envvar="TVMFLOW_SECRET_FILE",
         help="Holds the secret that the tracker and its servers were started with.",
     ),
 ]
-
 CheckWeights = Annotated[
     bool,
     typer.Option(
-        "--check-weights/--no-check-weights",
         help="Compare the weights with their checksum when the module is loaded; of several "
-        "gigabytes that takes as long as a run.",
+        "gigabytes that takes as long as a run."
     ),
 ]
 DeviceIndex = Annotated[
     int,
     typer.Option(
-        "--device-index",
-        min=0,
-        help="Which of the target's devices runs the module (see `tvmflow devices`).",
+        min=0, help="Which of the target's devices runs the module (see `tvmflow devices`)."
     ),
 ]
+
+
+def option(name: str, annotation: object, default: object) -> inspect.Parameter:
+    """Return the parameter of a command that typer makes an option of."""
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def set_parameters(
+    function: Callable[..., object], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    """Let typer see these parameters, in this order, instead of those that a function has."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.Signature([each.replace(kind=kind) for each in parameters.values()])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+
+
+def _common_option(short: str, name: str, help_text: str) -> inspect.Parameter:
+    """Return an option that sets the field of `state` with its name."""
+
+    def remember(value: bool) -> None:
+        setattr(state, name, getattr(state, name) or value)
+
+    names = (short, f"--{name}") if short else (f"--{name}",)
+    declared = typer.Option(*names, help=help_text, callback=remember, rich_help_panel=_PANEL)
+    return option(name, Annotated[bool, declared], False)
+
+
+#: Options of every command and of the program itself, which may have them before a command.
+COMMON = {
+    "verbose": _common_option(
+        "-v", "verbose", "Show stage times and the log of TVM and the driver."
+    ),
+    "quiet": _common_option("-q", "quiet", "Print only results and errors."),
+    "debug": _common_option("", "debug", "Show the traceback of an error."),
+}
+
+
+def with_common_options(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a function the options of every command, which it need not know."""
+
+    @functools.wraps(function)
+    def run(**given: object) -> R:
+        return function(**{name: value for name, value in given.items() if name not in COMMON})
+
+    own = inspect.signature(function, eval_str=True).parameters
+    set_parameters(run, {**own, **COMMON})
+    return run
 
 
 def load_operators(files: list[Path] | None) -> None:

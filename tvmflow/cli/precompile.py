@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .formats import bytes_text, ms_text, print_section, table
-from .options import Debug, DeviceIndex, FarmKey, Json, Quiet, SecretFile, Verbose, check_farm
-from .session import command, note, note_file, out_console, print_json
+from .options import DeviceIndex, FarmKey, Json, SecretFile, check_farm
+from .output import bytes_text, ms_text, note, note_file, print_json, print_table
+from .session import command
 
 if TYPE_CHECKING:
     from ..module.standalone.precompile import Precompiled, Source
+    from ..runtime.json_types import JsonObject
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -44,7 +45,6 @@ def precompile_library(
     tracker: Annotated[
         str | None,
         typer.Option(
-            "--tracker",
             metavar="HOST:PORT",
             help="Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
         ),
@@ -53,9 +53,6 @@ def precompile_library(
     secret_file: SecretFile = None,
     device_index: DeviceIndex = 0,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Put the binaries that devices' drivers build beside a standalone library.
 
@@ -122,7 +119,7 @@ def _print(
         for where, device in found.items()
     ]
     columns = ["where", "device", "driver", ">programs", ">size", ">start without", ">start with"]
-    print_section(out_console(), str(library), table(columns, rows))
+    print_table(str(library), columns, rows)
     if changed["damaged_bytes"]:
         size = bytes_text(changed["damaged_bytes"])
         note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
@@ -135,7 +132,7 @@ def _describe(
     found: Mapping[str, Precompiled],
     failed: Mapping[str, str],
     changed: Mapping[str, int],
-) -> dict[str, Any]:
+) -> JsonObject:
     from ..module.standalone.programs import beside
 
     devices = [

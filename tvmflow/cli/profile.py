@@ -5,24 +5,32 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .formats import bytes_text, counted, facts, ms_text, print_section, table
+from .compile_flags import with_flags
 from .options import (
     CheckWeights,
-    Debug,
     DeviceIndex,
     FreshCeilings,
     InputsFile,
     Json,
     ModuleFile,
-    Quiet,
     RandomSeed,
-    Verbose,
 )
-from .session import command, note, note_file, out_console, print_json, with_flags
+from .output import (
+    bytes_text,
+    counted,
+    ms_text,
+    note,
+    note_file,
+    out_console,
+    print_facts,
+    print_json,
+    print_launches,
+)
+from .session import command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +52,6 @@ EXAMPLES = """
       nothing is measured: the page of a profile of another machine
 """
 
-_MAX_ROWS = 200
 _MAX_FINDINGS = 10
 
 _COLUMNS = (
@@ -60,21 +67,17 @@ _WIDTH = 150
 def profile_module(
     module: ModuleFile,
     runs: Annotated[
-        int | None,
-        typer.Option("--runs", min=1, show_default="20", help="Measure this many runs."),
+        int | None, typer.Option(min=1, show_default="20", help="Measure this many runs.")
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option("--trace", metavar="TRACE.json", help="Write a timeline of a run."),
+        Path | None, typer.Option(metavar="TRACE.json", help="Write a timeline of a run.")
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="REPORT.html", help="Write a page with all of it."),
+        Path | None, typer.Option(metavar="REPORT.html", help="Write a page with all of it.")
     ] = None,
     compare: Annotated[
         Path | None,
         typer.Option(
-            "--compare",
             metavar="BEFORE.json",
             help="On that page, show the profile that --json printed earlier beside this one.",
         ),
@@ -89,9 +92,6 @@ def profile_module(
     device_index: DeviceIndex = 0,
     check_weights: CheckWeights = True,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Measure each kernel of a network, and say what holds it back.
 
@@ -161,38 +161,32 @@ def profile_module(
 
 
 def _print(console: Console, profile: Profile) -> None:
-    print_section(console, "Time", facts(_times(profile)))
+    print_facts("Time", _times(profile), console)
     if profile.ceilings is not None:
         title = f"Ceilings of {profile.device.name}"
-        print_section(console, title, facts(_ceilings(profile)))
+        print_facts(title, _ceilings(profile), console)
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
     total = sum(kernel.median_us for kernel in kernels)
-    cells = [_cells(kernel, total) for kernel in kernels[:_MAX_ROWS]]
+    cells = [_cells(kernel, total) for kernel in kernels]
     is_narrow = console.is_terminal and console.width < _WIDTH
     columns = _NARROW if is_narrow else _COLUMNS
     for row in cells:
         row["nodes"] = row["nodes"] or (row["kernel"] if is_narrow else "-")
     rows = [[row[column] for column in columns] for row in cells]
-    clock = "by the device's clock"
-    if any(kernel.clock == "host" for kernel in kernels):
-        clock = "by the host's clock, around each call"
-    launches = counted(len(kernels), "launch", "launches")
-    title = f"{launches} a run, {ms_text(total / 1e3)} in total, {clock}"
     if not console.is_terminal:
         # Files have room for all of it.
         console.width = max(console.width, _WIDTH)
-    print_section(console, title, table(columns, rows))
+    by_device = all(kernel.clock == "device" for kernel in kernels)
+    print_launches(columns, rows, total, by_device=by_device, console=console)
     if is_narrow:
         console.print("A terminal of more columns shows more; --json and --html have all.")
-    if len(kernels) > _MAX_ROWS:
-        console.print(f"… {len(kernels) - _MAX_ROWS} more; --json has all")
     _print_findings(console, profile)
     for sentence in profile.notes:
         note(with_flags(sentence))
 
 
 def _print_findings(console: Console, profile: Profile) -> None:
-    """What may save most, in words; the page has all."""
+    """Print what may save most, in words; the page has all."""
     worth = [(profile.worth_us(finding), finding) for finding in profile.findings]
     worth.sort(key=lambda one: -one[0])
     if not worth:
@@ -214,7 +208,7 @@ def _print_findings(console: Console, profile: Profile) -> None:
 
 def _times(profile: Profile) -> list[tuple[str, str]]:
     whole, first = profile.whole, profile.first_call
-    parts: list[tuple[str, Any]] = [
+    parts = [
         ("load", first.load_ms),
         ("upload", first.upload_ms),
         ("build", first.build_ms),
@@ -259,7 +253,7 @@ def _ceilings(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _cells(kernel: KernelLaunch, total_us: float) -> dict[str, str]:
-    """What the table says of a launch, by column."""
+    """Return the cells of a launch by column."""
 
     def number(value: float | None, digits: int = 1) -> str:
         return "" if value is None else f"{value:.{digits}f}"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .formats import shape_text, table
-from .options import CheckWeights, Debug, DeviceIndex, InputsFile, Json, ModuleFile, Quiet, Verbose
-from .session import command, note_file, out_console, print_json
+from .options import CheckWeights, DeviceIndex, InputsFile, Json, ModuleFile
+from .output import note_file, print_json, print_table, shape_text
+from .session import command
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..runtime.json_types import JsonObject
+
+_STATISTICS = ("min", "mean", "max")
 EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow run net.so --inputs in.npz --outputs out.npz
@@ -25,13 +31,11 @@ def run_module(
     module: ModuleFile,
     inputs: InputsFile = None,
     outputs: Annotated[
-        Path | None,
-        typer.Option("--outputs", metavar="OUT.npz", help="Write the outputs by ONNX name."),
+        Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by ONNX name.")
     ] = None,
     random_seed: Annotated[
         int | None,
         typer.Option(
-            "--random-seed",
             metavar="N",
             min=0,
             help="Random values, the same for the same N, for inputs that no file gives.",
@@ -40,9 +44,6 @@ def run_module(
     device_index: DeviceIndex = 0,
     check_weights: CheckWeights = True,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Run a compiled network once."""
     if inputs is None and random_seed is None:
@@ -66,25 +67,22 @@ def run_module(
         return
     if outputs is not None:
         note_file(outputs)
+        return
     rows = [
         (s["name"], s["dtype"], shape_text(s["shape"]), *(_number(s[k]) for k in _STATISTICS))
         for s in summary
     ]
     columns = ["output", "dtype", "shape", *(f">{name}" for name in _STATISTICS)]
-    if outputs is None:
-        out_console().print(table(columns, rows))
+    print_table(None, columns, rows)
 
 
-_STATISTICS = ("min", "mean", "max")
-
-
-def _summary(name: str, array: Any) -> dict[str, Any]:
-    values: dict[str, Any] = dict.fromkeys(_STATISTICS)
+def _summary(name: str, array: np.ndarray) -> JsonObject:
+    statistics: dict[str, float | None] = dict.fromkeys(_STATISTICS)
     if array.size:
         wide = array.astype("float64")
-        values = {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
-    return {"name": name, "dtype": array.dtype.name, "shape": list(array.shape), **values}
+        statistics = {kind: float(getattr(wide, kind)()) for kind in _STATISTICS}
+    return {"name": name, "dtype": array.dtype.name, "shape": list(array.shape), **statistics}
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"

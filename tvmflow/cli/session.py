@@ -1,7 +1,6 @@
-"""What surrounds a command: its output, its errors, its exit status, its end.
+"""Running a command: its common options, its errors, its exit status, its end.
 
-Results go to standard output, everything else to standard error.  C++ code (TVM,
-OpenCL drivers) writes its log to file descriptor 2 directly; unless the user asks
+C++ code (TVM, OpenCL drivers) writes its log to file descriptor 2 directly; unless the user asks
 for it, that goes to a file without a name, which is shown only with ``--debug``.
 """
 
@@ -9,96 +8,37 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import IO, NoReturn, TypeVar
 
 import typer
 
-from ..devices.choices import STANDALONE
 from ..errors import TvmflowError
+from .compile_flags import with_flags
+from .options import with_common_options
+from .output import err_console, state
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-P = ParamSpec("P")
 R = TypeVar("R")
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-_BROKEN_PIPE = 141  # 128 + SIGPIPE
+_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
 #: Destructors have ended by then.
 _AGAIN_S = 0.05
 
 
-@dataclass
-class State:
-    """The options of every command, and the signal that arrived."""
+def command(function: Callable[..., R]) -> Callable[..., R | None]:
+    """Give a command the options and the error handling of all commands."""
 
-    verbose: bool = False
-    quiet: bool = False
-    debug: bool = False
-    json: bool = False
-    signal: int | None = None
-
-    def reset(self) -> None:
-        """Forget what an earlier command of this process was told."""
-        self.__init__()  # type: ignore[misc]
-
-
-state = State()
-
-
-def err_console() -> Console:
-    """Return the console for progress and errors."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def out_console() -> Console:
-    """Return the console for results."""
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-def print_json(value: Any) -> None:
-    """Print a result for machines: strict JSON, on standard output."""
-    import json
-
-    typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def note(*parts: str | tuple[str, str]) -> None:
-    """Print text for people, unless they want none: parts with or without a style."""
-    from rich.text import Text
-
-    if not state.quiet:
-        # Not markup: names of files may contain brackets.
-        err_console().print(Text.assemble(*parts))
-
-
-def note_file(path: Path, about: str = "") -> None:
-    """Print that a file was written."""
-    note(("Wrote", "green"), " ", (str(path), "bold"), about)
-
-
-def command(function: Callable[P, R]) -> Callable[P, R | None]:
-    """Give a command the error handling of all commands."""
-
+    @with_common_options
     @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
+    def run(**given: object) -> R | None:
         try:
             with _native_log() as log:
                 try:
-                    result = function(*args, **kwargs)
+                    result = function(**given)
                     sys.stdout.flush()
                     return result
                 except BaseException as error:  # noqa: BLE001 (every end is reported)
@@ -106,7 +46,7 @@ def command(function: Callable[P, R]) -> Callable[P, R | None]:
         finally:
             state.reset()
 
-    return wrapper
+    return run
 
 
 def install_signal_handlers() -> None:
@@ -115,20 +55,21 @@ def install_signal_handlers() -> None:
     import threading
 
     stopped_by: list[int] = []
+    report_unraisable = sys.unraisablehook
 
-    def interrupt(number: int, _frame: Any) -> NoReturn:
+    def interrupt(number: int, _frame: object) -> NoReturn:
         # Remembered as well: an exception that passes through C++ may change its type.
         state.signal = number
         stopped_by.append(number)
         raise KeyboardInterrupt
 
-    def heed(lost: Any, told: Callable[[Any], object] = sys.unraisablehook) -> None:
+    def send_again(lost: sys.UnraisableHookArgs) -> None:
         """Send a signal again that came during a destructor, from which nothing is raised."""
         if stopped_by and issubclass(lost.exc_type, KeyboardInterrupt):
             number = stopped_by[-1]
             threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
         else:
-            told(lost)
+            report_unraisable(lost)
 
     def leave() -> None:
         # An interruption of `exec` of text, as dataclasses do, would make Python end itself with
@@ -138,7 +79,7 @@ def install_signal_handlers() -> None:
             sys.stderr.flush()
             os._exit(128 + stopped_by[-1])
 
-    sys.unraisablehook = heed
+    sys.unraisablehook = send_again
     # The first that is registered is the last that is called.
     atexit.register(leave)
 
@@ -170,70 +111,41 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
             log.seek(0)
             sys.stderr.write(log.read().decode(errors="replace"))
     if isinstance(error, TvmflowError):
-        _print_error(error)
+        _print_labelled("Error", "red", with_flags(error.message))
+        if error.remedy:
+            _print_labelled("Remedy", "green", with_flags(error.remedy))
+        if error.details:
+            from rich.text import Text
+
+            err_console().print(Text(with_flags(error.details), style="dim"))
         raise typer.Exit(error.exit_status) from None
-    _print_unexpected(error)
+    lines = str(error).strip().splitlines() or [""]
+    what = f"{type(error).__name__}: {lines[0][:300]}".rstrip(": ")
+    _print_labelled("Internal error", "red", what)
+    if isinstance(error, MemoryError):
+        _print_labelled("Remedy", "green", "The memory of this machine is too small.")
+    elif not state.debug:
+        remedy = "This should not happen. Run the command again with --debug and report what it "
+        _print_labelled("Remedy", "green", f"{remedy}prints.")
     raise typer.Exit(1) from None
 
 
-#: Options in messages: `storage=buffer`, or a name alone.
-_OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
-#: Those that commands have beside `CompileOptions`, and are not spelled like it there.
-_OPTIONS = frozenset({
-    "advertise", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops", "port", "search",
-    "secret_file", "size", "steps", "threads",
-})  # fmt: skip
-
-
-def with_flags(text: str) -> str:
-    """A message of the library with its options as they are typed: ``--storage buffer``."""
-    from .compile_flags import FLAGS
-
-    def flag(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        if (name, value) == ("format", STANDALONE):
-            return "--standalone"
-        if name in FLAGS:
-            typed = FLAGS[name].name
-        elif name in _OPTIONS:
-            typed = f"--{name.replace('_', '-')}"
-        else:
-            return match[0]
-        return f"{typed} {value}" if value else typed
-
-    return _OPTION.sub(flag, text)
-
-
-def _print_error(error: TvmflowError) -> None:
-    from rich.text import Text
-
-    console = err_console()
-    console.print(Text.assemble(("Error: ", "bold red"), with_flags(error.message)))
-    if error.remedy:
-        console.print(Text.assemble(("Remedy: ", "bold green"), with_flags(error.remedy)))
-    if error.details:
-        console.print(Text(with_flags(error.details), style="dim"))
-
-
-def _print_unexpected(error: BaseException) -> None:
-    from rich.text import Text
-
-    lines = str(error).strip().splitlines() or [""]
-    what = f"{type(error).__name__}: {lines[0][:300]}".rstrip(": ")
-    console = err_console()
-    console.print(Text.assemble(("Internal error: ", "bold red"), what))
-    if isinstance(error, MemoryError):
-        console.print("[bold green]Remedy: [/bold green]The memory of this machine is too small.")
-    elif not state.debug:
-        console.print(
-            "[bold green]Remedy: [/bold green]This should not happen. Run the command again with "
-            "--debug and report what it prints."
-        )
-
-
 def _is_usage_error(error: BaseException) -> bool:
-    """Whether the command line itself is wrong; typer prints those with the usage."""
+    """Tell whether the command line itself is wrong; typer prints those with the usage."""
     return any(cls.__name__ in ("ClickException", "Abort") for cls in type(error).__mro__)
+
+
+def _print_labelled(label: str, colour: str, text: str) -> None:
+    from rich.text import Text
+
+    err_console().print(Text.assemble((f"{label}: ", f"bold {colour}"), text))
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings as errors are printed, with their own word in front."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _print_labelled("Warning", "yellow", with_flags(record.getMessage()))
 
 
 @contextmanager
@@ -247,17 +159,6 @@ def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
-
-
-class _Warnings(logging.Handler):
-    """Prints warnings as errors are printed, with their own word in front."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from rich.text import Text
-
-        err_console().print(
-            Text.assemble(("Warning: ", "bold yellow"), with_flags(record.getMessage()))
-        )
 
 
 @contextmanager
@@ -279,33 +180,18 @@ def _native_log() -> Iterator[IO[bytes] | None]:
         # Under a test runner, standard error is no file; there is nothing to redirect then.
         if sys.stderr.fileno() == 2:
             terminal = os.dup(2)
-    if terminal is None:
-        with _log_to(_Warnings(), logging.WARNING):
+    with _log_to(_Warnings(), logging.WARNING):
+        if terminal is None:
             yield None
-        return
-    stderr = sys.stderr
-    with (
-        tempfile.TemporaryFile() as log,
-        os.fdopen(terminal, "w", buffering=1) as visible,
-        _log_to(_Warnings(), logging.WARNING),
-    ):
-        stderr.flush()
-        os.dup2(log.fileno(), 2)
-        sys.stderr = visible
-        try:
-            yield log
-        finally:
-            visible.flush()
-            sys.stderr = stderr
-            os.dup2(visible.fileno(), 2)
-
-
-def _strict(value: Any) -> Any:
-    """Replace what JSON does not have: infinity and NaN become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    return value
+            return
+        stderr = sys.stderr
+        with tempfile.TemporaryFile() as log, os.fdopen(terminal, "w", buffering=1) as visible:
+            stderr.flush()
+            os.dup2(log.fileno(), 2)
+            sys.stderr = visible
+            try:
+                yield log
+            finally:
+                visible.flush()
+                sys.stderr = stderr
+                os.dup2(visible.fileno(), 2)

@@ -1,29 +1,56 @@
-"""``tvmflow tune``: measures, and leaves a journal."""
+"""``tvmflow tasks`` and ``tvmflow tune``: the tasks of a network, and measuring knobs for them."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..compiler.options import CompileOptions
 from .compile_flags import TUNED, with_compile_flags
 from .options import (
-    Debug,
     DeviceIndex,
     FarmKey,
     Json,
     ModelFile,
     OpsFiles,
-    Quiet,
     SecretFile,
-    Verbose,
     check_farm,
     load_operators,
 )
-from .session import command, note_file, print_json
-from .tuning_view import describe, summarize, watching
+from .output import (
+    err_console,
+    ms_text,
+    note,
+    note_file,
+    out_console,
+    print_json,
+    print_table,
+    state,
+    table,
+)
+from .session import command
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..runtime.json_types import JsonObject
+    from ..tuning.measure import Standing
+    from ..tuning.session import Tuned
+    from ..tuning.tuner import Progress, Watch
+
+TASKS_EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow tasks mobilenet_v2.onnx
+  tvmflow tasks mobilenet_v2.onnx --device adreno --storage texture
+"""
+
 
 TUNE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -40,43 +67,76 @@ TUNE_EXAMPLES = """
 
 
 @command
+@with_compile_flags(*TUNED)
+def list_tasks(
+    model: ModelFile, options: CompileOptions, ops: OpsFiles = None, as_json: Json = False
+) -> None:
+    """List what there is to tune in a network: its distinct primary functions."""
+    from ..tuning.session import Network
+
+    load_operators(ops)
+    tasks = Network(model, options).tasks()
+    everything = sum(task.calls * task.operations for task in tasks)
+    described: list[JsonObject] = [
+        {
+            "name": task.name,
+            "functions": list(task.names),
+            "family": task.family.NAME,
+            "shape": dict(task.workload.shape),
+            "storage": task.workload.storage,
+            "dtype": task.workload.dtype,
+            "calls": task.calls,
+            "operations": task.operations,
+            "share": task.calls * task.operations / everything,
+            "candidates": math.prod(map(len, task.space.values())),
+        }
+        for task in tasks
+    ]
+    if as_json:
+        print_json(described)
+        return
+    rows = [
+        (
+            d["name"],
+            d["family"],
+            d["storage"],
+            d["calls"],
+            f"{d['operations'] / 1e6:.2f} M",
+            f"{d['share']:.1%}",
+            d["candidates"],
+        )
+        for d in sorted(described, key=lambda d: -d["share"])
+    ]
+    columns = ["task", "family", "storage", ">calls", ">loop steps", ">share", ">candidates"]
+    print_table(None, columns, rows)
+
+
+@command
 @with_compile_flags(*TUNED, "host")
 def tune_model(
     model: ModelFile,
     journal: Annotated[
         Path,
         typer.Option(
-            "--journal",
             metavar="FILE",
             help="The journal that gets every trial. Tuning goes on where it left off.",
         ),
     ],
     options: CompileOptions,
-    trials: Annotated[
-        int, typer.Option("--trials", metavar="N", min=1, help="Trials of each task.")
-    ] = 32,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials of each task.")] = 32,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            "--seconds",
-            metavar="S",
-            min=0,
-            help="Stop after so long, the heuristics' trials aside.",
-        ),
+        typer.Option(metavar="S", min=0, help="Stop after so long, the heuristics' trials aside."),
     ] = None,
     patience: Annotated[
         int | None,
         typer.Option(
-            "--patience",
-            metavar="N",
-            min=1,
-            help="Leave a task when its last N trials brought nothing.",
+            metavar="N", min=1, help="Leave a task when its last N trials brought nothing."
         ),
     ] = None,
     search: Annotated[
         str,
         typer.Option(
-            "--search",
             metavar="evolutionary|random|grid|neighbourhood",
             help="How knobs are proposed: evolved with a learnt cost model, at random, in even "
             "steps through the space, or from the heuristic's outwards.",
@@ -85,36 +145,27 @@ def tune_model(
     ] = "evolutionary",
     seed: Annotated[
         int,
-        typer.Option(
-            "--seed", metavar="N", min=0, help="Makes proposals repeatable, as far as costs are."
-        ),
+        typer.Option(metavar="N", min=0, help="Makes proposals repeatable, as far as costs are."),
     ] = 0,
     relatives: Annotated[
         list[Path] | None,
         typer.Option(
-            "--relatives",
             metavar="FILE",
             help="Journal of another device of the kind, whose best knobs are tried first; "
             "repeatable.",
         ),
     ] = None,
     cool_down: Annotated[
-        float,
-        typer.Option(
-            "--cool-down", metavar="S", min=0, help="Pause before each trial, for hot devices."
-        ),
+        float, typer.Option(metavar="S", min=0, help="Pause before each trial, for hot devices.")
     ] = 0.0,
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", min=1, help="Build processes. Default: one a core."),
+        int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one a core.")
     ] = None,
     device_index: DeviceIndex = 0,
     tracker: Annotated[
         str | None,
         typer.Option(
-            "--tracker",
-            metavar="HOST:PORT",
-            help="Measure on all devices that this tracker has for --key.",
+            metavar="HOST:PORT", help="Measure on all devices that this tracker has for --key."
         ),
     ] = None,
     key: FarmKey = None,
@@ -122,7 +173,6 @@ def tune_model(
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report",
             metavar="OUT.html",
             help="Write a page with the course of each task and the shares of time.",
         ),
@@ -130,15 +180,11 @@ def tune_model(
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare/--no-compare",
-            help="Measure the whole network before and after, at the end.",
+            "--compare/--no-compare", help="Measure the whole network before and after, at the end."
         ),
     ] = True,
     ops: OpsFiles = None,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 
@@ -158,8 +204,11 @@ def tune_model(
     farm = Farm(tracker, key, secret_file) if tracker is not None and key is not None else None
     network = Network(model, options)
     how = Options(
-        Budget(trials, seconds, patience),
-        *(search, seed, workers, device_index),
+        budget=Budget(trials, seconds, patience),
+        search=search,
+        seed=seed,
+        workers=workers,
+        device_index=device_index,
         measuring=Config(cool_down_s=cool_down),
         compare=compare,
     )
@@ -169,6 +218,121 @@ def tune_model(
         write_report(report, model.name, tuned)
         note_file(report)
     if as_json:
-        print_json(describe(tuned))
+        print_json(_describe(tuned))
+    else:
+        _print(tuned, journal)
+
+
+@contextmanager
+def watching(trials: int, seconds: float | None) -> Iterator[Watch | None]:
+    """Show a live table where a person watches."""
+    console = err_console()
+    if state.quiet or not console.is_terminal:
+        yield None
         return
-    summarize(tuned, journal)
+    from rich.live import Live
+    from rich.text import Text
+
+    began = time.monotonic()
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def watch(progress: Sequence[Progress], devices: Sequence[Standing]) -> None:
+            lines = [*map(_standing, devices)]
+            content = _progress_table(progress, max(3, console.height - 5 - len(lines)))
+            spent = time.monotonic() - began
+            done = sum(p.trials for p in progress)
+            whole = sum(trials if p.task.is_tunable else 1 for p in progress)
+            left = spent / max(done, 1) * max(0, whole - done)
+            if seconds is not None:
+                left = min(left, max(0.0, seconds - spent))
+            lines.append(
+                f"{done} of at most {whole} trials, {done / spent:.1f} a second, "
+                f"about {left:.0f} s left; Ctrl-C stops, the same command goes on"
+            )
+            # Not as a text with markup: brackets may be in it.
+            content.caption = Text("\n".join(lines))
+            live.update(content)
+
+        yield watch
+
+
+def _standing(device: Standing) -> str:
+    aside = f"; set aside: {device.aside}" if device.aside else ""
+    return f"{device.device}: {device.trials} trials{aside}"
+
+
+def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Table:
+    """Return a table of the tasks that take most of the network's time, or all."""
+    known = [p for p in progress if math.isfinite(p.best)]
+    total = sum(p.time for p in known)
+    rows = [
+        (
+            p.task.name,
+            p.task.family.NAME,
+            p.trials,
+            p.failures,
+            f"{p.heuristic * 1e6:.1f}",
+            f"{p.best * 1e6:.1f}",
+            f"{p.speedup:.2f}",
+            f"{p.time / total:.1%}",
+        )
+        for p in sorted(known, key=lambda p: -p.time)
+    ]
+    columns = [
+        "task", "family", ">trials", ">failed", ">heuristic, µs", ">best, µs", ">speed-up", ">share"
+    ]  # fmt: skip
+    return table(columns, rows[:most])
+
+
+def _describe(tuned: Tuned) -> JsonObject:
+    comparison = tuned.comparison
+    return {
+        "seconds": tuned.seconds,
+        "trials": sum(p.trials for p in tuned.progress),
+        "before_ms": comparison.before_ms if comparison else None,
+        "after_ms": comparison.after_ms if comparison else None,
+        "is_slower": comparison.is_slower if comparison else None,
+        "settled": [
+            {
+                "what": s.what,
+                "names": list(s.names),
+                "cost_model": s.default,
+                "choice": s.choice,
+                "costs_s": {option: _finite(cost) for option, cost in s.costs.items()},
+            }
+            for s in tuned.settled
+        ],
+        "devices": [asdict(device) for device in tuned.devices],
+        "tasks": [
+            {
+                "functions": list(p.task.names),
+                "family": p.task.family.NAME,
+                "calls": p.task.calls,
+                "trials": p.trials,
+                "failures": p.failures,
+                "heuristic_s": _finite(p.heuristic),
+                "best_s": _finite(p.best),
+                "knobs": p.best_knobs,
+            }
+            for p in tuned.progress
+        ],
+    }
+
+
+def _finite(cost: float) -> float | None:
+    return cost if math.isfinite(cost) else None
+
+
+def _print(tuned: Tuned, journal: Path) -> None:
+    out_console().print(_progress_table(tuned.progress))
+    if tuned.settled:
+        columns = ["decision", "of", "cost model", "measured", "cost"]
+        print_table(None, columns, [s.row for s in tuned.settled])
+    trials = sum(p.trials for p in tuned.progress)
+    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {trials} trials of it")
+    for device in tuned.devices:
+        note(("Device", "yellow" if device.aside else "green"), f" {_standing(device)}")
+    if tuned.comparison is not None:
+        before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
+        ratio = f"{before / after:.2f} times as fast"
+        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")

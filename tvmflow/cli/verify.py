@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .formats import print_section, table
 from .options import (
     CheckWeights,
-    Debug,
     DeviceIndex,
     InputsFile,
     Json,
     ModelFile,
     ModuleFile,
     OpsFiles,
-    Quiet,
     RandomSeed,
-    Verbose,
     load_operators,
 )
-from .session import command, out_console, print_json
+from .output import print_json, print_table
+from .session import command
 
 if TYPE_CHECKING:
     from ..verify.compare import Report
@@ -49,9 +47,6 @@ def verify_module(
     device_index: DeviceIndex = 0,
     check_weights: CheckWeights = True,
     as_json: Json = False,
-    _verbose: Verbose = False,
-    _quiet: Quiet = False,
-    _debug: Debug = False,
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
 
@@ -64,27 +59,21 @@ def verify_module(
     from .arrays import choose_inputs
 
     load_operators(ops)
-    network = load(module, device=device_index, check_weights=check_weights)
-    try:
-        values = choose_inputs(inputs, random_seed, network)
-        report = verify(model, network, values)
-    finally:
-        network.close()
+    with closing(load(module, device=device_index, check_weights=check_weights)) as network:
+        report = verify(model, network, choose_inputs(inputs, random_seed, network))
     if as_json:
-        print_json(_describe(report))
+        outputs = [{**asdict(output), "passed": output.passed} for output in report.outputs]
+        print_json(
+            {
+                "passed": report.passed,
+                "reference": report.reference,
+                "outputs": outputs,
+                "not_finite": report.not_finite,
+            }
+        )
     else:
         _print(report)
     report.raise_if_failed()
-
-
-def _describe(report: Report) -> dict[str, Any]:
-    outputs = [{**asdict(output), "passed": output.passed} for output in report.outputs]
-    return {
-        "passed": report.passed,
-        "reference": report.reference,
-        "outputs": outputs,
-        "not_finite": list(report.not_finite),
-    }
 
 
 def _print(report: Report) -> None:
@@ -101,4 +90,4 @@ def _print(report: Report) -> None:
         for output in report.outputs
     ]
     columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used", ""]
-    print_section(out_console(), f"Compared with {report.reference}", table(columns, rows))
+    print_table(f"Compared with {report.reference}", columns, rows)

@@ -1,22 +1,26 @@
-"""A module's results against ONNX Runtime on the CPU, or ONNX's evaluator for custom operators."""
+"""A module's results against ONNX Runtime on the CPU, or ONNX's evaluator for custom operators.
+
+Where the two disagree on NaN or infinity, the report says where that begins.  Outputs of quantized
+networks may differ by as much as the reference's own results do.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
+from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
 from ..module.samples import random_inputs
-from .not_finite import disagreement, origin
 from .tolerance import (
     NETWORK,
     STORED_AS_HALF,
@@ -29,8 +33,22 @@ from .tolerance import (
 
 if TYPE_CHECKING:
     import onnx
+    import onnxruntime
+    from onnx.reference import ReferenceEvaluator
 
     from ..module.module import Module
+    from ..runtime.json_types import JsonMapping
+
+    Arrays = Mapping[str, np.ndarray]
+
+T = TypeVar("T")
+
+#: Beyond this number a tensor that is stored in 16 bits is infinite.
+_LARGEST_HALF = float(np.finfo(np.float16).max)
+#: Inputs that are one unit in the last place away, for which a quantized network is run, too.
+_NEIGHBOURS = 3
+#: Operators that pass on what they read.
+_MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 
 
 @dataclass(frozen=True)
@@ -53,7 +71,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every output is within its tolerance."""
+        """True if every output is within its tolerance."""
         return all(output.passed for output in self.outputs)
 
     def raise_if_failed(self) -> None:
@@ -70,11 +88,7 @@ class Report:
 
 
 def verify(
-    model: str | os.PathLike[str],
-    module: Module,
-    inputs: Mapping[str, np.ndarray] | None = None,
-    *,
-    seed: int = 0,
+    model: str | os.PathLike[str], module: Module, inputs: Arrays | None = None, *, seed: int = 0
 ) -> Report:
     """Compare a module's results with ONNX Runtime's.
 
@@ -105,63 +119,37 @@ def verify(
     logical = all_to_logical(module.inputs, values)
     names = [info.name for info in module.outputs]
     reference, name = run_reference(model, logical, names)
-    results = all_to_logical(module.outputs, dict(module(values).items()))
+    results = {
+        key: np.asarray(result)
+        for key, result in all_to_logical(module.outputs, dict(module(values).items())).items()
+    }
     table = table_for(module.metadata)
     allowed = {key: tolerance_for(reference[key].dtype.name, table) for key in names}
     allowed = _with_noise(Path(model), logical, reference, allowed)
     outputs = tuple(
-        compare(key, np.asarray(result), reference[key], allowed[key])
-        for key, result in results.items()
+        compare(key, result, reference[key], allowed[key]) for key, result in results.items()
     )
-    return Report(outputs, name, _not_finite(model, module, logical, results, reference))
+    found = [disagreement(key, result, reference[key]) for key, result in results.items()]
+    not_finite = [sentence for sentence in found if sentence is not None]
+    if not_finite:
+        source = origin(model, logical, half=_option(module.metadata, "dtype") == "fp16")
+        not_finite += [] if source is None else [source]
+    return Report(outputs, name, tuple(not_finite))
 
 
-def _not_finite(
-    model: str | os.PathLike[str],
-    module: Module,
-    inputs: Mapping[str, np.ndarray],
-    results: Mapping[str, Any],
-    reference: Mapping[str, np.ndarray],
-) -> tuple[str, ...]:
-    found = [disagreement(key, np.asarray(value), reference[key]) for key, value in results.items()]
-    sentences = [sentence for sentence in found if sentence is not None]
-    if not sentences:
-        return ()
-    half = module.metadata.get("options", {}).get("dtype", "fp32") == "fp16"
-    source = origin(model, inputs, half=half)
-    return (*sentences, *([source] if source is not None else []))
-
-
-def _with_noise(
-    path: Path,
-    inputs: Mapping[str, np.ndarray],
-    reference: Mapping[str, np.ndarray],
-    allowed: dict[str, Tolerance],
-) -> dict[str, Tolerance]:
-    """The tolerances of a network's outputs, wider ones if it is quantized."""
-    from ..frontend.source import open_model
-    from .quantization_noise import is_quantized, noise, step_of, widened
-
-    source = open_model(path).model
-    if has_custom_operators(source) or not is_quantized(source):
-        return allowed
-    differs = noise(path, inputs, list(reference))
-    return {
-        key: widened(tolerance, reference[key], differs[key], step_of(source, key))
-        for key, tolerance in allowed.items()
-    }
-
-
-def table_for(metadata: Mapping[str, Any]) -> dict[str, Tolerance]:
-    """The tolerances of a module, by how it stores tensors and takes sums."""
-    options = metadata.get("options", {})
-    if options.get("accumulate", "fp32") == "fp16":
+def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
+    """Return the tolerances of a module, by how it stores tensors and takes sums."""
+    if _option(metadata, "accumulate") == "fp16":
         return summed_in_half(metadata["half_sums"])
-    return STORED_AS_HALF if options.get("dtype", "fp32") == "fp16" else NETWORK
+    return STORED_AS_HALF if _option(metadata, "dtype") == "fp16" else NETWORK
+
+
+def _option(metadata: JsonMapping, name: str) -> str:
+    return str(metadata.get("options", {}).get(name, "fp32"))
 
 
 def run_reference(
-    model: str | os.PathLike[str], inputs: Mapping[str, np.ndarray], outputs: list[str]
+    model: str | os.PathLike[str], inputs: Arrays, outputs: list[str]
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
@@ -194,58 +182,50 @@ def run_reference(
     source = open_model(path)
     check_external_files(source)
     if has_custom_operators(source.model):
-        return _run_evaluator(path, inputs, outputs)
-    return _run_onnxruntime(path, inputs, outputs)
+        import onnx
+
+        name = f"ONNX {onnx.__version__}'s reference evaluator"
+        session = _attempt(f"Loading {path} in {name}", lambda: _open_evaluator(path))
+        known = {"input": session.input_names, "output": session.output_names}
+    else:
+        session = _open_session(path)
+        import onnxruntime
+
+        name = f"ONNX Runtime {onnxruntime.__version__}"
+        known = {
+            "input": [node.name for node in session.get_inputs()],
+            "output": [node.name for node in session.get_outputs()],
+        }
+    _check_names("input", list(inputs), known["input"], path)
+    _check_names("output", outputs, known["output"], path)
+    with np.errstate(all="ignore"):  # NaN and infinity are results like others
+        results = _attempt(f"Running {path} in {name}", lambda: session.run(outputs, dict(inputs)))
+    return dict(zip(outputs, results, strict=True)), name
 
 
 def has_custom_operators(model: onnx.ModelProto) -> bool:
-    """Whether a model, or a function in it, has nodes of our domain."""
+    """True if a model, or a function in it, has nodes of our domain."""
     from ..ir.operator import DOMAIN
 
     nodes = [*model.graph.node, *(node for f in model.functions for node in f.node)]
     return any(node.domain == DOMAIN for node in nodes)
 
 
-def _run_evaluator(
-    path: Path, inputs: Mapping[str, np.ndarray], outputs: list[str]
-) -> tuple[dict[str, np.ndarray], str]:
-    """Run a model with ONNX's reference evaluator, which takes our operators."""
+def _open_evaluator(path: Path) -> ReferenceEvaluator:
+    """Open a file with ONNX's reference evaluator, which takes our operators."""
     import onnx
     from onnx.inliner import inline_local_functions
     from onnx.reference import ReferenceEvaluator
 
     from ..ops.onnx_form import op_runs
 
-    name = f"ONNX {onnx.__version__}'s reference evaluator"
-    loaded = _attempt(f"Loading {path} in {name}", lambda: onnx.load(path))
-    session = _attempt(
-        f"Loading {path} in {name}",
-        lambda: ReferenceEvaluator(inline_local_functions(loaded), new_ops=op_runs()),
-    )
-    _check_names("input", list(inputs), session.input_names, path)
-    _check_names("output", outputs, session.output_names, path)
-    with np.errstate(all="ignore"):  # NaN and infinity are results like others
-        results = _attempt(f"Running {path} in {name}", lambda: session.run(outputs, dict(inputs)))
-    return dict(zip(outputs, results, strict=True)), name
+    return ReferenceEvaluator(inline_local_functions(onnx.load(path)), new_ops=op_runs())
 
 
-def _run_onnxruntime(
-    path: Path, inputs: Mapping[str, np.ndarray], outputs: list[str]
-) -> tuple[dict[str, np.ndarray], str]:
-    session = open_reference(path)
-    import onnxruntime
-
-    _check_names("input", list(inputs), [node.name for node in session.get_inputs()], path)
-    _check_names("output", outputs, [node.name for node in session.get_outputs()], path)
-    results = _attempt(
-        f"Running {path} in ONNX Runtime", lambda: session.run(outputs, dict(inputs))
-    )
-    reference = f"ONNX Runtime {onnxruntime.__version__}"
-    return dict(zip(outputs, results, strict=True)), reference
-
-
-def open_reference(path: Path, optimised: bool = True) -> Any:
-    """ONNX Runtime's session for a file, with its optimisations of graphs or without."""
+def _open_session(
+    path: Path, loaded: onnx.ModelProto | None = None, *, optimised: bool = True
+) -> onnxruntime.InferenceSession:
+    """Open a file, or what was loaded from it, with ONNX Runtime; as it is unless optimised."""
     if find_spec("onnxruntime") is None:
         raise EnvironmentMismatchError(
             "Verifying needs ONNX Runtime, the reference, which is not installed.",
@@ -257,15 +237,21 @@ def open_reference(path: Path, optimised: bool = True) -> Any:
     options.log_severity_level = 3  # errors only: they are raised as well
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if loaded is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(path.parent)
+        )
     return _attempt(
         f"Loading {path} in ONNX Runtime",
         lambda: onnxruntime.InferenceSession(
-            os.fspath(path), options, providers=["CPUExecutionProvider"]
+            os.fspath(path) if loaded is None else loaded.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
         ),
     )
 
 
-def _attempt(what: str, function: Any) -> Any:
+def _attempt(what: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except Exception as error:
@@ -297,3 +283,198 @@ def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> 
                 f"The model {path} has no {kind} {name!r}; {hint}.",
                 remedy="Give the model that the module was compiled from.",
             )
+
+
+def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | None:
+    """Say where NaN or an infinity stands in one of two arrays and not in the other.
+
+    Returns
+    -------
+    str or None
+        A sentence with the numbers of such places and the first one, ``None`` without any.
+    """
+    if got.shape != reference.shape or reference.dtype.kind != "f":
+        return None
+    odd = ~np.isfinite(got) | ~np.isfinite(reference)
+    different = odd & ~((got == reference) | (np.isnan(got) & np.isnan(reference)))
+    if not different.any():
+        return None
+    gained = int((different & np.isfinite(reference)).sum())
+    lost = int((different & np.isfinite(got)).sum())
+    other = int(different.sum()) - gained - lost
+    parts = []
+    if gained:
+        places = counted(gained, "place")
+        parts.append(f"NaN or infinity at {places} where the reference has numbers")
+    if lost:
+        parts.append(f"numbers at {counted(lost, 'place')} where that has NaN or infinity")
+    if other:
+        parts.append(f"another of NaN, inf and -inf at {counted(other, 'place')}")
+    first = tuple(int(i) for i in np.argwhere(different)[0])
+    return (
+        f"Output {name!r} has {', and '.join(parts)}, first at {list(first)}: "
+        f"{got[first]:g} for {reference[first]:g}."
+    )
+
+
+def origin(model: str | os.PathLike[str], inputs: Arrays, *, half: bool) -> str | None:
+    """Say which node of a model yields NaN or an infinity first, in the reference.
+
+    Parameters
+    ----------
+    model
+        The ONNX file.
+    inputs
+        Arrays by name.
+    half
+        True if the module stores tensors in 16 bits: then the first number that is infinite there
+        counts, too.
+
+    Returns
+    -------
+    str or None
+        A sentence; ``None`` if the reference does not tell what is inside of the network.
+    """
+    for name, array in inputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return f"Input {name!r} has NaN or infinity."
+    try:
+        results = _every_result(Path(model), inputs)
+    except Exception:  # noqa: BLE001 (another comparison stands already; this only explains it)
+        return None
+    for node, name, array in results:
+        where = f"the result {name!r} of the node {node.name or name!r} ({node.op_type})"
+        if not np.isfinite(array).all():
+            kind = "NaN" if np.isnan(array).any() else "infinity"
+            return f"In the reference {kind} is first seen in {where}."
+        largest = float(np.abs(array).max(initial=0))
+        if half and largest > _LARGEST_HALF:
+            return (
+                f"The first numbers that are infinite in 16 bits, up to {largest:.3g}, are in "
+                f"{where}; compile with `dtype=fp32`."
+            )
+    return "No tensor in the reference has NaN or infinity."
+
+
+def _every_result(path: Path, inputs: Arrays) -> list[tuple[onnx.NodeProto, str, np.ndarray]]:
+    """Run a model with the reference; return all nodes' floats in the order of the nodes."""
+    import onnx
+
+    loaded = onnx.load(path, load_external_data=False)
+    if has_custom_operators(loaded):
+        from onnx.reference import ReferenceEvaluator
+
+        from ..ops.onnx_form import op_runs
+
+        evaluator = ReferenceEvaluator(onnx.load(path), new_ops=op_runs())
+        with np.errstate(all="ignore"):
+            arrays = evaluator.run(None, dict(inputs), intermediate=True)
+    else:
+        known = {output.name for output in loaded.graph.output}
+        names = [name for node in loaded.graph.node for name in node.output if name]
+        loaded.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
+        # Optimised, nodes that were made one would not be told apart.
+        session = _open_session(path, loaded, optimised=False)
+        arrays = dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    return [
+        (node, name, arrays[name])
+        for node in loaded.graph.node
+        for name in node.output
+        if isinstance(arrays.get(name), np.ndarray) and arrays[name].dtype.kind == "f"
+    ]
+
+
+def _with_noise(
+    path: Path, inputs: Arrays, reference: Arrays, allowed: dict[str, Tolerance]
+) -> dict[str, Tolerance]:
+    """Return the tolerances of a network's outputs, wider ones if it is quantized.
+
+    A number between two steps goes to the one or the other by its last bit, and each later layer
+    makes more of that.  ONNX Runtime's own results differ so: with its optimisations and without,
+    and when inputs move by a unit in their last place.  Results may differ twice as much as these
+    do, or by a step.
+    """
+    from ..frontend.source import open_model
+
+    source = open_model(path).model
+    if has_custom_operators(source) or not _is_quantized(source):
+        return allowed
+    differs = _noise(path, inputs, list(reference))
+    return {
+        key: widened(tolerance, reference[key], differs[key], step_of(source, key))
+        for key, tolerance in allowed.items()
+    }
+
+
+def _is_quantized(model: onnx.ModelProto) -> bool:
+    """True if a network rounds to integers inside."""
+    names = {node.op_type for node in model.graph.node}
+    return any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
+
+
+def _neighbours(inputs: Arrays) -> list[dict[str, np.ndarray]]:
+    """Move the floats of inputs by one unit in the last place, up, down or not, at random."""
+    rng = np.random.default_rng(0)
+
+    def moved(array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind != "f":
+            return array
+        toward = rng.choice([-np.inf, 0, np.inf], array.shape)
+        stays = toward == 0
+        there = np.nextafter(array, toward.astype(array.dtype))
+        return np.where(stays | ~np.isfinite(array), array, there)
+
+    return [{name: moved(a) for name, a in inputs.items()} for _ in range(_NEIGHBOURS)]
+
+
+def _noise(path: Path, inputs: Arrays, outputs: Sequence[str]) -> dict[str, float]:
+    """Return the largest difference between ONNX Runtime's results, by output."""
+    sessions = [_open_session(path, optimised=optimised) for optimised in (True, False)]
+    runs = [
+        dict(zip(outputs, session.run(list(outputs), dict(feeds)), strict=True))
+        for feeds in (dict(inputs), *_neighbours(inputs))
+        for session in sessions
+    ]
+    first = runs[0]
+    return {name: max(_distance(run[name], first[name]) for run in runs) for name in outputs}
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    both = np.isfinite(a) & np.isfinite(b)
+    difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return float(difference[both].max(initial=0))
+
+
+def step_of(model: onnx.ModelProto, output: str) -> float:
+    """Return the distance between two values of an output, 0 if it is none of quantized numbers."""
+    import onnx
+    from onnx.numpy_helper import to_array
+
+    makers = {name: node for node in model.graph.node for name in node.output}
+    constants = {
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if tensor.data_location != onnx.TensorProto.EXTERNAL
+    }
+    node = makers.get(output)
+    while node is not None and node.op_type in _MOVES:
+        node = makers.get(node.input[0])
+    if node is None:
+        return 0.0
+    if node.op_type == "QuantizeLinear" or node.op_type.startswith("QLinear"):
+        return 1.0
+    if node.op_type != "DequantizeLinear" or node.input[1] not in constants:
+        return 0.0
+    return float(np.max(to_array(constants[node.input[1]])))
+
+
+def widened(tolerance: Tolerance, reference: np.ndarray, differs: float, step: float) -> Tolerance:
+    """Return a tolerance for an output of a quantized network."""
+    finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
+    largest = float(finite.max(initial=0))
+    if not largest:
+        return tolerance
+    absolute = max(tolerance.absolute, max(step, 2 * differs) * (1 + 1e-6) / largest)
+    steps = f"{2 * differs / step:.3g} steps" if step else f"{2 * differs:.3g}"
+    reason = f"a step, or twice what ONNX Runtime's own results differ by: {steps}"
+    return replace(tolerance, absolute=absolute, reason=reason)

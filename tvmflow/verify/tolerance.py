@@ -1,4 +1,4 @@
-"""How far results may be from a reference: one table, and how it is applied.
+"""Tolerances of results against a reference: one table, and how it is applied.
 
 Two errors are reported of an output `a` and its reference `b`, with
 ``scale = max|b|``:
@@ -25,7 +25,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an element may be from the reference, and why that much.
+    """The distance that an element may have from the reference, and why that much.
 
     Parameters
     ----------
@@ -45,26 +45,27 @@ class Tolerance:
 #: For whole networks, by the dtype of the output.
 NETWORK = {
     "float32": Tolerance(
-        1e-4,
-        1e-5,
-        "fp32 sums in another order: a sum of 65,536 products differs by about "
+        relative=1e-4,
+        absolute=1e-5,
+        reason="fp32 sums in another order: a sum of 65,536 products differs by about "
         "sqrt(65536) * 2^-24 = 1.5e-5 of its magnitude, and layers add up",
     ),
     "float16": Tolerance(
-        2e-2,
-        5e-3,
-        "every layer rounds its result to 11 bits (4.9e-4); over 50 layers the errors add up to "
-        "sqrt(50) times that, 3.5e-3 of the magnitude, when they are independent",
+        relative=2e-2,
+        absolute=5e-3,
+        reason="every layer rounds its result to 11 bits (4.9e-4); over 50 layers the errors add "
+        "up to sqrt(50) times that, 3.5e-3 of the magnitude, when they are independent",
     ),
     "bfloat16": Tolerance(
-        2e-1,
-        4e-2,
-        "every layer rounds its result to 8 bits (3.9e-3), eight times as coarse as float16",
+        relative=2e-1,
+        absolute=4e-2,
+        reason="every layer rounds its result to 8 bits (3.9e-3), eight times as coarse as float16",
     ),
     "float64": Tolerance(
-        1e-9,
-        1e-10,
-        "as float32 with 53 bits, but exp and log of the host's library differ in the last digits",
+        relative=1e-9,
+        absolute=1e-10,
+        reason="as float32 with 53 bits, but exp and log of the host's library differ in the last "
+        "digits",
     ),
 }
 
@@ -76,7 +77,7 @@ HALF_ROUNDING = 2.0**-11
 
 
 def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
-    """For whole networks with sums in 16 bits (``--accumulate fp16``), of these lengths.
+    """Return the table of whole networks with sums of these lengths in 16 bits.
 
     Every addition rounds the partial sum, by ``u / sqrt(3)`` of it in the mean square where
     ``u = 2^-11`` is the most. After k of n products of either sign it is ``sqrt(k / n)`` of
@@ -90,9 +91,9 @@ def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
     return {
         **STORED_AS_HALF,
         "float32": Tolerance(
-            stored.relative + error,
-            stored.absolute + error,
-            f"{stored.reason}; and {len(lengths)} layers round each addition of sums of "
+            relative=stored.relative + error,
+            absolute=stored.absolute + error,
+            reason=f"{stored.reason}; and {len(lengths)} layers round each addition of sums of "
             f"{sum(lengths):,} products in all, {error:.1e} of the magnitude",
         ),
     }
@@ -101,22 +102,25 @@ def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
 #: For one operator, by the dtype of the output: no errors of earlier layers add up.
 OPERATOR = {
     "float32": Tolerance(
-        1e-5,
-        2e-6,
-        "fp32 sums of up to 4,608 products (3x3x512) in another order differ by about "
+        relative=1e-5,
+        absolute=2e-6,
+        reason="fp32 sums of up to 4,608 products (3x3x512) in another order differ by about "
         "sqrt(4608) * 2^-25 = 2e-6 of their magnitude",
     ),
     "float16": Tolerance(
-        2e-3,
-        1e-3,
-        "the result is rounded to 11 bits (4.9e-4), and so is each intermediate that is stored",
+        relative=2e-3,
+        absolute=1e-3,
+        reason="the result is rounded to 11 bits (4.9e-4), and so is each intermediate that is "
+        "stored",
     ),
-    "bfloat16": Tolerance(2e-2, 8e-3, "the result is rounded to 8 bits (3.9e-3)"),
+    "bfloat16": Tolerance(
+        relative=2e-2, absolute=8e-3, reason="the result is rounded to 8 bits (3.9e-3)"
+    ),
     "float64": NETWORK["float64"],
 }
 
 #: For integers and booleans: nothing is rounded.
-EXACT = Tolerance(0.0, 0.0, "integers and booleans are not rounded")
+EXACT = Tolerance(relative=0.0, absolute=0.0, reason="integers and booleans are not rounded")
 
 
 def tolerance_for(dtype: str, table: dict[str, Tolerance] = NETWORK) -> Tolerance:
@@ -126,7 +130,7 @@ def tolerance_for(dtype: str, table: dict[str, Tolerance] = NETWORK) -> Toleranc
 
 @dataclass(frozen=True)
 class Comparison:
-    """How an output compares with its reference.
+    """The errors of an output compared with its reference.
 
     Parameters
     ----------
@@ -150,7 +154,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether every element is within the tolerance."""
+        """True if every element is within the tolerance."""
         return self.used <= 1.0
 
 
@@ -170,11 +174,13 @@ def compare(
     """
     if tolerance is None:
         tolerance = tolerance_for(reference.dtype.name)
-    infinite = Comparison(name, np.inf, np.inf, np.inf, tolerance)
+    infinite = Comparison(
+        name, max_abs_error=np.inf, max_rel_error=np.inf, used=np.inf, tolerance=tolerance
+    )
     if got.shape != reference.shape or got.dtype != reference.dtype:
         return infinite
     if not reference.size:
-        return Comparison(name, 0.0, 0.0, 0.0, tolerance)
+        return Comparison(name, max_abs_error=0.0, max_rel_error=0.0, used=0.0, tolerance=tolerance)
     a, b = _widened(got), _widened(reference)
     with np.errstate(invalid="ignore"):
         # Equal infinities and NaN at the same places are no errors.
@@ -191,7 +197,13 @@ def compare(
         share[error == 0] = 0
     largest = float(error.max())
     relative = largest / scale if scale else (np.inf if largest else 0.0)
-    return Comparison(name, largest, float(relative), float(share.max()), tolerance)
+    return Comparison(
+        name,
+        max_abs_error=largest,
+        max_rel_error=float(relative),
+        used=float(share.max()),
+        tolerance=tolerance,
+    )
 
 
 def assert_close(
