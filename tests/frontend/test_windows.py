@@ -6,11 +6,8 @@ from itertools import product
 
 import pytest
 
-from tvmflow.frontend.windows import pool_extents, read_windows, transposed_extents
-
-
-def attributes(**values):
-    return values.get
+from tvmflow.frontend.ops.convolution import read_windows, transposed_windows
+from tvmflow.frontend.ops.pooling import pool_extents
 
 
 @pytest.mark.parametrize(
@@ -18,14 +15,14 @@ def attributes(**values):
 )
 def test_an_odd_element_of_padding_goes_to_one_side(mode, begin, end):
     """5 windows of 2 lack one of 5 elements; 4 windows of 6 in steps of 2 lack 5 of 7."""
-    windows = read_windows(attributes(auto_pad=mode, strides=[1, 2]), (2, 6), (5, 7))
+    windows = read_windows({"auto_pad": mode, "strides": [1, 2]}, (2, 6), (5, 7))
     assert (windows.begin, windows.end) == (begin, end)
     assert windows.pads == begin + end
 
 
 def test_windows_that_are_not_padded():
-    assert read_windows(attributes(auto_pad="VALID"), (3,), (5,)).pads == (0, 0)
-    assert read_windows(attributes(pads=[1, 2, 3, 4]), (3, 3), (5, 5)).begin == (1, 2)
+    assert read_windows({"auto_pad": "VALID"}, (3,), (5,)).pads == (0, 0)
+    assert read_windows({"pads": [1, 2, 3, 4]}, (3, 3), (5, 5)).begin == (1, 2)
 
 
 def counted(size, kernel, stride, dilation, begin, end, ceil):
@@ -46,7 +43,7 @@ def test_windows_of_pools(ceil):
     for size, kernel, stride, dilation, begin, end in cases:
         found = pool_extents(
             "MaxPool",
-            attributes(strides=[stride], dilations=[dilation], pads=[begin, end], ceil_mode=ceil),
+            {"strides": [stride], "dilations": [dilation], "pads": [begin, end], "ceil_mode": ceil},
             (kernel,),
             (size,),
         )
@@ -56,7 +53,7 @@ def test_windows_of_pools(ceil):
 def test_a_transposed_convolution_is_as_large_as_what_would_give_its_input():
     for size, kernel, stride, dilation, pad in product((8, 9), (2, 3), (1, 2), (1, 2), (0, 1)):
         options = {"strides": [stride], "dilations": [dilation], "pads": [pad, pad]}
-        small = pool_extents("MaxPool", attributes(**options), (kernel,), (size,))
+        small = pool_extents("MaxPool", options, (kernel,), (size,))
         rest = (size + 2 * pad - (kernel - 1) * dilation - 1) % stride
         options["output_padding"] = [rest]
-        assert transposed_extents(attributes(**options), (kernel,), small) == (size,)
+        assert transposed_windows(options, (kernel,), small).extents == (size,)

@@ -227,15 +227,15 @@ MUTANTS = (
     ),
     Mutant(
         "bias-factor",
-        "tvmflow/frontend/batchnorm.py",
-        'attributes("beta", 1.0)',
-        'attributes("alpha", 1.0)',
+        "tvmflow/frontend/rewrite.py",
+        'attributes.get("beta", 1.0)',
+        'attributes.get("alpha", 1.0)',
         "a folded Gemm's bias is multiplied by the factor of its product",
         ("tests/frontend/test_batchnorm.py::test_gemm",),
     ),
     Mutant(
         "slice-axis",
-        "tvmflow/frontend/slices.py",
+        "tvmflow/frontend/ops/shaping.py",
         "ranges[axis % len(shape)] =",
         "ranges[abs(axis) % len(shape)] =",
         "a negative axis of a Slice is counted from the front",
@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "same-padding",
-        "tvmflow/frontend/windows.py",
+        "tvmflow/frontend/ops/convolution.py",
         'begin.append(smaller if mode == "SAME_UPPER" else larger)',
         'begin.append(larger if mode == "SAME_UPPER" else smaller)',
         "an odd element of auto_pad goes to both sides, or to none",

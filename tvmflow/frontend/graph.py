@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
+from ..errors import UnsupportedModelError
 from ..ir.tensors import TensorInfo, TensorType
+
+#: ONNX's own operator domain has two spellings.
+DEFAULT_DOMAINS = ("", "ai.onnx")
+#: Nodes listed by name for each reason in an error; the rest are counted.
+_NAMES_SHOWN = 8
 
 
 @dataclass
@@ -22,7 +31,7 @@ class Graph:
     opset
         Version of ONNX's operator set that the nodes follow.
     inputs
-        What the caller passes, in order.
+        Arguments of a call, in order.
     outputs
         Names of the results, in order.
     nodes
@@ -37,11 +46,11 @@ class Graph:
     dequantized
         The DequantizeLinear nodes by the names of their results, also of those that are constants.
     is_widened
-        Whether what was float16 in the model is computed in fp32.
+        True if values that are float16 in the model are computed in fp32.
     half_outputs
         Outputs that are float16 to the application, though computed in fp32.
     problems
-        Why nodes cannot be compiled, as :meth:`refuse` noted them.
+        Nodes that cannot be compiled, as :meth:`refuse` noted them.
     """
 
     name: str
@@ -65,11 +74,11 @@ class Graph:
         self._refused[id(node)] = node
 
     def is_refused(self, node: onnx.NodeProto) -> bool:
-        """Whether the node was refused."""
+        """Tell whether the node was refused."""
         return id(node) in self._refused
 
     def type_of(self, name: str) -> TensorType:
-        """The type of a value that is known."""
+        """Return the type of a value that is known."""
         if name in self.constants:
             array = self.constants[name]
             return TensorType(array.shape, str(array.dtype))
@@ -85,36 +94,56 @@ class Graph:
                 kept.append(node)
         self.nodes = kept[::-1]
 
-    def consumers(self) -> dict[str, int]:
+    def consumers(self) -> Counter[str]:
         """Count the uses of every value, by nodes and as an output."""
-        counts: dict[str, int] = {}
-        for name in _used_names(self.nodes, self.outputs):
-            counts[name] = counts.get(name, 0) + 1
-        return counts
+        return Counter([*(name for node in self.nodes for name in node.input), *self.outputs])
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A node that cannot be compiled right, and why."""
+    """A node that cannot be compiled right, and the reason."""
 
     op_type: str
     node: str
     reason: str
 
 
-def _used_names(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> Iterable[str]:
-    for node in nodes:
-        yield from node.input
-    yield from outputs
-
-
-def has_nested_graph(node: onnx.NodeProto) -> bool:
-    """Whether a node contains a branch or a loop's body."""
-    return any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute)
+def unsupported(problems: Iterable[Problem], label: str) -> UnsupportedModelError:
+    """Describe everything in a model that cannot be compiled, by operator and reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for problem in problems:
+        groups.setdefault((problem.op_type, problem.reason), []).append(problem.node)
+    lines = []
+    for (op_type, reason), names in sorted(groups.items()):
+        shown = ", ".join(names[:_NAMES_SHOWN])
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        count = "1 node" if len(names) == 1 else f"{len(names)} nodes"
+        lines.append(f"  {op_type} ({count}): {reason}\n    {shown}{more}")
+    operators = sorted({op_type for op_type, _ in groups})
+    nodes = sum(map(len, groups.values()))
+    return UnsupportedModelError(
+        f"{label[:1].upper() + label[1:]} cannot be compiled: {nodes} "
+        f"{'node uses' if nodes == 1 else 'nodes use'} what is not supported "
+        f"({', '.join(operators)}).",
+        remedy="Export the model without them, or cut it before them (onnx.utils.extract_model).",
+        details="\n".join(lines),
+    )
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """The node's name; exporters that leave it out still name its results."""
-    if node.name:
-        return str(node.name)
-    return next((str(name) for name in node.output if name), str(node.op_type))
+    """Return the node's name; exporters that leave it out still name its results."""
+    return str(node.name or next(filter(None, node.output), node.op_type))
+
+
+def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes by name, with text as ``str``."""
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+
+
+def has_nested_graph(node: onnx.NodeProto) -> bool:
+    """Tell whether a node contains a branch or a loop's body."""
+    return any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute)

@@ -14,14 +14,11 @@ from ..errors import UnsupportedModelError
 from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..ir.tensors import TensorInfo
 from ..module.call_checks import CallCheck
-from .batchnorm import fold_batch_norms
 from .convert import binding_names, to_relax
-from .graph import Graph
-from .half import HALF, widen
-from .inference import call_checks
+from .graph import Graph, unsupported
 from .prepare import prepare
-from .propagate import propagate
-from .report import unsupported
+from .propagate import call_checks, propagate
+from .rewrite import fold_batch_norms, widen
 from .source import open_model
 
 
@@ -56,7 +53,7 @@ class ImportedModel:
     weights: dict[str, np.ndarray]
     bindings: dict[str, str] = field(default_factory=dict)
     call_checks: tuple[CallCheck, ...] = ()
-    #: Whether it was in float16, before it was widened to fp32.
+    #: True if it was in float16, before it was widened to fp32.
     half: bool = False
 
 
@@ -96,11 +93,15 @@ def load_model(
     mod, weights = to_relax(graph)
     if mod is None:
         raise unsupported(graph.problems, source.label)
-    outputs = _outputs(output_names, graph)
-    names = binding_names(graph)
-    checks = call_checks(graph)
     return ImportedModel(
-        graph.name, mod, graph.inputs, outputs, weights, names, checks, graph.is_widened
+        name=graph.name,
+        mod=mod,
+        inputs=graph.inputs,
+        outputs=_outputs(output_names, graph),
+        weights=weights,
+        bindings=binding_names(graph),
+        call_checks=call_checks(graph),
+        half=graph.is_widened,
     )
 
 
@@ -108,13 +109,10 @@ def _outputs(names: Sequence[str], graph: Graph) -> tuple[TensorInfo, ...]:
     """Describe the outputs under the names that the model gives them."""
     outputs = []
     for name, value in zip(names, graph.outputs, strict=True):
-        if value in graph.constants:
-            array = graph.constants[value]
-            info = TensorInfo(name, array.shape, str(array.dtype))
-        else:
-            info = TensorInfo(name, graph.types[value].shape, graph.types[value].dtype)
+        kind = graph.type_of(value)
+        info = TensorInfo(name, kind.shape, kind.dtype)
         if value in graph.half_outputs:
-            info = replace(info, dtype=HALF)
+            info = replace(info, dtype="float16")
         if info.elements == 0:
             raise UnsupportedModelError(
                 f"The output {name!r} has the shape {list(info.shape)}, without any elements.",

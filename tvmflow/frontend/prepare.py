@@ -6,28 +6,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper, inliner
+from onnx import helper, inliner, version_converter
 
 from ..errors import ModelError, UnsupportedModelError
 from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from .constants import constant_value
-from .graph import Graph, has_nested_graph
-from .qoperators import expanded, moved_first
+from .graph import DEFAULT_DOMAINS, Graph, has_nested_graph
+from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
-from .source import Source
-from .upgrade import upgraded
-from .weights import to_array
+from .source import Source, constant_value, to_array
 
 #: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
 #: ones are brought to it first.
 OLDEST_OPSET = 7
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
-#: ONNX's own operator domain has two spellings.
-DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
@@ -46,7 +41,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     opset = _check_versions(model)
     _check_content(model.graph)
     if opset < OLDEST_OPSET:
-        model, opset = upgraded(model, opset, OLDEST_OPSET), OLDEST_OPSET
+        model, opset = _upgraded(model, opset), OLDEST_OPSET
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
@@ -58,7 +53,9 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         constants[tensor.name] = to_array(tensor, source)
     nodes = []
     for node in graph.node:
-        value = _constant(node, source)
+        # Exporters keep weights in Constant nodes, too.
+        is_constant = node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and node.output
+        value = constant_value(node, source) if is_constant else None
         if value is None:
             nodes.append(node)
         else:
@@ -68,11 +65,14 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     infos = static_inputs(inputs, shapes)
     skeleton = _skeleton(model, infos, nodes)
     result = Graph(
-        source.name, opset, infos, [value.name for value in graph.output],
-        moved_first(expanded(_inlined(skeleton), opset), constants), constants,
-        source.large_weight_bytes,
+        source.name, opset,
+        inputs=infos,
+        outputs=[value.name for value in graph.output],
+        nodes=move_quantized(expand_quantized(_inlined(skeleton), opset), constants),
+        constants=constants,
+        large_weight_bytes=source.large_weight_bytes,
+        types={info.name: TensorType(info.shape, info.dtype) for info in infos},
     )  # fmt: skip
-    result.types = {info.name: TensorType(info.shape, info.dtype) for info in infos}
     result.drop_unused_nodes()
     _check_custom(model, result.nodes)
     del skeleton.functions[:], skeleton.graph.node[:]
@@ -159,13 +159,6 @@ def _check_custom(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> No
     register_schemas(OPERATORS[name] for name in names if name in OPERATORS)
 
 
-def _constant(node: onnx.NodeProto, source: Source) -> np.ndarray | None:
-    """Return a Constant node's value: exporters keep weights there, too."""
-    if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS or not node.output:
-        return None
-    return constant_value(node, source)
-
-
 def _skeleton(
     model: onnx.ModelProto, inputs: Sequence[TensorInfo], nodes: Sequence[onnx.NodeProto]
 ) -> onnx.ModelProto:
@@ -215,10 +208,117 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
 
 
 def _is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
-    """Whether a node is one of ONNX's own operators or ours, without nested graphs."""
+    """Tell whether a node is one of ONNX's own operators or ours, without nested graphs."""
     if has_nested_graph(node):
         return False
     if node.domain:
         return node.domain == DOMAIN and node.op_type in OPERATORS
     version = next(o.version for o in model.opset_import if not o.domain)
     return bool(onnx.defs.has(node.op_type, version, ""))
+
+
+# Operator sets 1 to 6 --------------------------------------------------------------------
+
+
+def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """Return a model of an operator set from 7 on, by ONNX's version converter.
+
+    In operator sets 1 to 6 operators do not broadcast like NumPy yet.  Only nodes go through the
+    converter, weights stay as they are: it would read all of them, and those outside the message
+    are not there.
+
+    ::
+
+        before  opset 6   Add(x, b, broadcast=1, axis=1)
+        after   opset 7   Add(x, Unsqueeze(b, axes=[1, 2]))
+    """
+    weights = list(model.graph.initializer)
+    names = {tensor.name for tensor in weights}
+    inputs = [value for value in model.graph.input if value.name not in names]
+    inputs += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights]
+    graph = onnx.GraphProto(
+        name=model.graph.name or "model", node=model.graph.node, input=inputs,
+        output=model.graph.output,
+    )  # fmt: skip
+    skeleton = onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
+    )
+    try:
+        typed = onnx.shape_inference.infer_shapes(skeleton)
+        _align(typed)
+        result = version_converter.convert_version(typed, OLDEST_OPSET)
+        _check_nodes(result)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnsupportedModelError(
+            f"The model uses ONNX operator set {opset}, and ONNX's version converter cannot bring "
+            f"it to {OLDEST_OPSET}, the oldest that is compiled: {lines[0].strip()}",
+            remedy="Export the model for operator set 18, for example.",
+            details="\n".join(lines[1:]) or None,
+        ) from error
+    kept = [value for value in result.graph.input if value.name not in names]
+    del result.graph.input[:]
+    result.graph.input.extend(kept)
+    result.graph.initializer.extend(weights)
+    del result.graph.value_info[:]
+    return result
+
+
+def _check_nodes(model: onnx.ModelProto) -> None:
+    """Check that nodes fit the newer operators: the converter may not know."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {entry.domain: entry.version for entry in model.opset_import} | {
+        "": OLDEST_OPSET
+    }
+    for node in model.graph.node:
+        onnx.checker.check_node(node, context)
+
+
+def _align(model: onnx.ModelProto) -> None:
+    """Give operands that begin at an axis further axes of extent 1 behind their own.
+
+    The slopes of PRelu were one for each channel: the converter leaves them, and from operator set
+    7 on they would be one for each column. Other operands name their axis; the converter does not
+    always take that.
+
+    ::
+
+        before  PRelu(x : (1, 4, 8, 4), slope : (4,))     Add(x, b : (4,), broadcast=1, axis=1)
+        after   PRelu(x, Unsqueeze(slope, axes=[1, 2]))   Add(x, Unsqueeze(b, ...), broadcast=1)
+    """
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*model.graph.input, *model.graph.value_info)
+        if value.type.tensor_type.HasField("shape")
+    }
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        first = _first_axis(node)
+        if first is not None:
+            x, operand = node.input
+            if x not in ranks or operand not in ranks:
+                name = node.name or node.output[0]
+                raise ValueError(f"the shapes of what {node.op_type} {name} reads are not known")
+            first += ranks[x] if first < 0 else 0
+            count = ranks[x] - first - ranks[operand]
+            if ranks[operand] and count > 0:
+                axes = [ranks[operand] + index for index in range(count)]
+                wide = f"{node.output[0]}_aligned"
+                nodes.append(helper.make_node("Unsqueeze", [operand], [wide], axes=axes))
+                node.input[1] = wide
+                kept = [a for a in node.attribute if a.name != "axis"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+        nodes.append(node)
+    changed = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(changed)
+
+
+def _first_axis(node: onnx.NodeProto) -> int | None:
+    """Return the axis at which a node's second operand begins, ``None`` for the last ones."""
+    if node.op_type == "PRelu" and len(node.input) == 2:
+        return 1
+    attributes = {a.name: a.i for a in node.attribute if a.name in ("broadcast", "axis")}
+    return attributes.get("axis") if attributes.get("broadcast") else None

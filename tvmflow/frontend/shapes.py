@@ -9,10 +9,12 @@ import onnx
 from ..errors import ModelError, ShapeError, UnsupportedModelError
 from ..ir.limits import check_size
 from ..ir.tensors import TensorInfo, TensorType
-from .weights import DTYPES, dtype_name
+from .source import DTYPES, dtype_name
 
 #: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.
 _Dim = int | str | None
+#: Symbols that given shapes have set, with the input that set them.
+_Symbols = Mapping[str, tuple[int, str]]
 
 _FIXED = "Give no shape for it: the model fixes it. Another one needs the model exported again."
 
@@ -50,34 +52,30 @@ def static_inputs(
     symbols: dict[str, tuple[int, str]] = {}
     for name, shape in given.items():
         _check(name, declared[name], shape, symbols)
-    result = []
-    open_inputs = []
+    result, open_inputs = [], []
     for value in inputs:
-        dims = declared[value.name]
-        static = given.get(value.name) or _resolve(dims, symbols)
+        name, dims = value.name, declared[value.name]
+        static = given.get(name) or _resolve(dims, symbols)
         if static is None:
-            open_inputs.append(value.name)
-        else:
-            kind = TensorType(static, DTYPES[value.type.tensor_type.elem_type])
-            remedy = (
-                "Give it a smaller shape with `shapes`." if given else "Export a smaller input."
-            )
-            check_size(f"The input {value.name!r}", kind, remedy)
-            opened = _open(dims, static)
-            result.append(TensorInfo(value.name, kind.shape, kind.dtype, open_dims=opened))
+            open_inputs.append(name)
+            continue
+        kind = TensorType(static, DTYPES[value.type.tensor_type.elem_type])
+        remedy = "Give it a smaller shape with `shapes`." if given else "Export a smaller input."
+        check_size(f"The input {name!r}", kind, remedy)
+        result.append(TensorInfo(name, kind.shape, kind.dtype, open_dims=_open(dims, static)))
     if open_inputs:
         raise _open_error(open_inputs, declared, symbols)
     return tuple(result)
 
 
 def _open(dims: list[_Dim] | None, static: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers of the dimensions that the model leaves open; all, where it tells no rank."""
+    """Return the numbers of the dimensions that the model leaves open; all without a rank."""
     known = dims if dims is not None else [None] * len(static)
     return tuple(number for number, dim in enumerate(known) if not isinstance(dim, int))
 
 
 def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
-    """Names of the inputs whose first dimension is open."""
+    """Return the names of the inputs whose first dimension is open."""
     dims = {value.name: _declared(value) for value in inputs}
     return [name for name, known in dims.items() if known and not isinstance(known[0], int)]
 
@@ -85,7 +83,7 @@ def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
 def batch_shapes(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], batch: int
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of all inputs that have a batch, which is the first open one's first dimension.
+    """Return shapes of all inputs that have a batch, which is the first open one's first dimension.
 
     Parameters
     ----------
@@ -165,14 +163,10 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
         )
     if not tensor.HasField("shape"):
         return None
-    dims: list[_Dim] = []
-    for dim in tensor.shape.dim:
-        # Some exporters write 0 or -1 for a dimension that is open.
-        if dim.HasField("dim_value") and dim.dim_value > 0:
-            dims.append(dim.dim_value)
-        else:
-            dims.append(dim.dim_param or None)
-    return dims
+    # Some exporters write 0 or -1 for a dimension that is open.
+    return [
+        dim.dim_value if dim.dim_value > 0 else dim.dim_param or None for dim in tensor.shape.dim
+    ]
 
 
 def _check(
@@ -184,24 +178,24 @@ def _check(
     """Compare a given shape with the declared one, and note the symbols it sets."""
     if dims is None:
         return
-    is_fixed = all(isinstance(dim, int) for dim in dims)
+
+    def remedy(more: str = "") -> str:
+        if all(isinstance(dim, int) for dim in dims):
+            return _FIXED
+        return f"`shapes={name}={_suggestion(dims, symbols)}`, for example{more}"
+
     if len(dims) != len(shape):
         raise ShapeError(
             f"The input {name!r} has {len(dims)} dimensions {_text(dims)}, but the given shape "
             f"{_text(shape)} has {len(shape)}.",
-            remedy=_FIXED
-            if is_fixed
-            else f"`shapes={name}={_suggestion(dims, symbols)}`, for example",
+            remedy=remedy(),
         )
     for dim, extent in zip(dims, shape, strict=True):
         if isinstance(dim, int) and dim != extent:
             raise ShapeError(
                 f"The input {name!r} has the shape {_text(dims)} in the model, which contradicts "
                 f"the given {_text(shape)}.",
-                remedy=_FIXED
-                if is_fixed
-                else f"`shapes={name}={_suggestion(dims, symbols)}`, for "
-                "example; extents that the model fixes change only by exporting it again",
+                remedy=remedy("; extents that the model fixes change only by exporting it again"),
             )
         if isinstance(dim, str):
             known, origin = symbols.setdefault(dim, (extent, name))
@@ -214,26 +208,22 @@ def _check(
                 )
 
 
-def _resolve(
-    dims: list[_Dim] | None, symbols: Mapping[str, tuple[int, str]]
-) -> tuple[int, ...] | None:
+def _known(dim: _Dim, symbols: _Symbols) -> _Dim:
+    """Return a dimension, or the extent that its symbol has."""
+    return symbols[dim][0] if isinstance(dim, str) and dim in symbols else dim
+
+
+def _resolve(dims: list[_Dim] | None, symbols: _Symbols) -> tuple[int, ...] | None:
     """Return the shape if it is static once the known symbols are set."""
     if dims is None:
         return None
-    shape = []
-    for dim in dims:
-        if isinstance(dim, str) and dim in symbols:
-            dim = symbols[dim][0]
-        if not isinstance(dim, int):
-            return None
-        shape.append(dim)
-    return tuple(shape)
+    known = [_known(dim, symbols) for dim in dims]
+    shape = tuple(dim for dim in known if isinstance(dim, int))
+    return shape if len(shape) == len(dims) else None
 
 
 def _open_error(
-    names: Iterable[str],
-    declared: Mapping[str, list[_Dim] | None],
-    symbols: Mapping[str, tuple[int, str]],
+    names: Iterable[str], declared: Mapping[str, list[_Dim] | None], symbols: _Symbols
 ) -> ShapeError:
     """Describe every input whose shape is still open."""
     parts, options = [], []
@@ -247,14 +237,12 @@ def _open_error(
     )
 
 
-def _suggestion(dims: list[_Dim] | None, symbols: Mapping[str, tuple[int, str]]) -> str:
+def _suggestion(dims: list[_Dim] | None, symbols: _Symbols) -> str:
     """Write a shape that would fit: open dimensions as batch 1 and an image of 224×224."""
     if dims is None:
         return "1,3,224,224"
     extents = []
-    for axis, dim in enumerate(dims):
-        if isinstance(dim, str) and dim in symbols:
-            dim = symbols[dim][0]
+    for axis, dim in enumerate(_known(dim, symbols) for dim in dims):
         if not isinstance(dim, int):
             image_axis = len(dims) == 4 and (axis >= 2 or (axis == 1 and dims[3] == 3))
             dim = 1 if axis == 0 else 224 if image_axis else 16

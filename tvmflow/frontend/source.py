@@ -1,19 +1,71 @@
-"""Opens an ONNX model: a path, its bytes, or a message in memory."""
+"""Reading an ONNX model: a path, its bytes, or a message in memory, without its large tensors.
+
+Protocol Buffers store a message as a sequence of fields, each with a tag (number and
+wire type) and, for nested messages and bytes, a length.  That makes it possible to walk
+to a tensor's ``raw_data`` in a memory-mapped file, leave it out, and encode only the
+lengths around it again.  The rest is parsed as usual, and arrays of what was left out are
+memory-mapped, as those of external data are.
+
+The format is specified at https://protobuf.dev/programming-guides/encoding/, the field
+numbers by ``onnx.proto``.
+"""
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from math import prod
+from pathlib import Path, PurePath
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper, numpy_helper
 
-from ..errors import ModelError
-from ..ir.limits import LARGE_WEIGHT_BYTES
-from .wire import strip_large_tensors
+from ..errors import ModelError, UnsupportedModelError
+from ..ir.limits import LARGE_WEIGHT_BYTES, check_size
+from ..ir.tensors import TensorType
+
+#: Element types that can be compiled, by ONNX's number.
+DTYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.BOOL: "bool",
+}
+
+#: Marks external data that lies in the model's own file.
+_SAME_FILE = "\0same file"
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+#: Nested messages to walk through: message -> field number -> message.
+_PATHS = {
+    "Model": {7: "Graph"},
+    "Graph": {1: "Node", 5: "Tensor"},
+    "Node": {5: "Attribute"},
+    "Attribute": {5: "Tensor"},
+}
+_RAW_DATA = 9
+
+#: Types of a Constant node's other attributes.
+_NUMBERS = {
+    "value_float": np.float32, "value_floats": np.float32,
+    "value_int": np.int64, "value_ints": np.int64,
+}  # fmt: skip
+
+_COPY_AGAIN = "Copy or export the model again."
 
 
 @dataclass
@@ -26,22 +78,21 @@ class Source:
         The file's stem, or the graph's name.
     model
         The parsed message; large tensors and external data are not loaded.
-    folder
-        Where external data files are, ``None`` without a path.
-    file
-        The model's own file, ``None`` without a path.
-    label
-        What to call the model in messages.
     large_weight_bytes
         Tensors of at least this size are not loaded.
+    file
+        The model's own file, beside which external data is; ``None`` without a path.
     """
 
     name: str
     model: onnx.ModelProto
-    folder: Path | None
-    file: Path | None
-    label: str
     large_weight_bytes: int
+    file: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """The model's name in messages."""
+        return "the model" if self.file is None else repr(str(self.file))
 
 
 def open_model(
@@ -63,12 +114,10 @@ def open_model(
                 "The onnx.ModelProto has no graph, expected a model.",
                 remedy="Pass a model that onnx.load has read.",
             )
-        name = model.graph.name or "model"
-        return Source(name, model, None, None, "the model", large_weight_bytes)
+        return Source(model.graph.name or "model", model, large_weight_bytes)
     if isinstance(model, (bytes, bytearray, memoryview)):
-        parsed = _parse(bytes(model), "the serialized model")
-        name = parsed.graph.name or "model"
-        return Source(name, parsed, None, None, "the model", large_weight_bytes)
+        parsed = _parse(bytes(model), "The serialized model")
+        return Source(parsed.graph.name or "model", parsed, large_weight_bytes)
     if not isinstance(model, (str, os.PathLike)):
         raise ModelError(
             f"Cannot load a model from a {type(model).__name__}: expected a path, bytes or an "
@@ -78,7 +127,7 @@ def open_model(
     path = Path(model)
     label = repr(str(path))
     parsed = _parse(_read(path, label, large_weight_bytes), label)
-    return Source(path.stem, parsed, path.parent, path, label, large_weight_bytes)
+    return Source(path.stem, parsed, large_weight_bytes, path)
 
 
 def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
@@ -101,28 +150,26 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
                 memoryview(mapped) as view,
             ):
-                return strip_large_tensors(view, large_weight_bytes)
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"Cannot read {label}: there is no such file.", remedy="Check the path."
-        ) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
+                return _strip_large_tensors(view, large_weight_bytes)
+    except (OSError, ValueError) as error:  # a null character in the path is a ValueError
+        reason = str(error)
+        if isinstance(error, FileNotFoundError):
+            reason = "there is no such file"
+        elif isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
         raise ModelError(f"Cannot read {label}: {reason}.", remedy="Check the path.") from error
-    except ValueError as error:  # a null character in the path
-        raise ModelError(f"Cannot read {label}: {error}.", remedy="Check the path.") from error
 
 
 def _parse(content: bytes, label: str) -> onnx.ModelProto:
     """Parse a serialized model."""
     damaged = ModelError(
-        f"{label[:1].upper() + label[1:]} is not an ONNX model, or is damaged or cut short.",
-        remedy="Copy or export the model again.",
+        f"{label} is not an ONNX model, or is damaged or cut short.",
+        remedy=_COPY_AGAIN,
     )
     if not content:
         raise ModelError(
-            f"{label[:1].upper() + label[1:]} is empty, expected an ONNX model.",
-            remedy="Copy or export the model again.",
+            f"{label} is empty, expected an ONNX model.",
+            remedy=_COPY_AGAIN,
         )
     try:
         model = onnx.ModelProto.FromString(content)
@@ -153,3 +200,276 @@ def _texts(model: onnx.ModelProto) -> Iterator[object]:
     for value in (*model.graph.input, *model.graph.output):
         yield value.name
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
+# Leaving large tensors out ---------------------------------------------------------------
+
+
+def _strip_large_tensors(data: memoryview, limit_bytes: int) -> bytes:
+    """Return the serialized model without raw data of ``limit_bytes`` and more.
+
+    Each such tensor becomes one with external data, whose location is ``_SAME_FILE`` and
+    whose offset counts from the start of ``data``.
+    """
+    pieces, _ = _strip(data, 0, len(data), "Model", limit_bytes)
+    return b"".join(pieces)
+
+
+def _strip(
+    data: memoryview, start: int, end: int, message: str, limit_bytes: int
+) -> tuple[list[bytes | memoryview], int]:
+    """Return the pieces of the message in ``data[start:end]`` and their total length."""
+    pieces: list[bytes | memoryview] = []
+    copied_to = start
+    for number, begin, payload, stop in _large_fields(data, start, end, limit_bytes):
+        inner = _PATHS.get(message, {}).get(number)
+        if message == "Tensor" and number == _RAW_DATA:
+            replacement: list[bytes | memoryview] = [_external(payload, stop - payload)]
+        elif inner is not None:
+            parts, length = _strip(data, payload, stop, inner, limit_bytes)
+            replacement = [_varint(number << 3 | _BYTES) + _varint(length), *parts]
+        else:
+            continue
+        pieces += [data[copied_to:begin], *replacement]
+        copied_to = stop
+    pieces.append(data[copied_to:end])
+    return pieces, sum(len(piece) for piece in pieces)
+
+
+def _external(offset: int, length: int) -> bytes:
+    """Encode the fields that make a tensor external: where its bytes are."""
+    tensor = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", _SAME_FILE), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor.SerializeToString()
+
+
+def _large_fields(
+    data: memoryview, start: int, end: int, limit_bytes: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (number, begin of tag, begin of payload, end) of long fields of a message."""
+    position = start
+    while position < end:
+        begin = position
+        tag, position = _read_varint(data, position, end)
+        wire_type = tag & 7
+        if wire_type == _VARINT:
+            _, position = _read_varint(data, position, end)
+        elif wire_type == _FIXED64:
+            position += 8
+        elif wire_type == _FIXED32:
+            position += 4
+        elif wire_type == _BYTES:
+            length, position = _read_varint(data, position, end)
+            payload, position = position, position + length
+            if position <= end and length >= limit_bytes:
+                yield tag >> 3, begin, payload, position
+        else:
+            raise _damaged(begin)
+        if position > end:
+            raise _damaged(begin)
+
+
+def _read_varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Read a base-128 number, least significant group first; return it and the next position."""
+    value = shift = 0
+    start = position
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise _damaged(start)
+
+
+def _varint(value: int) -> bytes:
+    """Encode a base-128 number, least significant group first."""
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _damaged(position: int) -> ModelError:
+    return ModelError(
+        f"The model's file is damaged or cut short: no valid field at byte {position}.",
+        remedy=_COPY_AGAIN,
+    )
+
+
+# Arrays ----------------------------------------------------------------------------------
+
+
+def dtype_name(elem_type: int) -> str:
+    """Return ONNX's name of an element type, for messages."""
+    try:
+        return TensorProto.DataType.Name(elem_type)
+    except ValueError:
+        return f"number {elem_type}"
+
+
+def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
+    """Return the values of an initializer or an attribute's tensor; external data memory-mapped.
+
+    Parameters
+    ----------
+    source
+        The tensor's model; ``None`` for a tensor that holds its own values.
+
+    Raises
+    ------
+    ModelError
+        If external data is missing, cut short or outside the model's folder, or the tensor
+        is too large.
+    UnsupportedModelError
+        If the element type cannot be compiled.
+    """
+    what, shape = f"Tensor {tensor.name!r}", tuple(tensor.dims)
+    dtype = DTYPES.get(tensor.data_type)
+    if dtype is None:
+        raise UnsupportedModelError(
+            f"{what} has the element type {dtype_name(tensor.data_type)}, expected one of "
+            f"{', '.join(sorted(DTYPES.values()))}.",
+            remedy="Convert the model to one of these types.",
+        )
+    if tensor.HasField("segment"):
+        raise UnsupportedModelError(
+            f"{what} is stored in segments, which is not supported.",
+            remedy="Save the model again with onnx.save.",
+        )
+    if any(extent < 0 for extent in shape):
+        raise ModelError(f"{what} has the negative shape {list(shape)}.", remedy=_COPY_AGAIN)
+    check_size(
+        what, TensorType(shape, dtype), "Split it into smaller tensors, or copy or "
+        "export the model again if it should not be that large.", in_memory=False,
+    )  # fmt: skip
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _map_external(tensor, dtype, source)
+    if tensor.HasField("raw_data"):
+        expected = prod(shape) * np.dtype(dtype).itemsize
+        if len(tensor.raw_data) != expected:
+            raise ModelError(
+                f"{what} holds {len(tensor.raw_data)} bytes, expected {expected} for "
+                f"{dtype}{list(shape)}.",
+                remedy=_COPY_AGAIN,
+            )
+        if source and expected >= source.large_weight_bytes:
+            # A view of the parsed bytes instead of a copy.
+            stored = np.dtype(dtype).newbyteorder("<")
+            return np.frombuffer(tensor.raw_data, stored).reshape(shape)
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise ModelError(
+            f"{what} does not hold the values of a {dtype}{list(shape)}: {error}",
+            remedy=_COPY_AGAIN,
+        ) from error
+
+
+def check_external_files(source: Source) -> None:
+    """Look where external data lies, for whoever lets another program read the model's file.
+
+    Raises
+    ------
+    ModelError
+        If a file of it is outside the model's folder.
+    """
+    graphs = (source.model.graph, *source.model.functions)
+    attributes = (a for graph in graphs for node in graph.node for a in node.attribute)
+    for tensor in (*source.model.graph.initializer, *(a.t for a in attributes)):
+        location = next((e.value for e in tensor.external_data if e.key == "location"), None)
+        if location is not None and location != _SAME_FILE:
+            _external_file(f"Tensor {tensor.name!r}", location, source)
+
+
+def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.ndarray:
+    """Memory-map a tensor's external data."""
+    what = f"Tensor {tensor.name!r}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, shape = entries.get("location", ""), tuple(tensor.dims)
+    size = prod(shape) * np.dtype(dtype).itemsize
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or size)
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length != size:
+        raise ModelError(
+            f"{what} needs {size} bytes for {dtype}{list(shape)}, but its external data is said "
+            f"to have length {entries.get('length')} at offset {entries.get('offset', 0)}.",
+            remedy="Export the model again.",
+        )
+    in_model = source.file if source and location == _SAME_FILE else None
+    file = in_model or _external_file(what, location, source)
+    try:
+        available = file.stat().st_size
+        if not file.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file")
+    except OSError as error:
+        raise ModelError(
+            f"{what} keeps its values in {str(file)!r}, which cannot be read: {error.strerror}.",
+            remedy=f"Put {file.name!r} back beside the model.",
+        ) from error
+    if offset + size > available:
+        raise ModelError(
+            f"{what} needs bytes {offset} to {offset + size} of {str(file)!r}, which ends at "
+            f"{available}.",
+            remedy=f"Copy {file.name!r} again, it is cut short.",
+        )
+    if size == 0:
+        return np.zeros(shape, dtype)
+    try:
+        return np.memmap(file, np.dtype(dtype).newbyteorder("<"), "r", offset, shape)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{what}: {str(file)!r} cannot be memory-mapped: {error}.",
+            remedy="Copy it to a local disk.",
+        ) from error
+
+
+def _external_file(what: str, location: str, source: Source | None) -> Path:
+    """Return the file of external data, which must really lie in the model's folder."""
+    if source is None or source.file is None:
+        raise ModelError(
+            f"{what} keeps its values in the file {location!r}, but the model was not given "
+            "as a path.",
+            remedy="Pass the model's path instead of its content.",
+        )
+    relative = PurePath(location)
+    outside = ModelError(
+        f"{what} keeps its values in {location!r}, which is not a file in the model's folder.",
+        remedy="Export the model with external data beside it.",
+    )
+    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
+        raise outside
+    # A model that is a link may lie elsewhere with all of its data: caches are made like that.
+    folders = list(dict.fromkeys([source.file.parent, source.file.resolve().parent]))
+    places = [folder / relative for folder in folders]
+    try:
+        file = next((place for place in places if place.exists()), places[0])
+        real, homes = file.resolve(), [folder.resolve() for folder in folders]
+    except (OSError, RuntimeError) as error:  # a name that is too long; links in a circle
+        raise outside from error
+    if not any(real.is_relative_to(home) for home in homes):
+        raise ModelError(
+            f"{what} keeps its values in {location!r}, which is a link out of the model's folder, "
+            f"to {str(real)!r}.",
+            remedy="Copy the file itself into the model's folder.",
+        )
+    return file
+
+
+def constant_value(node: onnx.NodeProto, source: Source | None = None) -> np.ndarray | None:
+    """Return the value of a Constant node, ``None`` if it is no dense numeric tensor."""
+    if len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        return to_array(attribute.t, source)
+    if attribute.name in _NUMBERS:
+        return np.array(helper.get_attribute_value(attribute), _NUMBERS[attribute.name])
+    return None

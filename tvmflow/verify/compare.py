@@ -176,8 +176,7 @@ def run_reference(
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "there is no such file"
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
-    from ..frontend.source import open_model
-    from ..frontend.weights import check_external_files
+    from ..frontend.source import check_external_files, open_model
 
     source = open_model(path)
     check_external_files(source)

@@ -9,16 +9,9 @@ import tvm
 from tvm import relax
 
 from ...codegen import exact
-from .context import NodeContext, Refusal
-from .registry import converts
+from ..converter import NodeContext, Refusal, converts
 
 R = relax.op
-
-
-@converts("Relu")
-def relu(c: NodeContext) -> relax.Expr:
-    """max(x, 0)."""
-    return R.nn.relu(c.input())
 
 
 @converts("Clip")
@@ -37,19 +30,19 @@ def clip(c: NodeContext) -> relax.Expr:
             if c.has(index) and value is None:
                 return _clip_at_run_time(c)
             limits.append(None if value is None else value.reshape(()).item())
-    if np.dtype(c.dtype()).kind == "f":
+    if c.is_float():
         # A limit that is not there is the type's largest finite number.
         largest = float(np.finfo(c.dtype()).max)
         limits = [v if v is not None else s * largest for v, s in zip(limits, (-1, 1), strict=True)]
-    return clip_between(c, c.input(), limits[0], limits[1])
+    return _clip_between(c, c.input(), limits[0], limits[1])
 
 
-def clip_between(
+def _clip_between(
     c: NodeContext, x: relax.Expr, low: float | None, high: float | None
 ) -> relax.Expr:
     """Limit to a constant range, either end of which may be open."""
     # TVM's own operator has limits of fp32 only: in float64, 0.1 is another number.
-    narrow = np.dtype(c.dtype()).kind == "f" and c.dtype() != "float64"
+    narrow = c.is_float() and c.dtype() != "float64"
     if low is not None and high is not None and low <= high and narrow:
         return R.clip(x, tvm.tirx.const(low, "float32"), tvm.tirx.const(high, "float32"))
     # When the limits cross, every value becomes the upper one.
@@ -110,29 +103,23 @@ def elu(c: NodeContext) -> relax.Expr:
     return R.add(positive, negative)
 
 
-@converts("Sigmoid")
-def sigmoid(c: NodeContext) -> relax.Expr:
-    """1 / (1 + exp(-x))."""
-    return R.sigmoid(c.input())
-
-
 @converts("HardSigmoid")
 def hard_sigmoid(c: NodeContext) -> relax.Expr:
     """alpha · x + beta, limited to [0, 1]."""
-    return _hard_sigmoid(c, c.attribute("alpha", 0.2), c.attribute("beta", 0.5))
+    return _limited_line(c, c.attribute("alpha", 0.2), c.attribute("beta", 0.5))
 
 
 @converts("HardSwish")
 def hard_swish(c: NodeContext) -> relax.Expr:
     """x · (x / 6 + 1/2, limited to [0, 1]); HardSigmoid's attributes are fp32."""
-    return R.multiply(c.input(), c.emit(_hard_sigmoid(c, float(np.float32(1 / 6)), 0.5)))
+    return R.multiply(c.input(), c.emit(_limited_line(c, float(np.float32(1 / 6)), 0.5)))
 
 
-def _hard_sigmoid(c: NodeContext, alpha: float, beta: float) -> relax.Expr:
+def _limited_line(c: NodeContext, alpha: float, beta: float) -> relax.Expr:
     # Rounded twice, as elsewhere: quantized networks round it again, to integers.
     times = exact.product if c.dtype() == "float32" else R.multiply
     line = c.emit(times(c.input(), c.constant(alpha)))
-    return clip_between(c, c.emit(R.add(line, c.constant(beta))), 0.0, 1.0)
+    return _clip_between(c, c.emit(R.add(line, c.constant(beta))), 0.0, 1.0)
 
 
 @converts("Swish")
@@ -145,18 +132,7 @@ def swish(c: NodeContext) -> relax.Expr:
 
 @converts("Softplus")
 def softplus(c: NodeContext) -> relax.Expr:
-    """log(1 + exp(x)), without overflow."""
-    return _softplus(c)
-
-
-@converts("Mish")
-def mish(c: NodeContext) -> relax.Expr:
-    """x · tanh(softplus(x))."""
-    return R.multiply(c.input(), c.emit(R.tanh(c.emit(_softplus(c)))))
-
-
-def _softplus(c: NodeContext) -> relax.Expr:
-    """max(x, 0) + log(1 + u), u = exp(-|x|).
+    """log(1 + exp(x)), without overflow: max(x, 0) + log(1 + u), u = exp(-|x|).
 
     A small u leaves little of itself in 1 + u.  The logarithm of that number is right, and close
     to proportional: times u, divided by what was left of it (W. Kahan).
@@ -168,6 +144,12 @@ def _softplus(c: NodeContext) -> relax.Expr:
     scaled = c.emit(R.multiply(c.emit(R.log(near)), c.emit(R.divide(u, left))))
     tail = c.emit(R.where(c.emit(R.equal(near, one)), u, scaled))
     return R.add(c.emit(R.nn.relu(x)), tail)
+
+
+@converts("Mish")
+def mish(c: NodeContext) -> relax.Expr:
+    """x · tanh(softplus(x))."""
+    return R.multiply(c.input(), c.emit(R.tanh(c.emit(softplus(c)))))
 
 
 @converts("Softsign")
@@ -186,7 +168,7 @@ def shrink(c: NodeContext) -> relax.Expr:
     whole = np.dtype(c.dtype()).kind in "iu"
     dtype = "float32" if whole else c.dtype()
     zero, low, high, bias = (c.constant(v, dtype) for v in (0, -limit, limit, bias))
-    x = c.emit(R.astype(x, dtype)) if whole else x
+    x = c.cast(x, dtype)
     below, above = c.emit(R.less(x, low)), c.emit(R.greater(x, high))
     upper = c.emit(R.where(above, c.emit(R.subtract(x, bias)), zero))
     result = R.where(below, c.emit(R.add(x, bias)), upper)

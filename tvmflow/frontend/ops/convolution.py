@@ -1,64 +1,168 @@
-"""Convolutions and transposed convolutions with one to three spatial axes."""
+"""Convolutions and transposed convolutions with one to three spatial axes, and sliding windows.
+
+The formulas are those of ONNX's operator specifications.  Its shape inference is not asked for the
+extents of transposed convolutions: it gives up on some with ``output_shape``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+import onnx
 from tvm import relax
 
-from ..windows import per_axis, read_windows
-from .context import NodeContext, Refusal, constant, shape_of
-from .dequantized import integer_product
-from .registry import converts
+from ...ir.tensors import TensorType
+from ..converter import NodeContext, Refusal, constant, converts, shape_of
+from ..graph import Graph, node_attributes
+from .quantization import difference, integer_product, per_axis_shape, requantize
 
 R = relax.op
+
+Extents = tuple[int, ...]
+Attributes = Mapping[str, Any]
 
 _CONV = {1: R.nn.conv1d, 2: R.nn.conv2d, 3: R.nn.conv3d}
 _CONV_TRANSPOSE = {1: R.nn.conv1d_transpose, 2: R.nn.conv2d_transpose, 3: R.nn.conv3d_transpose}
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a convolution or pool, in elements, one entry for each spatial axis.
+
+    ``begin`` and ``end`` are the padding before and after.
+    """
+
+    kernel: Extents
+    strides: Extents
+    dilations: Extents
+    begin: Extents
+    end: Extents
+
+    @property
+    def pads(self) -> Extents:
+        """All begins, then all ends: the order of ONNX and of Relax."""
+        return self.begin + self.end
+
+    @property
+    def spans(self) -> Extents:
+        """Elements from the first to the last one of a dilated kernel."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+
+def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Windows:
+    """Read strides, dilations and padding, and resolve ``auto_pad``.
+
+    Parameters
+    ----------
+    attributes
+        The node's attributes.
+    kernel, sizes
+        Spatial extents of the kernel and of the input.
+
+    Raises
+    ------
+    Refusal
+        If attributes have the wrong length, or padding is negative.
+    """
+    rank = len(sizes)
+    strides = per_axis(attributes, "strides", rank, 1)
+    dilations = per_axis(attributes, "dilations", rank, 1)
+    mode = attributes.get("auto_pad", "NOTSET")
+    if len(kernel) != rank:
+        raise Refusal(f"its kernel has {len(kernel)} axes for an input with {rank}")
+    if min(kernel + strides + dilations, default=1) < 1:
+        raise Refusal("its kernel, strides or dilations are not positive")
+    if mode == "NOTSET":
+        pads = per_axis(attributes, "pads", 2 * rank, 0)
+        if min(pads, default=0) < 0:
+            raise Refusal("its padding is negative")
+        return Windows(kernel, strides, dilations, pads[:rank], pads[rank:])
+    if mode == "VALID":
+        return Windows(kernel, strides, dilations, (0,) * rank, (0,) * rank)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Refusal(f"its auto_pad {mode!r} is unknown")
+    # "Same" means as many windows as strides begin in the input; what is missing is split,
+    # and an odd element goes to the end for SAME_UPPER, to the begin for SAME_LOWER.
+    begin, end = [], []
+    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        missing = max((-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size, 0)
+        smaller, larger = missing // 2, missing - missing // 2
+        begin.append(smaller if mode == "SAME_UPPER" else larger)
+        end.append(larger if mode == "SAME_UPPER" else smaller)
+    return Windows(kernel, strides, dilations, tuple(begin), tuple(end))
+
+
+def per_axis(attributes: Attributes, name: str, length: int, default: int) -> Extents:
+    """Return an attribute with one number for each axis (or two, for padding)."""
+    values = tuple(attributes.get(name) or [default] * length)
+    if len(values) != length:
+        raise Refusal(f"its attribute {name!r} has {len(values)} numbers, expected {length}")
+    return values
+
+
+def windowed_type(data: TensorType, channels: int, extents: Extents) -> TensorType:
+    """Return the type of a result with these spatial extents, if there is one."""
+    if min(extents, default=1) < 1:
+        raise Refusal(f"its result would have the extents {list(extents)}: the kernel is too large")
+    return TensorType((data.shape[0], channels, *extents), data.dtype)
+
+
 @converts("Conv")
 def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
-    rank = len(c.shape()) - 2
-    integers = integer_product(c, 0) if rank == 2 else None
+    integers = integer_product(c, 0) if len(c.shape()) == 4 else None
     if integers is None:
-        result = convolve(c, c.input(0), c.input(1), c.shape(1))
-    else:
-        total = convolve(c, integers.x, constant(integers.weight), c.shape(1))
-        result = integers.scaled(c, total, 1)
-    return _with_bias(c, result, rank)
+        return _with_bias(c, convolve(c, c.input(0), c.input(1), c.shape(1)))
+    total = convolve(c, integers.x, constant(integers.weight), c.shape(1))
+    return _with_bias(c, integers.scaled(c, total, 1))
 
 
-def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: tuple[int, ...]) -> relax.Expr:
-    """The node's convolution, of its operands or what was made of them."""
-    shape = c.shape(0)
-    rank, groups = _spatial_rank(shape), c.attribute("group", 1)
-    _check_channels(shape[1], weight[1] * groups)
-    windows = read_windows(c.attribute, weight[2:], shape[2:])
+@converts("ConvInteger")
+def conv_integer(c: NodeContext) -> relax.Expr:
+    """Convolution without zero points, in int32."""
+    return convolve(c, difference(c, 0, 2, None), difference(c, 1, 3, 0), c.shape(1))
+
+
+@converts("QLinearConv")
+def qlinear_conv(c: NodeContext) -> relax.Expr:
+    """Convolution of quantized numbers plus a bias, quantized again."""
+    total = c.emit(convolve(c, difference(c, 0, 2, None), difference(c, 3, 5, 0), c.shape(3)))
+    if c.has(8):
+        bias = c.array(8, "biases").astype(np.int32)
+        shape = per_axis_shape(bias.size, c.result.shape, 1)
+        total = c.emit(R.add(total, constant(bias.reshape(shape))))
+    return requantize(c, total, scales=(1, 4, 6), zero=7, axis=1)
+
+
+def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> relax.Expr:
+    """Return the node's convolution, of its operands or what was made of them."""
+    shape, groups = c.shape(0), c.attribute("group", 1)
+    rank = _spatial_rank(shape, weight[1] * groups)
+    windows = read_windows(c.attributes, weight[2:], shape[2:])
     return _CONV[rank](
         x, w, strides=windows.strides, padding=windows.pads,
         dilation=windows.dilations, groups=groups,
     )  # fmt: skip
 
 
-def _spatial_rank(shape: tuple[int, ...]) -> int:
+def _spatial_rank(shape: Extents, channels: int) -> int:
+    """Count the spatial axes; compare the channels, which ONNX's inference does not."""
     rank = len(shape) - 2
     if rank not in _CONV:
         raise Refusal(f"it has {rank} spatial axes; one to three are supported")
+    if shape[1] != channels:
+        raise Refusal(f"its input has {shape[1]} channels, its weight is for {channels}")
     return rank
 
 
-def _check_channels(found: int, expected: int) -> None:
-    """Compare the input's channels with the weight's, which ONNX's inference does not."""
-    if found != expected:
-        raise Refusal(f"its input has {found} channels, its weight is for {expected}")
-
-
-def _with_bias(c: NodeContext, result: relax.Expr, rank: int) -> relax.Expr:
+def _with_bias(c: NodeContext, result: relax.Expr) -> relax.Expr:
     """Add the third input, if there is one, along the channels."""
     if not c.has(2):
         return result
-    shape = (1, c.shape(2)[0]) + (1,) * rank
+    shape = (1, c.shape(2)[0]) + (1,) * (len(c.shape()) - 2)
     values = c.known(2)
     if values is not None:
         bias: relax.Expr = constant(np.ascontiguousarray(values.reshape(shape)))
@@ -67,7 +171,65 @@ def _with_bias(c: NodeContext, result: relax.Expr, rank: int) -> relax.Expr:
     return R.add(c.emit(result), bias)
 
 
-@converts("ConvTranspose")
+@dataclass(frozen=True)
+class TransposedWindows(Windows):
+    """Those of a transposed convolution, whose padding is cut off its result.
+
+    ``extra`` (``output_padding``) is added at the end.  Without any padding the result has the
+    extents ``full``, with it ``extents``.
+    """
+
+    extra: Extents
+    full: Extents
+    extents: Extents
+
+
+def transposed_windows(
+    attributes: Attributes, kernel: Extents, sizes: Extents
+) -> TransposedWindows:
+    """Read the attributes of a transposed convolution, as :func:`read_windows` does.
+
+    ``output_shape`` and ``auto_pad`` determine the padding from the extents; an odd element is cut
+    at the end for SAME_UPPER, else at the begin.
+    """
+    rank = len(sizes)
+    given = attributes.get("output_shape")
+    if given and len(given) < rank:
+        raise Refusal(f"its output_shape has {len(given)} numbers, expected {rank}")
+    if len(kernel) != rank:
+        raise Refusal(f"its kernel has {len(kernel)} axes for an input with {rank}")
+    strides = per_axis(attributes, "strides", rank, 1)
+    dilations = per_axis(attributes, "dilations", rank, 1)
+    extra = per_axis(attributes, "output_padding", rank, 0)
+    mode = attributes.get("auto_pad", "NOTSET")
+    full = tuple(
+        (size - 1) * stride + (k - 1) * dilation + 1
+        for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    )
+    whole = [f + e for f, e in zip(full, extra, strict=True)]
+    if not given and not mode.startswith("SAME"):
+        pads = per_axis(attributes, "pads", 2 * rank, 0) if mode == "NOTSET" else (0,) * 2 * rank
+        begin = pads[:rank]
+        extents = tuple(w - pads[a] - pads[a + rank] for a, w in enumerate(whole))
+    else:
+        # Padding only takes away: a kernel smaller than the stride leaves less than the product.
+        same = [min(w, size * s) for w, size, s in zip(whole, sizes, strides, strict=True)]
+        extents = tuple(given[-rank:] if given else same)
+        totals = [max(w - extent, 0) for w, extent in zip(whole, extents, strict=True)]
+        begin = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in totals)
+    # The result is full[begin : begin + extent]; the rest of full is padding at the end.
+    end = tuple(w - b - extent for w, b, extent in zip(whole, begin, extents, strict=True))
+    return TransposedWindows(kernel, strides, dilations, begin, end, extra, full, extents)
+
+
+def _transposed_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
+    attributes = node_attributes(node)
+    data, weight = (graph.type_of(name) for name in node.input[:2])
+    windows = transposed_windows(attributes, weight.shape[2:], data.shape[2:])
+    return windowed_type(data, weight.shape[1] * attributes.get("group", 1), windows.extents)
+
+
+@converts("ConvTranspose", result_type=_transposed_type)
 def conv_transpose(c: NodeContext) -> relax.Expr:
     """Transposed convolution with a weight (I, O / group, spatial...), plus a bias.
 
@@ -75,76 +237,35 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     stride or more) is computed without padding, then cropped or padded.
     """
     shape, weight = c.shape(0), c.shape(1)
-    rank = _spatial_rank(shape)
-    strides, dilations = (
-        per_axis(c.attribute, "strides", rank, 1),
-        per_axis(c.attribute, "dilations", rank, 1),
-    )
-    kernel = weight[2:]
-    groups = c.attribute("group", 1)
-    _check_channels(shape[1], weight[0])
-    # Extent of the result without any padding.
-    full = tuple(
-        (size - 1) * stride + (k - 1) * dilation + 1
-        for size, k, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True)
-    )
-    begin, extra = _transposed_padding(c, full)
-    # The result is full[begin : begin + result]; the rest of full is padding at the end.
-    wanted = c.result.shape[2:]
-    end = tuple(f + e - b - w for f, e, b, w in zip(full, extra, begin, wanted, strict=True))
-    spans = tuple((k - 1) * dilation + 1 for k, dilation in zip(kernel, dilations, strict=True))
+    operator = _CONV_TRANSPOSE[_spatial_rank(shape, weight[0])]
+    windows = transposed_windows(c.attributes, weight[2:], shape[2:])
     native = all(
-        0 <= b < span and 0 <= p < span and 0 <= e < stride
-        for b, p, e, span, stride in zip(begin, end, extra, spans, strides, strict=True)
-    )
-    options = {"strides": strides, "dilation": dilations, "groups": groups}
-    operator = _CONV_TRANSPOSE[rank]
-    if native:
-        result = operator(
-            c.input(0), c.input(1), padding=begin + end, output_padding=extra, **options
+        0 <= begin < span and 0 <= end < span and 0 <= extra < stride
+        for begin, end, extra, span, stride in zip(
+            windows.begin, windows.end, windows.extra, windows.spans, windows.strides, strict=True
         )
-        return _with_bias(c, result, rank)
-    result = operator(c.input(0), c.input(1), **options)
-    return _with_bias(c, _cut(c, result, begin, wanted), rank)
+    )
+    options = {
+        "strides": windows.strides,
+        "dilation": windows.dilations,
+        "groups": c.attribute("group", 1),
+    }
+    if native:
+        options |= {"padding": windows.pads, "output_padding": windows.extra}
+        return _with_bias(c, operator(c.input(0), c.input(1), **options))
+    return _with_bias(c, _cut(c, operator(c.input(0), c.input(1), **options), windows))
 
 
-def _transposed_padding(
-    c: NodeContext, full: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return how much is cut off before the result, and how much is added after it.
-
-    ``output_shape`` and ``auto_pad`` determine the padding from the extents, as the
-    operator's specification says; an odd element is cut at the end for SAME_UPPER, else
-    at the begin.
-    """
-    rank = len(full)
-    extra = per_axis(c.attribute, "output_padding", rank, 0)
-    mode = c.attribute("auto_pad", "NOTSET")
-    if not c.attribute("output_shape") and mode in ("NOTSET", "VALID"):
-        pads = per_axis(c.attribute, "pads", 2 * rank, 0) if mode == "NOTSET" else (0,) * (2 * rank)
-        return pads[:rank], extra
-    wanted = c.result.shape[2:]
-    begin = []
-    for f, e, w in zip(full, extra, wanted, strict=True):
-        total = max(f + e - w, 0)
-        begin.append(total // 2 if mode == "SAME_UPPER" else total - total // 2)
-    return tuple(begin), extra
-
-
-def _cut(
-    c: NodeContext, full: relax.Expr, begin: tuple[int, ...], wanted: tuple[int, ...]
-) -> relax.Expr:
-    """Return ``full[begin : begin + wanted]`` of the spatial axes, zeros where it ends early."""
+def _cut(c: NodeContext, full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
+    """Return ``full[begin : begin + extent]`` of the spatial axes, zeros where it ends early."""
     value = c.emit(full)
-    sizes = shape_of(value)[2:]
     pad_width = [0, 0, 0, 0]
-    for size, b, w in zip(sizes, begin, wanted, strict=True):
-        pad_width += [max(-b, 0), max(b + w - size, 0)]
+    for size, begin, extent in zip(windows.full, windows.begin, windows.extents, strict=True):
+        pad_width += [max(-begin, 0), max(begin + extent - size, 0)]
     if any(pad_width):
         value = c.emit(R.nn.pad(value, pad_width))
-    starts = [max(b, 0) for b in begin]
-    ends = [start + w for start, w in zip(starts, wanted, strict=True)]
-    if shape_of(value)[2:] == tuple(wanted) and not any(starts):
+    starts = [max(begin, 0) for begin in windows.begin]
+    ends = [start + extent for start, extent in zip(starts, windows.extents, strict=True)]
+    if shape_of(value)[2:] == windows.extents and not any(starts):
         return value
-    axes = list(range(2, 2 + len(wanted)))
-    return R.strided_slice(value, axes, starts, ends)
+    return R.strided_slice(value, list(range(2, len(pad_width) // 2)), starts, ends)

@@ -14,9 +14,8 @@ import numpy as np
 from tvm import relax
 
 from ...schedules.grid_sample import sample
-from ..windows import read_windows
-from .context import NodeContext, Refusal, constant
-from .registry import converts
+from ..converter import NodeContext, Refusal, constant, converts
+from .convolution import read_windows
 
 R = relax.op
 

@@ -9,63 +9,56 @@ import numpy as np
 import onnx
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant, dtype_of
-from .registry import converts
+from ..converter import NodeContext, Refusal, constant, converts
 
 R = relax.op
 
-_UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
+#: Operators that Relax has under another name; those of two inputs broadcast like NumPy's.
+_SAME: dict[str, Callable[..., relax.Expr]] = {
     "Abs": R.abs, "Acos": R.acos, "Acosh": R.acosh, "Asin": R.asin, "Asinh": R.asinh,
     "Atan": R.atan, "Atanh": R.atanh, "BitwiseNot": R.bitwise_not, "Ceil": R.ceil,
     "Cos": R.cos, "Cosh": R.cosh, "Erf": R.erf, "Exp": R.exp, "Floor": R.floor,
-    "IsNaN": R.isnan, "Log": R.log, "Neg": R.negative, "Not": R.logical_not, "Round": R.round,
-    "Sign": R.sign, "Sin": R.sin, "Sinh": R.sinh, "Sqrt": R.sqrt, "Tan": R.tan, "Tanh": R.tanh,
-}  # fmt: skip
-
-_BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
-    "Add": R.add, "Sub": R.subtract, "Mul": R.multiply, "Div": R.divide,
-    "And": R.logical_and, "Or": R.logical_or, "Xor": R.logical_xor,
+    "IsNaN": R.isnan, "Log": R.log, "Neg": R.negative, "Not": R.logical_not, "Relu": R.nn.relu,
+    "Round": R.round, "Sigmoid": R.sigmoid, "Sign": R.sign, "Sin": R.sin, "Sinh": R.sinh,
+    "Sqrt": R.sqrt, "Tan": R.tan, "Tanh": R.tanh,
+    "Add": R.add, "And": R.logical_and, "Or": R.logical_or, "Xor": R.logical_xor,
     "BitwiseAnd": R.bitwise_and, "BitwiseOr": R.bitwise_or, "BitwiseXor": R.bitwise_xor,
-    "Equal": R.equal, "Greater": R.greater, "GreaterOrEqual": R.greater_equal,
-    "Less": R.less, "LessOrEqual": R.less_equal,
+    "Greater": R.greater, "Less": R.less, "Where": R.where,
 }  # fmt: skip
 
+#: Operators of which TVM knows the result where both inputs are the same, but not that of NaN.
+_OF_EQUALS: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
+    "Equal": R.equal, "GreaterOrEqual": R.greater_equal, "LessOrEqual": R.less_equal,
+    "Sub": R.subtract,
+}  # fmt: skip
 
 #: Up to this exponent a power is a product.
 _LARGEST_PRODUCT = 8
 
 
-@converts(*_UNARY)
-def unary(c: NodeContext) -> relax.Expr:
-    """Operators of one input that Relax has under another name."""
-    return _UNARY[c.op_type](c.input())
+@converts(*_SAME)
+def same(c: NodeContext) -> relax.Expr:
+    """Operators that Relax has, too."""
+    return _SAME[c.op_type](*c.inputs())
 
 
-@converts(*_BINARY)
-def binary(c: NodeContext) -> relax.Expr:
-    """Operators of two inputs, which broadcast like NumPy's."""
-    operator, floating = _BINARY[c.op_type], np.dtype(c.dtype()).kind == "f"
-    if c.op_type in ("Mul", "Div"):
-        return operator(c.factor_input(0), c.factor_input(1))
-    if floating and c.node.input[0] == c.node.input[1] and c.op_type in _OF_ITSELF:
-        # TVM takes a number for equal to itself; NaN is not, and what is less than infinity is.
-        return _OF_ITSELF[c.op_type](c)
-    return operator(c.input(0), c.input(1))
+@converts("Mul", "Div")
+def product(c: NodeContext) -> relax.Expr:
+    """Products and quotients, which broadcast like NumPy's."""
+    operator = R.multiply if c.op_type == "Mul" else R.divide
+    return operator(c.factor_input(0), c.factor_input(1))
 
 
-def _equal_itself(c: NodeContext) -> relax.Expr:
+@converts(*_OF_EQUALS)
+def of_equals(c: NodeContext) -> relax.Expr:
+    """Differences and comparisons, also of a value with itself."""
+    if not c.is_float() or c.node.input[0] != c.node.input[1]:
+        return _OF_EQUALS[c.op_type](c.input(0), c.input(1))
+    if c.op_type == "Sub":
+        # Zero, but NaN for NaN and infinities, as the product with zero is.
+        return R.multiply(c.input(), c.factor(0))
+    # TVM takes a number for equal to itself; NaN is not, and what is not less than -infinity is.
     return R.greater_equal(c.input(), c.constant(-np.inf))
-
-
-def _less_itself(c: NodeContext) -> relax.Expr:
-    """Zero, but NaN for NaN and infinities, as the product with zero is."""
-    return R.multiply(c.input(), c.factor(0))
-
-
-_OF_ITSELF: dict[str, Callable[[NodeContext], relax.Expr]] = {
-    "Equal": _equal_itself, "GreaterOrEqual": _equal_itself, "LessOrEqual": _equal_itself,
-    "Sub": _less_itself,
-}  # fmt: skip
 
 
 @converts("Max", "Min", "Sum", "Mean")
@@ -92,12 +85,13 @@ def power(c: NodeContext) -> relax.Expr:
     exponent = c.known(1)
     if exponent is not None and exponent.size == 1:
         fixed = _fixed_power(c, base, float(exponent.reshape(())))
-        if fixed is not None:
-            return _broadcast(fixed, c)
-    if np.dtype(kind).kind == "f":
-        return R.power(base, _cast(c, c.input(1), kind))
+        if fixed is not None:  # whose shape an exponent of rank > 0 may widen
+            widened = c.shape() != c.result.shape
+            return R.broadcast_to(c.emit(fixed), c.result.shape) if widened else fixed
+    if c.is_float():
+        return R.power(base, c.cast(c.input(1), kind))
     # Whole powers are exact in float64 up to 2^53; rounding removes the last error of pow.
-    result = c.emit(R.power(_cast(c, base, "float64"), _cast(c, c.input(1), "float64")))
+    result = c.emit(R.power(c.cast(base, "float64"), c.cast(c.input(1), "float64")))
     if np.dtype(c.dtype(1)).kind in "iu":
         result = c.emit(R.round(result))
     return R.astype(result, kind)
@@ -108,7 +102,7 @@ def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Exp
 
     That is slow on GPUs, and PoCL's of doubles is wrong in some lanes of a vector.
     """
-    if exponent == 0.5 and np.dtype(c.dtype()).kind == "f":
+    if exponent == 0.5 and c.is_float():
         # The root of minus infinity is NaN, its power is not.
         infinite = c.emit(R.less_equal(base, c.constant(-np.inf)))
         return R.where(infinite, c.constant(np.inf), c.emit(R.sqrt(base)))
@@ -130,27 +124,16 @@ def whole_power(c: NodeContext, base: relax.Expr, exponent: int) -> relax.Expr:
         base = c.emit(R.multiply(base, base))
 
 
-def _broadcast(value: relax.Expr, c: NodeContext) -> relax.Expr:
-    """Give a value the shape of the node's result, which an exponent of rank > 0 may widen."""
-    if c.shape() == c.result.shape:
-        return value
-    return R.broadcast_to(c.emit(value), c.result.shape)
-
-
-def _cast(c: NodeContext, value: relax.Expr, kind: str) -> relax.Expr:
-    return value if dtype_of(value) == kind else c.emit(R.astype(value, kind))
-
-
 @converts("Mod")
 def modulo(c: NodeContext) -> relax.Expr:
     """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
     if c.attribute("fmod", 0):
         return R.mod(c.input(0), c.input(1))
-    if np.dtype(c.dtype()).kind == "f":
+    if c.is_float():
         raise Refusal("floating-point operands need the attribute fmod=1")
     if np.dtype(c.dtype()).itemsize < 4:
         # OpenCL C widens the sum of two small integers, and then has no `select` for it.
-        wide = [_cast(c, c.input(index), "int32") for index in range(2)]
+        wide = [c.cast(x, "int32") for x in c.inputs()]
         return R.astype(c.emit(R.floor_mod(*wide)), c.dtype())
     return R.floor_mod(c.input(0), c.input(1))
 
@@ -173,23 +156,13 @@ def bit_shift(c: NodeContext) -> relax.Expr:
 
 @converts("IsInf")
 def is_inf(c: NodeContext) -> relax.Expr:
-    """Whether a value is infinite, of the signs asked for."""
-    x = c.input()
-    limits = []
-    if c.attribute("detect_positive", 1):
-        limits.append(np.inf)
-    if c.attribute("detect_negative", 1):
-        limits.append(-np.inf)
+    """True where a value is infinite, of the signs asked for."""
+    signs = (("detect_positive", np.inf), ("detect_negative", -np.inf))
+    limits = [c.constant(limit) for name, limit in signs if c.attribute(name, 1)]
     if not limits:
         return constant(np.zeros(c.shape(), bool))
-    tests = [c.emit(R.equal(x, c.constant(limit))) for limit in limits]
+    tests = [c.emit(R.equal(c.input(), limit)) for limit in limits]
     return tests[0] if len(tests) == 1 else R.logical_or(*tests)
-
-
-@converts("Where")
-def where(c: NodeContext) -> relax.Expr:
-    """Choose between two values."""
-    return R.where(c.input(0), c.input(1), c.input(2))
 
 
 @converts("Cast", "CastLike")
@@ -199,17 +172,17 @@ def cast(c: NodeContext) -> relax.Expr:
     if target == "bool" and source != "bool":
         return R.not_equal(c.input(), c.constant(0))
     if c.attribute("to") == onnx.TensorProto.FLOAT16 and target == "float32":
-        return _as_half(c, source)
-    if np.dtype(source).kind == "f" and target in ("int8", "uint8", "int16", "uint16"):
+        return _as_half(c)
+    if c.is_float() and target in ("int8", "uint8", "int16", "uint16"):
         # By way of 32 bits, as in ONNX Runtime: OpenCL C limits vectors to the type, and leaves
         # open what numbers beyond it become.
         return R.astype(c.emit(R.astype(c.input(), "int32")), target)
     return c.input() if source == target else R.astype(c.input(), target)
 
 
-def _as_half(c: NodeContext, source: str) -> relax.Expr:
-    """What float16 would be, computed in fp32: infinite where that is too large, else as it is."""
-    x = c.input() if source == "float32" else c.emit(R.astype(c.input(), "float32"))
+def _as_half(c: NodeContext) -> relax.Expr:
+    """Return what float16 would be in fp32: infinite where that is too large, else as it is."""
+    x = c.cast(c.input(), "float32")
     # What is nearer to 2^16 than to the largest half, or between.
     over = c.emit(R.greater_equal(c.emit(R.abs(x)), constant(np.float32(65520))))
     return R.where(over, c.emit(R.multiply(x, constant(np.float32(np.inf)))), x)

@@ -5,34 +5,22 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant
-from .registry import converts
-from .shaping import normalized_axis
+from ..converter import NodeContext, Refusal, constant, converts, normalized_axis, shape_along
 
 R = relax.op
 
 
 def _indices(c: NodeContext, index: int, extents: np.ndarray) -> relax.Expr:
-    """Return an input's indices counted from the front.
+    """Return an input's indices counted from the front; refuse constant ones out of range.
 
-    Parameters
-    ----------
-    extents
-        Extents of the indexed axes, which broadcast against the indices.
-
-    Raises
-    ------
-    Refusal
-        If a constant index is out of range.
+    ``extents`` of the indexed axes broadcast against the indices.
     """
     values = c.known(index)
     if values is not None:
         if ((values < -extents) | (values >= extents)).any():
             raise Refusal("a constant index is out of range")
         return constant(np.where(values < 0, values + extents, values).astype(np.int64))
-    indices = c.input(index)
-    if c.dtype(index) != "int64":
-        indices = c.emit(R.astype(indices, "int64"))
+    indices = c.cast(c.input(index), "int64")
     # The sign as a mask adds the extent to negative indices. Booleans are no vectors in TVM's
     # OpenCL code; and with 63 bits LLVM makes "x < 0" of it, whose AVX-512 code takes a hundred
     # times as long on some virtual machines.
@@ -48,16 +36,15 @@ def _extent(c: NodeContext, axis: int) -> np.ndarray:
 @converts("Gather")
 def gather(c: NodeContext) -> relax.Expr:
     """Take slices along an axis."""
-    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
-    indices = _indices(c, 1, _extent(c, axis))
+    axis = c.axis(0)
     # Indices computed at run time may be out of range: "clip" never reads outside.
-    return R.take(c.input(), indices, axis, "clip")
+    return R.take(c.input(), _indices(c, 1, _extent(c, axis)), axis, "clip")
 
 
 @converts("GatherElements")
 def gather_elements(c: NodeContext) -> relax.Expr:
     """Take single elements along an axis."""
-    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
+    axis = c.axis(0)
     return R.gather_elements(c.input(), _indices(c, 1, _extent(c, axis)), axis)
 
 
@@ -70,20 +57,17 @@ def gather_nd(c: NodeContext) -> relax.Expr:
     return R.gather_nd(c.input(), _indices(c, 1, extents), batch)
 
 
-_SCATTER_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
-
-
 def _scatter_reduction(c: NodeContext) -> str:
-    reduction = c.attribute("reduction", "none")
-    if reduction not in _SCATTER_REDUCTIONS:
+    reduction = str(c.attribute("reduction", "none"))
+    if reduction not in ("none", "add", "mul", "max", "min"):
         raise Refusal(f"its reduction {reduction!r} is unknown")
-    return _SCATTER_REDUCTIONS[reduction]
+    return "update" if reduction == "none" else reduction
 
 
 @converts("Scatter", "ScatterElements")
 def scatter_elements(c: NodeContext) -> relax.Expr:
     """Write single elements along an axis."""
-    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
+    axis = c.axis(0)
     indices = _indices(c, 1, _extent(c, axis))
     return R.scatter_elements(c.input(), indices, c.input(2), axis, _scatter_reduction(c))
 
@@ -105,7 +89,7 @@ def one_hot(c: NodeContext) -> relax.Expr:
     kind = c.dtype()
     shape = (*c.result.shape[:axis], 1, *c.result.shape[axis + 1 :])
     indices = c.emit(R.reshape(c.input(), shape))
-    positions = np.arange(depth).reshape([depth if a == axis else 1 for a in range(rank)])
+    positions = np.arange(depth).reshape(shape_along(axis, rank))
     hit = c.emit(R.equal(indices, constant(positions.astype(kind))))
     if np.dtype(kind).kind != "u":  # -1 is the last position
         wrapped = c.emit(R.equal(indices, constant((positions - depth).astype(kind))))

@@ -6,9 +6,8 @@ import numpy as np
 import tvm
 from tvm import relax, topi
 
-from .context import NodeContext, Refusal, constant, dtype_of, shape_of
-from .dequantized import integer_product
-from .registry import converts
+from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_of
+from .quantization import difference, integer_product, requantize
 
 R = relax.op
 
@@ -20,6 +19,19 @@ def matmul(c: NodeContext) -> relax.Expr:
     if integers is not None:
         return integers.scaled(c, R.matmul(integers.x, constant(integers.weight)), -1)
     return R.matmul(c.input(0), c.input(1))
+
+
+@converts("MatMulInteger")
+def matmul_integer(c: NodeContext) -> relax.Expr:
+    """Product of 8-bit matrices without their zero points, in int32."""
+    return R.matmul(difference(c, 0, 2, -2), difference(c, 1, 3, -1))
+
+
+@converts("QLinearMatMul")
+def qlinear_matmul(c: NodeContext) -> relax.Expr:
+    """Product of quantized matrices, quantized again."""
+    product = c.emit(R.matmul(difference(c, 0, 2, -2), difference(c, 3, 5, -1)))
+    return requantize(c, product, scales=(1, 4, 6), zero=7, axis=-1)
 
 
 @converts("Gemm")
@@ -62,7 +74,7 @@ def _with_addend(c: NodeContext, product: relax.Expr, beta: float) -> relax.Expr
 
 
 def _gemm_weight(c: NodeContext, alpha: float) -> tuple[relax.Expr, bool]:
-    """Return B transposed as asked for, and whether alpha is multiplied in already."""
+    """Return B transposed as asked for, and True if alpha is multiplied in already."""
     weight, transposed = c.input(1), bool(c.attribute("transB", 0))
     values = c.known(1)
     if values is None or isinstance(weight, relax.Var):  # computed, or too large to rewrite

@@ -5,13 +5,22 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import onnx
 from tvm import relax
 
-from ..batchnorm import scale_and_shift
-from .context import NodeContext, Refusal, constant, dtype_of, shape_of
+from ...ir.tensors import TensorType
+from ..converter import (
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    dtype_of,
+    shape_along,
+    shape_of,
+)
+from ..graph import Graph
+from ..rewrite import scale_and_shift
 from .reduction import first_extreme
-from .registry import converts
-from .shaping import normalized_axis
 
 R = relax.op
 
@@ -24,27 +33,29 @@ def batch_normalization(c: NodeContext) -> relax.Expr:
     if c.attribute("spatial", 1) != 1:
         raise Refusal("statistics for every element (spatial=0) are not supported")
     kind, epsilon = _statistics_dtype(c), c.attribute("epsilon", 1e-5)
-    x, shape = _cast(c, c.input(), kind), (1, -1) + (1,) * (len(c.shape()) - 2)
+    x, rank = c.cast(c.input(), kind), len(c.shape())
     known = [c.known(index) for index in range(1, 5)]
     parameters = [array for array in known if array is not None]
     if len(parameters) == 4:
-        folded = scale_and_shift(parameters, epsilon)
-        scale, shift = (c.constant(array.reshape(shape), kind) for array in folded)
-        result = R.add(c.emit(R.multiply(x, scale)), shift)
-        return result if kind == c.dtype() else R.astype(c.emit(result), c.dtype())
-    full = (1, c.shape()[1], *shape[2:])
-    gamma, beta, mean, variance = (
-        _cast(c, c.emit(R.reshape(c.input(index), full)), kind) for index in range(1, 5)
-    )
-    deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
-    scale = c.emit(R.divide(gamma, deviation))
-    centred = c.emit(R.subtract(x, mean))
-    result = R.add(c.emit(R.multiply(centred, scale)), beta)
+        scale, shift = (
+            c.constant(array.reshape(shape_along(1, rank)), kind)
+            for array in scale_and_shift(parameters, epsilon)
+        )
+        centred = x
+    else:
+        gamma, shift, mean, variance = (
+            c.cast(c.emit(R.reshape(c.input(index), _channels(c))), kind) for index in range(1, 5)
+        )
+        deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
+        scale = c.emit(R.divide(gamma, deviation))
+        centred = c.emit(R.subtract(x, mean))
+    result = R.add(c.emit(R.multiply(centred, scale)), shift)
     return result if kind == c.dtype() else R.astype(c.emit(result), c.dtype())
 
 
-def _cast(c: NodeContext, x: relax.Expr, kind: str) -> relax.Expr:
-    return x if dtype_of(x) == kind else c.emit(R.astype(x, kind))
+def _channels(c: NodeContext) -> tuple[int, ...]:
+    """Return the shape in which a vector lies along the channels."""
+    return (1, c.shape()[1]) + (1,) * (len(c.shape()) - 2)
 
 
 def _normalize(
@@ -59,18 +70,15 @@ def _normalize(
     squares = c.emit(R.multiply(centred, centred))
     variance = c.emit(R.mean(squares, axes, keepdims=True))
     kind = dtype_of(x)
-    inverse = c.emit(
-        R.divide(
-            c.constant(1, kind), c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
-        )
-    )
+    deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
+    inverse = c.emit(R.divide(c.constant(1, kind), deviation))
     return c.emit(R.multiply(centred, inverse)), mean, inverse
 
 
 def _normalized(
     c: NodeContext, x: relax.Expr, axes: list[int], epsilon: float, centred: bool = True
 ) -> relax.Expr:
-    """(x - mean) / sqrt(variance + epsilon), or without the mean x / sqrt(mean square + epsilon).
+    """Return (x - mean) / sqrt(variance + epsilon), or x / sqrt(mean square + epsilon).
 
     One operator with a schedule of its own; scale and bias, which it could take, are left to
     the elementwise operators behind it.
@@ -90,57 +98,54 @@ def _normalized(
 
 
 def _statistics_dtype(c: NodeContext) -> str:
-    """The dtype to compute statistics in: half precision is too coarse for them."""
+    """Return the dtype to compute statistics in: half precision is too coarse for them."""
     return "float32" if c.dtype() == "float16" else c.dtype()
 
 
-def _affine(
-    c: NodeContext, x: relax.Expr, shape: tuple[int, ...], scale: int, bias: int
-) -> relax.Expr:
-    """Multiply by one input and add another, each reshaped to broadcast."""
-    result = R.multiply(x, c.emit(R.reshape(c.input(scale), shape)))
-    if c.has(bias):
-        result = R.add(c.emit(result), c.emit(R.reshape(c.input(bias), shape)))
-    return result
+def _affine(c: NodeContext, x: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    """Multiply by the second input and add the third, each reshaped to broadcast."""
+    result = R.multiply(x, c.emit(R.reshape(c.input(1), shape)))
+    return R.add(c.emit(result), c.emit(R.reshape(c.input(2), shape)))
+
+
+def _type_of_input(node: onnx.NodeProto, graph: Graph) -> TensorType:
+    """Return the type of the first input: ONNX's shape inference knows only the rank."""
+    return graph.type_of(node.input[0])
 
 
 @converts("InstanceNormalization")
 def instance_normalization(c: NodeContext) -> relax.Expr:
     """Normalize every channel of every image."""
     rank = len(c.shape())
-    x = _cast(c, c.input(), _statistics_dtype(c))
+    x = c.cast(c.input(), _statistics_dtype(c))
     normal = _normalized(c, x, list(range(2, rank)), c.attribute("epsilon", 1e-5))
-    shape = (1, c.shape()[1]) + (1,) * (rank - 2)
-    return _affine(c, _cast(c, normal, c.dtype()), shape, 1, 2)
+    return _affine(c, c.cast(normal, c.dtype()), _channels(c))
 
 
-@converts("GroupNormalization")
+@converts("GroupNormalization", result_type=_type_of_input)
 def group_normalization(c: NodeContext) -> relax.Expr:
     """Normalize groups of channels (ONNX has withdrawn the operator's form before opset 21)."""
     shape, groups = c.shape(), c.required("num_groups")
-    x = _cast(c, c.input(), _statistics_dtype(c))
+    x = c.cast(c.input(), _statistics_dtype(c))
     members = (groups, shape[1] // groups)
     x = c.emit(R.reshape(x, (shape[0], *members, *shape[2:])))
     axes = list(range(2, len(shape) + 1))
-    normal = _cast(c, _normalized(c, x, axes, c.attribute("epsilon", 1e-5)), c.dtype())
-    result = _affine(c, normal, (1, *members) + (1,) * (len(shape) - 2), 1, 2)
+    normal = c.cast(_normalized(c, x, axes, c.attribute("epsilon", 1e-5)), c.dtype())
+    result = _affine(c, normal, (1, *members) + (1,) * (len(shape) - 2))
     return R.reshape(c.emit(result), shape)
 
 
 @converts("LayerNormalization")
 def layer_normalization(c: NodeContext) -> list[relax.Expr | None]:
     """Normalize the last axes; also returns the mean and the inverse deviation."""
-    shape = c.shape()
-    axis = normalized_axis(c.attribute("axis", -1), len(shape))
-    x = _cast(c, c.input(), _statistics_dtype(c))
-    axes = list(range(axis, len(shape)))
+    x, axes = c.cast(c.input(), _statistics_dtype(c)), list(range(c.axis(-1), len(c.shape())))
     epsilon = c.attribute("epsilon", 1e-5)
     statistics: list[relax.Expr | None] = [None, None]
     if c.uses_result(1) or c.uses_result(2):
         normal, *statistics = _normalize(c, x, axes, epsilon)
     else:
         normal = _normalized(c, x, axes, epsilon)
-    result = R.multiply(_cast(c, normal, c.dtype()), c.input(1))
+    result = R.multiply(c.cast(normal, c.dtype()), c.input(1))
     if c.has(2):
         result = R.add(c.emit(result), c.input(2))
     return [result, *statistics]
@@ -149,15 +154,12 @@ def layer_normalization(c: NodeContext) -> list[relax.Expr | None]:
 @converts("RMSNormalization")
 def rms_normalization(c: NodeContext) -> relax.Expr:
     """Divide by the root of the mean square of the last axes."""
-    shape = c.shape()
-    axis = normalized_axis(c.attribute("axis", -1), len(shape))
-    x = _cast(c, c.input(), _statistics_dtype(c))
-    axes = list(range(axis, len(shape)))
+    x, axes = c.cast(c.input(), _statistics_dtype(c)), list(range(c.axis(-1), len(c.shape())))
     normal = _normalized(c, x, axes, c.attribute("epsilon", 1e-5), centred=False)
-    return R.multiply(_cast(c, normal, c.dtype()), c.input(1))
+    return R.multiply(c.cast(normal, c.dtype()), c.input(1))
 
 
-@converts("MeanVarianceNormalization")
+@converts("MeanVarianceNormalization", result_type=_type_of_input)
 def mean_variance_normalization(c: NodeContext) -> relax.Expr:
     """(x - mean) / (deviation + 1e-9), as the operator's definition has it."""
     axes = list(c.attribute("axes") or (0, 2, 3))
@@ -170,7 +172,7 @@ def mean_variance_normalization(c: NodeContext) -> relax.Expr:
 @converts("LpNormalization")
 def lp_normalization(c: NodeContext) -> relax.Expr:
     """Divide by the 1- or 2-norm along an axis; zero where the norm is."""
-    axis, p = normalized_axis(c.attribute("axis", -1), len(c.shape())), c.attribute("p", 2)
+    axis, p = c.axis(-1), c.attribute("p", 2)
     x = c.input()
     if p == 1:
         norm = c.emit(R.sum(c.emit(R.abs(x)), [axis], keepdims=True))
@@ -203,10 +205,8 @@ def local_response_normalization(c: NodeContext) -> relax.Expr:
 @converts("Softmax", "LogSoftmax", "Hardmax")
 def softmax(c: NodeContext) -> relax.Expr:
     """Along one axis since opset 13; before, over all axes from the given one on."""
-    shape = c.shape()
-    legacy = c.opset < 13
-    axis = normalized_axis(c.attribute("axis", 1 if legacy else -1), len(shape))
-    x = c.input()
+    x, shape, legacy = c.input(), c.shape(), c.opset < 13
+    axis = c.axis(1 if legacy else -1)
     flattened = legacy and prod(shape[axis + 1 :]) != 1
     if flattened:
         x, axis = c.emit(R.reshape(x, (prod(shape[:axis]), prod(shape[axis:])))), 1
@@ -220,15 +220,12 @@ def softmax(c: NodeContext) -> relax.Expr:
 
 def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
     """1 at the first maximum along an axis, else 0; all are 0 where the first element is NaN."""
-    extent, rank = shape_of(x)[axis], len(shape_of(x))
+    shape = shape_of(x)
     first = c.emit(first_extreme(c, x, axis, keepdims=True, largest=True))
-    positions = np.arange(extent, dtype=np.int64).reshape(
-        [extent if a == axis else 1 for a in range(rank)]
-    )
+    positions = np.arange(shape[axis], dtype=np.int64).reshape(shape_along(axis, len(shape)))
     found = c.emit(R.equal(constant(positions), first))
-    kind = dtype_of(x)
     one = c.constant(1)
-    if np.dtype(kind).kind == "f":
+    if c.is_float():
         number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
         one = c.emit(R.where(number, one, c.constant(0)))
     return R.where(found, one, c.constant(0))

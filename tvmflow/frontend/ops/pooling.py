@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
+import onnx
 from tvm import relax
 
-from ..windows import Windows, read_windows
-from .context import NodeContext, Refusal
+from ...ir.tensors import TensorType
+from ..converter import NodeContext, Refusal, converts
+from ..graph import Graph, node_attributes
+from .convolution import Attributes, Extents, Windows, read_windows, windowed_type
 from .elementwise import whole_power
 from .reduction import wide_reduction
-from .registry import converts
 
 R = relax.op
 
@@ -19,16 +23,61 @@ _MAX = {1: R.nn.max_pool1d, 2: R.nn.max_pool2d, 3: R.nn.max_pool3d}
 _AVERAGE = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 
 
-@converts("MaxPool")
+def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: Extents) -> Extents:
+    """Return the spatial extents of a pool's result.
+
+    ONNX's shape inference is not asked: it counts windows of ``ceil_mode`` that begin behind the
+    input, which the specification of MaxPool and AveragePool ignores.
+
+    Parameters
+    ----------
+    attributes
+        The node's attributes.
+    kernel, sizes
+        Spatial extents of the kernel and of the input.
+
+    Raises
+    ------
+    Refusal
+        If the windows are not supported.
+    """
+    windows = read_windows(attributes, kernel, sizes)
+    same = attributes.get("auto_pad", "NOTSET").startswith("SAME")
+    # The specification and ONNX Runtime pad differently in these two cases.
+    if same and max(windows.dilations) > 1:
+        raise Refusal("auto_pad with dilations is ambiguous")
+    if same and op_type != "MaxPool":
+        for size, span, stride in zip(sizes, windows.spans, windows.strides, strict=True):
+            if (-(-size // stride) - 1) * stride + span - size <= -2:
+                raise Refusal("auto_pad with strides beyond the kernel is ambiguous")
+    ceil = bool(attributes.get("ceil_mode", 0)) and not same
+    extents = []
+    for axis, size in enumerate(sizes):
+        begin, end, stride = windows.begin[axis], windows.end[axis], windows.strides[axis]
+        room = size + begin + end - windows.spans[axis]
+        count = (-(-room // stride) if ceil else room // stride) + 1
+        if ceil and (count - 1) * stride >= size + begin:
+            count -= 1  # windows that begin in the padding at the end do not count
+        extents.append(count)
+    return tuple(extents)
+
+
+def _pool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
+    attributes, data = node_attributes(node), graph.type_of(node.input[0])
+    kernel = tuple(attributes.get("kernel_shape", ()))
+    extents = pool_extents(node.op_type, attributes, kernel, data.shape[2:])
+    return windowed_type(data, data.shape[1], extents)
+
+
+@converts("MaxPool", result_type=_pool_type)
 def max_pool(c: NodeContext) -> relax.Expr:
     """Maximum of each window."""
     if c.uses_result(1):
         raise Refusal("its second result, the indices, is not supported")
-    windows = _pool_windows(c)
-    return _pool(c, c.input(), windows, "max", include_pad=False)
+    return _pool(_MAX, c.input(), _pool_windows(c), include_pad=False)
 
 
-@converts("AveragePool")
+@converts("AveragePool", result_type=_pool_type)
 def average_pool(c: NodeContext) -> relax.Expr:
     """Mean of each window, with or without the padding in the divisor.
 
@@ -36,27 +85,24 @@ def average_pool(c: NodeContext) -> relax.Expr:
     padding (``ceil_mode``); there the sum of the window is divided by the number of
     elements that ONNX counts, which is known now.
     """
-    windows = _pool_windows(c)
-    counts = _counts(c, windows, include_pad=bool(c.attribute("count_include_pad", 0)))
+    windows, with_padding = _pool_windows(c), bool(c.attribute("count_include_pad", 0))
+    counts = _counts(c, windows, with_padding)
     kernel = prod(windows.kernel)
-    if not any(windows.pads):
-        return _pool(c, c.input(), windows, "average", include_pad=False)
-    if (counts == kernel).all():
-        return _pool(c, c.input(), windows, "average")
     simple = all(d == 1 for d in windows.dilations) and not c.attribute("ceil_mode", 0)
-    if simple and not c.attribute("count_include_pad", 0):
-        return _pool(c, c.input(), windows, "average", include_pad=False)
-    mean = c.emit(_pool(c, c.input(), windows, "average"))
-    return R.multiply(mean, c.constant(kernel / counts))
+    own_count = (counts == kernel).all()
+    if not any(windows.pads) or (simple and not with_padding and not own_count):
+        return _pool(_AVERAGE, c.input(), windows, include_pad=False)
+    mean = _pool(_AVERAGE, c.input(), windows)
+    return mean if own_count else R.multiply(c.emit(mean), c.constant(kernel / counts))
 
 
-@converts("LpPool")
+@converts("LpPool", result_type=_pool_type)
 def lp_pool(c: NodeContext) -> relax.Expr:
     """p-norm of each window."""
     p = _order(c)
     powers = c.emit(_power(c, c.emit(R.abs(c.input())), p))
     windows = _pool_windows(c)
-    mean = c.emit(_pool(c, powers, windows, "average"))
+    mean = c.emit(_pool(_AVERAGE, powers, windows))
     total = c.emit(R.multiply(mean, c.constant(prod(windows.kernel))))
     return _root(c, total, p)
 
@@ -82,7 +128,7 @@ def _root(c: NodeContext, x: relax.Expr, p: int) -> relax.Expr:
 def _pool_windows(c: NodeContext) -> Windows:
     """Read a pool's windows, with the end padding that yields ONNX's number of them."""
     sizes = c.shape()[2:]
-    windows = read_windows(c.attribute, tuple(c.required("kernel_shape")), sizes)
+    windows = read_windows(c.attributes, tuple(c.required("kernel_shape")), sizes)
     if len(sizes) not in _MAX:
         raise Refusal(f"it has {len(sizes)} spatial axes; one to three are supported")
     end = []
@@ -90,20 +136,22 @@ def _pool_windows(c: NodeContext) -> Windows:
         # ``ceil_mode`` adds a window that may reach beyond the padding.
         last = (c.result.shape[2 + axis] - 1) * windows.strides[axis] + windows.spans[axis]
         end.append(max(windows.end[axis], last - size - windows.begin[axis]))
-    return Windows(windows.kernel, windows.strides, windows.dilations, windows.begin, tuple(end))
+    return replace(windows, end=tuple(end))
 
 
 def _pool(
-    c: NodeContext, x: relax.Expr, windows: Windows, kind: str, include_pad: bool = True
+    operators: Mapping[int, Callable[..., relax.Expr]],
+    x: relax.Expr,
+    windows: Windows,
+    include_pad: bool = True,
 ) -> relax.Expr:
-    table = _MAX if kind == "max" else _AVERAGE
-    return table[len(windows.kernel)](
+    return operators[len(windows.kernel)](
         x, pool_size=windows.kernel, strides=windows.strides, padding=windows.pads,
         dilation=windows.dilations, ceil_mode=False, count_include_pad=include_pad,
     )  # fmt: skip
 
 
-def _counts(c: NodeContext, windows: Windows, include_pad: bool) -> np.ndarray:
+def _counts(c: NodeContext, windows: Windows, with_padding: bool) -> np.ndarray:
     """Count the elements of every window that ONNX's mean divides by.
 
     Returns
@@ -112,7 +160,7 @@ def _counts(c: NodeContext, windows: Windows, include_pad: bool) -> np.ndarray:
         Shape (1, 1, spatial...): elements in the input, or in the input and the padding
         that the attributes ask for; never those beyond, which ``ceil_mode`` touches.
     """
-    sizes, declared = c.shape()[2:], read_windows(c.attribute, windows.kernel, c.shape()[2:])
+    sizes, declared = c.shape()[2:], read_windows(c.attributes, windows.kernel, c.shape()[2:])
     counts = np.ones((1, 1), np.int64)
     for axis, size in enumerate(sizes):
         outputs = c.result.shape[2 + axis]
@@ -120,7 +168,7 @@ def _counts(c: NodeContext, windows: Windows, include_pad: bool) -> np.ndarray:
         taps = np.arange(windows.kernel[axis]) * windows.dilations[axis]
         positions = starts[:, None] + taps[None, :]
         low, high = 0, size
-        if include_pad:
+        if with_padding:
             low, high = -declared.begin[axis], size + declared.end[axis]
         inside = ((positions >= low) & (positions < high)).sum(axis=1)
         counts = counts[..., None] * inside.reshape((1,) * counts.ndim + (-1,))

@@ -1,19 +1,57 @@
-"""Conversion between real and 8- or 16-bit numbers."""
+"""Quantization: conversion between real and 8- or 16-bit numbers, and computing in integers.
+
+Quantized networks have two forms.  In one, operators take 8-bit numbers (QLinearConv); zero points
+are subtracted from the operands, constants among them now.  In the other, real operators stand
+between DequantizeLinear and QuantizeLinear, and products of those are computed of the integers::
+
+    DequantizeLinear(x) · DequantizeLinear(w) = sum((x - zx) (w - zw)) · sx · sw
+
+with the sum in int32, exact.  The layout pass finds the 8-bit tensors behind the differences again
+(:mod:`tvmflow.graph.layout.rules.quantized`).
+
+ONNX Runtime's kernels for quantized operators take the scales of operands and result together
+first, by which numbers that are nearly between two steps may go to the other one.  So that networks
+give the same integers, DequantizeLinear, an operator and QuantizeLinear become, all but scales
+being integers::
+
+    convolution, product       round((sum + bias) * (sa * sb / sy)) + zy
+    a + b                      round(a * (sa / sy) + (b * (sb / sy) + rest))
+    a * b                      round((a - za) * (b - zb) * (sa * sb / sy) + zy)
+    mean of n                  round(sum(a - za) * (sa / (sy * n))) + zy
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
 from ...codegen import exact
-from .context import NodeContext, Refusal, constant, dtype_of
-from .registry import converts
-from .requantized import requantized
-from .shaping import normalized_axis
+from ...ir.limits import LARGE_WEIGHT_BYTES
+from ...ir.rewriter import constant_array, op_name
+from ..converter import (
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    dtype_of,
+    normalized_axis,
+    shape_along,
+    shape_of,
+)
+from ..graph import node_attributes
 
 R = relax.op
 
-_QUANTIZED = ("int8", "uint8", "int16", "uint16")
+_BYTES = ("int8", "uint8")
+_QUANTIZED = (*_BYTES, "int16", "uint16")
+#: fp32 holds sums of so many differences of 8-bit numbers exactly.
+_LARGEST_SUM = 2**24 // 255
+
+# Quantize, dequantize ------------------------------------------------------------------
 
 
 @converts("QuantizeLinear")
@@ -24,22 +62,24 @@ def quantize(c: NodeContext) -> relax.Expr:
     if c.attribute("precision", 0) not in (0, 1):
         raise Refusal("only division in float32 is supported")
     scale, zero = _parameters(c, "float32")
-    x = c.input() if c.dtype() == "float32" else c.emit(R.astype(c.input(), "float32"))
+    x = c.cast(c.input(), "float32")
     points = c.known(2) if c.has(2) else np.zeros(1, np.int32)
     if points is not None and points.size == 1:
         point, values = int(points.reshape(())), c.known(1)
         if values is not None and values.size == 1:
-            found = requantized(c, x, np.float32(values.reshape(())), point, target)
+            found = _requantized(c, x, _Target(np.float32(values.reshape(())), point, target))
             if found is not None:
-                return rounded(c, found.value, point, target, found.zero)
-        return rounded(c, c.emit(exact.quotient(x, scale)), point, target)
+                return _rounded(c, found.value, point, target, found.zero)
+        return _rounded(c, c.emit(exact.quotient(x, scale)), point, target)
     value = c.emit(R.round(c.emit(exact.quotient(x, scale))))
     if zero is not None:
         value = c.emit(R.add(value, zero))
-    return narrowed(c, limit(c, value, target), target)
+    # Vectors of floats become 32-bit integers by one instruction, and these 8-bit ones; the direct
+    # way is taken number by number.
+    return R.astype(c.emit(R.astype(_limited(c, value, target), "int32")), target)
 
 
-def rounded(
+def _rounded(
     c: NodeContext, value: relax.Expr, zero: int, target: str, added: int = 0
 ) -> relax.Expr:
     """round(value) + zero point, to even, limited to an integer type's range.
@@ -47,27 +87,18 @@ def rounded(
     Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.codegen.rounding`).
     ``added`` is what the value has of the zero point already.
     """
-    limits, zero = np.iinfo(target), zero - added
-    value = c.emit(R.clip(value, limits.min - zero, limits.max - zero))
+    zero -= added
+    value = _limited(c, value, target, zero)
     value = c.emit(R.astype(c.emit(R.round(value)), "int32"))
     if zero:
         value = c.emit(R.add(value, constant(np.int32(zero))))
     return R.astype(value, target)
 
 
-def narrowed(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
-    """Whole numbers within the limits of an integer type, in that type.
-
-    Vectors of floats become 32-bit integers by one instruction, and these 8-bit ones; the direct
-    way is taken number by number.
-    """
-    return R.astype(c.emit(R.astype(value, "int32")), target)
-
-
-def limit(c: NodeContext, value: relax.Expr, target: str) -> relax.Expr:
-    """The value within the limits of an integer type."""
+def _limited(c: NodeContext, value: relax.Expr, target: str, zero: int = 0) -> relax.Expr:
+    """Limit a value, to which a zero point is still to be added, to an integer type's range."""
     limits = np.iinfo(target)
-    return c.emit(R.clip(value, limits.min, limits.max))
+    return c.emit(R.clip(value, limits.min - zero, limits.max - zero))
 
 
 @converts("DequantizeLinear")
@@ -76,19 +107,13 @@ def dequantize(c: NodeContext) -> relax.Expr:
     if c.dtype() not in (*_QUANTIZED, "int32"):
         raise Refusal(f"{c.dtype()} is not supported")
     _check(c, "int8")
-    if c.dtype() == "int32":
-        # The difference of 32-bit numbers does not fit float32.
-        scale, zero = _parameters(c, "int32")
-        value = c.input() if zero is None else c.emit(R.subtract(c.input(), zero))
-        value = c.emit(R.astype(value, "float32"))
-    else:
-        scale, zero = _parameters(c, "float32")
-        value = c.emit(R.astype(c.input(), "float32"))
-        value = value if zero is None else c.emit(R.subtract(value, zero))
-    result = exact.product(value, scale)
-    if c.result.dtype != "float32":
-        result = R.astype(c.emit(result), c.result.dtype)
-    return result
+    # The difference of 32-bit numbers does not fit float32.
+    difference_dtype = "int32" if c.dtype() == "int32" else "float32"
+    scale, zero = _parameters(c, difference_dtype)
+    value = c.cast(c.input(), difference_dtype)
+    value = value if zero is None else c.emit(R.subtract(value, zero))
+    result = exact.product(c.cast(value, "float32"), scale)
+    return result if c.result.dtype == "float32" else R.astype(c.emit(result), c.result.dtype)
 
 
 def _check(c: NodeContext, quantized: str) -> None:
@@ -100,22 +125,21 @@ def _check(c: NodeContext, quantized: str) -> None:
 
 def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr | None]:
     """Return scale (in float32) and zero point, shaped to broadcast along their axis."""
-    rank, count = len(c.shape()), int(np.prod(c.shape(1)))
-    shape: tuple[int, ...] = ()
+    rank, count = len(c.shape()), prod(c.shape(1))
+    shape: list[int] = []
     if c.shape(1) != () and rank > 0:
-        shape = (1,) * rank
+        shape = [1] * rank
         if count != 1 or c.shape(1) != (1,) or rank == 1:
             axis = normalized_axis(c.attribute("axis", 1), rank) if rank > 1 else 0
-            if count != c.shape()[axis] and count != 1:
+            if count not in (c.shape()[axis], 1):
                 raise Refusal(f"it has {count} scales for an axis of {c.shape()[axis]}")
-            shape = tuple(count if a == axis else 1 for a in range(rank))
+            shape[axis] = count
 
     def shaped(index: int, kind: str) -> relax.Expr:
         values = c.known(index)
         if values is not None:
             return constant(values.reshape(shape).astype(kind))
-        value = c.emit(R.reshape(c.input(index), shape))
-        return value if dtype_of(value) == kind else c.emit(R.astype(value, kind))
+        return c.cast(c.emit(R.reshape(c.input(index), shape)), kind)
 
     return shaped(1, "float32"), shaped(2, zero_dtype) if c.has(2) else None
 
@@ -135,6 +159,305 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     step = c.emit(exact.quotient(span, c.constant(255)))
     scale = c.emit(R.where(c.emit(R.equal(span, zero)), one, step))
     point = c.emit(R.round(c.emit(exact.quotient(c.emit(R.negative(lowest)), scale))))
-    point = limit(c, point, "uint8")
+    point = _limited(c, point, "uint8")
     value = c.emit(R.add(c.emit(R.round(c.emit(exact.quotient(x, scale)))), point))
-    return [R.astype(limit(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
+    return [R.astype(_limited(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
+
+
+# Operators that take 8-bit numbers -----------------------------------------------------
+
+
+def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax.Expr:
+    """Return an operand without its zero point, in int32.
+
+    Parameters
+    ----------
+    index, zero
+        Numbers of the inputs.
+    axis
+        Of the operand, along which a vector of zero points lies.
+    """
+    count = prod(c.shape(zero)) if c.has(zero) else 0
+    shape = per_axis_shape(count, c.shape(index), axis)
+    values, zeros = c.known(index), c.known(zero) if count else None
+    if values is not None and (zeros is not None or not count):
+        whole = values.astype(np.int32)
+        return constant(whole if zeros is None else whole - zeros.astype(np.int32).reshape(shape))
+    value = c.emit(R.astype(c.input(index), "int32"))
+    if not count:
+        return value
+    if zeros is not None:
+        point: relax.Expr = constant(zeros.astype(np.int32).reshape(shape))
+    else:
+        point = c.emit(R.reshape(c.emit(R.astype(c.input(zero), "int32")), shape))
+    return c.emit(R.subtract(value, point))
+
+
+def per_axis_shape(count: int, shape: tuple[int, ...], axis: int | None) -> list[int]:
+    """Return the shape in which scales or zero points broadcast along an axis of an operand."""
+    if count <= 1:
+        return []
+    if axis is None or count != shape[axis]:
+        raise Refusal(f"it has {count} zero points or scales for an operand of {list(shape)}")
+    return shape_along(axis, len(shape))
+
+
+def requantize(
+    c: NodeContext, total: relax.Expr, scales: tuple[int, int, int], zero: int, axis: int
+) -> relax.Expr:
+    """round(total · left · right / result) + zero point, limited to the result's type.
+
+    ``scales`` are the numbers of those inputs; the right one may be a vector along ``axis``.
+    """
+    left, right, result = (c.array(i, "scales").astype(np.float32) for i in scales)
+    points = c.array(zero, "zero points")
+    if left.size > 1 or result.size > 1:
+        raise Refusal("only the second operand may have a scale for each column")
+    ratio = left.reshape(()) * right / result.reshape(())
+    shape = per_axis_shape(ratio.size, c.result.shape, axis)
+    scale = constant(ratio.astype(np.float32).reshape(shape))
+    value = c.emit(exact.product(c.emit(R.astype(total, "float32")), scale))
+    return _rounded(c, value, int(points.reshape(())), c.result.dtype)
+
+
+# Products of dequantized numbers -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """The operands of a product without their zero points, in int32."""
+
+    x: relax.Expr
+    weight: np.ndarray
+    #: Of the sums: one, or one for each output.
+    scale: np.ndarray
+
+    def scaled(self, c: NodeContext, total: relax.Expr, axis: int) -> relax.Expr:
+        """Return the real numbers of sums in int32; scales lie along ``axis``."""
+        value = c.emit(R.astype(c.emit(total), "float32"))
+        shape = shape_along(axis, len(c.result.shape))
+        return R.multiply(value, constant(self.scale.reshape(shape)))
+
+
+def integer_product(c: NodeContext, axis: int) -> IntegerProduct | None:
+    """Return the product of the first two inputs, if that is one of bytes with constant weights.
+
+    ``axis`` is that of the weights' outputs, along which they may have scales and zero points.
+    """
+    left, right = _dequantized(c, 0), _dequantized(c, 1)
+    if left is None or left.known is not None or right is None or right.known is None:
+        return None
+    narrow = dtype_of(left.value) in _BYTES and str(right.known.dtype) in _BYTES
+    if not narrow or right.known.nbytes >= LARGE_WEIGHT_BYTES:
+        return None
+    rank = right.known.ndim
+    along = right.axis % rank == axis % rank
+    if left.scale.size > 1 or (right.scale.size > 1 and not along):
+        return None
+    x = c.emit(R.astype(left.value, "int32"))
+    if left.zero.any():
+        x = c.emit(R.subtract(x, constant(left.zero.reshape(()))))
+    weight = right.known.astype(np.int32) - right.zero.reshape(shape_along(axis, rank))
+    scale = left.scale.reshape(-1) * right.scale.reshape(-1)
+    return IntegerProduct(x, weight, scale.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class _Dequantized:
+    """``(value - zero) * scale``."""
+
+    value: relax.Expr
+    #: The value where it is a constant.
+    known: np.ndarray | None
+    #: One for all numbers, or a vector along an axis, as the zero point in int32.
+    scale: np.ndarray
+    zero: np.ndarray
+    axis: int
+
+
+def _dequantized(c: NodeContext, index: int) -> _Dequantized | None:
+    """Return what DequantizeLinear made an input of, if its scale and zero point are known."""
+    node = c.graph.dequantized.get(c.node.input[index])
+    if node is None or c.dtype(index) != "float32":
+        return None
+    attributes, constants = node_attributes(node), c.graph.constants
+    name, *parameters = [n for n in node.input if n]
+    scale, *zeros = [constants.get(n) for n in parameters]
+    if scale is None or attributes.get("block_size", 0) or any(z is None for z in zeros):
+        return None
+    zero = zeros[0] if zeros else np.zeros(scale.shape, np.uint8)
+    assert zero is not None
+    axis = attributes.get("axis", 1)
+    return _Dequantized(
+        c.expressions[name], constants.get(name), scale, zero.astype(np.int32), axis
+    )
+
+
+# What is quantized again ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Scale, zero point and dtype of a result."""
+
+    scale: np.float32
+    zero: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Requantized:
+    """A value in steps of the result's scale, and the zero point that it has already."""
+
+    value: relax.Expr
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """The tensor that a dequantized one comes from; scale and zero point are for all elements."""
+
+    value: relax.Expr
+    scale: np.float32
+    zero: int
+
+    def integers(self, c: NodeContext) -> relax.Expr:
+        """Return the integers as they are, in fp32."""
+        return c.emit(R.astype(self.value, "float32"))
+
+    def difference(self, c: NodeContext) -> relax.Expr:
+        """Return the integers less their zero point, in fp32."""
+        value = self.integers(c)
+        return c.emit(R.subtract(value, constant(np.float32(self.zero)))) if self.zero else value
+
+
+def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized | None:
+    """Return ``x`` in steps of a scale, if it comes of quantized operands by a known operator."""
+    if dtype_of(x) != "float32" or target.dtype not in _BYTES:
+        return None
+    found = _requantized_product(c, x, target.scale)
+    if found is not None:
+        return _Requantized(found)
+    value = _definition(c, x)
+    rule = _REQUANTIZED.get(op_name(value) or "")
+    operands = [_quantized(c, a) for a in value.args] if rule is not None else []
+    known = [o for o in operands if o is not None]
+    return rule(c, value, known, target) if rule and len(known) == len(operands) else None
+
+
+def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> relax.Expr | None:
+    """Return sums of products in int32, a bias in steps of their scale, and activations."""
+    activations = []
+    value = _definition(c, x)
+    while op_name(value) in ("relax.nn.relu", "relax.clip"):
+        activations.append(value)
+        value = _definition(c, value.args[0])
+    bias = None
+    if op_name(value) == "relax.add":
+        bias = constant_array(value.args[1])
+        if bias is None:
+            return None
+        value = _definition(c, value.args[0])
+    if op_name(value) != "relax.multiply":
+        return None
+    own = constant_array(value.args[1])
+    total = _definition(c, value.args[0])
+    if own is None or op_name(total) != "relax.astype" or dtype_of(total.args[0]) != "int32":
+        return None
+    sums = total.args[0]
+    if bias is not None:
+        steps = _steps(bias, own)
+        if steps is None:
+            return None
+        sums = c.emit(R.add(sums, constant(steps)))
+    ratio = constant((own / scale).astype(np.float32))
+    result = c.emit(exact.product(c.emit(R.astype(sums, "float32")), ratio))
+    for activation in reversed(activations):
+        if op_name(activation) == "relax.nn.relu":
+            result = c.emit(R.nn.relu(result))
+        else:
+            low, high = (tirx.const(float(limit.value / scale), "float32")
+                         for limit in activation.args[1:])  # fmt: skip
+            result = c.emit(R.clip(result, low, high))
+    return result
+
+
+def _steps(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
+    """Return a bias in int32, if it is a whole number of steps."""
+    with np.errstate(all="ignore"):
+        steps = np.rint(bias.astype(np.float64) / scale)
+        if not (np.abs(steps) < 2**31).all():
+            return None
+        whole = steps.astype(np.int32)
+        same = whole.astype(np.float32) * scale == bias
+    return whole if same.all() else None
+
+
+def _sum(
+    c: NodeContext, _call: relax.Call, operands: Sequence[_Quantized], target: _Target
+) -> _Requantized:
+    """Add the integers as they are; what their zero points add is constant."""
+    a, b = operands
+    left, right = a.scale / target.scale, b.scale / target.scale
+    # Rounded as by fused instructions.
+    points = np.float32(np.float64(left) * a.zero + np.float64(np.float32(right * b.zero)))
+    rest = np.float32(target.zero) - points
+    value = c.emit(exact.multiply_add(b.integers(c), constant(right), constant(rest)))
+    value = c.emit(exact.multiply_add(a.integers(c), constant(left), value))
+    return _Requantized(value, target.zero)
+
+
+def _times(
+    c: NodeContext, _call: relax.Call, operands: Sequence[_Quantized], target: _Target
+) -> _Requantized:
+    a, b = operands
+    differences = c.emit(R.multiply(a.difference(c), b.difference(c)))
+    ratio = constant(np.float32(np.float32(a.scale * b.scale) / target.scale))
+    value = c.emit(exact.product(differences, ratio))
+    # Limits now, so that sums with the zero point are known to be small.
+    value = _limited(c, value, target.dtype, target.zero)
+    return _Requantized(c.emit(R.add(value, constant(np.float32(target.zero)))), target.zero)
+
+
+def _mean(
+    c: NodeContext, call: relax.Call, operands: Sequence[_Quantized], target: _Target
+) -> _Requantized | None:
+    (x,) = operands
+    axes = [int(axis) for axis in call.attrs.axis]
+    count = prod(shape_of(x.value)[axis] for axis in axes)
+    if count > _LARGEST_SUM:
+        return None
+    total = c.emit(R.sum(x.difference(c), axes, bool(call.attrs.keepdims)))
+    ratio = np.float32(x.scale / np.float32(target.scale * np.float32(count)))
+    return _Requantized(c.emit(exact.product(total, constant(ratio))))
+
+
+_Rule = Callable[[NodeContext, relax.Call, Sequence[_Quantized], _Target], "_Requantized | None"]
+_REQUANTIZED: dict[str, _Rule] = {
+    "relax.add": _sum, "relax.multiply": _times, "relax.mean": _mean,
+}  # fmt: skip
+
+
+def _quantized(c: NodeContext, expr: relax.Expr) -> _Quantized | None:
+    """Return the quantized tensor that an expression was dequantized from."""
+    value = _definition(c, expr)
+    if op_name(value) != "relax.tvmflow.product":
+        return None
+    scale, zero = constant_array(value.args[1]), 0
+    if scale is None or scale.size != 1:
+        return None
+    value = _definition(c, value.args[0])
+    if op_name(value) == "relax.subtract":
+        point = constant_array(value.args[1])
+        if point is None or point.size != 1:
+            return None
+        zero, value = int(point.reshape(())), _definition(c, value.args[0])
+    if op_name(value) != "relax.astype" or dtype_of(value.args[0]) not in _BYTES:
+        return None
+    return _Quantized(value.args[0], np.float32(scale.reshape(())), zero)
+
+
+def _definition(c: NodeContext, expr: relax.Expr) -> relax.Expr:
+    """Return what a variable is bound to."""
+    found = c.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+    return expr if found is None else found

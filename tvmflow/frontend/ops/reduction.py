@@ -7,29 +7,31 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal, constant, dtype_of
-from .registry import converts
-from .shaping import normalized_axes, normalized_axis
+from ..converter import (
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    dtype_of,
+    normalized_axes,
+    normalized_axis,
+)
 
 R = relax.op
 
-#: Reductions: what happens to every element, the reduction, what happens to the result.
+#: Reductions, with an operator on every element before and on the result after them.
 _REDUCTIONS: dict[str, tuple[str | None, Callable[..., relax.Expr], str | None]] = {
-    "ReduceSum": (None, R.sum, None),
-    "ReduceMean": (None, R.mean, None),
-    "ReduceMax": (None, R.max, None),
-    "ReduceMin": (None, R.min, None),
-    "ReduceProd": (None, R.prod, None),
-    "ReduceL1": ("abs", R.sum, None),
-    "ReduceL2": ("square", R.sum, "sqrt"),
-    "ReduceSumSquare": ("square", R.sum, None),
+    "ReduceSum": (None, R.sum, None), "ReduceMean": (None, R.mean, None),
+    "ReduceMax": (None, R.max, None), "ReduceMin": (None, R.min, None),
+    "ReduceProd": (None, R.prod, None), "ReduceL1": ("abs", R.sum, None),
+    "ReduceL2": ("square", R.sum, "sqrt"), "ReduceSumSquare": ("square", R.sum, None),
     "ReduceLogSum": (None, R.sum, "log"),
-}
+}  # fmt: skip
 
 #: Reductions of whole numbers that Relax rounds in another way, or not at all.
 _FLOATING = ("ReduceMean", "ReduceL2", "ReduceLogSum")
 
-#: What TVM's sort on the CPU takes.
+#: Types that TVM's sort on the CPU takes.
 _SORTABLE = ("float32", "float64", "int32", "int64", "uint8", "int8")
 
 
@@ -39,7 +41,7 @@ def reduction(c: NodeContext) -> relax.Expr:
     before, reduce, after = _REDUCTIONS[c.op_type]
     axes, keepdims = _axes(c), bool(c.attribute("keepdims", 1))
     x = c.input()
-    if c.op_type in _FLOATING and np.dtype(c.dtype()).kind != "f":
+    if c.op_type in _FLOATING and not c.is_float():
         raise Refusal(f"{c.dtype()} values are not supported")
     if before == "abs":
         x = c.emit(R.abs(x))
@@ -47,7 +49,7 @@ def reduction(c: NodeContext) -> relax.Expr:
         x = c.emit(R.multiply(x, x))
     boolean = dtype_of(x) == "bool"
     if boolean:  # maximum and minimum of truth values
-        x = c.emit(R.astype(x, "int8"))
+        x = c.cast(x, "int8")
     if axes:
         x = wide_reduction(c, reduce, x, axes, keepdims)
         if after or boolean:
@@ -64,7 +66,7 @@ def wide_reduction(
     axes: list[int],
     keepdims: bool,
 ) -> relax.Expr:
-    """Reduce; what sums half precision, which overflows at 65504, in single precision."""
+    """Reduce; sum half precision, which overflows at 65504, in single precision."""
     if dtype_of(x) != "float16" or reduce not in (R.sum, R.mean, R.prod):
         return reduce(x, axes, keepdims)
     wide = c.emit(R.astype(x, "float32"))
@@ -101,13 +103,12 @@ def _axes(c: NodeContext) -> list[int]:
 @converts("ArgMax", "ArgMin")
 def arg_extreme(c: NodeContext) -> relax.Expr:
     """Position of the largest or smallest element; the first one, or the last if asked for."""
-    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
-    keepdims = bool(c.attribute("keepdims", 1))
+    axis, keepdims = c.axis(0), bool(c.attribute("keepdims", 1))
     x, last = c.input(), bool(c.attribute("select_last_index", 0))
     largest = c.op_type == "ArgMax"
     if not last:
         return first_extreme(c, x, axis, keepdims, largest)
-    if np.dtype(c.dtype()).kind != "f":
+    if not c.is_float():
         return _last_extreme(c, x, axis, keepdims, largest)
     lowest = c.constant(-np.inf if largest else np.inf)
     is_number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
@@ -158,13 +159,13 @@ def top_k(c: NodeContext) -> list[relax.Expr]:
     """The k largest or smallest elements in order, and their positions."""
     if not c.attribute("sorted", 1):
         raise Refusal("its order is unspecified (sorted=0)")
-    axis = normalized_axis(c.attribute("axis", -1), len(c.shape()))
+    axis = c.axis(-1)
     k = int(c.array(1, "number of elements").reshape(())) if c.has(1) else c.required("k")
     largest = bool(c.attribute("largest", 1))
     if c.dtype() not in _SORTABLE:
         raise Refusal(f"TVM does not sort {c.dtype()}")
     x = c.input()
-    if np.dtype(c.dtype()).kind != "f":
+    if not c.is_float():
         pair = c.emit(R.topk(x, k, axis, "both", largest, "int64"))
         return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]
     # As in ONNX Runtime NaN is the largest; infinity makes room for it.

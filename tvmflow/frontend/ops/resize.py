@@ -1,17 +1,46 @@
-"""Resize and Upsample."""
+"""Resize and Upsample: places and weights of each axis, worked out when the model is imported.
+
+All of ONNX's Resize modes are separable: each axis of the result is a weighted sum of a
+few elements of the same axis of the input.  With static shapes the places and weights
+are constants, whatever the mode.  The formulas are those of the Resize specification,
+in ONNX's operator documentation.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
 
-from ...schedules.resize import relax_nearest, relax_positions
-from .context import NodeContext, Refusal, constant, dtype_of
-from .interpolation import AxisMap, ResizeModes, axis_map
-from .registry import converts
-from .shaping import normalized_axes, take_places
+from ...schedules.resize import linear_taps, relax_nearest, relax_positions
+from ..converter import (
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    dtype_of,
+    normalized_axes,
+    shape_along,
+)
+from .shaping import take_places
 
 R = relax.op
+
+#: Up to here fp32, in which positions are worked out, has all whole numbers.
+_MOST_POSITIONS = 2**24
+
+
+@dataclass(frozen=True)
+class ResizeModes:
+    """The attributes of a Resize that say where elements come from."""
+
+    mode: str
+    coordinate: str
+    nearest: str
+    cubic_alpha: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
 
 
 @converts("Resize")
@@ -36,33 +65,26 @@ def resize(c: NodeContext) -> relax.Expr:
 def upsample(c: NodeContext) -> relax.Expr:
     """Resize by factors: what Resize was before opset 11."""
     scales = c.array(1, "scales").tolist() if c.has(1) else list(c.required("scales"))
-    mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(
-        c.attribute("mode", "nearest")
-    )
-    if mode is None:
+    mode = c.attribute("mode", "nearest").replace("bilinear", "linear")
+    if mode not in ("nearest", "linear"):
         raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
-    modes = ResizeModes(mode, "asymmetric", "simple", -0.75, False, False)
+    modes = ResizeModes(mode, coordinate="asymmetric", nearest="simple")
     return _resize(c, scales, [(0.0, 1.0)] * len(c.shape()), modes)
 
 
 def _scales(c: NodeContext, axes: list[int]) -> list[float]:
     """Return the factor of every axis: given, or the ratio of given extents."""
     shape = c.shape()
+    ratios = c.array(2, "scales").tolist() if c.has(2) else []
+    if not ratios:
+        sizes = c.array(3, "sizes").tolist()
+        ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+        policy = c.attribute("keep_aspect_ratio_policy", "stretch")
+        if policy not in ("stretch", "not_larger", "not_smaller"):
+            raise Refusal(f"its keep_aspect_ratio_policy {policy!r} is unknown")
+        if policy != "stretch":
+            ratios = [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
     scales = [1.0] * len(shape)
-    given = c.array(2, "scales").tolist() if c.has(2) else []
-    if given:
-        for axis, scale in zip(axes, given, strict=True):
-            scales[axis] = scale
-        return scales
-    sizes = c.array(3, "sizes").tolist()
-    ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
-    policy = c.attribute("keep_aspect_ratio_policy", "stretch")
-    if policy == "not_larger":
-        ratios = [min(ratios)] * len(ratios)
-    elif policy == "not_smaller":
-        ratios = [max(ratios)] * len(ratios)
-    elif policy != "stretch":
-        raise Refusal(f"its keep_aspect_ratio_policy {policy!r} is unknown")
     for axis, ratio in zip(axes, ratios, strict=True):
         scales[axis] = ratio
     return scales
@@ -84,8 +106,7 @@ def _resize(
     c: NodeContext, scales: list[float], regions: list[tuple[float, float]], modes: ResizeModes
 ) -> relax.Expr:
     shape, result = c.shape(), c.result.shape
-    floating = np.dtype(c.dtype()).kind == "f"
-    if not floating and modes.mode != "nearest":
+    if not c.is_float() and modes.mode != "nearest":
         raise Refusal(f"interpolating {c.dtype()} values is not supported")
     maps = {}
     for axis, (size, extent, scale) in enumerate(zip(shape, result, scales, strict=True)):
@@ -96,7 +117,7 @@ def _resize(
             )
         if size == extent and scale == 1 and regions[axis] == (0.0, 1.0):
             continue  # its elements stay where they are, in all modes
-        mapped = axis_map(size, extent, scale, regions[axis], modes)
+        mapped = _axis_map(size, extent, scale, regions[axis], modes)
         if not mapped.is_identity:
             maps[axis] = mapped
     if not maps:
@@ -109,19 +130,14 @@ def _resize(
         return native
     value, kind = c.input(), c.dtype()
     compute = "float32" if kind == "float16" and modes.mode != "nearest" else kind
-    if compute != kind:
-        value = c.emit(R.astype(value, compute))
+    value = c.cast(value, compute)
     for axis, mapped in maps.items():
         value = c.emit(_along(c, value, axis, mapped))
         if mapped.outside.any():
-            mask = constant(mapped.outside.reshape(_along_axis(len(shape), axis)))
+            mask = constant(mapped.outside.reshape(shape_along(axis, len(shape))))
             fill = c.constant(c.attribute("extrapolation_value", 0.0), compute)
             value = c.emit(R.where(mask, fill, value))
     return value if compute == kind else R.astype(value, kind)
-
-
-def _along_axis(rank: int, axis: int) -> list[int]:
-    return [-1 if a == axis else 1 for a in range(rank)]
 
 
 def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.Expr:
@@ -130,7 +146,7 @@ def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.E
     if taps == 1:
         return take_places(x, mapped.places[:, 0], axis)
     if taps == 2:
-        shape, parts = _along_axis(rank, axis), []
+        shape, parts = shape_along(axis, rank), []
         for tap in range(2):
             taken = c.emit(take_places(x, mapped.places[:, tap], axis))
             weight = c.constant(mapped.weights[:, tap].reshape(shape), dtype_of(x))
@@ -170,7 +186,7 @@ def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> rel
 
 
 def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
-    """Whether a mode of Relax's operator leads to the same elements and weights."""
+    """Tell whether a mode of Relax's operator leads to the same elements and weights."""
     result = len(mapped.coordinates)
     if mode == "align_corners" and result == 1:  # Relax's operator would divide by zero
         return False
@@ -185,7 +201,173 @@ def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
 
 
 def _relax_rounding(modes: ResizeModes) -> str:
-    """Relax's name of a rounding; interpolation has none."""
+    """Return Relax's name of a rounding; interpolation has none."""
     if modes.mode != "nearest":
         return ""
     return "floor" if modes.nearest == "simple" else modes.nearest
+
+
+@dataclass(frozen=True)
+class AxisMap:
+    """One axis of a resize.
+
+    Parameters
+    ----------
+    size
+        Extent of the input.
+    coordinates
+        Real position in the input for each element of the result, float32.
+    places
+        Shape (result, taps): elements of the input, within the axis.
+    weights
+        Shape (result, taps): what they are multiplied by; rows sum to 1.
+    outside
+        True for elements of the result that lie outside the input and are filled with a value.
+    """
+
+    size: int
+    coordinates: np.ndarray
+    places: np.ndarray
+    weights: np.ndarray
+    outside: np.ndarray
+
+    @property
+    def is_identity(self) -> bool:
+        """True if the axis stays as it is."""
+        if len(self.places) != self.size or self.outside.any():
+            return False
+        own = self.places == np.arange(self.size)[:, None]
+        there = np.where(own, self.weights, 0.0).sum(axis=1).astype(np.float32)
+        return bool((there == 1).all() and not self.weights[~own].astype(np.float32).any())
+
+    def matrix(self) -> np.ndarray:
+        """Return the weights as a matrix (result, size) in float32."""
+        dense = np.zeros((len(self.places), self.size))
+        rows = np.broadcast_to(np.arange(len(self.places))[:, None], self.places.shape)
+        np.add.at(dense, (rows, self.places), self.weights)
+        return dense.astype(np.float32)
+
+
+def _axis_map(
+    size: int, result: int, scale: float, roi: tuple[float, float], modes: ResizeModes
+) -> AxisMap:
+    """Work out one axis; refuse unknown modes, and positions that are not exact.
+
+    Parameters
+    ----------
+    size, result
+        Extents of the input and the result.
+    scale
+        Result per input, as given or as the ratio of the extents.
+    roi
+        Begin and end of the region of interest, relative to the axis.
+    """
+    if max(size, result) > _MOST_POSITIONS:
+        raise Refusal(
+            f"resizing an axis of {size} elements to {result}: beyond {_MOST_POSITIONS} their "
+            "positions are not exact in fp32"
+        )
+    x = _coordinates(size, result, scale, roi, modes.coordinate)
+    outside = np.zeros(result, bool)
+    if modes.coordinate == "tf_crop_and_resize" and scale == 1 and roi != (0.0, 1.0):
+        # ONNX Runtime does not crop such an axis, the specification does.
+        raise Refusal("cropping an axis without resizing it is ambiguous")
+    if modes.coordinate == "tf_crop_and_resize":
+        outside = (x < 0) | (x > size - 1)
+    if modes.antialias and size == result and scale != 1:
+        raise Refusal("smoothing an axis that keeps its extent is ambiguous")
+    if modes.mode == "nearest":
+        if modes.coordinate == "half_pixel_symmetric" and _near_boundary(x, modes.nearest):
+            raise Refusal("a position between two elements, where rounding errors decide")
+        places = _nearest(x, modes.nearest, scale)[:, None]
+        weights = np.ones_like(places, np.float64)
+    elif modes.mode == "linear" and not modes.antialias and not modes.exclude_outside:
+        places, weights = linear_taps(x, size)
+    elif modes.mode in ("linear", "cubic"):
+        shrink = min(scale, 1.0) if modes.antialias else 1.0
+        places, weights = _taps(x, shrink, modes)
+        if modes.exclude_outside:
+            weights = np.where((places >= 0) & (places < size), weights, 0.0)
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1.0, total)
+    else:
+        raise Refusal(f"its mode {modes.mode!r} is unknown")
+    return AxisMap(size, x, np.clip(places, 0, size - 1), weights, outside)
+
+
+def _coordinates(
+    size: int, result: int, scale: float, roi: tuple[float, float], mode: str
+) -> np.ndarray:
+    """Return the real position in the input of each element of the result, in float32.
+
+    Single precision decides, as in ONNX Runtime, where a position falls on a boundary
+    between two elements.
+    """
+    one, half = np.float32(1), np.float32(0.5)
+    y, s = np.arange(result, dtype=np.float32), np.float32(scale)
+    length = np.float32(result)
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and result > 1):
+        return (y + half) / s - half
+    if mode == "pytorch_half_pixel":
+        return np.zeros(result, np.float32)
+    if mode == "half_pixel_symmetric":
+        # The middle of the input is the middle of the result, also where the exact extent
+        # size · scale is not whole.
+        adjustment = length / (s * np.float32(size))
+        centre = np.float32(size) / np.float32(2)
+        return centre * (one - adjustment) + (y + half) / s - half
+    if mode == "asymmetric":
+        return y / s
+    if mode == "align_corners":
+        return y * np.float32(size - 1) / (length - one) if result > 1 else np.zeros_like(y)
+    if mode == "tf_crop_and_resize":
+        begin, end = np.float32(roi[0]), np.float32(roi[1])
+        if result > 1:
+            return begin * np.float32(size - 1) + y * (end - begin) * np.float32(size - 1) / (
+                length - one
+            )
+        return half * (begin + end) * np.float32(size - 1) + np.zeros_like(y)
+    raise Refusal(f"its coordinate_transformation_mode {mode!r} is unknown")
+
+
+def _near_boundary(x: np.ndarray, mode: str) -> bool:
+    """Tell whether a position is so near a rounding boundary that the last bit decides."""
+    shifted = x.astype(np.float64) - (0.5 if mode.startswith("round") else 0.0)
+    return bool((np.abs(shifted - np.round(shifted)) < 1e-5).any())
+
+
+def _nearest(x: np.ndarray, mode: str, scale: float) -> np.ndarray:
+    if mode == "simple":  # before opset 11, where ONNX Runtime gives the unsaid rule
+        mode = "ceil" if scale < 1 else "floor"
+    if mode == "round_prefer_floor":
+        rounded = np.ceil(x - np.float32(0.5))
+    elif mode == "round_prefer_ceil":
+        rounded = np.floor(x + np.float32(0.5))
+    elif mode == "floor":
+        rounded = np.floor(x)
+    elif mode == "ceil":
+        rounded = np.ceil(x)
+    else:
+        raise Refusal(f"its nearest_mode {mode!r} is unknown")
+    return rounded.astype(np.int64)
+
+
+def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray, np.ndarray]:
+    """Return places and weights of all elements under the interpolation's kernel.
+
+    A kernel for reduction (``antialias``) is the same one, stretched by 1 / shrink.
+    """
+    radius = (1 if modes.mode == "linear" else 2) / shrink
+    first = np.floor(x.astype(np.float64) - radius).astype(np.int64) + 1
+    places = first[:, None] + np.arange(int(np.ceil(2 * radius)))[None, :]
+    distance = np.abs(places - x.astype(np.float64)[:, None]) * shrink
+    if modes.mode == "linear":
+        return places, np.clip(1.0 - distance, 0.0, 1.0)
+    return places, _cubic(distance, modes.cubic_alpha)
+
+
+def _cubic(t: np.ndarray, a: float) -> np.ndarray:
+    """Keys' cubic convolution kernel (IEEE Trans. ASSP 29(6), 1981, eq. 4 with free a)."""
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0.0))

@@ -1,15 +1,24 @@
-"""Operators that move elements without computing: reshape, transpose, slice, join, repeat."""
+"""Operators that move elements without computing: reshape, transpose, slice, join, repeat, pad."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
+import onnx
 from tvm import relax
 
-from ..slices import slice_ranges
-from .context import NodeContext, Refusal, constant, shape_of
-from .registry import converts
+from ...ir.tensors import TensorType
+from ..converter import (
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    normalized_axes,
+    normalized_axis,
+    shape_of,
+)
+from ..graph import Graph, node_attributes
 
 R = relax.op
 
@@ -38,17 +47,12 @@ def concat(c: NodeContext) -> relax.Expr:
 @converts("Split")
 def split(c: NodeContext) -> list[relax.Expr | None]:
     """Cut into parts along an axis: one slice for each part that is used."""
-    axis = normalized_axis(c.attribute("axis", 0), len(c.shape()))
-    begin = 0
-    parts: list[relax.Expr | None] = []
-    lengths = _split_lengths(c, axis)
-    for index, length in enumerate(lengths):
-        used = c.uses_result(index)
-        parts.append(
-            R.strided_slice(c.input(), [axis], [begin], [begin + length]) if used else None
-        )
-        begin += length
-    return parts
+    axis = c.axis(0)
+    places = accumulate(_split_lengths(c, axis), initial=0)
+    return [
+        R.strided_slice(c.input(), [axis], [begin], [end]) if c.uses_result(index) else None
+        for index, (begin, end) in enumerate(pairwise(places))
+    ]
 
 
 def _split_lengths(c: NodeContext, axis: int) -> list[int]:
@@ -63,16 +67,50 @@ def _split_lengths(c: NodeContext, axis: int) -> list[int]:
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
-@converts("Slice")
+def slice_ranges(node: onnx.NodeProto, graph: Graph) -> dict[int, range]:
+    """Return the places that a Slice takes of each sliced axis.
+
+    They come from attributes in older operator sets, from inputs in newer.
+    """
+    shape = graph.type_of(node.input[0]).shape
+    if graph.opset < 10:
+        attributes = node_attributes(node)
+        starts, ends = attributes.get("starts", []), attributes.get("ends", [])
+        axes, steps = attributes.get("axes"), None
+    else:
+        given: list[list[int] | None] = []
+        for name in [*node.input[1:], "", "", "", ""][:4]:
+            if name and name not in graph.constants:
+                raise Refusal("where it begins and ends is computed at run time")
+            given.append(graph.constants[name].reshape(-1).tolist() if name else None)
+        starts, ends, axes, steps = given[0] or [], given[1] or [], given[2], given[3]
+    axes = list(range(len(starts))) if axes is None else list(axes)
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise Refusal("its begins, ends, axes and steps differ in number")
+    ranges = {}
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if not -len(shape) <= axis < len(shape) or step == 0:
+            raise Refusal(f"its axis {axis} or step {step} is impossible for {len(shape)} axes")
+        # ONNX counts from the end and clamps like Python.
+        ranges[axis % len(shape)] = range(*slice(start, end, step).indices(shape[axis]))
+    return ranges
+
+
+def _sliced_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
+    """Return the type of a slice: ONNX's inference gives up on ranges that have to be clamped."""
+    data, ranges = graph.type_of(node.input[0]), slice_ranges(node, graph)
+    shape = [len(ranges.get(axis, range(extent))) for axis, extent in enumerate(data.shape)]
+    return TensorType(tuple(shape), data.dtype)
+
+
+@converts("Slice", result_type=_sliced_type)
 def slice_(c: NodeContext) -> relax.Expr:
     """Take a range of some axes, with steps; negative steps go backwards."""
-    ranges = slice_ranges(c.node, c.constants, c.shape(), c.opset)
-    if isinstance(ranges, str):
-        raise Refusal(ranges)
-    return take_ranges(c, c.input(), ranges)
+    return _take_ranges(c, c.input(), slice_ranges(c.node, c.graph))
 
 
-def take_ranges(c: NodeContext, x: relax.Expr, ranges: dict[int, range]) -> relax.Expr:
+def _take_ranges(c: NodeContext, x: relax.Expr, ranges: dict[int, range]) -> relax.Expr:
     """Take a range of each of some axes."""
     shape = shape_of(x)
     forward = {axis: r for axis, r in ranges.items() if r.step > 0 and r != range(shape[axis])}
@@ -115,9 +153,11 @@ def depth_to_space(c: NodeContext) -> relax.Expr:
     block = c.required("blocksize")
     depth = channels // (block * block)
     if c.attribute("mode", "DCR") == "DCR":
-        shape, axes = (n, block, block, depth, height, width), [0, 3, 4, 1, 5, 2]
-    else:
-        shape, axes = (n, depth, block, block, height, width), [0, 1, 4, 2, 5, 3]
+        return _permuted(c, (n, block, block, depth, height, width), [0, 3, 4, 1, 5, 2])
+    return _permuted(c, (n, depth, block, block, height, width), [0, 1, 4, 2, 5, 3])
+
+
+def _permuted(c: NodeContext, shape: tuple[int, ...], axes: list[int]) -> relax.Expr:
     moved = c.emit(R.permute_dims(c.emit(R.reshape(c.input(), shape)), axes))
     return R.reshape(moved, c.result.shape)
 
@@ -128,9 +168,8 @@ def space_to_depth(c: NodeContext) -> relax.Expr:
     n, channels, height, width = c.shape()
     block = c.required("blocksize")
     shape = (n, channels, height // block, block, width // block, block)
-    axes = [0, 3, 5, 1, 2, 4] if c.attribute("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
-    moved = c.emit(R.permute_dims(c.emit(R.reshape(c.input(), shape)), axes))
-    return R.reshape(moved, c.result.shape)
+    is_dcr = c.attribute("mode", "DCR") == "DCR"
+    return _permuted(c, shape, [0, 3, 5, 1, 2, 4] if is_dcr else [0, 1, 3, 5, 2, 4])
 
 
 @converts("Trilu")
@@ -143,19 +182,72 @@ def trilu(c: NodeContext) -> relax.Expr:
     return R.where(constant(mask), c.input(), c.constant(0))
 
 
-def normalized_axis(axis: int, rank: int) -> int:
-    """Count an axis from the front.
+@converts("Pad")
+def pad(c: NodeContext) -> relax.Expr:
+    """Pad with a constant, or with elements of the input; negative padding crops."""
+    shape = c.shape()
+    before, after = _amounts(c, len(shape))
+    mode = c.attribute("mode", "constant")
+    if mode == "constant":
+        return _pad_constant(c, c.input(), before, after, _value(c))
+    if mode not in ("reflect", "edge", "wrap"):
+        raise Refusal(f"its mode {mode!r} is unknown")
+    x = c.input()
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        if low == high == 0:
+            continue
+        # Which element of the input stands at each place of the result is known now.
+        source = np.pad(np.arange(shape[axis]), (max(low, 0), max(high, 0)), mode)
+        source = source[max(-low, 0) : source.size - max(-high, 0)]
+        x = c.emit(take_places(x, source, axis))
+    return x
 
-    Raises
-    ------
-    Refusal
-        If there is no such axis.
-    """
-    if not -rank <= axis < rank:
-        raise Refusal(f"its axis {axis} does not exist in a tensor with {rank} axes")
-    return axis % rank
+
+def _amounts(c: NodeContext, rank: int) -> tuple[list[int], list[int]]:
+    """Return the padding before and after each axis."""
+    amounts = c.required("pads") if c.opset < 11 else c.array(1, "amounts of padding").tolist()
+    pads = list(amounts)
+    axes = list(range(rank))
+    if c.has(3):
+        axes = normalized_axes(c.array(3, "axes").tolist(), rank)
+    if len(pads) != 2 * len(axes):
+        raise Refusal(f"it has {len(pads)} amounts of padding for {len(axes)} axes")
+    before, after = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        before[axis], after[axis] = int(pads[index]), int(pads[index + len(axes)])
+    return before, after
 
 
-def normalized_axes(axes: Sequence[int], rank: int) -> list[int]:
-    """Count axes from the front."""
-    return [normalized_axis(int(axis), rank) for axis in axes]
+def _value(c: NodeContext) -> float:
+    if c.opset < 11:
+        return float(c.attribute("value", 0.0))
+    return c.array(2, "padding values").reshape(()).item() if c.has(2) else 0
+
+
+def _pad_constant(
+    c: NodeContext, x: relax.Expr, before: list[int], after: list[int], value: float
+) -> relax.Expr:
+    """Crop where the padding is negative, then pad with a value."""
+    shape = shape_of(x)
+    crops = {
+        axis: range(max(-low, 0), shape[axis] - max(-high, 0))
+        for axis, (low, high) in enumerate(zip(before, after, strict=True))
+        if low < 0 or high < 0
+    }
+    if crops:
+        x = c.emit(_take_ranges(c, x, crops))
+    widths = [max(width, 0) for pair in zip(before, after, strict=True) for width in pair]
+    return R.nn.pad(x, widths, pad_value=value) if any(widths) else x
+
+
+@converts("CenterCropPad")
+def center_crop_pad(c: NodeContext) -> relax.Expr:
+    """Crop or pad around the centre to a given shape."""
+    before, after = [], []
+    for size, wanted in zip(c.shape(), c.result.shape, strict=True):
+        difference = wanted - size
+        # A crop keeps the lower of two middles, padding puts an odd element at the end.
+        low = difference // 2 if difference > 0 else -((-difference) // 2)
+        before.append(low)
+        after.append(difference - low)
+    return _pad_constant(c, c.input(), before, after, 0)

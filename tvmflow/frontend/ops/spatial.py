@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .context import NodeContext, Refusal
-from .registry import converts
+from ..converter import NodeContext, Refusal, converts, shape_along
 
 R = relax.op
 
@@ -68,19 +67,17 @@ def affine_grid(c: NodeContext) -> relax.Expr:
     maps = c.input()
 
     def column(index: int) -> relax.Expr:
-        """One column of each map, for all positions."""
         found = c.emit(R.strided_slice(maps, [2], [index], [index + 1]))
         return c.emit(R.reshape(found, (batch, *[1] * rank, rank)))
 
     result = column(rank)
     # Positions begin with the last axis, x.
     for index, axis in enumerate(reversed(range(rank))):
-        shape = [-1 if a == axis else 1 for a in range(rank)]
-        line = c.constant(lines[axis].reshape(1, *shape, 1))
+        line = c.constant(lines[axis].reshape(1, *shape_along(axis, rank), 1))
         result = c.emit(R.add(result, c.emit(R.multiply(line, column(index)))))
     return R.broadcast_to(result, (batch, *extents, rank))
 
 
 def _positions(count: int) -> np.ndarray:
-    """From -1 to 1; ONNX Runtime's only one is 1."""
+    """Return numbers from -1 to 1; ONNX Runtime's only one is 1."""
     return np.linspace(-1, 1, count) if count > 1 else np.ones(1)

@@ -1,4 +1,13 @@
-"""What a converter sees of its node, and how it emits Relax operators."""
+"""A converter of ONNX operators to Relax: its registration, and its view of a node.
+
+A converter takes a :class:`NodeContext` and returns Relax expressions that compute exactly what the
+ONNX operator does, for static shapes; or it raises :class:`Refusal` with the reason.  Each file of
+:mod:`tvmflow.frontend.ops` registers those of a family of operators::
+
+    @converts("Relu")
+    def relu(c: NodeContext) -> relax.Expr:
+        return relax.op.nn.relu(c.input())
+"""
 
 from __future__ import annotations
 
@@ -7,38 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import helper
 from tvm import relax
 
-from ...ir.limits import excess
-from ...ir.rewriter import identifier
-from ...ir.tensors import TensorType
-from ..graph import node_name
+from ..ir.limits import excess
+from ..ir.rewriter import identifier
+from ..ir.tensors import TensorType
+from .graph import Graph, node_attributes, node_name
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer
     """The node cannot be converted right; the message says why."""
 
 
-@dataclass(frozen=True)
-class Dequantized:
-    """``(value - zero) * scale``."""
-
-    value: relax.Expr
-    #: The value where it is a constant.
-    known: np.ndarray | None
-    #: One for all numbers, or a vector along an axis, as the zero point in int32.
-    scale: np.ndarray
-    zero: np.ndarray
-    axis: int
-
-    @property
-    def dtype(self) -> str:
-        """Of the value."""
-        return dtype_of(self.value) if self.known is None else str(self.known.dtype)
-
-
+@dataclass
 class NodeContext:
     """One ONNX node on its way to Relax.
 
@@ -48,41 +40,28 @@ class NodeContext:
         The open block builder.
     node
         The node to convert.
-    opset
-        Version of the operator set.
+    graph
+        The node's graph.
     expressions
         Relax expressions of the values computed so far, by ONNX name.
-    constants
-        Values known now, by ONNX name.
     results
         Static types of the node's results, ``None`` for those that nothing uses.
-    dequantized
-        The DequantizeLinear nodes by the names of their results.
+    taken
+        Identifiers of the bindings of all nodes' results.
     """
 
-    def __init__(
-        self,
-        builder: relax.BlockBuilder,
-        node: onnx.NodeProto,
-        opset: int,
-        expressions: Mapping[str, relax.Expr],
-        constants: Mapping[str, np.ndarray],
-        results: Sequence[TensorType | None],
-        dequantized: Mapping[str, onnx.NodeProto],
-        taken: Container[str],
-    ):
-        self.builder = builder
-        self.node = node
-        self.opset = opset
-        self.op_type: str = node.op_type
-        self.name = node_name(node)
-        self.results = results
-        self._inputs: list[str] = list(node.input)
-        self._expressions = expressions
-        self._dequantized = dequantized
-        self.constants = constants
-        self._taken = taken
-        self._attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    builder: relax.BlockBuilder
+    node: onnx.NodeProto
+    graph: Graph
+    expressions: Mapping[str, relax.Expr]
+    results: Sequence[TensorType | None]
+    taken: Container[str]
+
+    def __post_init__(self) -> None:
+        self.op_type: str = self.node.op_type
+        self.opset = self.graph.opset
+        self.attributes = node_attributes(self.node)
+        self._inputs: list[str] = list(self.node.input)
         self._emitted = 0
 
     # Inputs and attributes -------------------------------------------------------------
@@ -92,57 +71,37 @@ class NodeContext:
 
         Numbers are fp32, also where the default has more digits.
         """
-        value = self._attributes.get(name, default)
-        if isinstance(value, float):
-            return float(np.float32(value))
-        return value.decode(errors="replace") if isinstance(value, bytes) else value
+        value = self.attributes.get(name, default)
+        return float(np.float32(value)) if isinstance(value, float) else value
 
     def required(self, name: str) -> Any:
         """Return the value of an attribute that must be there."""
-        if name not in self._attributes:
+        if name not in self.attributes:
             raise Refusal(f"its attribute {name!r} is missing")
         return self.attribute(name)
 
+    def axis(self, default: int) -> int:
+        """Return the attribute ``axis``, counted from the front of the first input's axes."""
+        return normalized_axis(self.attribute("axis", default), len(self.shape()))
+
     def has(self, index: int) -> bool:
-        """Whether the optional input is given."""
+        """Tell whether the optional input is given."""
         return index < len(self._inputs) and bool(self._inputs[index])
 
     def input(self, index: int = 0) -> relax.Expr:
         """Return an input as a Relax expression."""
-        return self._expressions[self._inputs[index]]
-
-    def dequantized(self, index: int) -> Dequantized | None:
-        """Return what DequantizeLinear made an input of, if its scale and zero point are known."""
-        node = self._dequantized.get(self._inputs[index])
-        if node is None or dtype_of(self.input(index)) != "float32":
-            return None
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        name, *parameters = [n for n in node.input if n]
-        scale, *zeros = [self.constants.get(n) for n in parameters]
-        if scale is None or attributes.get("block_size", 0) or any(z is None for z in zeros):
-            return None
-        zero = zeros[0] if zeros else np.zeros(scale.shape, np.uint8)
-        assert zero is not None
-        axis = attributes.get("axis", 1)
-        value, known = self._expressions[name], self.constants.get(name)
-        return Dequantized(value, known, scale, zero.astype(np.int32), axis)
+        return self.expressions[self._inputs[index]]
 
     def inputs(self) -> list[relax.Expr]:
-        """Return all inputs as Relax expressions."""
-        return [self._expressions[name] for name in self._inputs if name]
+        """Return all inputs that are given as Relax expressions."""
+        return [self.expressions[name] for name in self._inputs if name]
 
     def known(self, index: int) -> np.ndarray | None:
         """Return an input's values if they are known now."""
-        return self.constants.get(self._inputs[index]) if self.has(index) else None
+        return self.graph.constants.get(self._inputs[index]) if self.has(index) else None
 
     def array(self, index: int, what: str) -> np.ndarray:
-        """Return an input's values, which have to be known now.
-
-        Raises
-        ------
-        Refusal
-            If they are computed at run time.
-        """
+        """Return an input's values, which have to be known now; refuse the node if they are not."""
         value = self.known(index)
         if value is None:
             raise Refusal(f"its {what} are computed at run time; only constant ones are supported")
@@ -156,6 +115,10 @@ class NodeContext:
         """Return an input's dtype."""
         return dtype_of(self.input(index))
 
+    def is_float(self, index: int = 0) -> bool:
+        """Tell whether an input's numbers are floating-point ones."""
+        return np.dtype(self.dtype(index)).kind == "f"
+
     @property
     def result(self) -> TensorType:
         """The type of the first result."""
@@ -164,7 +127,7 @@ class NodeContext:
         return result
 
     def uses_result(self, index: int) -> bool:
-        """Whether an optional result is asked for."""
+        """Tell whether an optional result is asked for."""
         return index < len(self.results) and self.results[index] is not None
 
     # Output ----------------------------------------------------------------------------
@@ -177,18 +140,19 @@ class NodeContext:
         ``NODE_1``, as exporters call their second node: such numbers are left out.
         """
         self._emitted += 1
-        while identifier(name := f"{self.name}#{self._emitted}") in self._taken:
+        while identifier(name := f"{node_name(self.node)}#{self._emitted}") in self.taken:
             self._emitted += 1
         return bind(self.builder, expression, name, relax.DataflowVar)
 
-    def chain(self, first: relax.Expr, *steps: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
-        """Apply steps one after the other, emitting all but the last result."""
-        value = first
-        for step in steps:
-            value = step(self.emit(value))
-        return value
+    def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
+        """Return a value in a dtype, as it is where it has that already."""
+        return value if dtype_of(value) == dtype else self.emit(relax.op.astype(value, dtype))
 
-    def factor(self, value: Any) -> relax.Expr:
+    def constant(self, value: npt.ArrayLike, dtype: str | None = None) -> relax.Expr:
+        """Return a constant of the given dtype, or of the first input's."""
+        return constant(np.asarray(value).astype(dtype or self.dtype()))
+
+    def factor(self, value: npt.ArrayLike) -> relax.Expr:
         """Return a constant of the first input's dtype to multiply with or divide by.
 
         TVM takes a product with the number zero for zero, whatever the other factor, and refuses
@@ -204,9 +168,38 @@ class NodeContext:
             return self.input(index)
         return constant(value.reshape(1))
 
-    def constant(self, value: Any, dtype: str | None = None) -> relax.Expr:
-        """Return a constant of the given dtype, or of the first input's."""
-        return constant(np.asarray(value).astype(dtype or self.dtype()))
+
+#: Converts a node to one expression, or to one for each of its results.
+Converter = Callable[[NodeContext], "relax.Expr | Sequence[relax.Expr | None]"]
+#: Returns the type of a node's results; raises :class:`Refusal` if there is none.
+ResultType = Callable[[onnx.NodeProto, Graph], TensorType]
+
+#: Converter by ONNX operator.
+CONVERTERS: dict[str, Converter] = {}
+#: By operators for which ONNX's shape inference is not asked.
+RESULT_TYPES: dict[str, ResultType] = {}
+
+
+def converts(
+    *op_types: str, result_type: ResultType | None = None
+) -> Callable[[Converter], Converter]:
+    """Register a function as the converter of ONNX operators.
+
+    Parameters
+    ----------
+    result_type
+        Instead of ONNX's shape inference, where that does not suffice.
+    """
+
+    def register(function: Converter) -> Converter:
+        for op_type in op_types:
+            assert op_type not in CONVERTERS, op_type
+            CONVERTERS[op_type] = function
+            if result_type is not None:
+                RESULT_TYPES[op_type] = result_type
+        return function
+
+    return register
 
 
 def constant(array: np.ndarray) -> relax.Expr:
@@ -236,3 +229,20 @@ def shape_of(expression: relax.Expr) -> tuple[int, ...]:
 def dtype_of(expression: relax.Expr) -> str:
     """Return a Relax tensor's dtype."""
     return str(expression.ty.dtype)
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """Count an axis from the front; refuse the node if there is no such axis."""
+    if not -rank <= axis < rank:
+        raise Refusal(f"its axis {axis} does not exist in a tensor with {rank} axes")
+    return axis % rank
+
+
+def normalized_axes(axes: Sequence[int], rank: int) -> list[int]:
+    """Count axes from the front."""
+    return [normalized_axis(int(axis), rank) for axis in axes]
+
+
+def shape_along(axis: int, rank: int) -> list[int]:
+    """Return the shape in which a vector lies along an axis and broadcasts along all others."""
+    return [-1 if a == axis % rank else 1 for a in range(rank)]

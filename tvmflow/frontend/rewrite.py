@@ -1,0 +1,258 @@
+"""Rewrites of a model's nodes before they are converted: quantized ones, half precision, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..ir.tensors import TensorType
+from .graph import Graph, node_attributes, node_name
+
+_ONNX_RUNTIME = "com.microsoft"
+#: Operands, each with scale and zero point, then those of the result.
+_OPERANDS = {
+    "QLinearAdd": 2, "QLinearMul": 2, "QLinearLeakyRelu": 1, "QLinearSigmoid": 1,
+    "QLinearGlobalAveragePool": 1, "QLinearAveragePool": 1,
+}  # fmt: skip
+#: The first operator set with QuantizeLinear, and with a scale for each column.
+_QUANTIZE_OPSET, _SCALES_OPSET = 10, 13
+
+_MOVES = ("Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze")
+
+#: Layers that take a BatchNormalization into their weights.
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+
+# Quantized operators -------------------------------------------------------------------
+
+
+def expand_quantized(nodes: Sequence[onnx.NodeProto], opset: int) -> list[onnx.NodeProto]:
+    """Return the nodes with ONNX's own in the place of ONNX Runtime's quantized ones.
+
+    ONNX Runtime's quantizer has operators of its own for what ONNX computes in real numbers only.
+    They are that operator between DequantizeLinear and QuantizeLinear::
+
+        QLinearAdd(a, sa, za, b, sb, zb, sy, zy)
+        QuantizeLinear(Add(DequantizeLinear(a, sa, za), DequantizeLinear(b, sb, zb)), sy, zy)
+
+    Unknown ones stay, and are reported as not supported.
+    """
+    result: list[onnx.NodeProto] = []
+    for node in nodes:
+        found = node.domain == _ONNX_RUNTIME and opset >= _QUANTIZE_OPSET
+        result.extend((_expanded(node, opset) if found else None) or [node])
+    return result
+
+
+def _expanded(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto] | None:
+    inputs, attributes = list(node.input), node_attributes(node)
+    if attributes.pop("channels_last", 0):
+        return None
+    if node.op_type in _OPERANDS and len(inputs) == 3 * _OPERANDS[node.op_type] + 2:
+        operands, last = inputs[:-2], inputs[-2:]
+    elif node.op_type == "QLinearConcat" and len(inputs) % 3 == 2:
+        operands, last = inputs[2:], inputs[:2]
+    elif node.op_type == "QGemm" and opset >= _SCALES_OPSET and attributes.pop("alpha", 1.0) == 1:
+        return _expanded_gemm(node, inputs, attributes)
+    else:
+        return None
+    if not all(last):
+        # Without its zero point nothing says what type the result has.
+        return None
+    parts = _Parts(node)
+    reals = [parts.real(operands[i : i + 3]) for i in range(0, len(operands), 3)]
+    parts.add(node.op_type.removeprefix("QLinear"), reals, **attributes)
+    return parts.quantized(last)
+
+
+def _expanded_gemm(
+    node: onnx.NodeProto, inputs: list[str], attributes: dict[str, object]
+) -> list[onnx.NodeProto] | None:
+    """Return a product whose bias, if any, is in int32 with the scale of the product."""
+    inputs += [""] * (9 - len(inputs))
+    a, b, bias, last = inputs[:3], inputs[3:6], inputs[6], inputs[7:]
+    if last[0] and not last[1]:
+        return None
+    parts = _Parts(node)
+    reals = [parts.real(a), parts.real(b, axis=0 if attributes.get("transB") else 1)]
+    if bias:
+        scale = parts.add("Mul", [a[1], b[1]])
+        reals.append(parts.real([bias, scale, ""], axis=-1))
+    parts.add("Gemm", reals, **attributes)
+    return parts.quantized(last)
+
+
+class _Parts:
+    """The nodes that a node becomes; the last one has its name and result."""
+
+    def __init__(self, node: onnx.NodeProto):
+        self._name, self._result = node_name(node), node.output[0]
+        self._nodes: list[onnx.NodeProto] = []
+
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
+        """Add a node and return the name of its result."""
+        name = f"{self._name}:{op_type}{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
+        return name
+
+    def real(self, quantized: Sequence[str], **attributes: object) -> str:
+        """Add the real numbers of a tensor with its scale and zero point."""
+        inputs = [name for name in quantized if name]
+        return self.add("DequantizeLinear", inputs, **attributes)
+
+    def quantized(self, parameters: Sequence[str]) -> list[onnx.NodeProto]:
+        """Return all nodes, with the last one's result quantized, if there is a scale for it."""
+        if parameters[0]:
+            self.add("QuantizeLinear", [self._nodes[-1].output[0], *parameters])
+        self._nodes[-1].name, self._nodes[-1].output[0] = self._name, self._result
+        return self._nodes
+
+
+def move_quantized(
+    nodes: Sequence[onnx.NodeProto], constants: Mapping[str, np.ndarray]
+) -> list[onnx.NodeProto]:
+    """Return the nodes with quantized elements moved before they are dequantized.
+
+    DequantizeLinear then is next to the product that takes its integers.  Only of tensors with one
+    scale, which fits all orders of elements.
+    """
+    result: list[onnx.NodeProto] = []
+    reals: dict[str, onnx.NodeProto] = {}
+    for node in nodes:
+        before = reals.get(node.input[0]) if node.input else None
+        if before is not None and not node.domain and node.op_type in _MOVES:
+            name = f"{node_name(node)}:quantized"
+            moved, real = onnx.NodeProto(), onnx.NodeProto()
+            moved.CopyFrom(node)
+            moved.name, moved.input[0], moved.output[0] = name, before.input[0], name
+            real.CopyFrom(before)
+            real.name, real.input[0], real.output[0] = node_name(node), name, node.output[0]
+            result += [moved, real]
+            reals[node.output[0]] = real
+            continue
+        if node.op_type == "DequantizeLinear" and not node.domain:
+            scale = constants.get(node.input[1])
+            if scale is not None and scale.size == 1:
+                reals[node.output[0]] = node
+        result.append(node)
+    return result
+
+
+# Half precision ------------------------------------------------------------------------
+
+
+def widen(graph: Graph) -> None:
+    """Give all float16 values the type float32, in place.
+
+    Sums of numbers of 11 bits need more bits than these have.  So all float16 becomes fp32 here, as
+    in ONNX Runtime on CPUs: nothing is rounded between operators, unless tensors are to be stored
+    in 16 bits (``--dtype fp16``).  The application's inputs and outputs stay what they are, and a
+    function of its own converts each.  Weights are stored in 16 bits where that is all they have;
+    large ones keep their type in memory.
+
+    Custom operators say themselves what types they take: models with some stay as they are.
+    """
+    if any(node.domain for node in graph.nodes):
+        return
+    if graph.problems or all(kind.dtype != "float16" for kind in graph.types.values()):
+        return
+    graph.is_widened = True
+    graph.half_outputs = {n for n in graph.outputs if graph.type_of(n).dtype == "float16"}
+    inputs = {info.name for info in graph.inputs}
+    for name, kind in graph.types.items():
+        if kind.dtype == "float16" and name not in inputs:
+            graph.types[name] = TensorType(kind.shape, "float32")
+    for name, array in graph.constants.items():
+        if array.dtype == np.float16 and array.nbytes < graph.large_weight_bytes:
+            graph.constants[name] = array.astype(np.float32)
+
+
+# Normalizations ------------------------------------------------------------------------
+
+
+def fold_batch_norms(graph: Graph) -> None:
+    """Fold BatchNormalization into the convolution or fully connected layer before it, in place.
+
+    In inference a BatchNormalization is ``y = x · s + t`` per channel, with
+    ``s = gamma / sqrt(variance + epsilon)`` and ``t = beta - mean · s``.  When x is the
+    result of a layer with constant weights, s scales the weights and the bias becomes
+    ``bias · s + t``::
+
+        Conv(x, W, b) → BatchNormalization        becomes     Conv(x, W · s, b · s + t)
+
+    A layer is left alone when something else uses its result, when a weight is not
+    constant or too large to be rewritten, or when the new weights would overflow.
+    """
+    producers = {name: node for node in graph.nodes for name in node.output}
+    uses = graph.consumers()
+    folded: dict[int, onnx.NodeProto] = {}
+    removed: set[int] = set()
+    for node in graph.nodes:
+        if node.op_type != "BatchNormalization" or any(node.output[1:]):
+            continue
+        layer = producers.get(node.input[0])
+        if layer is None or layer.op_type not in _LAYERS or uses[node.input[0]] != 1:
+            continue
+        merged = _merged(folded.get(id(layer), layer), node, graph)
+        if merged is not None:
+            folded[id(layer)] = merged
+            producers[node.output[0]] = layer
+            removed.add(id(node))
+    graph.nodes = [folded.get(id(node), node) for node in graph.nodes if id(node) not in removed]
+
+
+def scale_and_shift(parameters: list[np.ndarray], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a BatchNormalization's s and t in float64 from gamma, beta, mean and variance."""
+    gamma, beta, mean, variance = (array.astype(np.float64) for array in parameters)
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + epsilon)
+        return scale, beta - mean * scale
+
+
+def _merged(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.NodeProto | None:
+    """Return the layer with the norm in its weights, ``None`` if that is not possible."""
+    weight = graph.constants.get(layer.input[1])
+    bias_name = layer.input[2] if len(layer.input) > 2 else ""
+    bias = graph.constants.get(bias_name) if bias_name else None
+    if weight is None or weight.nbytes >= graph.large_weight_bytes or (bias_name and bias is None):
+        return None
+    parameters = [graph.constants[name] for name in norm.input[1:5] if name in graph.constants]
+    attributes, norm_attributes = node_attributes(layer), node_attributes(norm)
+    in_training = norm_attributes.get("training_mode", 0) or norm_attributes.get("spatial", 1) != 1
+    if len(parameters) != 4 or in_training:
+        return None
+    scale, shift = scale_and_shift(parameters, float(norm_attributes.get("epsilon", 1e-5)))
+    old_bias = np.zeros(1) if bias is None else bias.astype(np.float64)
+    if layer.op_type == "Gemm":
+        # Gemm computes alpha · A · B + beta · C: the bias takes beta in, alpha stays.
+        if old_bias.ndim == 2 and old_bias.shape[0] != 1:
+            return None
+        old_bias = old_bias * attributes.get("beta", 1.0)
+        transposed = attributes.get("transB", 0)
+        new_weight = weight.astype(np.float64) * (scale[:, None] if transposed else scale)
+    elif layer.op_type == "Conv":
+        new_weight = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
+    else:
+        # ConvTranspose's weight is I × (O / groups): each group of inputs has its outputs.
+        groups = attributes.get("group", 1)
+        grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+        factors = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+        new_weight = (grouped.astype(np.float64) * factors).reshape(weight.shape)
+    new_bias = np.broadcast_to(old_bias.reshape(-1) * scale + shift, scale.shape)
+    with np.errstate(over="ignore"):
+        rounded = {"weight": new_weight.astype(weight.dtype), "bias": new_bias.astype(weight.dtype)}
+    exact = {"weight": new_weight, "bias": new_bias}
+    if any((np.isinf(rounded[part]) & np.isfinite(exact[part])).any() for part in exact):
+        return None
+    graph.constants |= {f"{norm.output[0]}#{part}": array for part, array in rounded.items()}
+    merged = onnx.NodeProto()
+    merged.CopyFrom(layer)
+    del merged.input[1:]
+    merged.input.extend(f"{norm.output[0]}#{part}" for part in rounded)
+    merged.output[0] = norm.output[0]
+    for attribute in merged.attribute:
+        if layer.op_type == "Gemm" and attribute.name == "beta":
+            attribute.f = 1.0
+    return merged
