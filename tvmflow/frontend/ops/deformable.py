@@ -56,7 +56,7 @@ def deform_conv(c: NodeContext) -> relax.Expr:
 def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
     """Columns and rows of all taps, as real indices."""
     size, (height, width) = c.shape()[2:], c.result.shape[2:]
-    windows = read_windows(c.attribute, kernel, size)
+    windows = read_windows(c.attributes, kernel, size)
     places = [
         (np.arange(count) * stride - pad)[None] + (np.arange(taps) * step)[:, None]
         for count, taps, stride, pad, step in zip(
@@ -69,15 +69,10 @@ def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Exp
     rows = kernel[0] * kernel[1] * height
     centres = np.stack([x, y]).reshape(1, 2, rows, width)
     # Offsets are rows and columns of each tap in turn; the result has all columns, then all rows.
-    return c.emit(
-        c.chain(
-            R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width)),
-            lambda e: R.permute_dims(e, [0, 2, 1, 3, 4]),
-            lambda e: R.flip(e, 1),
-            lambda e: R.reshape(e, (pictures, 2, rows, width)),
-            lambda e: R.add(e, c.constant(centres)),
-        )
-    )
+    offsets = c.emit(R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width)))
+    offsets = c.emit(R.flip(c.emit(R.permute_dims(offsets, [0, 2, 1, 3, 4])), 1))
+    offsets = c.emit(R.reshape(offsets, (pictures, 2, rows, width)))
+    return c.emit(R.add(offsets, c.constant(centres)))
 
 
 def _check(c: NodeContext) -> None:
