@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tvm import s_tir, te, tirx
 
-from ..codegen.extremes import reducer
+from ..codegen.nan_propagation import reducer
 from .common import FAMILY, Workload, narrowed, widened
 from .depthwise import CONSTRAINTS, Knobs, Shape, apply_window, heuristic, space
 from .windows import STEPS, pad_spatial, steps_text

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 
-from ..codegen.narrow import half_lengths
+from ..codegen.half import half_lengths
 from ..runtime.process import Pool, WorkerLostError
 from .building import ENTRY, Built, build_candidate
 from .case import Case, write_case

@@ -5,7 +5,7 @@ Every analysis is a function of a scheduled primary function and a target.
 
 from __future__ import annotations
 
-from ...graph.fusion_left import Fusion, fusion
+from ...graph.missed_fusion import Fusion, fusion
 from ..profiling.record import Finding
 from .accumulators import Accumulators, accumulators
 from .cache_lines import LineUse, cache_lines

@@ -1,10 +1,10 @@
-"""Fusion that is left in a graph (`tvmflow.graph.fusion_left`), as findings."""
+"""Fusion that is left in a graph (`tvmflow.graph.missed_fusion`), as findings."""
 
 from __future__ import annotations
 
 from tvm import IRModule
 
-from ...graph.fusion_left import Fusion, fusion
+from ...graph.missed_fusion import Fusion, fusion
 from ..profiling.record import Finding
 
 

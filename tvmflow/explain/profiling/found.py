@@ -77,7 +77,7 @@ def fusion_in(
     functions
         Scheduled primary functions by name.
     """
-    from ...graph.fusion_left import Fusion
+    from ...graph.missed_fusion import Fusion
     from ...module.functions import tir_text
     from ..analysis.fusion_findings import fusion_finding
     from ..analysis.lines import line_of

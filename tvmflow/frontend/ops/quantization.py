@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...codegen import exact
+from ...codegen import rounding
 from .context import NodeContext, Refusal, constant, dtype_of
 from .registry import converts
 from .requantized import requantized
@@ -32,8 +32,8 @@ def quantize(c: NodeContext) -> relax.Expr:
             found = requantized(c, x, np.float32(values.reshape(())), point, target)
             if found is not None:
                 return rounded(c, found.value, point, target, found.zero)
-        return rounded(c, c.emit(exact.quotient(x, scale)), point, target)
-    value = c.emit(R.round(c.emit(exact.quotient(x, scale))))
+        return rounded(c, c.emit(rounding.quotient(x, scale)), point, target)
+    value = c.emit(R.round(c.emit(rounding.quotient(x, scale))))
     if zero is not None:
         value = c.emit(R.add(value, zero))
     return narrowed(c, limit(c, value, target), target)
@@ -85,7 +85,7 @@ def dequantize(c: NodeContext) -> relax.Expr:
         scale, zero = _parameters(c, "float32")
         value = c.emit(R.astype(c.input(), "float32"))
         value = value if zero is None else c.emit(R.subtract(value, zero))
-    result = exact.product(value, scale)
+    result = rounding.product(value, scale)
     if c.result.dtype != "float32":
         result = R.astype(c.emit(result), c.result.dtype)
     return result
@@ -132,9 +132,9 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     highest = c.emit(R.maximum(c.emit(R.max(x)), zero))
     lowest = c.emit(R.minimum(c.emit(R.min(x)), zero))
     span = c.emit(R.subtract(highest, lowest))
-    step = c.emit(exact.quotient(span, c.constant(255)))
+    step = c.emit(rounding.quotient(span, c.constant(255)))
     scale = c.emit(R.where(c.emit(R.equal(span, zero)), one, step))
-    point = c.emit(R.round(c.emit(exact.quotient(c.emit(R.negative(lowest)), scale))))
+    point = c.emit(R.round(c.emit(rounding.quotient(c.emit(R.negative(lowest)), scale))))
     point = limit(c, point, "uint8")
-    value = c.emit(R.add(c.emit(R.round(c.emit(exact.quotient(x, scale)))), point))
+    value = c.emit(R.add(c.emit(R.round(c.emit(rounding.quotient(x, scale)))), point))
     return [R.astype(limit(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...codegen import exact
+from ...codegen import rounding
 from .context import NodeContext, Refusal, constant
 from .convolution import convolve
 from .quantization import rounded
@@ -97,5 +97,5 @@ def requantize(
         raise Refusal("only the second operand may have a scale for each column")
     ratio = left.reshape(()) * right / result.reshape(())
     scale = constant(ratio.astype(np.float32).reshape(shaped(ratio.size, shape, axis)))
-    value = c.emit(exact.product(c.emit(R.astype(total, "float32")), scale))
+    value = c.emit(rounding.product(c.emit(R.astype(total, "float32")), scale))
     return rounded(c, value, int(points.reshape(())), c.result.dtype)

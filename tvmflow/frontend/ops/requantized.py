@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 from tvm import relax, tirx
 
-from ...codegen import exact
+from ...codegen import rounding
 from ...ir.rewriter import constant_array, op_name
 from .context import NodeContext, constant, dtype_of, shape_of
 
@@ -106,7 +106,7 @@ def _product(c: NodeContext, x: relax.Expr, scale: np.float32) -> relax.Expr | N
             return None
         sums = c.emit(R.add(sums, constant(steps)))
     ratio = constant((own / scale).astype(np.float32))
-    result = c.emit(exact.product(c.emit(R.astype(sums, "float32")), ratio))
+    result = c.emit(rounding.product(c.emit(R.astype(sums, "float32")), ratio))
     for activation in reversed(activations):
         if op_name(activation) == "relax.nn.relu":
             result = c.emit(R.nn.relu(result))
@@ -139,8 +139,8 @@ def _sum(
     # Rounded as by fused instructions.
     points = np.float32(np.float64(left) * a.zero + np.float64(np.float32(right * b.zero)))
     rest = np.float32(zero) - points
-    value = c.emit(exact.multiply_add(b.real(c), constant(right), constant(rest)))
-    return Requantized(c.emit(exact.multiply_add(a.real(c), constant(left), value)), zero)
+    value = c.emit(rounding.multiply_add(b.real(c), constant(right), constant(rest)))
+    return Requantized(c.emit(rounding.multiply_add(a.real(c), constant(left), value)), zero)
 
 
 def _times(
@@ -151,7 +151,7 @@ def _times(
     zero, dtype = target
     differences = c.emit(R.multiply(a.difference(c), b.difference(c)))
     ratio = constant(np.float32(np.float32(a.scale * b.scale) / scale))
-    value = c.emit(exact.product(differences, ratio))
+    value = c.emit(rounding.product(differences, ratio))
     # Limits now, so that sums with the zero point are known to be small.
     limits = np.iinfo(dtype)
     value = c.emit(R.clip(value, limits.min - zero, limits.max - zero))
@@ -169,7 +169,7 @@ def _mean(
         return None
     total = c.emit(R.sum(x.difference(c), axes, bool(call.attrs.keepdims)))
     ratio = np.float32(x.scale / np.float32(scale * np.float32(count)))
-    return Requantized(c.emit(exact.product(total, constant(ratio))), 0)
+    return Requantized(c.emit(rounding.product(total, constant(ratio))), 0)
 
 
 _RULES: dict[str, _Rule] = {"relax.add": _sum, "relax.multiply": _times, "relax.mean": _mean}
