@@ -147,6 +147,7 @@ _UNARY = (
 )
 _BINARY = "add subtract multiply divide maximum minimum power"
 _COMPARISONS: dict[str, Compare] = {
+    "relax.equal": tirx.EQ,
     "relax.less": operator.lt,
     "relax.less_equal": operator.le,
     "relax.greater": operator.gt,
