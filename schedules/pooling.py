@@ -17,7 +17,7 @@ from functools import partial
 
 from tvm import te, tirx
 
-from ..codegen.extremes import reducer
+from ..codegen.nan_propagation import reducer
 from . import depthwise
 from .common import FAMILY, narrowed, widened
 from .conv2d import pad_spatial

@@ -13,9 +13,9 @@ from tvm import s_tir, sym, te, tirx
 from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 
-from tvmflow.codegen.carries import _DIVISIONS, HideCarries, _hide, _show
+from tvmflow.codegen.index_divisions import _DIVISIONS, HideDivisions, _hide, _restore
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
-from tvmflow.graph.layout import moves
+from tvmflow.graph.layout.rules import moving
 from tvmflow.schedules.data_parallel import Axis, regroup
 
 _NUMPY = {
@@ -65,7 +65,7 @@ def test_what_flattening_simplifies_is_the_same_number(drawn):
     ranges = {v: Range(number(0), number(e)) for v, e in zip(variables, extents, strict=True)}
     hidden = tvm_ffi.structural_map(expr, [(kind, _hide) for kind in _DIVISIONS])
     (simplified,) = sym.iter_map_simplify([hidden], ranges)
-    shown = tvm_ffi.structural_map(simplified, (Call, _show))
+    shown = tvm_ffi.structural_map(simplified, (Call, _restore))
     grid = np.meshgrid(*[np.arange(e) for e in extents], indexing="ij")
     values = {v.name: g for v, g in zip(variables, grid, strict=True)}
     np.testing.assert_array_equal(value_of(shown, values), value_of(expr, values))
@@ -83,7 +83,7 @@ def test_what_is_added_to_a_remainder_carries(kind, added, factor):
         sign = tirx.Add if added > 0 else tirx.Sub
         expr = kind(sign(remainder, number(abs(added))), number(d))
         (simplified,) = sym.iter_map_simplify([_hide(expr)], {v: Range(number(0), number(extent))})
-        shown = tvm_ffi.structural_map(simplified, (Call, _show))
+        shown = tvm_ffi.structural_map(simplified, (Call, _restore))
         values = {"v": np.arange(extent)}
         np.testing.assert_array_equal(value_of(shown, values), value_of(expr, values))
 
@@ -102,7 +102,7 @@ def sliced(begin, channels, block, step=1):
     """A slice of channels of a blocked tensor, as a plain one."""
     total = -(-(begin + step * channels) // block)
     x = te.placeholder((1, total, 2, 3, block), "float32", "x")
-    taken = moves.strided_slice(x, [0, begin, 0, 0], [1, step, 1, 1], [1, channels, 2, 3])
+    taken = moving.strided_slice(x, [0, begin, 0, 0], [1, step, 1, 1], [1, channels, 2, 3])
     result = te.compute(
         (1, channels, 2, 3),
         lambda n, c, y, v: taken[n, c // block, y, v, c % block],
@@ -198,5 +198,5 @@ def test_hiding_leaves_other_divisions():
     function = te.create_prim_func([x, te.compute((4, 2), lambda i, j: x[i * 2 % 8 // 2 + j])])
     import tvm
 
-    (hidden,) = HideCarries(tvm.IRModule({"main": function})).functions.values()
+    (hidden,) = HideDivisions(tvm.IRModule({"main": function})).functions.values()
     assert "tvmflow_carry" not in hidden.script()

@@ -10,7 +10,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 import tvmflow.compiler.generate  # noqa: F401 (registers what writes OpenCL C)
-from tvmflow.codegen import exact
+from tvmflow.codegen import rounding
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 
 TARGETS = [
@@ -86,7 +86,7 @@ def test_quotients_are_rounded_correctly(target, lanes):
 
 @pytest.mark.opencl
 def test_quotients_are_rounded_correctly_where_fused_sums_are_slow(monkeypatch):
-    monkeypatch.setattr(exact, "OPENCL", f"#undef FP_FAST_FMAF\n{exact.OPENCL}")
+    monkeypatch.setattr(rounding, "OPENCL", f"#undef FP_FAST_FMAF\n{rounding.OPENCL}")
     x, y = near_steps(scales(1e-9, 1e3), 300, 1 << 18)
     np.testing.assert_array_equal(run("opencl", 4, quotient, x, y), x / y)
 

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 import tvmflow.codegen.opencl_source  # noqa: F401 (functions that kernels call)
-from tvmflow.codegen.extremes import PropagateNaN
+from tvmflow.codegen.nan_propagation import PropagateNaN
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 
 SPECIAL = [np.nan, -np.nan, np.inf, -np.inf, 0.0, 1.5, -2.0, 8.0]

@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 from tvm.sym import Analyzer
 
 import tvmflow
-from tvmflow.codegen.loop_peeling import PRAGMA, SplitBorders
+from tvmflow.codegen.loop_peeling import PRAGMA, PeelBorders
 from tvmflow.verify.tolerance import assert_close
 
 
@@ -36,7 +36,7 @@ def kernel(groups, width, low, high):
                     T.float32(0),
                 )
 
-    return SplitBorders(tvm.IRModule({"main": main}))["main"]
+    return PeelBorders(tvm.IRModule({"main": main}))["main"]
 
 
 def choices_in(body):

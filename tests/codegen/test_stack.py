@@ -9,7 +9,7 @@ from operators import build, random
 from tvm import tirx
 
 import tvmflow
-from tvmflow.codegen.stack import LARGEST_BYTES, KeepOnStack
+from tvmflow.codegen.llvm_passes import LARGEST_BYTES, KeepOnStack
 
 
 def test_kernels_for_cpus_ask_nobody_for_their_registers(tmp_path):

@@ -9,8 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Call
 from tvm.script import tirx as T
 
-from tvmflow.codegen.textures import STORE, TextureFlatten
-from tvmflow.codegen.verifier import VerifyTextures, check
+from tvmflow.codegen.textures import STORE, TextureFlatten, VerifyTextures, check_textures
 from tvmflow.errors import CompileError
 from tvmflow.ir.passes import original_errors, refuse
 from tvmflow.ir.signatures import with_scopes
@@ -124,13 +123,13 @@ def test_an_access_that_was_left_unflattened():
         pytest.raises(CompileError, match="forgotten treats the image x as memory"),
         original_errors(),
     ):
-        check(function)
+        check_textures(function)
     function = scheduled(double([None, P1], "forgotten"), by_texel)
     with (
         pytest.raises(CompileError, match="forgotten treats the image y as memory"),
         original_errors(),
     ):
-        check(function)
+        check_textures(function)
 
 
 def test_stores_of_other_than_four_channels():
@@ -145,7 +144,7 @@ def test_stores_of_other_than_four_channels():
             pytest.raises(CompileError, match=f"stores {lanes} of the 4 channels"),
             original_errors(),
         ):
-            check(function)
+            check_textures(function)
 
 
 def test_what_is_right_passes():
@@ -189,4 +188,4 @@ def test_a_buffer_is_left_alone():
     tvm.ir.assert_structural_equal(
         TextureFlatten(tvm.IRModule({"f": function}))["f"].body, function.body
     )
-    check(function)
+    check_textures(function)

@@ -12,7 +12,7 @@ from half_device import half_device
 from networks import NETWORKS, Graph
 
 import tvmflow
-from tvmflow.codegen.narrow import LARGEST_WINDOW, MOST_PRODUCTS, may_narrow
+from tvmflow.codegen.half import LARGEST_WINDOW, MOST_PRODUCTS, may_sum_in_half
 from tvmflow.devices.target import PRESETS
 from tvmflow.errors import DeviceError, TargetError
 from tvmflow.models import build
@@ -92,12 +92,12 @@ def test_all_sums_of_mobilenet_are_narrowed(tmp_path):
 
 def test_limits_of_what_is_narrowed():
     weight = np.linspace(-3, 3, 12, dtype=np.float32)
-    assert may_narrow(MOST_PRODUCTS, weight)
-    assert not may_narrow(MOST_PRODUCTS + 1, weight)
-    assert may_narrow(LARGEST_WINDOW)
-    assert not may_narrow(LARGEST_WINDOW + 1)
-    assert may_narrow(12, weight * 20000)
-    assert not may_narrow(12, weight * 30000)
+    assert may_sum_in_half(MOST_PRODUCTS, weight)
+    assert not may_sum_in_half(MOST_PRODUCTS + 1, weight)
+    assert may_sum_in_half(LARGEST_WINDOW)
+    assert not may_sum_in_half(LARGEST_WINDOW + 1)
+    assert may_sum_in_half(12, weight * 20000)
+    assert not may_sum_in_half(12, weight * 30000)
 
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
 from operators import conv
+from tvm import relax
 
 import tvmflow
 from tvmflow.codegen.tir_pipeline import stages
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.passes import STAGES, listing
+from tvmflow.compiler.passes import STAGES, WEIGHTS, listing
 from tvmflow.errors import TvmflowError
 
 
@@ -36,14 +38,49 @@ def test_instruments_see_every_pass_that_is_listed():
     assert all(name in rest for name in listed(target="llvm") if not is_finisher(name))
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_passes_on_relax_are_a_pipeline_of_tvms(given):
+    draw = np.random.default_rng(0)
+    weight = draw.standard_normal((5, 3, 3, 3), "float32")
+    picture = draw.standard_normal((1, 3, 8, 8), "float32")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(picture.shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, relax.const(weight), padding=1))
+            result = builder.emit_output(relax.op.nn.relu(y))
+        builder.emit_func_output(result)
+    seen = []
+
+    @tvm.instrument.pass_instrument
+    class Note:
+        def run_before_pass(self, mod, info):
+            seen.append(str(info.name))
+
+    options = {"target": "llvm"} if given else {}
+    with tvm.transform.PassContext(instruments=[Note()]), tvm.target.Target("llvm"):
+        lowered = relax.get_pipeline("tvmflow", **options)(builder.get())
+    rest = iter(seen)
+    job = Compilation(None, CompileOptions(target="llvm"))
+    assert all(name in rest for stage, name in listing(job) if not stage.startswith("build"))
+    assert any(f.attrs.get("tirx.is_scheduled") for f in lowered.functions.values() if f.attrs)
+    built = relax.build(lowered, "llvm", relax_pipeline=None, tir_pipeline="tvmflow")
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    result = machine["main"](tvm.runtime.tensor(picture), *lowered.attrs[WEIGHTS].values())
+    padded = np.pad(picture, [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    wanted = np.maximum(np.einsum("ncyxhw,ochw->noyx", windows, weight), 0)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
 def is_finisher(name):
     """Passes on functions that have been split: TVM runs the host's after the device's."""
     return name in {str(each.info.name) for part in ("host", "kernels") for each in stages()[part]}
 
 
 def test_the_list_says_what_a_target_needs():
-    assert "tvmflow.ReplaceScans" in listed(device="adreno")
-    assert "tvmflow.ReplaceScans" not in listed(target="llvm")
+    assert "tvmflow.DecomposeCumsum" in listed(device="adreno")
+    assert "tvmflow.DecomposeCumsum" not in listed(target="llvm")
     assert "tvmflow.CaptureGraph" in listed(target="cuda", cuda_graph=True)
     assert "VMShapeLower" not in listed(device="adreno", format="standalone")
 

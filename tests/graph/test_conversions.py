@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
 from tvmflow.devices.target import PRESETS
-from tvmflow.graph.storage.cost import Traffic, prefers_texture
+from tvmflow.graph.storage.uses import Traffic, prefers_texture
 from tvmflow.verify.tolerance import assert_close
 
 SHAPE = (1, 2, 5, 7, 4)

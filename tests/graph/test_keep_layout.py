@@ -15,7 +15,7 @@ import tvmflow
 from tvmflow.devices.target import PRESETS
 from tvmflow.errors import CompileError, InputError, TargetError
 from tvmflow.frontend import load_model
-from tvmflow.graph.layout.keep import keep_layouts
+from tvmflow.graph.layout.interface import block_interface
 from tvmflow.graph.layout.layout import LayoutPass
 from tvmflow.ir.tensors import TensorInfo
 from tvmflow.module.blocked_layout import from_image, to_blocked, to_image, to_logical
@@ -249,7 +249,7 @@ def test_blocks_on_the_host():
 def test_high_pictures_stand_side_by_side(channels):
     info = TensorInfo("x", (2, channels, 5, 3), "float32")
     device = replace(PRESETS["adreno"], image_extent=40)
-    _, (kept,), _ = keep_layouts({"x": "texture"}, [info], [], device)
+    _, (kept,), _ = block_interface({"x": "texture"}, [info], [], device)
     x = np.random.default_rng(0).standard_normal(info.shape).astype(np.float32)
     array = to_blocked(kept, x)
     width, height = map(int, kept.image.split("x"))
@@ -313,14 +313,14 @@ def test_what_cannot_be_kept(kept, options, error, message):
 def test_tensors_without_such_a_form(shape, dtype, form, limits, message):
     device = replace(PRESETS["adreno"], **limits)
     with pytest.raises(CompileError, match=message) as caught:
-        keep_layouts({"x": form}, [TensorInfo("x", shape, dtype)], [], device)
+        block_interface({"x": form}, [TensorInfo("x", shape, dtype)], [], device)
     assert "x" in caught.value.remedy
 
 
 def test_the_layout_pass_starts_and_ends_in_blocks():
     imported = load_model(residual(6))
     device = PRESETS["adreno"]
-    kept, _, _ = keep_layouts(
+    kept, _, _ = block_interface(
         {"x": "nchw4c", "t3": "nchw4c", "t1": "nchw4c", "t4": "nchw4c"},
         imported.inputs, imported.outputs, device,
     )  # fmt: skip

@@ -13,13 +13,13 @@ from networks import NETWORKS, Graph
 from operators import conv, feeds_for
 
 import tvmflow
-from tvmflow.compiler.tables import STORAGE_OVERRIDES
+from tvmflow.compiler.options import STORAGE_OVERRIDES
 from tvmflow.devices.target import PRESETS, resolve, with_storage
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.frontend import load_model
-from tvmflow.graph.storage.cost import Traffic, prefers_texture
-from tvmflow.graph.storage.overrides import resolve_overrides
 from tvmflow.graph.storage.placement import table
+from tvmflow.graph.storage.uses import Traffic, prefers_texture
+from tvmflow.ir.names import resolve_names
 from tvmflow.ir.rewriter import identifier
 from tvmflow.ir.scope import extent_of
 from tvmflow.verify.tolerance import assert_close
@@ -212,9 +212,10 @@ def test_a_texture_over_the_limits_is_refused():
 
 
 def test_one_tensor_cannot_be_both():
-    with pytest.raises(CompileError, match="both a texture and a buffer"):
-        resolve_overrides({"a": "texture", "b/1": "buffer"}, ["a"], {"b/1": "a"})
-    agreed = resolve_overrides({"a": "texture", "b/1": "texture"}, ["a"], {"b/1": "a"})
+    words = {"table": "The overrides", "kind": "tensor", "unknown": "{!r}?"}
+    with pytest.raises(CompileError, match="both texture and buffer for the tensor a"):
+        resolve_names({"a": "texture", "b/1": "buffer"}, ["a"], {"b/1": "a"}, **words)
+    agreed = resolve_names({"a": "texture", "b/1": "texture"}, ["a"], {"b/1": "a"}, **words)
     assert agreed == {"a": "texture"}
 
 
@@ -237,7 +238,7 @@ def test_files_of_overrides(name, text, tmp_path):
     if name.endswith("toml") and sys.version_info < (3, 11):
         pytest.skip("Python has tomllib since 3.11")
     (tmp_path / name).write_text(text)
-    assert STORAGE_OVERRIDES.settled(tmp_path / name) == {"a/b": "texture", "c": "buffer"}
+    assert STORAGE_OVERRIDES.checked(tmp_path / name) == {"a/b": "texture", "c": "buffer"}
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_files_that_are_refused(text, words, tmp_path):
     path = tmp_path / "o.json"
     path.write_text(text)
     with pytest.raises(CompileError) as error:
-        STORAGE_OVERRIDES.settled(path)
+        STORAGE_OVERRIDES.checked(path)
     for word in words:
         assert word in error.value.message
     assert error.value.remedy
@@ -263,7 +264,7 @@ def test_files_that_are_refused(text, words, tmp_path):
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(CompileError, match=r"none\.json.*No such file"):
-        STORAGE_OVERRIDES.settled(tmp_path / "none.json")
+        STORAGE_OVERRIDES.checked(tmp_path / "none.json")
 
 
 @pytest.mark.opencl

@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost-carry",
-        "tvmflow/codegen/carries.py",
+        "tvmflow/codegen/index_divisions.py",
         "isinstance(value, (tirx.Add, tirx.Sub))",
         "isinstance(value, tirx.Sub)",
         "divisions of sums lose their carry where buffers are flattened",
@@ -154,7 +154,7 @@ MUTANTS = (
     ),
     Mutant(
         "small-tanh",
-        "tvmflow/codegen/hyperbolic.py",
+        "tvmflow/codegen/llvm_passes.py",
         "_SMALL = 0.5",
         "_SMALL = 0.0",
         "hyperbolic functions of small numbers lose their digits",
@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         "nan-limit",
-        "tvmflow/codegen/extremes.py",
+        "tvmflow/codegen/nan_propagation.py",
         "return (node.b, node.a, True) if never_nan(node.b)",
         "return (node.a, node.b, True) if never_nan(node.b)",
         "a number's limit takes the place of NaN, as in TVM's own maxima",
@@ -202,7 +202,7 @@ MUTANTS = (
     ),
     Mutant(
         "texture-traffic",
-        "tvmflow/graph/storage/cost.py",
+        "tvmflow/graph/storage/uses.py",
         "total += prod(int(v.dom.extent) for v in block.iter_vars)",
         "total += prod(int(d) for d in tensor.shape)",
         "an input is counted as read once, however often windows slide over it",
@@ -219,7 +219,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-distance",
-        "tvmflow/graph/scans.py",
+        "tvmflow/graph/legalize.py",
         "while distance < shape[axis]:",
         "while 2 * distance < shape[axis]:",
         "running sums lack their last step",

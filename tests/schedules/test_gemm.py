@@ -19,7 +19,7 @@ from tvm import relax, te
 import tvmflow
 from tvmflow.devices.target import resolve, with_dtype
 from tvmflow.errors import CompileError
-from tvmflow.graph.storage.typed_half import with_types
+from tvmflow.graph.storage.float16 import with_types
 from tvmflow.ir.scope import HALF_BUFFER
 from tvmflow.ir.signatures import with_scopes
 from tvmflow.module.functions import modules_in

@@ -11,9 +11,9 @@ from tunables import PretendedBuilder, PretendedRunner, failed
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.lookup import network_digest
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.pipeline import run_stages
-from tvmflow.compiler.settled import network_digest
 from tvmflow.journal.journal import Journal
 from tvmflow.tuning import maintenance
 from tvmflow.tuning.measure import CRASH

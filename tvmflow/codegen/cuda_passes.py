@@ -29,7 +29,6 @@ are unique.  Before and after::
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -37,8 +36,8 @@ from tvm import IRModule, tirx
 from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 
-from ..ir.passes import prim_func_pass
-from .textures import target_kind
+from ..ir.expressions import nodes_in
+from ..ir.passes import map_nodes, prim_func_pass
 
 #: Lanes of fp32 in a vector register.
 LANES = 4
@@ -56,7 +55,7 @@ def SplitVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     """Vectorised loops of more than four lanes in steps of four; runs on loops, no blocks."""
     if not _for_cuda():
         return function
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _split)))
+    return map_nodes(function, (tirx.For, _split))
 
 
 def _split(loop: tirx.For) -> tirx.Stmt:
@@ -70,7 +69,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     zero, lanes, steps = (tirx.const(i, dtype) for i in (0, LANES, extent // LANES))
     index = step * lanes + lane
 
-    def replace(var: tirx.Var) -> Any:
+    def replace(var: tirx.Var) -> tirx.PrimExpr:
         return index if var.same_as(loop.loop_var) else var
 
     body = tvm_ffi.structural_map(loop.body, (tirx.Var, replace))
@@ -79,7 +78,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
 
 
 def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
-    """Whether a loop does nothing but move eight halves, or zeros in their place."""
+    """True if a loop does nothing but move eight halves, or zeros in their place."""
     if extent != 2 * LANES or not isinstance(body, tirx.BufferStore):
         return False
     value = body.value
@@ -91,18 +90,15 @@ def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
 @prim_func_pass("RewriteStorage")
 def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     """TVM's pass, by which buffers share memory, but not in functions with ``shared.dyn``."""
-    allocated: list[tirx.AllocBuffer] = []
-    tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, allocated.append))
+    allocated = nodes_in(function.body, tirx.AllocBuffer)
     if any(statement.buffer.scope() == "shared.dyn" for statement in allocated):
         return function
     return tirx.transform.StorageRewrite()(IRModule({"main": function}))["main"]
 
 
-@prim_func_pass("BindLoads")
+@prim_func_pass("BindLoads", "cuda")
 def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     """Loads that TVM's code generator may take for earlier ones; runs last, on kernels."""
-    if target_kind(function) != "cuda":
-        return function
     names = (f"load_{number}" for number in itertools.count())
 
     def bind(statement: tirx.BufferStore | tirx.Evaluate | tirx.Bind) -> tirx.Stmt:
@@ -113,7 +109,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
             bindings.append(tirx.Bind(variable, found))
             return variable
 
-        def operand(found: tirx.Cast | tirx.Select | Call) -> Any:
+        def operand(found: tirx.Cast | tirx.Select | Call) -> tirx.PrimExpr:
             lanes = tvm_ffi.dtype(str(getattr(found.ty, "dtype", "void"))).lanes
             return found if lanes == 1 else tvm_ffi.structural_map(found, (TensorLoad, load))
 
@@ -121,7 +117,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
         value = tvm_ffi.structural_map(value, ((tirx.Cast, tirx.Select, Call), operand))
         value = _restore(value, held)
         if isinstance(statement, tirx.BufferStore):
-            last: Any = tirx.BufferStore(statement.buffer, value, statement.indices)
+            last: tirx.Stmt = tirx.BufferStore(statement.buffer, value, statement.indices)
         elif isinstance(statement, tirx.Bind):
             last = tirx.Bind(statement.var, value)
         else:
@@ -129,14 +125,18 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
         return tirx.SeqStmt([*bindings, last]) if bindings else statement
 
     kinds = (tirx.BufferStore, tirx.Evaluate, tirx.Bind)
-    return function.with_body(tvm_ffi.structural_map(function.body, (kinds, bind)))
+    return map_nodes(function, (kinds, bind))
 
 
-def _hold(value: Any) -> tuple[Any, list[tuple[tirx.Var, Any]]]:
+#: Variables, and the values that they stand for.
+Held = list[tuple[tirx.Var, "tirx.PrimExpr"]]
+
+
+def _hold(value: tirx.PrimExpr) -> tuple[tirx.PrimExpr, Held]:
     """Replace what loads must stay in by variables: choices have scopes of their own."""
-    held: list[tuple[tirx.Var, Any]] = []
+    held: Held = []
 
-    def hold(found: Any) -> Any:
+    def hold(found: tirx.PrimExpr) -> tirx.PrimExpr:
         if isinstance(found, Call) and not any(found.op.same_as(op) for op in (_CHOICE, _ADDRESS)):
             return found
         held.append((tirx.Var("held", found.ty), found))
@@ -145,12 +145,10 @@ def _hold(value: Any) -> tuple[Any, list[tuple[tirx.Var, Any]]]:
     return tvm_ffi.structural_map(value, ((Call, tirx.Let), hold)), held
 
 
-def _restore(value: Any, held: list[tuple[tirx.Var, Any]]) -> Any:
+def _restore(value: tirx.PrimExpr, held: Held) -> tirx.PrimExpr:
     """Put back what was held, the outer ones first."""
     for variable, found in reversed(held):
-
-        def put(var: tirx.Var, variable: tirx.Var = variable, found: Any = found) -> Any:
-            return found if var.same_as(variable) else var
-
-        value = tvm_ffi.structural_map(value, (tirx.Var, put))
+        value = tvm_ffi.structural_map(
+            value, (tirx.Var, lambda var, v=variable, f=found: f if var.same_as(v) else var)
+        )
     return value

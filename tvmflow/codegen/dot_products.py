@@ -3,7 +3,7 @@
 CPUs and GPUs have an instruction for it.  Here it is one operator of TIR, on 32-bit numbers that
 hold four bytes each, the lowest first: those of ``x`` are unsigned, those of ``w`` signed.  TVM
 vectorises it lane by lane.  A sum over dot products, in TE ``sum(dot(0, x, w))``, becomes a
-chain of them (:func:`ChainDots`)::
+chain of them (`ChainDots`)::
 
     acc[0:16] = acc[0:16] + dot(0, x, w[0:16])      acc[0:16] = dot(acc[0:16], x, w[0:16])
 
@@ -13,8 +13,6 @@ put before the kernels for OpenCL C and CUDA C++, and plain arithmetic for any o
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -22,18 +20,15 @@ from tvm.ir import Call, Op
 from tvm.target import codegen
 from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.passes import prim_func_pass
-from .extremes import with_cuda_functions
+from ..ir.expressions import register_intrinsic
+from ..ir.passes import node_pass
+from .nan_propagation import with_cuda_functions
 
 NAME = "tirx.tvmflow_dot4"
 #: Prefix of the functions in kernels' source; the number of lanes follows.
 FUNCTION = "tvmflow_dot4_"
 
-_PURE = 1
-tvm.ir._ffi_api.RegisterOp(NAME, "A sum plus the dot product of four 8-bit numbers.")
-tvm.ir.register_op_attr(NAME, "TVectorizable", True)
-tvm.ir.register_op_attr(NAME, "TCallEffectKind", _PURE)
-tvm.ir.register_op_attr(NAME, "TScriptPrinterName", "tvmflow_dot4")
+register_intrinsic(NAME, "A sum plus the dot product of four 8-bit numbers.")
 _DOT = Op.get(NAME)
 
 
@@ -42,17 +37,15 @@ def dot(total: tirx.PrimExpr, x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimEx
     return tirx.call_intrin("int32", NAME, total, x, w)
 
 
-@prim_func_pass("ChainDots")
-def ChainDots(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Let dot products add to the sum that they are added to."""
+def _chained(add: tirx.Add) -> tirx.PrimExpr:
+    product = add.b
+    if not (isinstance(product, Call) and product.op.same_as(_DOT)):
+        return add
+    return tirx.call_intrin(product.ty, NAME, add.a, *product.args[1:])
 
-    def chained(add: tirx.Add) -> Any:
-        product = add.b
-        if not (isinstance(product, Call) and product.op.same_as(_DOT)):
-            return add
-        return tirx.call_intrin(product.ty, NAME, add.a, *product.args[1:])
 
-    return function.with_body(tvm_ffi.structural_map(function.body, [(tirx.Add, chained)]))
+#: Let dot products add to the sum that they are added to.
+ChainDots = node_pass("ChainDots", (tirx.Add, _chained))
 
 
 # -- LLVM ---------------------------------------------------------------------------------
@@ -68,7 +61,7 @@ def _for_llvm(call: Call) -> tirx.PrimExpr:
     return _arithmetic(*call.args)
 
 
-def _arithmetic(total: Any, x: Any, w: Any) -> tirx.PrimExpr:
+def _arithmetic(total: tirx.PrimExpr, x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
     """The same in shifts, products and sums of 32 bits."""
 
     def constant(value: int) -> tirx.PrimExpr:

@@ -1,74 +1,169 @@
-"""Buffers of fp32 tensors that are kept in 16 bits, in the scope ``global.half``.
+"""Numbers of 16 bits: where tensors are stored in them, sums are taken in them, and bfloat16.
 
-OpenCL C reads and writes such memory on every device, also one without
-``cl_khr_fp16``: ``vload_half`` and ``vstore_half`` convert (section 6.15.7 of the OpenCL
-C specification, "Vector Data Load and Store Functions"). Arithmetic is fp32, but for sums
-in 16 bits (:mod:`.narrow`), whose kernels need ``cl_khr_fp16`` and read such memory as it is.
-Before::
+*Storage*, ``--dtype fp16``.  fp32 tensors in the scope ``global.half`` have 16 bits in memory.
+OpenCL C reads and writes it on every device, also one without ``cl_khr_fp16``: ``vload_half`` and
+``vstore_half`` convert (section 6.15.7 of the OpenCL C specification, "Vector Data Load and Store
+Functions").  Arithmetic is fp32, but for sums in 16 bits, whose kernels need ``cl_khr_fp16`` and
+read such memory as it is.  Before and after :func:`LowerHalfBuffers`::
 
     y[T.Ramp(i, 1, 4)] = x[T.Ramp(i, 1, 4)] * T.Broadcast(2.0, 4)
 
-After, with both in the scope ``global.half``::
-
     T.call_extern("tvmflow_store_half4", tvmflow_load_half4(i, x) * ..., i, y)
+
+*Products and sums*, ``--accumulate fp16``.  The layout pass computes sums of convolutions, packed
+dense layers and average pooling in ``float16``; :func:`may_sum_in_half` says which of them.
+Everything else is fp32: maxima have no sums, and softmax, normalisation and means over whole
+pictures sum too many numbers of one sign for 11 bits.  Tensors keep the dtype ``float32``, so that
+an anchor converts what it multiplies.  Before and after :func:`NarrowLocals`, which follows the
+schedule::
+
+    staged: T.Buffer((4,), "float32", scope="local")     staged: T.Buffer((4,), "float16", ...)
+    staged[k] = x[i, k]                                  staged[k] = T.Cast("float16", x[i, k])
+    acc[k] += T.Cast("float16", staged[k]) * w[k]        acc[k] += staged[k] * w[k]
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
-from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
-from tvm.ir import Call, Op
+from tvm import IRModule, relax, s_tir, tirx
+from tvm.ir import Call, GlobalVar, Op
 from tvm.ir.expr import TensorLoad
 
-from ..ir.passes import prim_func_pass
+from ..ir.expressions import nodes_in
+from ..ir.passes import map_nodes, node_pass, prim_func_pass
 from ..ir.scope import CHANNELS, HALF_BUFFER, is_half
-from .textures import LOAD, image_of, target_kind
+from .textures import LOAD, image_of
 
-#: What the names of the macros begin with.
+#: Beginning of the names of the macros.
 PREFIX = "tvmflow_half_"
 WIDTHS = (1, 2, 4, 8, 16)
+#: Products in the longest sum that is taken in 16 bits: its error is some 2 % (see
+#: :func:`tvmflow.verify.tolerance.summed_in_half`), and grows with the root of the length.
+MOST_PRODUCTS = 8192
+#: Numbers in the largest window that is averaged in 16 bits.  Numbers of one sign add up: 64
+#: times 1,000 is near the largest half, 65,504.
+LARGEST_WINDOW = 64
+
+_CHOICE = Op.get("prim.if_then_else")
 _EXTERN = Op.get("tirx.call_pure_extern")
 _LOAD_TEXEL = Op.get(LOAD)
 _FLOAT = tvm_ffi.dtype("float16").type_code
 
 
-def is_half_buffer(buffer: Any) -> bool:
-    """Whether a TIR buffer is kept in 16 bits."""
-    return tirx.is_buffer_var(buffer) and buffer.scope() == HALF_BUFFER
+# -- which sums ---------------------------------------------------------------------------
 
 
-@prim_func_pass("LowerHalfBuffers")
-def LowerHalfBuffers(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Replace accesses to 16-bit buffers by conversions; runs on vectors, as the last pass."""
-    if target_kind(function) != "opencl":
-        return function
-    callbacks = [(TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store)]
-    return function.with_body(tvm_ffi.structural_map(function.body, callbacks))
+def may_sum_in_half(length: int, weight: np.ndarray | None = None) -> bool:
+    """True if a sum of ``length`` products with a weight, or numbers, is taken in 16 bits."""
+    if weight is None:
+        return length <= LARGEST_WINDOW
+    # A weight beyond the largest half would be infinite.
+    return length <= MOST_PRODUCTS and fits_half(weight)
 
 
-@prim_func_pass("ReadHalfTexels")
-def ReadHalfTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Read what is wanted as half from images of 16 bits as it is, with ``read_imageh``.
+def fits_half(array: np.ndarray) -> bool:
+    """True if no value would be infinite in 16 bits."""
+    return bool(np.abs(array).max(initial=0) <= np.finfo("e").max)
 
-    Runs on vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
+
+def half_sums(mod: IRModule) -> list[int]:
+    """Lengths of the sums in 16 bits, one a call of ``main`` that has one, in its order."""
+    calls: list[relax.Call] = nodes_in(mod["main"].body, Call)
+    names = (call.args[0] for call in calls if call.args and isinstance(call.args[0], GlobalVar))
+    functions = (mod[name] for name in names)
+    return [n for f in functions if isinstance(f, tirx.PrimFunc) for n in half_lengths(f)]
+
+
+def half_lengths(function: tirx.PrimFunc) -> list[int]:
+    """Lengths of the sums in 16 bits of a primary function without a schedule."""
+    lengths = []
+    for block in nodes_in(function.body, s_tir.SBlock):
+        reduced = [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce]
+        if reduced and str(block.writes[0].source.dtype) == "float16":
+            lengths.append(int(np.prod([int(v.dom.extent) for v in reduced])))
+    return lengths
+
+
+# -- registers of 16 bits -----------------------------------------------------------------
+
+
+@prim_func_pass("NarrowLocals")
+def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+    """Keep what is staged in 16 bits where every read converts it; runs on loops, no blocks.
+
+    The same numbers, converted once where they are written: fewer registers, and reads of
+    memory that is in 16 bits already become reads of halves.
     """
-    callbacks = [(tirx.Cast, _read_texel), (tirx.BufferStore, _store_texel)]
-    return function.with_body(tvm_ffi.structural_map(function.body, callbacks))
+    halves = {
+        buffer: tirx.decl_buffer(buffer.shape, "float16", buffer.name, scope=buffer.scope())
+        for buffer in _only_read_as_half(function.body)
+    }
+
+    def allocate(statement: tirx.AllocBuffer) -> tirx.Stmt:
+        half = halves.get(statement.buffer)
+        return statement if half is None else tirx.AllocBuffer(half, statement.annotations)
+
+    def store(statement: tirx.BufferStore) -> tirx.Stmt:
+        half = halves.get(statement.buffer)
+        if half is None:
+            return statement
+        return tirx.BufferStore(half, _converted(statement.value), statement.indices)
+
+    def load(load: TensorLoad) -> tirx.PrimExpr:
+        half = halves.get(load.source)
+        return load if half is None else tirx.BufferLoad(half, load.indices)
+
+    def cast(cast: tirx.Cast) -> tirx.PrimExpr:
+        if cast.value.ty.dtype == cast.ty.dtype:
+            return cast.value
+        return _converted(cast.value) if str(cast.ty.dtype) == "float16" else cast
+
+    return map_nodes(
+        function,
+        (tirx.AllocBuffer, allocate), (tirx.BufferStore, store), (TensorLoad, load),
+        (tirx.Cast, cast),
+    )  # fmt: skip
 
 
-def _read_texel(cast: tirx.Cast) -> Any:
+def _converted(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """A value as half, converted where it is loaded and not behind a choice."""
+    if isinstance(value, Call) and value.op.same_as(_CHOICE):
+        condition, *sides = value.args
+        return tirx.if_then_else(condition, *map(_converted, sides))
+    lanes = value.ty.dtype.lanes
+    return tirx.Cast("float16" if lanes == 1 else f"float16x{lanes}", value)
+
+
+def _only_read_as_half(body: tirx.Stmt) -> list[tirx.Buffer]:
+    """Local buffers of fp32 that are only read to be converted to half."""
+    loads = Counter(load.source for load in nodes_in(body, TensorLoad))
+    conversions = Counter(
+        cast.value.source
+        for cast in nodes_in(body, tirx.Cast)
+        if str(cast.ty.dtype) == "float16" and isinstance(cast.value, TensorLoad)
+    )
+    allocated = (statement.buffer for statement in nodes_in(body, tirx.AllocBuffer))
+    local = [b for b in allocated if b.scope() == "local" and str(b.dtype) == "float32"]
+    return [b for b in local if 0 < loads[b] == conversions[b]]
+
+
+# -- images of 16 bits --------------------------------------------------------------------
+
+
+def _read_texel(cast: tirx.Cast) -> tirx.PrimExpr:
     call = cast.value
     if not (_is_half(cast.ty) and _is_texel(call) and is_half(image_of(call.args[0]).scope())):
         return cast
     return _texel(call, cast.ty)
 
 
-def _store_texel(store: tirx.BufferStore) -> Any:
-    """What goes to the application's tensor of halves as it is: through fp32, as in `_store`."""
+def _store_texel(store: tirx.BufferStore) -> tirx.Stmt:
+    """A texel for the application's tensor of halves as it is: through fp32, as in `_store`."""
     value = store.value
     if not (_is_typed(store.buffer) and _is_texel(value) and _is_half(value.ty)):
         return store
@@ -77,60 +172,71 @@ def _store_texel(store: tirx.BufferStore) -> Any:
     return tirx.BufferStore(store.buffer, texel, store.indices)
 
 
-def _is_texel(value: Any) -> bool:
+def _is_texel(value: tirx.PrimExpr) -> bool:
     return isinstance(value, Call) and value.op.same_as(_LOAD_TEXEL)
 
 
-def _texel(call: Call, ty: Any) -> Call:
+def _texel(call: Call, ty: tvm.ir.Type) -> Call:
     """The same texel, read in another type."""
     image, *place, _bits, lane = call.args
     bits = tirx.const(ty.dtype.bits * CHANNELS, "int32")
     return Call(call.op, [image, *place, bits, lane], ret_ty=ty)
 
 
-def _is_half(ty: Any) -> bool:
+def _is_half(ty: tvm.ir.Type) -> bool:
     dtype = tvm_ffi.dtype(ty.dtype)
     return dtype.type_code == _FLOAT and dtype.bits == 16
 
 
-def _load(load: TensorLoad) -> Any:
-    if not is_half_buffer(load.source):
-        return load
+#: Read what is wanted as half from images of 16 bits as it is, with ``read_imageh``.  Runs on
+#: vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
+ReadHalfTexels = node_pass(
+    "ReadHalfTexels", (tirx.Cast, _read_texel), (tirx.BufferStore, _store_texel)
+)
+
+
+# -- buffers of 16 bits -------------------------------------------------------------------
+
+
+def is_half_buffer(buffer: tirx.Var) -> bool:
+    """True for a TIR buffer that is kept in 16 bits."""
+    return tirx.is_buffer_var(buffer) and buffer.scope() == HALF_BUFFER
+
+
+def _load(load: TensorLoad) -> tirx.PrimExpr:
+    return _converting_load(load, load.ty) if is_half_buffer(load.source) else load
+
+
+def _converting_load(load: TensorLoad, ty: tvm.ir.Type) -> tirx.PrimExpr:
     (index,) = load.indices
     kind, place, lanes = _place(index)
-    name = f"{PREFIX}{kind}{lanes}"
-    return tirx.call_pure_extern(load.ty, name, *place, load.source.data)
+    return tirx.call_pure_extern(ty, f"{PREFIX}{kind}{lanes}", *place, load.source.data)
 
 
-def _read(cast: tirx.Cast) -> Any:
+def _read(cast: tirx.Cast) -> tirx.PrimExpr:
     """A load whose result is converted back to half: no conversion at all.
 
     And one of halves whose result is converted to fp32: no arithmetic of halves.
     """
     value, lanes = cast.value, tvm_ffi.dtype(cast.ty.dtype).lanes
-    if _is_of_halves(value) and str(cast.ty.dtype).startswith("float32"):
-        (index,) = value.indices
-        kind, place, lanes = _place(index)
-        return tirx.call_pure_extern(cast.ty, f"{PREFIX}{kind}{lanes}", *place, value.source.data)
+    is_load_of_halves = isinstance(value, TensorLoad) and _is_typed(value.source)
+    if is_load_of_halves and str(cast.ty.dtype).startswith("float32"):
+        return _converting_load(value, cast.ty)
     arguments = _arguments(value, f"{PREFIX}load{lanes}")
     if not (_is_half(cast.ty) and arguments):
         return cast
     return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
 
 
-def _arguments(value: Any, name: str) -> list[Any]:
-    """What a macro of this name is given; nothing if a value is no call of it."""
+def _arguments(value: tirx.PrimExpr, name: str) -> list[tirx.PrimExpr]:
+    """Arguments of a call of the macro of this name; none if a value is no such call."""
     if not (isinstance(value, Call) and value.op.same_as(_EXTERN) and value.args[0].value == name):
         return []
     return list(value.args[1:])
 
 
-def _is_of_halves(value: Any) -> bool:
-    """Whether a value is read from a tensor whose type is float16, as the application has it."""
-    return isinstance(value, TensorLoad) and _is_typed(value.source)
-
-
-def _is_typed(buffer: Any) -> bool:
+def _is_typed(buffer: tirx.Var) -> bool:
+    """True for a tensor whose type is float16, as the application has it."""
     return (
         tirx.is_buffer_var(buffer)
         and str(buffer.dtype) == "float16"
@@ -138,7 +244,7 @@ def _is_typed(buffer: Any) -> bool:
     )
 
 
-def _store(store: tirx.BufferStore) -> Any:
+def _store(store: tirx.BufferStore) -> tirx.Stmt:
     value = store.value
     lanes = tvm_ffi.dtype(value.ty.dtype).lanes
     read = _arguments(value, f"{PREFIX}read{lanes}")
@@ -156,12 +262,11 @@ def _store(store: tirx.BufferStore) -> Any:
     kind, place, lanes = _place(index)
     kind = {"load": "store", "gather": "scatter", "gather_long": "scatter_long"}[kind]
     name = f"{PREFIX}{kind}{lanes}"
-    call = tirx.call_extern("int32", name, value, *place, store.buffer.data)
-    return tirx.Evaluate(call)
+    return tirx.Evaluate(tirx.call_extern("int32", name, value, *place, store.buffer.data))
 
 
-def _place(index: Any) -> tuple[str, list[Any], int]:
-    """How elements are found: one after another from an offset, or each by its own index."""
+def _place(index: tirx.PrimExpr) -> tuple[str, list[tirx.PrimExpr], int]:
+    """The places of elements: one after another from an offset, or each by its own index."""
     if isinstance(index, tirx.Ramp) and int(index.stride) == 1:
         return "load", [index.base], int(index.lanes)
     dtype = tvm_ffi.dtype(index.ty.dtype)
@@ -170,9 +275,17 @@ def _place(index: Any) -> tuple[str, list[Any], int]:
     return ("gather_long" if dtype.bits == 64 else "gather"), [index], dtype.lanes
 
 
+#: Replace accesses to 16-bit buffers by conversions; runs on vectors.
+LowerHalfBuffers = node_pass(
+    "LowerHalfBuffers",
+    (TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store),
+    targets=("opencl",),
+)  # fmt: skip
+
+
 @cache
 def macros() -> str:
-    """Definitions of what the pass calls; the same text in every kernel's source."""
+    """Definitions of the macros that the pass calls; the same text in every kernel's source."""
     # Once, where sources of several kernels are one program.
     lines = [f"#ifndef {PREFIX}load1"]
     for lanes in WIDTHS:
@@ -203,3 +316,24 @@ def macros() -> str:
             ]
     lines.append("#endif")
     return "\n".join(lines) + "\n"
+
+
+# -- bfloat16 -----------------------------------------------------------------------------
+
+
+def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
+    dtype = tvm_ffi.dtype(cast.value.ty.dtype)
+    if not str(dtype).startswith("bfloat16"):
+        return cast
+    lanes = "" if dtype.lanes == 1 else f"x{dtype.lanes}"
+    bits = tirx.reinterpret(f"uint16{lanes}", cast.value).astype(f"uint32{lanes}")
+    places = tirx.const(16, "uint32")
+    if lanes:
+        places = tirx.Broadcast(places, dtype.lanes)
+    return tirx.reinterpret(f"float32{lanes}", bits << places).astype(cast.ty.dtype)
+
+
+#: Convert numbers from bfloat16 by their bits, the upper half of a float32's.  Runs before TVM's
+#: passes for them, which do not look into values that have a name (`tirx.Let`, `tirx.Bind`): these
+#: would be the bits taken as an integer.
+WidenBFloat16 = node_pass("WidenBFloat16", (tirx.Cast, _widened))

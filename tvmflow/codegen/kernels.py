@@ -1,21 +1,37 @@
-"""Primary functions as kernels: their OpenCL C, and what the host does to launch them.
+"""Primary functions as kernels: their OpenCL C, and the launches that the host makes of them.
 
 The TIR pipeline is that of modules for TVM's virtual machine (:mod:`.tir_pipeline`), only that
-the host's side is read and not compiled.
+the host's side is read and not compiled.  TVM leaves a short program there.  For example, with a
+workspace ``t`` that is a parameter by then (:func:`tvmflow.graph.memory.HoistWorkspaces`)::
+
+    T.call_ffi_kernel("f_kernel", x.data, t.data, 8, 64, launch_params=["blockIdx.x", ...])
+    T.call_ffi_kernel("f_kernel_1", t.data, y.data, 4, 64, launch_params=["blockIdx.x", ...])
+
+Loops over launches are unrolled.  Memory and computations with data are refused: a plan cannot
+express them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
-from tvm import IRModule, relax, tirx
+import tvm_ffi
+from tvm import IRModule, relax, s_tir, tirx
+from tvm.ir import Call, Op
+from tvm.ir.expr import TensorLoad
 from tvm.ir.transform import Sequential
+from tvm.sym import Analyzer
 from tvm.tirx.build import codegen_build
 
 from ..devices.target import TargetSpec
+from ..errors import CompileError
+from ..ir.expressions import nodes_in
+from .half import PREFIX as HALF_PREFIX
+from .textures import STORE, image_of
 from .tir_pipeline import finish_device, host_and_device, store_narrow
 
 #: TVM's code generator writes this line before each kernel.
@@ -26,7 +42,7 @@ _DECLARATION = re.compile(r"^__kernel [^{;]*;[ \t]*\n", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Kernels:
-    """What was generated for the primary functions of a module."""
+    """Generated code of the primary functions of a module."""
 
     #: The host's side of each primary function, by its name.
     hosts: dict[str, tirx.PrimFunc]
@@ -76,3 +92,211 @@ def split_source(code: str) -> dict[str, str]:
         name, _, text = part.partition("\n")
         kernels[name.strip()] = _DECLARATION.sub("", text).strip() + "\n"
     return kernels
+
+
+# -- workspaces ---------------------------------------------------------------------------
+
+
+def allocates(function: tirx.PrimFunc) -> bool:
+    """True if a function allocates memory of the device while it runs."""
+    blocks = nodes_in(function.body, s_tir.SBlock)
+    buffers = [buffer for block in blocks for buffer in block.alloc_buffers]
+    buffers += [statement.buffer for statement in nodes_in(function.body, tirx.AllocBuffer)]
+    return any(_is_global(buffer) for buffer in buffers)
+
+
+def with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
+    """A scheduled function with the device's memory that it allocates as parameters, and these."""
+    body = function.body
+    if not (isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"):
+        return function, []
+    root = body.block
+    found = [b for b in root.alloc_buffers if _is_global(b)]
+    if not found:
+        return function, found
+    kept = [b for b in root.alloc_buffers if not _is_global(b)]
+    block = s_tir.SBlock(
+        root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept,
+        root.match_buffers, root.annotations,
+    )  # fmt: skip
+    body = s_tir.SBlockRealize(body.iter_values, body.predicate, block)
+    params = [*function.params, *found]
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs), found
+
+
+def _is_global(buffer: tirx.Buffer) -> bool:
+    return buffer.scope() == "" or buffer.scope().startswith("global")
+
+
+# -- launches -----------------------------------------------------------------------------
+
+REMEDY = "Compile with `format=tvm`, whose modules run in TVM's runtime."
+_LAUNCH = "tirx.call_ffi_kernel"
+#: The pointer of a buffer, whatever is done with it.
+_POINTER = "tirx.buffer_data"
+_AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a kernel that is a parameter of the primary function."""
+
+    #: Its number.
+    source: int
+    read: bool
+    written: bool
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A launch of a kernel; bytes among the arguments are scalars."""
+
+    kernel: str
+    arguments: tuple[Argument | bytes, ...]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+def refuse(function: str, what: str) -> CompileError:
+    """The error for something that a plan cannot hold."""
+    return CompileError(
+        f"The function {function} cannot be part of a standalone module: {what}.",
+        remedy=REMEDY,
+    )
+
+
+#: Launches of one primary function, at most: a loop of more is no loop over kernels.
+_LIMIT = 4096
+
+
+def kernel_calls(kernels: Kernels, name: str) -> list[KernelCall]:
+    """The launches of a primary function.
+
+    Raises
+    ------
+    CompileError
+        If its host does anything else than launching kernels of static sizes.
+    """
+    host = _Host(kernels, name)
+    host.run(kernels.hosts[name].body)
+    return [call for call in host.calls if 0 not in call.global_size]
+
+
+class _Host:
+    """Runs the host's side of a function, where only numbers that are known can occur."""
+
+    def __init__(self, kernels: Kernels, name: str):
+        self.kernels, self.name = kernels, name
+        self.calls: list[KernelCall] = []
+        params = kernels.hosts[name].params
+        self.behind: dict[tirx.Var, int] = {param: i for i, param in enumerate(params)}
+        #: Values of variables.  Functions of TVM's own accept tensors that begin inside of
+        #: others; those of a plan do not.
+        self.values: dict[tirx.Var, tirx.PrimExpr] = {
+            param.elem_offset: tirx.const(0, param.elem_offset.ty.dtype)
+            for param in params
+            if tirx.is_buffer_var(param) and isinstance(param.elem_offset, tirx.Var)
+        }
+        self.analyzer = Analyzer()
+
+    def run(self, body: tirx.Stmt) -> None:
+        """Follow a statement."""
+        if isinstance(body, tirx.SeqStmt):
+            for statement in body.seq:
+                self.run(statement)
+        elif isinstance(body, tirx.AttrStmt):
+            self.run(body.body)
+        elif isinstance(body, tirx.DeclBuffer):
+            self.behind[body.buffer] = self.behind[image_of(body.data)]
+        elif isinstance(body, tirx.Bind):
+            self.values[body.var] = self.evaluate(body.value, str(body.var.name))
+        elif isinstance(body, tirx.For):
+            begin, extent = (int(self.evaluate(e, "a loop")) for e in (body.min, body.extent))
+            for step in range(begin, begin + extent):
+                self.values[body.loop_var] = tirx.const(step, body.loop_var.ty.dtype)
+                self.run(body.body)
+        elif isinstance(body, tirx.IfThenElse):
+            branch = body.then_case
+            if not int(self.evaluate(body.condition, "a condition")):
+                branch = body.else_case
+            if branch is not None:
+                self.run(branch)
+        elif isinstance(body, tirx.Evaluate):
+            self.call(body.value)
+        elif not isinstance(body, tirx.AssertStmt):
+            what = "memory" if isinstance(body, tirx.AllocBuffer) else type(body).__name__
+            raise refuse(self.name, f"it has {what} on the host, where only kernels are launched")
+
+    def evaluate(self, value: tirx.PrimExpr, what: str) -> tirx.PrimExpr:
+        """A number that the host computes, as an immediate."""
+        replaced = tvm_ffi.structural_map(value, (tirx.Var, lambda v: self.values.get(v, v)))
+        found = self.analyzer.simplify(replaced)
+        if not isinstance(found, (tirx.IntImm, tirx.FloatImm)):
+            raise refuse(self.name, f"{what} is {found} on the host, not known before it runs")
+        return found
+
+    def call(self, call: tirx.PrimExpr) -> None:
+        """Follow a call; numbers are left of statements that do nothing."""
+        if isinstance(call, (tirx.IntImm, tirx.FloatImm)):
+            return
+        if not (isinstance(call, Call) and isinstance(call.op, Op) and call.op.name == _LAUNCH):
+            raise refuse(self.name, f"it calls {call} on the host, where only kernels are launched")
+        if len(self.calls) == _LIMIT:
+            raise refuse(self.name, f"it has more than {_LIMIT} launches")
+        tags = [str(tag) for tag in call.attrs.launch_params]
+        kernel = str(call.args[0].value)
+        split = len(call.args) - len(tags)
+        sizes: dict[str, int] = {}
+        for tag, extent in zip(tags, call.args[split:], strict=True):
+            if not tag.startswith(("blockIdx.", "threadIdx.")):
+                raise refuse(self.name, f"its kernel {kernel} has the launch parameter {tag}")
+            sizes[tag] = int(self.evaluate(extent, f"{tag} of the kernel {kernel}"))
+        dimensions = max((_AXES.index(tag[-1]) + 1 for tag in sizes), default=1)
+        local = tuple(sizes.get(f"threadIdx.{axis}", 1) for axis in _AXES[:dimensions])
+        groups = tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in _AXES[:dimensions])
+        size = tuple(a * b for a, b in zip(local, groups, strict=True))
+        arguments = self.arguments(kernel, call.args[1:split])
+        self.calls.append(KernelCall(kernel, arguments, size, local))
+
+    def arguments(
+        self, kernel: str, operands: Sequence[tirx.PrimExpr]
+    ) -> tuple[Argument | bytes, ...]:
+        """Parameters of the function, and numbers, in the order of the kernel's parameters."""
+        device = self.kernels.devices[kernel]
+        accesses = accesses_of(device)
+        found: list[Argument | bytes] = []
+        for param, operand in zip(device.params, operands, strict=True):
+            source = self.behind.get(image_of(operand)) if isinstance(operand, Call) else None
+            if source is not None:
+                found.append(Argument(source, *accesses[param]))
+                continue
+            value = self.evaluate(operand, f"{param.name} of the kernel {kernel}")
+            found.append(np.array(value.value, str(operand.ty.dtype)).tobytes())
+        return tuple(found)
+
+
+def accesses_of(kernel: tirx.PrimFunc) -> dict[tirx.Var, tuple[bool, bool]]:
+    """For each parameter, whether the kernel reads and whether it writes what is behind it."""
+    behind: dict[tirx.Var, tirx.Var] = {param: param for param in kernel.params}
+    for statement in nodes_in(kernel.body, tirx.DeclBuffer):
+        if image_of(statement.data) in behind:
+            behind[statement.buffer] = behind[image_of(statement.data)]
+    read = {load.source for load in nodes_in(kernel.body, TensorLoad)}
+    written = {store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)}
+    for call in nodes_in(kernel.body, Call):
+        if isinstance(call.op, Op) and call.op.name != _POINTER:
+            pointers = (image_of(argument) for argument in call.args)
+            variables = (p for p in pointers if isinstance(p, tirx.Var) or tirx.is_buffer_var(p))
+            (written if _stores(call) else read).update(variables)
+    reads, writes = ({behind[v] for v in used if v in behind} for used in (read, written))
+    return {param: (param in reads, param in writes) for param in kernel.params}
+
+
+def _stores(call: Call) -> bool:
+    """True if a call writes to the pointer among its arguments."""
+    if call.op.name == STORE:
+        return True
+    name = getattr(call.args[0], "value", "") if call.args else ""
+    return isinstance(name, str) and name.startswith(
+        (f"{HALF_PREFIX}store", f"{HALF_PREFIX}scatter")
+    )

@@ -1,7 +1,7 @@
 """Two copies of a kernel's body: one for its border, one without tests for everywhere else.
 
 A padded convolution tests for every texel or element that it reads whether it lies in the
-picture.  In most work-groups all of them do.  :func:`SplitBorders` finds the condition under
+picture.  In most work-groups all of them do.  :func:`PeelBorders` finds the condition under
 which no test of a work-group can fail; it depends on nothing but the group's index, so that
 all work-items take the same way.  Before::
 
@@ -21,7 +21,7 @@ A schedule asks for it with the pragma :data:`PRAGMA` on the innermost loop that
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -29,10 +29,10 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, IntervalSet
 
-from ..ir.expressions import conjuncts
-from ..ir.passes import prim_func_pass
+from ..ir.expressions import conjuncts, nodes_in
+from ..ir.passes import map_nodes, prim_func_pass
 
-#: What a schedule annotates a loop with, and what becomes of it when blocks are lowered.
+#: Annotation of a loop by its schedule, and the attribute that it is once blocks are lowered.
 PRAGMA = "pragma_tvmflow_borders"
 
 _CHOICE = ir.Op.get("prim.if_then_else")
@@ -41,23 +41,19 @@ _NOT_NEGATIVE = {tirx.LE: lambda c: c.b - c.a, tirx.GE: lambda c: c.a - c.b}
 _POSITIVE = {tirx.LT: lambda c: c.b - c.a, tirx.GT: lambda c: c.a - c.b}
 
 
-@prim_func_pass("SplitBorders")
-def SplitBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass("PeelBorders")
+def PeelBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     """Split what is below every such pragma; runs on loops, before tests become vectors."""
-    marked: list[tirx.AttrStmt] = []
-    threads: dict[Any, tuple[str, int]] = {}
-
-    def visit(statement: tirx.AttrStmt) -> None:
-        # Scans of TVM's own have launches whose extents are computed; none is marked.
-        if statement.attr_key == "thread_extent" and isinstance(statement.value, tirx.IntImm):
-            var = statement.node.var
-            threads[var] = (str(statement.node.thread_tag), int(statement.value))
-        elif statement.attr_key == PRAGMA:
-            marked.append(statement)
-
-    tvm_ffi.structural_walk(function.body, (tirx.AttrStmt, visit))
+    attributes = nodes_in(function.body, tirx.AttrStmt)
+    marked = [statement for statement in attributes if statement.attr_key == PRAGMA]
     if not marked:
         return function
+    threads = {
+        statement.node.var: (str(statement.node.thread_tag), int(statement.value))
+        for statement in attributes
+        # Scans of TVM's own have launches whose extents are computed; none is marked.
+        if statement.attr_key == "thread_extent" and isinstance(statement.value, tirx.IntImm)
+    }
     split = [_split(statement.body, threads) for statement in marked]
 
     def replace(statement: tirx.AttrStmt) -> tirx.Stmt:
@@ -66,11 +62,10 @@ def SplitBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
                 return new
         return statement
 
-    body = tvm_ffi.structural_map(function.body, (tirx.AttrStmt, replace))
-    return function.with_body(body)
+    return map_nodes(function, (tirx.AttrStmt, replace))
 
 
-def _split(body: tirx.Stmt, threads: dict[Any, tuple[str, int]]) -> tirx.Stmt:
+def _split(body: tirx.Stmt, threads: Mapping[tirx.Var, tuple[str, int]]) -> tirx.Stmt:
     choices = _border_choices(body)
     if not choices:
         return body
@@ -79,11 +74,8 @@ def _split(body: tirx.Stmt, threads: dict[Any, tuple[str, int]]) -> tirx.Stmt:
         for var, (tag, extent) in threads.items()
         if tag.startswith("threadIdx")
     }
-    loops: list[tirx.For] = []
-    tvm_ffi.structural_walk(body, (tirx.For, loops.append))
-    inner.update(
-        {loop.loop_var: IntervalSet(loop.min, loop.min + loop.extent - 1) for loop in loops}
-    )
+    for loop in nodes_in(body, tirx.For):
+        inner[loop.loop_var] = IntervalSet(loop.min, loop.min + loop.extent - 1)
     analyzer = Analyzer()
     for var, (tag, extent) in threads.items():
         if tag.startswith("blockIdx"):
@@ -106,13 +98,13 @@ def _split(body: tirx.Stmt, threads: dict[Any, tuple[str, int]]) -> tirx.Stmt:
     return tirx.IfThenElse(analyzer.simplify(condition), inside, body)
 
 
-def _is_possible(conditions: list[Any], var: Any, extent: int) -> bool:
-    """Whether some value of a variable meets all conditions on it alone."""
-    on_var = [c for c in conditions if _variables(c) == {var}]
+def _is_possible(conditions: list[tirx.PrimExpr], var: tirx.Var, extent: int) -> bool:
+    """True if some value of a variable meets all conditions on it alone."""
+    on_var = [c for c in conditions if set(nodes_in(c, tirx.Var)) == {var}]
     analyzer = Analyzer()
 
     def holds(value: int) -> bool:
-        def replace(used: tirx.Var) -> Any:
+        def replace(used: tirx.Var) -> tirx.PrimExpr:
             return tirx.IntImm("int32", value) if used.same_as(var) else used
 
         placed = (tvm_ffi.structural_map(c, (tirx.Var, replace)) for c in on_var)
@@ -121,63 +113,36 @@ def _is_possible(conditions: list[Any], var: Any, extent: int) -> bool:
     return any(holds(value) for value in range(extent))
 
 
-def _variables(expr: Any) -> set[Any]:
-    found: list[tirx.Var] = []
-    tvm_ffi.structural_walk(expr, (tirx.Var, found.append))
-    return set(found)
-
-
 def _border_choices(body: tirx.Stmt) -> list[Call]:
     """Choices between an element and a constant by tests of indices alone."""
-    found: list[Call] = []
-
-    def visit(call: Call) -> None:
-        if call.op.same_as(_CHOICE) and _is_constant(call.args[2]) and not _reads(call.args[0]):
-            found.append(call)
-
-    tvm_ffi.structural_walk(body, (Call, visit))
-    return found
-
-
-def _is_constant(expr: Any) -> bool:
-    return isinstance(expr, (tirx.IntImm, tirx.FloatImm))
+    return [
+        call
+        for call in nodes_in(body, Call)
+        if call.op.same_as(_CHOICE)
+        and isinstance(call.args[2], (tirx.IntImm, tirx.FloatImm))
+        and not nodes_in(call.args[0], TensorLoad)
+    ]
 
 
-def _reads(expr: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
-    return bool(found)
-
-
-def _least(test: Any, inner: dict[Any, IntervalSet], analyzer: Analyzer) -> Any:
+def _least(
+    test: tirx.PrimExpr, inner: Mapping[tirx.Var, IntervalSet], analyzer: Analyzer
+) -> tirx.PrimExpr | None:
     """The condition under which ``test`` holds for all values of ``inner``; ``None``: unknown."""
     for table, compare in ((_NOT_NEGATIVE, tirx.GE), (_POSITIVE, tirx.GT)):
         for kind, difference in table.items():
             if isinstance(test, kind):
                 values = analyzer.int_set(analyzer.simplify(difference(test)), inner)
                 least = values.min_value
-                if not _is_bound(least):
+                if any(v.name in ("neg_inf", "pos_inf") for v in nodes_in(least, tirx.Var)):
                     return None
                 return analyzer.simplify(compare(least, tirx.IntImm(least.ty.dtype, 0)))
     return None
 
 
-def _is_bound(value: Any) -> bool:
-    """Whether a bound of a set is a number and not an infinity."""
-    infinite: list[Any] = []
-
-    def visit(var: tirx.Var) -> None:
-        if var.name in ("neg_inf", "pos_inf"):
-            infinite.append(var)
-
-    tvm_ffi.structural_walk(value, (tirx.Var, visit))
-    return not infinite
-
-
 def _without(body: tirx.Stmt, choices: list[Call]) -> tirx.Stmt:
     """``body`` with the elements in place of the choices."""
 
-    def replace(call: Call) -> Any:
+    def replace(call: Call) -> tirx.PrimExpr:
         return call.args[1] if any(call.same_as(choice) for choice in choices) else call
 
     return tvm_ffi.structural_map(body, (Call, replace))

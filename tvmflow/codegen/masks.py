@@ -22,16 +22,18 @@ After::
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import uses
-from ..ir.passes import prim_func_pass, refuse
-from .textures import name_of, target_kind
+from ..ir.expressions import nodes_in, uses
+from ..ir.passes import map_nodes, name_of, prim_func_pass, refuse
+
+if TYPE_CHECKING:
+    from tvm.ir import Node
 
 _CHOICE = Op.get("prim.if_then_else")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -42,76 +44,49 @@ _MASK_CALLS = (
 )
 
 
-def is_boolean(expr: Any) -> bool:
-    """Whether a value is a boolean, or a vector of them."""
+def is_boolean(expr: Node) -> bool:
+    """True for a boolean, or a vector of them."""
     return str(getattr(getattr(expr, "ty", None), "dtype", "")).startswith("bool")
 
 
-def keeps_booleans(node: Any) -> bool:
-    """Whether a statement, or an expression, has booleans that are more than choices.
+def keeps_booleans(node: Node) -> bool:
+    """True if a statement, or an expression, has booleans that are more than choices.
 
     Such are tensors of booleans, comparisons of booleans, choices between them, and functions
     of them.
     """
-    found: list[Any] = []
-
-    def load(node: TensorLoad) -> None:
-        if str(node.source.dtype) == "bool":
-            found.append(node)
-
-    def store(node: tirx.BufferStore) -> None:
-        if str(node.buffer.dtype) == "bool":
-            found.append(node)
-
-    def compare(node: Any) -> None:
-        if is_boolean(node.a):
-            found.append(node)
-
-    def choose(node: tirx.Select) -> None:
-        if is_boolean(node):
-            found.append(node)
-
-    def cast(node: tirx.Cast) -> None:
-        if is_boolean(node):
-            found.append(node)
-
-    def call(node: Call) -> None:
-        boolean = is_boolean(node) or any(is_boolean(argument) for argument in node.args)
-        masks = any(node.op.same_as(op) for op in _MASK_CALLS)
-        if boolean and (not masks or (is_boolean(node) and node.op.same_as(_CHOICE))):
-            found.append(node)
-
-    tvm_ffi.structural_walk(
-        node,
-        [
-            (TensorLoad, load),
-            (tirx.BufferStore, store),
-            (_COMPARISONS, compare),
-            (tirx.Select, choose),
-            (tirx.Cast, cast),
-            (Call, call),
-        ],
-    )
-    return bool(found)
+    kinds = (TensorLoad, tirx.BufferStore, *_COMPARISONS, tirx.Select, tirx.Cast, Call)
+    return any(_is_more_than_choice(found) for found in nodes_in(node, *kinds))
 
 
-@prim_func_pass("MaskLanes")
+def _is_more_than_choice(node: Node) -> bool:
+    if isinstance(node, TensorLoad):
+        return str(node.source.dtype) == "bool"
+    if isinstance(node, tirx.BufferStore):
+        return str(node.buffer.dtype) == "bool"
+    if isinstance(node, _COMPARISONS):
+        return is_boolean(node.a)
+    if isinstance(node, Call) and any(node.op.same_as(op) for op in _MASK_CALLS):
+        return is_boolean(node) and node.op.same_as(_CHOICE)
+    if isinstance(node, Call):
+        return any(is_boolean(value) for value in (node, *node.args))
+    return is_boolean(node)
+
+
+@prim_func_pass("MaskLanes", "opencl")
 def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     """Leave no boolean in a vector but masks that choose; runs before ``VectorizeLoop``."""
-    if target_kind(function) != "opencl":
-        return function
-    numbers = tvm_ffi.structural_map(function.body, (tirx.Cast, _as_choice))
-    return function.with_body(tvm_ffi.structural_map(numbers, (tirx.For, _lanes)))
+    return map_nodes(map_nodes(function, (tirx.Cast, _as_choice)), (tirx.For, _lanes))
 
 
-def _as_choice(cast: tirx.Cast) -> Any:
+def _as_choice(cast: tirx.Cast) -> tirx.PrimExpr:
     if is_boolean(cast) or not is_boolean(cast.value):
         return cast
     one, zero = (tirx.const(value, cast.ty.dtype) for value in (1, 0))
     return tirx.Select(cast.value, one, zero)
 
 
-def _lanes(loop: tirx.For) -> Any:
+def _lanes(loop: tirx.For) -> tirx.For:
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
     kind, body = loop.kind, loop.body
@@ -119,20 +94,39 @@ def _lanes(loop: tirx.For) -> Any:
         kind = tirx.ForKind.UNROLLED
     else:
         # `select` takes a vector of conditions; one for all lanes is a branch.
-        def branch(choice: tirx.Select) -> Any:
+        def branch(choice: tirx.Select) -> tirx.PrimExpr:
             if uses(choice.condition, loop.loop_var) or not uses(choice, loop.loop_var):
                 return choice
-            return Call(
-                _CHOICE,
-                [choice.condition, choice.true_value, choice.false_value],
-                ret_ty=choice.ty,
-            )
+            sides = [choice.condition, choice.true_value, choice.false_value]
+            return Call(_CHOICE, sides, ret_ty=choice.ty)
 
         body = tvm_ffi.structural_map(body, (tirx.Select, branch))
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
 
 
-@prim_func_pass("VerifyMasks")
+def _lanes_of(expr: tirx.PrimExpr) -> int:
+    return int(tvm_ffi.dtype(expr.ty.dtype).lanes)
+
+
+def _is_wide(expr: tirx.PrimExpr) -> bool:
+    return is_boolean(expr) and _lanes_of(expr) > 1
+
+
+#: Statements and expressions that must not have vectors of booleans, verbs for errors about them,
+#: and tests for those that have.
+_MISUSES = (
+    ((TensorLoad,), "reads", _is_wide),
+    ((tirx.BufferStore,), "writes", lambda node: _is_wide(node.value)),
+    ((tirx.Cast,), "converts", lambda node: _is_wide(node) or _is_wide(node.value)),
+    (_COMPARISONS, "compares", lambda node: _is_wide(node.a)),
+    ((tirx.Select,), "chooses", _is_wide),
+    ((Call,), "chooses", lambda node: node.op.same_as(_CHOICE) and _is_wide(node)),
+    ((tirx.Bind,), "names", lambda node: _is_wide(node.value)),
+    ((tirx.Shuffle,), "puts together", is_boolean),
+)
+
+
+@prim_func_pass("VerifyMasks", "opencl")
 def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     """Check that vectors of booleans are masks only; a pass that changes nothing.
 
@@ -141,8 +135,6 @@ def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     CompileError
         Naming the primary function and what is wrong in it.
     """
-    if target_kind(function) != "opencl":
-        return function
 
     def wrong(what: str) -> None:
         refuse(
@@ -151,56 +143,12 @@ def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
             remedy="Compile with `target=llvm`, and report the model.",
         )
 
-    def lanes(expr: Any) -> int:
-        return int(tvm_ffi.dtype(expr.ty.dtype).lanes) if is_boolean(expr) else 1
-
-    def load(node: TensorLoad) -> None:
-        if lanes(node) > 1:
-            wrong("reads")
-
-    def store(node: tirx.BufferStore) -> None:
-        if lanes(node.value) > 1:
-            wrong("writes")
-
-    def cast(node: tirx.Cast) -> None:
-        if max(lanes(node), lanes(node.value)) > 1:
-            wrong("converts")
-
-    def compare(node: Any) -> None:
-        if lanes(node.a) > 1:
-            wrong("compares")
-
-    def choose(node: tirx.Select) -> None:
-        if lanes(node) > 1:
-            wrong("chooses")
-        wide = int(tvm_ffi.dtype(node.ty.dtype).lanes)
+    for kinds, verb, is_misuse in _MISUSES:
+        if any(is_misuse(node) for node in nodes_in(function.body, *kinds)):
+            wrong(verb)
+    for node in nodes_in(function.body, tirx.Select):
+        test = node.condition
         # A boolean that is repeated is 1 in each lane, whose highest bit `select` asks for.
-        if lanes(node.condition) != wide or isinstance(node.condition, tirx.Broadcast):
+        if _lanes_of(test) != _lanes_of(node) or isinstance(test, tirx.Broadcast):
             wrong("chooses by one boolean in place of")
-
-    def call(node: Call) -> None:
-        if node.op.same_as(_CHOICE) and lanes(node) > 1:
-            wrong("chooses")
-
-    def bind(node: tirx.Bind) -> None:
-        if lanes(node.value) > 1:
-            wrong("names")
-
-    def shuffle(node: tirx.Shuffle) -> None:
-        if is_boolean(node):
-            wrong("puts together")
-
-    tvm_ffi.structural_walk(
-        function.body,
-        [
-            (TensorLoad, load),
-            (tirx.BufferStore, store),
-            (tirx.Cast, cast),
-            (_COMPARISONS, compare),
-            (tirx.Select, choose),
-            (Call, call),
-            (tirx.Bind, bind),
-            (tirx.Shuffle, shuffle),
-        ],
-    )
     return function

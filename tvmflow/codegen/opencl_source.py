@@ -1,20 +1,49 @@
-"""What is done to the OpenCL C that TVM generates, kernel by kernel, before it is kept."""
+"""OpenCL C that TVM writes wrong or long: passes on kernels, and changes of their source.
+
+*Constants*, all of their bits.  TVM writes seven digits, where fp32 numbers need up to nine:
+0.012345679 is 0.01234568 to a kernel, half a unit in the last place off.  Constants that change by
+that are written as their bits::
+
+    x[i] * 0.012345679f             x[i] * T.call_pure_extern("as_float", 1011498623)
+
+*Integer promotion.*  C computes with ``int`` what is narrower, so that ``~x`` of a ``uchar`` is
+negative and ``x + y`` of two passes 255.  TIR, LLVM and vectors of OpenCL C wrap around.  Where the
+result is stored in its own type nothing is lost; where the same kernel converts or compares it, it
+is another number.  The pass says what C does, and converts the result back, for CUDA C++, too::
+
+    T.Cast("float32", x + y)        T.Cast("float32", T.Cast("uint8", int32(x) + int32(y)))
+
+*Lanes of vectors in another order*, `tirx.Shuffle`.  TVM writes constructors as in C++,
+``float16(a[0], b[0], ...)``, which OpenCL C has not.  Here a shuffle is a call of a function, put
+before the kernel, whose name says which lanes it takes::
+
+    T.Shuffle([a, b], [0, 4, 1, 5])         tvmflow_shuffle_float4x2_0_4_1_5(a, b)
+
+*Vectors of bytes*, from places that are not one after another, or not aligned.  TVM packs both into
+one integer, as in CUDA, which OpenCL C does not take for a vector: `vstore4` repeats it.  Here they
+are read by macros::
+
+    x[T.Ramp(0, 9, 4)]        tvmflow_gather_char4(T.Ramp(0, 9, 4), x)       names each one
+    x[T.Ramp(10, 1, 4)]       tvmflow_load_char4(10, x)                      vload4
+
+:func:`postprocess` changes the source itself, kernel by kernel and before it is kept.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
 
-from . import exact, gathers
+from ..ir.passes import node_pass
+from . import half, rounding
 from .dot_products import OPENCL, with_functions
-from .extremes import with_opencl_functions
-from .half import PREFIX as HALF_PREFIX
-from .half import macros
-from .shuffles import with_shuffles
+from .nan_propagation import with_opencl_functions
 
 #: Functions that OpenCL C has for every float type, where TVM prints those of C (``acosf``).
 _FUNCTIONS = (
@@ -30,7 +59,125 @@ def _call_by_name(call: tvm.ir.Call) -> tirx.PrimExpr:
 for _name in _FUNCTIONS:
     tirx.op.register_intrin_lowering(f"tirx.{_name}", target="opencl", f=_call_by_name, level=99)
 
-#: What the name of a parameter ends in that kernels read from constant memory.
+
+# -- constants, integer promotion, shuffles and gathers ---------------------------------------
+
+#: By dtype: the function of OpenCL C that reads bits, and their integer type.
+_FROM_BITS = {"float32": ("as_float", np.int32), "float64": ("as_double", np.int64)}
+
+
+def _literal(literal: tirx.FloatImm) -> tirx.PrimExpr:
+    dtype = str(literal.ty.dtype)
+    if dtype not in _FROM_BITS:
+        # Half and bfloat16 have fewer digits.
+        return literal
+    name, integer = _FROM_BITS[dtype]
+    value = np.dtype(dtype).type(literal.value)
+    if not np.isfinite(value) or np.dtype(dtype).type(f"{value:e}") == value:
+        return literal
+    bits = tirx.const(int(value.view(integer)), np.dtype(integer).name)
+    return tirx.call_pure_extern(literal.ty, name, bits)
+
+
+#: Write constants that seven digits do not tell as bits; runs last, on kernels.
+WriteLiterals = node_pass("WriteLiterals", (tirx.FloatImm, _literal), targets=("opencl",))
+
+
+_SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16")
+#: Operations whose results may leave the type.
+_OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot)
+
+
+def _wrapped(node: tirx.PrimExpr) -> tirx.PrimExpr:
+    dtype = str(node.ty.dtype)
+    if dtype not in _SMALL_INTEGERS:
+        return node
+    operands = [node.a] if isinstance(node, tirx.BitwiseNot) else [node.a, node.b]
+    return tirx.Cast(dtype, type(node)(*(tirx.Cast("int32", operand) for operand in operands)))
+
+
+#: Compute with small integers as TIR does; runs once vectors are made, which do so anyway.
+UndoIntegerPromotion = node_pass(
+    "UndoIntegerPromotion", (_OPERATIONS, _wrapped), targets=("opencl", "cuda")
+)
+
+
+#: Of the functions' names; type, lanes and number of the vectors and the lanes taken follow.
+_SHUFFLE = "tvmflow_shuffle_"
+_SHUFFLE_NAME = re.compile(rf"\b{_SHUFFLE}([a-z]+)(\d+)x(\d+)((?:_\d+)+)\b")
+#: OpenCL C's names of the element types that schedules shuffle.
+_SHUFFLED = {"float32": "float", "int32": "int"}
+
+
+def _shuffled(shuffle: tirx.Shuffle) -> tirx.PrimExpr:
+    if len(shuffle.indices) == 1:
+        return shuffle
+    dtype = tvm_ffi.dtype(shuffle.vectors[0].ty.dtype)
+    kind = _SHUFFLED[str(dtype).removesuffix(f"x{dtype.lanes}")]
+    lanes = "".join(f"_{int(index)}" for index in shuffle.indices)
+    name = f"{_SHUFFLE}{kind}{dtype.lanes}x{len(shuffle.vectors)}{lanes}"
+    return tirx.call_pure_extern(shuffle.ty, name, *shuffle.vectors)
+
+
+#: Call functions for shuffles.
+NameShuffles = node_pass("NameShuffles", (tirx.Shuffle, _shuffled), targets=("opencl",))
+
+
+def with_shuffles(source: str) -> str:
+    """A kernel's source behind the shuffles that it calls."""
+    found = sorted({match.group(): match for match in _SHUFFLE_NAME.finditer(source)}.items())
+    return "".join(_shuffle(match) for _, match in found) + source
+
+
+def _shuffle(match: re.Match[str]) -> str:
+    kind, width, count = match[1], int(match[2]), int(match[3])
+    taken = [int(lane) for lane in match[4].split("_")[1:]]
+    vectors = "abcdefghijklmnop"[:count]
+    parameters = ", ".join(f"{kind}{width} {vector}" for vector in vectors)
+    lanes = ", ".join(f"{vectors[lane // width]}.s{lane % width:x}" for lane in taken)
+    result = f"{kind}{len(taken)}"
+    guard = match.group().upper()
+    return (
+        f"#ifndef {guard}\n#define {guard}\n"
+        f"inline {result} {match.group()}({parameters}) {{ return ({result})({lanes}); }}\n"
+        "#endif\n"
+    )
+
+
+_GATHER, _LOAD = "tvmflow_gather_", "tvmflow_load_"
+_BYTE_TYPES = {"int8": "char", "uint8": "uchar"}
+_ONE = tirx.const(1, "int32")
+
+
+def _gathered(load: TensorLoad) -> tirx.PrimExpr:
+    dtype = tvm_ffi.dtype(load.ty.dtype)
+    kind = _BYTE_TYPES.get(str(dtype).removesuffix(f"x{dtype.lanes}"))
+    if kind is None or dtype.lanes == 1:
+        return load
+    (index,) = load.indices
+    name, place = _GATHER, index
+    if isinstance(index, tirx.Ramp) and tvm_ffi.structural_equal(index.stride, _ONE):
+        name, place = _LOAD, index.base
+    return tirx.call_pure_extern(load.ty, f"{name}{kind}{dtype.lanes}", place, load.source.data)
+
+
+#: Call macros for vectors of bytes; runs on vectors, over flat buffers.
+NameGathers = node_pass("NameGathers", (TensorLoad, _gathered), targets=("opencl",))
+
+
+def _gather_macros() -> str:
+    lines = []
+    for kind in _BYTE_TYPES.values():
+        for lanes in (2, 4, 8, 16):
+            each = ", ".join(f"(p)[(i).s{lane:x}]" for lane in range(lanes))
+            lines.append(f"#define {_GATHER}{kind}{lanes}(i, p) (({kind}{lanes})({each}))\n")
+            lines.append(f"#define {_LOAD}{kind}{lanes}(i, p) vload{lanes}(0, (p) + (i))\n")
+    return "".join(lines)
+
+
+# -- source -----------------------------------------------------------------------------------
+
+#: End of the names of parameters that kernels read from constant memory.
 CONSTANT_SUFFIX = "_in_constant_memory"
 #: A parameter that a schedule wants in constant memory.
 _CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTANT_SUFFIX}\w*)")
@@ -103,7 +250,7 @@ def store_bytes(source: str) -> str:
     return "".join((_STORES, *parts, source[position:])) if parts else source
 
 
-#: What TVM puts before kernels that have halves, and types and conversions of halves themselves.
+#: TVM puts this before kernels that have halves, and types and conversions of halves themselves.
 _ASKS_FOR_HALF = re.compile(r"#ifdef cl_khr_fp16\n.*?#endif\n", re.DOTALL)
 _HALF = re.compile(r"\bhalf(?:2|3|4|8|16)?\b|\bconvert_half")
 
@@ -124,7 +271,7 @@ _PUNCTUATION = re.compile(r"[()\[\],]")
 
 
 def _ends(source: str, start: int) -> Iterator[int]:
-    """Where each argument ends of the call whose parenthesis opened just before ``start``."""
+    """Ends of the arguments of the call whose parenthesis opened just before ``start``."""
     depth = 0
     # Compilation time of large kernels: nothing else is looked at.
     for match in _PUNCTUATION.finditer(source, start):
@@ -144,5 +291,8 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
     source = with_shuffles(with_functions(store_bytes(source), OPENCL))
     source = with_opencl_functions(source)
-    source = gathers.with_macros(exact.with_functions(source))
-    return macros() + source if HALF_PREFIX in source else source
+    if rounding.FUNCTION in source:
+        source = rounding.OPENCL + source
+    if _GATHER in source or _LOAD in source:
+        source = _gather_macros() + source
+    return half.macros() + source if half.PREFIX in source else source

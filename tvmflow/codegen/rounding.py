@@ -1,29 +1,42 @@
-"""Floats to integers, to even, where limits are known: one addition.
+"""Rounding that is the same on every target: of floats to integers, and of arithmetic of fp32.
 
+*Floats to integers*, to even, where limits are known: one addition (:func:`RoundByAddition`).
 Between 2^23 and 2^24 fp32 numbers are the integers, so that adding some 1.5 · 2^23 rounds, and the
 sum's lowest bits count up with the integer::
 
     int32(nearbyint(max(min(x, 255), 0)))    reinterpret(int32, max(min(x, 255), 0) + shift) - bits
 
 Drivers have no better way for all devices: PoCL takes ``rint`` of a vector apart into comparisons
-that are of use beyond 2^23 only, two thirds of a quantized layer's epilogue.
+that are of use beyond 2^23 only, two thirds of a quantized layer's epilogue.  Whatever becomes an
+integer by whatever way gets a lower limit that holds for NaN, too (:func:`.at_least`).
 
-What becomes an integer by whatever way gets a lower limit that holds for NaN, too
-(:func:`.extremes.at_least`).
+*Arithmetic that is rounded once an operation.*  What becomes an integer must not depend on the
+device: a quotient of 24.500004 that is a few units in the last place less becomes 24 and not 25.
+OpenCL C's division may be off by 2.5 units, and compilers take ``a * b + c`` together.  Three
+operators of Relax, with one of TIR behind each, do neither:
+
+- ``quotient(x, y)``, correctly rounded;
+- ``product(x, y)``, rounded also where it is added to something;
+- ``multiply_add(x, y, z)``, x * y + z rounded once.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, te, tirx
 from tvm.ir import Call, Op
+from tvm.relax.transform.legalize_ops.common import register_legalize
+from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.passes import prim_func_pass
-from .extremes import at_least, never_nan
+from ..ir.expressions import register_intrinsic
+from ..ir.passes import node_pass
+from ..ir.rewriter import constant_array
+from .nan_propagation import at_least, never_nan
 
 _ROUND = Op.get("tirx.nearbyint")
 # Every target rounds whole vectors, to even; TVM's operator does not say so.
@@ -42,13 +55,7 @@ _BITS = int(np.float32(_SHIFT).view(np.int32))
 _LARGEST = 2**22
 
 
-@prim_func_pass("RoundByAddition")
-def RoundByAddition(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Round numbers within limits by an addition; runs on scalars, before they become vectors."""
-    return function.with_body(tvm_ffi.structural_map(function.body, [(tirx.Cast, _added)]))
-
-
-def _added(cast: tirx.Cast) -> Any:
+def _added(cast: tirx.Cast) -> tirx.PrimExpr:
     if tvm_ffi.dtype(cast.ty.dtype).type_code not in _INTEGERS:
         return cast
     rounded, kind = cast.value, cast.ty.dtype
@@ -60,7 +67,7 @@ def _added(cast: tirx.Cast) -> Any:
     return tirx.Cast(kind, _with_lower_limit(rounded))
 
 
-def _with_lower_limit(value: Any) -> Any:
+def _with_lower_limit(value: tirx.PrimExpr) -> tirx.PrimExpr:
     """A float that becomes an integer, its lower limit where it is NaN."""
     if isinstance(value, Call) and value.op in _TO_WHOLE:
         return Call(value.op, [_with_lower_limit(value.args[0])], ret_ty=value.ty)
@@ -71,8 +78,8 @@ def _with_lower_limit(value: Any) -> Any:
     return value
 
 
-def _is_limited(value: Any) -> bool:
-    """Whether an fp32 number has a lower and an upper limit that are small enough."""
+def _is_limited(value: tirx.PrimExpr) -> bool:
+    """True if an fp32 number has a lower and an upper limit that are small enough."""
     kinds = set()
     while isinstance(value, (tirx.Max, tirx.Min)) and str(value.ty.dtype) == "float32":
         if not (isinstance(value.b, tirx.FloatImm) and abs(value.b.value) <= _LARGEST):
@@ -80,3 +87,158 @@ def _is_limited(value: Any) -> bool:
         kinds.add(type(value))
         value = value.a
     return len(kinds) == 2
+
+
+#: Round numbers within limits by an addition; runs on scalars, before they become vectors.
+RoundByAddition = node_pass("RoundByAddition", (tirx.Cast, _added))
+
+
+# -- arithmetic that is rounded once ------------------------------------------------------
+
+#: Prefix of the functions in kernels' source; operator and number of lanes follow.
+FUNCTION = "tvmflow_exact_"
+_OPERATORS = ("quotient", "product", "multiply_add")
+
+
+def quotient(x: relax.Expr, y: relax.Expr) -> relax.Call:
+    """x / y, correctly rounded where it is less than 2^30; tensors broadcast."""
+    return relax.Call(Op.get("relax.tvmflow.quotient"), [x, y])
+
+
+def product(x: relax.Expr, y: relax.Expr) -> relax.Call:
+    """x * y, rounded whatever is done with it; tensors broadcast."""
+    return relax.Call(Op.get("relax.tvmflow.product"), [x, y])
+
+
+def multiply_add(x: relax.Expr, y: relax.Expr, z: relax.Expr) -> relax.Call:
+    """x * y + z, rounded once; tensors broadcast."""
+    return relax.Call(Op.get("relax.tvmflow.multiply_add"), [x, y, z])
+
+
+def _result_type(call: relax.Call, _context: relax.BlockBuilder) -> relax.TensorType:
+    shapes = [tuple(int(e) for e in argument.ty.shape) for argument in call.args]
+    return relax.TensorType(np.broadcast_shapes(*shapes), "float32")
+
+
+def elementwise(
+    bb: relax.BlockBuilder, call: relax.Call, name: str, element: Callable[..., tirx.PrimExpr]
+) -> relax.Expr:
+    """Emit one function whose elements are independent; operands broadcast, numbers stay such."""
+    shape = [int(e) for e in call.ty.shape]
+    arrays = [constant_array(argument) for argument in call.args]
+    operands = [
+        argument if array is None or array.ndim else tirx.const(array.item(), str(array.dtype))
+        for argument, array in zip(call.args, arrays, strict=True)
+    ]
+
+    def compute(*tensors: te.Tensor | tirx.PrimExpr) -> te.Tensor:
+        def at(*index: tirx.Var) -> tirx.PrimExpr:
+            values = [_element(t, index, shape) if isinstance(t, te.Tensor) else t for t in tensors]
+            return element(*values)
+
+        return te.compute(shape, at, name=name, tag="broadcast")
+
+    return bb.call_te(compute, *operands, primfunc_name_hint=name)
+
+
+def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    name = call.op.name.removeprefix("relax.tvmflow.")
+    intrinsic = f"tirx.tvmflow_{name}"
+    return elementwise(bb, call, name, partial(tirx.call_intrin, "float32", intrinsic))
+
+
+def _element(tensor: te.Tensor, at: Sequence[tirx.Var], shape: Sequence[int]) -> tirx.PrimExpr:
+    """An operand's element for one of the result.
+
+    Where nothing is repeated, indices are the result's, also of axes of one element: TVM then sees
+    that the function is elementwise, and fuses it behind convolutions.
+    """
+    places = list(zip(at, shape, strict=True))[len(at) - len(tensor.shape) :]
+    own = zip(places, tensor.shape, strict=True)
+    return tensor(*(i if int(extent) == whole else 0 for (i, whole), extent in own))
+
+
+# -- Targets ------------------------------------------------------------------------------
+
+
+def _opencl_call(name: str, call: Call) -> tirx.PrimExpr:
+    # OpenCL C has one of them itself.
+    function = "fma" if name == "multiply_add" else f"{FUNCTION}{name}{call.ty.dtype.lanes}"
+    return tirx.call_pure_extern(call.ty, function, *call.args)
+
+
+# LLVM divides correctly, and is not asked to fuse.
+_LLVM: dict[str, Callable[[Call], tirx.PrimExpr]] = {
+    "quotient": lambda call: tirx.Div(*call.args),
+    "product": lambda call: tirx.Mul(*call.args),
+    "multiply_add": lambda call: tirx.call_llvm_pure_intrin(call.ty, "llvm.fma", *call.args),
+}
+_CUDA = {"quotient": "__fdiv_rn", "product": "__fmul_rn", "multiply_add": "__fmaf_rn"}
+
+
+def _cuda_call(name: str, call: Call) -> tirx.PrimExpr:
+    return tirx.call_pure_extern(call.ty, _CUDA[name], *call.args)
+
+
+for _name in _OPERATORS:
+    _operator, _intrinsic = f"relax.tvmflow.{_name}", f"tirx.tvmflow_{_name}"
+    tvm.ir._ffi_api.RegisterOp(_operator, "Arithmetic of fp32 that is rounded once.")
+    tvm.ir.register_op_attr(_operator, "FInferType", _result_type)
+    tvm.ir.register_op_attr(_operator, "FPurity", True)
+    register_legalize(_operator, _legalized)
+    register_intrinsic(_intrinsic, "Arithmetic of fp32 that is rounded once.")
+    register_intrin_lowering(_intrinsic, target="llvm", f=_LLVM[_name])
+    register_intrin_lowering(_intrinsic, target="opencl", f=partial(_opencl_call, _name))
+    register_intrin_lowering(_intrinsic, target="cuda", f=partial(_cuda_call, _name))
+
+# In a function of its own, and without contraction, no compiler fuses a product with a sum.
+_PRODUCT = """\
+inline float{n} tvmflow_exact_product{w}(float{n} a, float{n} b) {{
+#pragma OPENCL FP_CONTRACT OFF
+  return a * b;
+}}
+"""
+
+# a - q * b, exactly where q is a / b but for some units: all products of halves of the numbers (of
+# 12 bits) are exact, so that it does not matter what is fused.
+#
+# Then the quotient: after one step of Newton's method it is the nearest number or a neighbour.  It
+# moves to the next one, away from zero or towards it (t), where that is nearer: where what is left
+# is more than half the distance.  In integers, as comparisons of vectors and of numbers differ.
+_QUOTIENT = """\
+inline float{n} tvmflow_exact_rest{w}(float{n} a, float{n} q, float{n} b) {{
+#ifdef FP_FAST_FMAF
+  return fma(-q, b, a);
+#else
+  float{n} qh = as_float{n}(as_int{n}(q) & -4096), bh = as_float{n}(as_int{n}(b) & -4096);
+  float{n} ql = q - qh, bl = b - bh;
+  return ((a - qh * bh) - qh * bl - ql * bh) - ql * bl;
+#endif
+}}
+inline float{n} tvmflow_exact_quotient{w}(float{n} a, float{n} b) {{
+  float{n} y = 1.0f / b, first = a * y;
+  float{n} q = first + tvmflow_exact_rest{w}(a, first, b) * y;
+  float{n} rest = tvmflow_exact_rest{w}(a, q, b);
+  int{n} bits = as_int{n}(q);
+  int{n} t = (as_int{n}(rest) ^ bits ^ as_int{n}(b)) >> 31;
+  float{n} half_gap = as_float{n}((bits + t) & 0x7f800000) * 5.9604645e-8f * fabs(b);
+  bits += (t | 1) & (as_int{n}(half_gap - fabs(rest)) >> 31);
+  // Elsewhere than from 2^-30 to 2^30 it stays as it is, also infinite or no number.
+  int{n} size = as_int{n}(first) & 0x7fffffff;
+  int{n} stays = ((size - 0x30800000) | (0x4e800000 - size)) >> 31;
+  return as_float{n}((bits & ~stays) | (as_int{n}(first) & stays));
+}}
+"""
+
+
+#: Functions in OpenCL C for all that TVM vectorises by.
+OPENCL = "".join(
+    (
+        "#ifndef TVMFLOW_EXACT\n#define TVMFLOW_EXACT\n",
+        *(
+            (_PRODUCT + _QUOTIENT).format(n=lanes if lanes > 1 else "", w=lanes)
+            for lanes in (1, 2, 4, 8, 16)
+        ),
+        "#endif\n",
+    )
+)

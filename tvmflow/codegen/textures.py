@@ -15,20 +15,32 @@ After, with both in the scope ``global.texture:p1``::
 TVM has passes of these names, which know three fixed mappings of axes to image
 coordinates and store the lanes of a texel one by one; its code generator then
 writes a whole texel for each lane, with the lane's value in all channels.
+
+:func:`VerifyTextures` refuses kernels that an OpenCL driver or this TVM would get silently wrong.
+It checks of every primary function that touches an image:
+
+- a store writes a whole texel: four lanes of the image's type;
+- no access to an image is left as an access to memory;
+- no image is both written and read: OpenCL C 1.2 has no such images, and a cached
+  read need not see the write;
+- no image is allocated inside: all of them are parameters, and planned with the graph.
+
+That an image is within the device's limits is checked where its coordinates are made.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import uses
-from ..ir.passes import prim_func_pass, refuse
+from ..ir.expressions import nodes_in, uses
+from ..ir.passes import map_nodes, name_of, prim_func_pass, refuse
 from ..ir.scope import CHANNELS, coordinates, extent_of, is_texture
 
 #: Attributes of TVM's OpenCL targets: width and height, and layers, of the largest image.
@@ -39,108 +51,7 @@ LOAD = "tirx.texture2d_load"
 STORE = "tirx.texture2d_store"
 
 
-def name_of(function: tirx.PrimFunc) -> str:
-    """The primary function's name, for messages."""
-    return str((function.attrs or {}).get("global_symbol", "(without a name)"))
-
-
-def target_kind(function: tirx.PrimFunc) -> str | None:
-    """The kind of the target that a function is bound to, such as ``opencl``; ``None``: unbound."""
-    target = (function.attrs or {}).get("target")
-    return None if target is None else str(target.kind.name)
-
-
-def _access(buffer: Any, indices: Any) -> list[Any]:
-    """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
-    bits = CHANNELS * tvm_ffi.dtype(buffer.dtype).bits
-    place = coordinates(buffer.shape, buffer.scope(), indices)
-    return [buffer.data, *place, tirx.const(bits, "int32")]
-
-
-class _Flatten:
-    """Rewrites one function."""
-
-    def __init__(self, function: tirx.PrimFunc):
-        self.function = function
-        self.names = (f"texel{number}" for number in itertools.count())
-
-    def run(self) -> tirx.PrimFunc:
-        for param in self.function.params:
-            if tirx.is_buffer_var(param) and is_texture(param.scope()):
-                self.check_extent(param)
-        body = tvm_ffi.structural_map(
-            self.function.body, [(TensorLoad, self.load), (tirx.For, self.loop)]
-        )
-        tvm_ffi.structural_walk(body, (tirx.BufferStore, self.refuse))
-        return self.function.with_body(body)
-
-    def load(self, load: TensorLoad) -> Any:
-        if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
-            return load
-        place = _access(load.source, load.indices)
-        return Call(LOAD, [*place, load.indices[-1]], ret_ty=load.ty)
-
-    def loop(self, loop: tirx.For) -> Any:
-        """Gather the lanes that a loop stores one by one, and store them as one texel."""
-        body, guard = loop.body, None
-        if isinstance(body, tirx.IfThenElse) and body.else_case is None:
-            body, guard = body.then_case, body.condition
-        if not (isinstance(body, tirx.BufferStore) and is_texture(body.buffer.scope())):
-            return loop
-        lane = body.indices[-1]
-        whole = (
-            isinstance(lane, tirx.Var)
-            and lane.same_as(loop.loop_var)
-            and int(loop.min) == 0
-            and int(loop.extent) == CHANNELS
-            and (guard is None or not uses(guard, lane))
-            and not any(uses(index, lane) for index in body.indices[:-1])
-        )
-        if not whole:
-            return loop
-        texel = tirx.decl_buffer((CHANNELS,), body.buffer.dtype, next(self.names), scope="local")
-        gather = tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            tirx.BufferStore(texel, body.value, [lane]),
-            annotations=loop.annotations,
-        )
-        lanes = tirx.BufferLoad(texel, [tirx.Ramp(0, 1, CHANNELS)])
-        place = _access(body.buffer, body.indices)
-        store = tirx.Evaluate(Call(STORE, [*place, lanes], ret_ty="void"))
-        statement = tirx.SeqStmt([tirx.AllocBuffer(texel), gather, store])
-        return statement if guard is None else tirx.IfThenElse(guard, statement, None)
-
-    def check_extent(self, buffer: Any) -> None:
-        """Refuse an image that is larger than those of the target."""
-        target = (self.function.attrs or {}).get("target")
-        attributes = {} if target is None else dict(target.attrs)
-        # An extent that is a variable is known to who makes the image.
-        known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
-        if EXTENT_LIMIT not in attributes or not known:
-            return
-        extent = extent_of([int(d) for d in buffer.shape], buffer.scope())
-        limit, layers = int(attributes[EXTENT_LIMIT]), int(attributes[LAYERS_LIMIT])
-        if max(extent.width, extent.height) > limit or extent.layers > layers:
-            refuse(
-                f"The primary function {name_of(self.function)} has an image of {extent} texels, "
-                f"{buffer.name}; the device's are at most {limit}x{limit} in {layers} layers.",
-                remedy="Compile with `storage=auto` or `storage=buffer`.",
-            )
-
-    def refuse(self, store: tirx.BufferStore) -> None:
-        if is_texture(store.buffer.scope()):
-            refuse(
-                f"The primary function {name_of(self.function)} stores single channels of the "
-                f"texture {store.buffer.name}; an image is written in whole texels of "
-                f"{CHANNELS} channels.",
-                remedy="Compile with `storage=buffer`, or keep this tensor in a buffer.",
-            )
-
-
-def image_of(pointer: Any) -> Any:
+def image_of(pointer: tirx.PrimExpr) -> tirx.PrimExpr:
     """The variable behind the pointer that an image access is given."""
     return pointer.args[0] if isinstance(pointer, Call) else pointer
 
@@ -154,7 +65,82 @@ def TextureFlatten(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     CompileError
         If a texture is not stored in whole texels.
     """
-    return _Flatten(function).run()
+    for param in function.params:
+        if tirx.is_buffer_var(param) and is_texture(param.scope()):
+            _check_extent(function, param)
+    names = (f"texel{number}" for number in itertools.count())
+    flat = map_nodes(function, (TensorLoad, _load), (tirx.For, partial(_store_texel, names)))
+    for store in nodes_in(flat.body, tirx.BufferStore):
+        if is_texture(store.buffer.scope()):
+            refuse(
+                f"The primary function {name_of(function)} stores single channels of the "
+                f"texture {store.buffer.name}; an image is written in whole texels of "
+                f"{CHANNELS} channels.",
+                remedy="Compile with `storage=buffer`, or keep this tensor in a buffer.",
+            )
+    return flat
+
+
+def _check_extent(function: tirx.PrimFunc, buffer: tirx.Buffer) -> None:
+    """Refuse an image that is larger than those of the target."""
+    target = (function.attrs or {}).get("target")
+    attributes = {} if target is None else dict(target.attrs)
+    # An extent that is a variable is known to who makes the image.
+    known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
+    if EXTENT_LIMIT not in attributes or not known:
+        return
+    extent = extent_of([int(d) for d in buffer.shape], buffer.scope())
+    limit, layers = int(attributes[EXTENT_LIMIT]), int(attributes[LAYERS_LIMIT])
+    if max(extent.width, extent.height) > limit or extent.layers > layers:
+        refuse(
+            f"The primary function {name_of(function)} has an image of {extent} texels, "
+            f"{buffer.name}; the device's are at most {limit}x{limit} in {layers} layers.",
+            remedy="Compile with `storage=auto` or `storage=buffer`.",
+        )
+
+
+def _access(buffer: tirx.Buffer, indices: Sequence[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+    """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
+    bits = CHANNELS * tvm_ffi.dtype(buffer.dtype).bits
+    place = coordinates(buffer.shape, buffer.scope(), indices)
+    return [buffer.data, *place, tirx.const(bits, "int32")]
+
+
+def _load(load: TensorLoad) -> tirx.PrimExpr:
+    if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
+        return load
+    place = _access(load.source, load.indices)
+    return Call(LOAD, [*place, load.indices[-1]], ret_ty=load.ty)
+
+
+def _store_texel(names: Iterator[str], loop: tirx.For) -> tirx.Stmt:
+    """Gather the lanes that a loop stores one by one, and store them as one texel."""
+    body, guard = loop.body, None
+    if isinstance(body, tirx.IfThenElse) and body.else_case is None:
+        body, guard = body.then_case, body.condition
+    if not (isinstance(body, tirx.BufferStore) and is_texture(body.buffer.scope())):
+        return loop
+    lane = body.indices[-1]
+    whole = (
+        isinstance(lane, tirx.Var)
+        and lane.same_as(loop.loop_var)
+        and int(loop.min) == 0
+        and int(loop.extent) == CHANNELS
+        and (guard is None or not uses(guard, lane))
+        and not any(uses(index, lane) for index in body.indices[:-1])
+    )
+    if not whole:
+        return loop
+    texel = tirx.decl_buffer((CHANNELS,), body.buffer.dtype, next(names), scope="local")
+    gathered = tirx.BufferStore(texel, body.value, [lane])
+    gather = tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, gathered, annotations=loop.annotations
+    )
+    lanes = tirx.BufferLoad(texel, [tirx.Ramp(0, 1, CHANNELS)])
+    place = _access(body.buffer, body.indices)
+    store = tirx.Evaluate(Call(STORE, [*place, lanes], ret_ty="void"))
+    statement = tirx.SeqStmt([tirx.AllocBuffer(texel), gather, store])
+    return statement if guard is None else tirx.IfThenElse(guard, statement, None)
 
 
 @prim_func_pass("NameTexels")
@@ -176,4 +162,47 @@ def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
         store = tirx.Evaluate(Call(call.op, [*place, texel], ret_ty=call.ty))
         return tirx.SeqStmt([tirx.Bind(texel, value), store])
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Evaluate, bind)))
+    return map_nodes(function, (tirx.Evaluate, bind))
+
+
+@prim_func_pass("VerifyTextures")
+def VerifyTextures(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+    """Check one lowered function; a pass that changes nothing.
+
+    Raises
+    ------
+    CompileError
+        Naming the primary function and what is wrong in it.
+    """
+    check_textures(function)
+    return function
+
+
+def check_textures(function: tirx.PrimFunc) -> None:
+    """The pass as a function."""
+    accessed: dict[str, set[tirx.Var]] = {LOAD: set(), STORE: set()}
+
+    def wrong(what: str) -> None:
+        refuse(
+            f"The primary function {name_of(function)} {what}.",
+            remedy="Compile with `storage=buffer`.",
+        )
+
+    for node in nodes_in(function.body, Call, TensorLoad, tirx.BufferStore, tirx.AllocBuffer):
+        if isinstance(node, Call):
+            operator = node.op.name if isinstance(node.op, Op) else ""
+            if operator not in accessed:
+                continue
+            accessed[operator].add(image_of(node.args[0]))
+            lanes = tvm_ffi.dtype(node.args[5].ty.dtype).lanes if operator == STORE else CHANNELS
+            if lanes != CHANNELS:
+                wrong(f"stores {lanes} of the {CHANNELS} channels of a texel of an image")
+            continue
+        buffer = node.source if isinstance(node, TensorLoad) else node.buffer
+        if not (tirx.is_buffer_var(buffer) and is_texture(buffer.scope())):
+            continue
+        if isinstance(node, tirx.AllocBuffer):
+            wrong(f"allocates the image {buffer.name} for itself")
+        wrong(f"treats the image {buffer.name} as memory")
+    for image in accessed[LOAD] & accessed[STORE]:
+        wrong(f"writes and reads the image {image.name}")

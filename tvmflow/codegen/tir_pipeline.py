@@ -1,4 +1,4 @@
-"""How scheduled primary functions become host code and kernels: our own TIR pipeline.
+"""Our own TIR pipeline: from scheduled primary functions to host code and kernels.
 
 It differs from TVM's default in the passes for textures and for CUDA (:mod:`.cuda_passes`), and
 leaves out what only other targets and instrumentation need.  It is registered with
@@ -14,24 +14,17 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
-from .bfloat16 import WidenBrainFloats
-from .carries import HideCarries, ShowCarries
 from .cuda_passes import BindLoads, RewriteStorage, SplitVectors
 from .dot_products import ChainDots
-from .extremes import PropagateNaN
-from .gathers import NameGathers
-from .half import LowerHalfBuffers, ReadHalfTexels
-from .hyperbolic import WriteHyperbolics
-from .literals import WriteLiterals
-from .loop_peeling import SplitBorders
+from .half import LowerHalfBuffers, NarrowLocals, ReadHalfTexels, WidenBFloat16
+from .index_divisions import HideDivisions, RestoreDivisions
+from .llvm_passes import KeepOnStack, WriteHyperbolics
+from .loop_peeling import PeelBorders
 from .masks import MaskLanes, VerifyMasks
-from .narrow import NarrowLocals
-from .promotion import WrapNarrow
+from .nan_propagation import PropagateNaN
+from .opencl_source import NameGathers, NameShuffles, UndoIntegerPromotion, WriteLiterals
 from .rounding import RoundByAddition
-from .shuffles import NameShuffles
-from .stack import KeepOnStack
-from .textures import NameTexels, TextureFlatten
-from .verifier import VerifyTextures
+from .textures import NameTexels, TextureFlatten, VerifyTextures
 
 TIR_PIPELINE = "tvmflow"
 
@@ -59,10 +52,10 @@ def _blocks_to_loops() -> list[Pass]:
 def _loops_to_statements() -> list[Pass]:
     """Flat buffers, vectors, unrolled loops."""
     return [
-        HideCarries,
+        HideDivisions,
         tirx.transform.FlattenBuffer(),
-        ShowCarries,
-        WidenBrainFloats,
+        RestoreDivisions,
+        WidenBFloat16,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
@@ -106,14 +99,14 @@ def host_and_device() -> list[Pass]:
     """From scheduled primary functions to a function for the host and one for each kernel."""
     return [
         *_blocks_to_loops(),
-        SplitBorders,
+        PeelBorders,
         NarrowLocals,
         SplitVectors,
         TextureFlatten,
         *_loops_to_statements(),
         NameTexels,
         NameShuffles,
-        WrapNarrow,
+        UndoIntegerPromotion,
         VerifyTextures,
         VerifyMasks,
         LowerHalfBuffers,
@@ -131,12 +124,12 @@ def store_narrow() -> list[Pass]:
 
 
 def finish_host() -> list[Pass]:
-    """What remains to be done with the host's functions."""
+    """The rest of the way of the host's functions."""
     return [KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
 
 
 def finish_device() -> list[Pass]:
-    """What remains to be done with kernels once they are functions of their own."""
+    """The rest of the way of kernels, once they are functions of their own."""
     return [
         tirx.transform.LowerWarpMemory(),
         tirx.transform.StmtSimplify(),

@@ -1,11 +1,12 @@
-"""What compiling a model yields, step by step."""
+"""A compilation: a model, its options, and what the stages have made of it so far."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..devices.choices import STANDALONE
 from ..devices.target import TargetSpec
@@ -13,20 +14,22 @@ from .options import CompileOptions
 
 if TYPE_CHECKING:
     import numpy as np
+    import onnx
     from tvm import IRModule, relax
 
     from ..codegen.kernels import Kernels
     from ..frontend import ImportedModel
     from ..graph.layout.algorithms import Choice
-    from ..graph.layout.keep import Kept
+    from ..graph.layout.interface import BlockedInterface
     from ..graph.memory import MemoryPlan
     from ..graph.storage.placement import Placement
+    from ..runtime.json_types import JsonMapping
     from ..schedules import Scheduled
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Where schedules come from: less and less, where code generation fails.
+    """Sources of schedules: less and less, where code generation fails.
 
     Parameters
     ----------
@@ -38,7 +41,7 @@ class Attempt:
         Primary functions that only the fallback schedules.
     """
 
-    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    knobs: Mapping[str, JsonMapping] = field(default_factory=dict)
     journals: Sequence[Path] = ()
     last_resort: Collection[str] = ()
 
@@ -47,20 +50,20 @@ class Attempt:
 class Compilation:
     """A model, its options, and what the passes have made of it so far."""
 
-    source: Any
+    source: str | os.PathLike[str] | onnx.ModelProto | None
     options: CompileOptions
     output: Path = Path()
-    #: What the kernels are for, and where tensors are kept: as the options have it, or with what
-    #: was measured to be faster.
+    #: The target, and where tensors are kept: as the options have it, or with what was measured
+    #: to be faster.
     target: TargetSpec = None  # type: ignore[assignment] # set below
     storage: str = ""
-    #: Which record of which journal chose the storage, for people.
-    settled_storage: str = ""
+    #: The record of a journal that chose the storage, for people.
+    storage_origin: str = ""
     model: ImportedModel | None = None
     #: The program as it stands.
     mod: IRModule | None = None
     #: Inputs and outputs that are blocked.
-    kept: Kept | None = None
+    interface: BlockedInterface | None = None
     #: The algorithm of each convolution.
     choices: list[Choice] = field(default_factory=list)
     #: Names of ONNX nodes by the tensor that the call which computes them writes.
@@ -74,7 +77,7 @@ class Compilation:
     #: The program before it was scheduled: to begin again from, and for its graph.
     unscheduled: IRModule | None = None
     attempt: Attempt = field(default_factory=Attempt)
-    #: What was chosen for each primary function, and the functions with it.
+    #: The choice for each primary function, and the functions with it.
     schedules: dict[str, Scheduled] = field(default_factory=dict)
     scheduled: IRModule | None = None
     memory: MemoryPlan | None = None
@@ -91,10 +94,10 @@ class Compilation:
 
     @property
     def standalone(self) -> bool:
-        """Whether a library is made that needs no TVM."""
+        """True if a library is made that needs no TVM."""
         return self.options.format == STANDALONE
 
     @property
     def half(self) -> bool:
-        """Whether tensors are stored in 16 bits."""
+        """True if tensors are stored in 16 bits."""
         return self.options.dtype == "fp16"

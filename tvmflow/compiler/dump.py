@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import IRModule
+from tvm.ir.transform import PassInfo
 
 from ..errors import TvmflowError
 from ..module.functions import modules_in
@@ -54,7 +54,7 @@ class Dump:
 
         @tvm.instrument.pass_instrument
         class AfterPass:
-            def run_after_pass(self, mod: IRModule, info: Any) -> None:
+            def run_after_pass(self, mod: IRModule, info: PassInfo) -> None:
                 write(folder, str(info.name), mod)
 
         context = tvm.transform.PassContext.current()

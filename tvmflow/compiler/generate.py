@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from tvm import IRModule, relax, tirx
 
@@ -14,11 +13,12 @@ from ..codegen.kernels import generate_kernels
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
-from ..graph.fusion_left import fusion_left
+from ..graph.missed_fusion import fusion_left
 from ..ir.passes import original_errors
 from ..module.artifact import write_artifact
 from ..module.functions import pack_functions, sources_in
 from ..runtime.devices import FP16_EXTENSION, FP64_EXTENSION
+from ..runtime.json_types import JsonObject
 from ..schedules import Scheduled
 from .compilation import Compilation
 from .scheduling import reason_of
@@ -97,8 +97,8 @@ def without_code(mod: IRModule, target: TargetSpec) -> dict[str, str]:
 # -- what was built ------------------------------------------------------------------------
 
 
-def _metadata(job: Compilation) -> dict[str, Any]:
-    """What a module for TVM's runtime says of itself."""
+def _metadata(job: Compilation) -> JsonObject:
+    """Metadata of a module for TVM's runtime."""
     assert job.model is not None
     assert job.executable is not None
     assert job.memory is not None
@@ -118,7 +118,7 @@ def _metadata(job: Compilation) -> dict[str, Any]:
         "extensions": extensions(sources),
         "half_sums": job.half_sums,
         "algorithms": [choice.report() for choice in job.choices],
-        "settled_storage": job.settled_storage,
+        "settled_storage": job.storage_origin,
         "weight_scopes": job.weight_scopes,
         "placements": [placement.report() for placement in job.placements],
         "memory": job.memory.report(),

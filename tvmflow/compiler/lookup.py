@@ -1,31 +1,48 @@
-"""What compiling asks of journals: the workload of a primary function, and knobs for it."""
+"""Lookups in tuning journals: knobs of primary functions, algorithms of convolutions, storage.
+
+The last two are kept as trials of two workloads that no schedule family has.  The choice is the
+trial's only knob, its cost the sum of the kernels that it leads to::
+
+    algorithm  {batch, inputs, outputs, height, …, dtype, accumulate}   {"algorithm": "winograd4"}
+    storage    {network, dtype, accumulate}                             {"storage": "texture"}
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
-from tvm import tirx
+from tvm import IRModule, relax, tirx
+from tvm.ir import GenericConst
 
-from ..codegen.narrow import half_lengths
-from ..devices.target import TargetSpec
+from ..codegen.half import half_lengths
+from ..devices.choices import STORAGES
+from ..devices.target import TargetSpec, with_storage
+from ..graph.layout.algorithms import Convolution, Measured
 from ..ir.scope import is_half, is_texture
+from ..ir.signatures import bindings_of
 from ..journal.journal import Journal
-from ..journal.records import Target, Trial, Workload
+from ..journal.records import Target, Trial, Workload, digest
+from ..runtime.json_types import JsonMapping, JsonObject
 from ..schedules import Lookup, Proposal
+from .compilation import Compilation
+
+logger = logging.getLogger(__name__)
+
+#: Names of the workloads that are no schedule family's, and of their knobs.
+ALGORITHM, STORAGE = "algorithm", "storage"
 
 _SHORT = {"float32": "fp32", "float16": "fp16"}
 
 
-def workload_of(function: tirx.PrimFunc, family: str, shape: Mapping[str, Any]) -> Workload:
-    """The workload of a primary function without a schedule.
+# -- knobs ------------------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    function
-        Blocks without a schedule, with the storage of its parameters decided.
-    family, shape
-        As a schedule family sees it: its ``NAME``, and its ``Shape`` as a dictionary.
+
+def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Workload:
+    """The workload of a primary function without a schedule, whose storage is decided.
+
+    ``family`` and ``shape`` are a schedule family's ``NAME``, and its ``Shape`` as a dictionary.
     """
     tensors = [p for p in function.params if isinstance(p, tirx.Buffer)]
     scopes = [tensor.scope() for tensor in tensors]
@@ -57,11 +74,11 @@ def best_knobs(
 def lookup_in(
     journals: Sequence[Journal], function: tirx.PrimFunc, target: TargetSpec
 ) -> Lookup | None:
-    """How knobs for a primary function are looked up; ``None`` where there are no journals."""
+    """The lookup of knobs for a primary function; ``None`` where there are no journals."""
     if not journals:
         return None
 
-    def lookup(family: str, shape: dict[str, Any]) -> Proposal | None:
+    def lookup(family: str, shape: JsonObject) -> Proposal | None:
         workload = workload_of(function, family, shape)
         found = best_knobs(journals, workload, Target.of(target))
         if found is None:
@@ -73,7 +90,7 @@ def lookup_in(
 
 
 def describe(trial: Trial, journal: Journal) -> str:
-    """Which record of which journal, where it was measured, and where it is from."""
+    """Name a record of a journal, where it was measured, and where it is from."""
     file, line = trial.provenance.get("file"), trial.provenance.get("line")
     note = trial.provenance.get("note")
     parts = [
@@ -84,3 +101,100 @@ def describe(trial: Trial, journal: Journal) -> str:
         str(note) if note else None,
     ]
     return ", ".join(part for part in parts if part)
+
+
+# -- algorithms and storage -------------------------------------------------------------------
+
+
+def algorithm_workload(convolution: Convolution, half: bool, accumulate: str) -> Workload:
+    """The workload that stands for the choice of a convolution's algorithm in journals.
+
+    The dtype is part of the shape: what is fastest in 16 bits says nothing of 32.
+    """
+    facts = {
+        name: "x".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in asdict(convolution).items()
+        # A fact of the weights, which other networks of these layers do not share.
+        if name != "fits_half"
+    }
+    dtype = "fp16" if half else "fp32"
+    shape = {**facts, "dtype": dtype, "accumulate": accumulate}
+    return Workload(ALGORITHM, shape, dtype=dtype, storage="", accumulate=accumulate)
+
+
+def storage_workload(mod: IRModule, dtype: str, accumulate: str) -> Workload:
+    """The workload that stands for the choice of a network's storage in journals.
+
+    ``mod`` is the network before layouts are chosen.
+    """
+    shape = {"network": network_digest(mod), "dtype": dtype, "accumulate": accumulate}
+    return Workload(STORAGE, shape, dtype=dtype, storage="", accumulate=accumulate)
+
+
+def network_digest(mod: IRModule) -> str:
+    """A hash of a network's operators and shapes, whatever names and weights it has."""
+    main = mod["main"]
+    numbers = {param: index for index, param in enumerate(main.params)}
+    lines = [str(param.ty) for param in main.params]
+    for binding in bindings_of(main):
+        lines.append(_text(binding.value, numbers))
+        numbers[binding.var] = len(numbers)
+    lines.append(_text(main.body.body, numbers))
+    return digest("network", "\n".join(lines).encode()).hex()
+
+
+def _text(expr: relax.Expr, numbers: dict[relax.Var, int]) -> str:
+    """An expression with numbers for variables, and types for constants."""
+    if isinstance(expr, relax.Var):
+        return f"%{numbers[expr]}"
+    if isinstance(expr, GenericConst):
+        return f"constant {expr.ty}"
+    if isinstance(expr, relax.Tuple):
+        return f"({', '.join(_text(field, numbers) for field in expr.fields)})"
+    if isinstance(expr, relax.TupleGetItem):
+        return f"{_text(expr.tuple_value, numbers)}[{expr.index}]"
+    if not isinstance(expr, relax.Call):
+        return str(expr)
+    name = getattr(expr.op, "name", None) or expr.op.name_hint
+    arguments = ", ".join(_text(argument, numbers) for argument in expr.args)
+    return f"{name}({arguments}) {expr.attrs} {expr.ty}"
+
+
+def measured_algorithms(
+    journals: Sequence[Journal], job: Compilation
+) -> Callable[[Convolution, bool], Measured | None] | None:
+    """The lookup of a convolution's algorithm; ``None`` where there are no journals."""
+    if not journals:
+        return None
+
+    def measured(convolution: Convolution, half: bool) -> Measured | None:
+        workload = algorithm_workload(convolution, half, job.options.accumulate)
+        found = best_knobs(journals, workload, Target.of(job.target))
+        if found is None:
+            return None
+        return Measured(str(found[0].knobs.get(ALGORITHM)), describe(*found))
+
+    return measured
+
+
+def use_measured_storage(job: Compilation, journals: Sequence[Journal]) -> None:
+    """Give a network the storage that was the fastest, unless the user asked for one."""
+    if not journals or not storage_is_open(job):
+        return
+    workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
+    found = best_knobs(journals, workload, Target.of(job.target))
+    if found is None:
+        return
+    storage, origin = str(found[0].knobs.get(STORAGE)), describe(*found)
+    if storage not in STORAGES:
+        logger.info("storage   %s of %s: there is no such storage", storage, origin)
+        return
+    job.storage, job.target = storage, with_storage(job.target, storage)
+    job.storage_origin = f"{storage}, journal ({origin})"
+    logger.info("storage   %s", job.storage_origin)
+
+
+def storage_is_open(job: Compilation) -> bool:
+    """True if the storage of a network is left to what was measured."""
+    requested = job.storage != "auto" or job.options.storage_overrides or job.options.keep_layout
+    return not requested and job.target.device.image_extent > 0

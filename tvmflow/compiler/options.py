@@ -1,27 +1,153 @@
-"""How a model is compiled: every option of `compile`, checked once."""
+"""Options of `compile`, checked once, with the tables that users write for some of them."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
-from ..devices.choices import EMBED_LIMIT_BYTES, FORMATS, STANDALONE, TVM
-from ..devices.precision import check_accumulate, check_dtype
-from ..devices.target import TargetSpec, check_cuda_graph, resolve, with_dtype, with_storage
-from ..errors import TargetError
+from ..devices.choices import ALGORITHMS, EMBED_LIMIT_BYTES, FORMATS, KEPT_FORMS, STANDALONE, TVM
+from ..devices.target import (
+    TargetSpec,
+    check_accumulate,
+    check_choice,
+    check_cuda_graph,
+    check_dtype,
+    resolve,
+    with_dtype,
+    with_storage,
+)
+from ..errors import CompileError, TargetError
+from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
-from .tables import CONVOLUTION_ALGORITHMS, KEPT_LAYOUTS, KNOBS, STORAGE_OVERRIDES
 
 #: A table, or the file that has it.
-Given = Mapping[str, Any] | str | os.PathLike[str]
+Given = JsonMapping | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that users write, by name, in JSON or TOML: its values, and words for errors."""
+
+    #: Begins a sentence about the table, and one about a name in it (behind "The").
+    what: str
+    entry: str
+    #: Such an object, and what to write.
+    example: str
+    remedy: str
+    #: Values of a name; ``None`` is an object of its own.
+    values: Collection[str] | None = None
+
+    def checked(self, given: Given | None) -> JsonObject:
+        """The table, read from its file if it has one, and checked.
+
+        Raises
+        ------
+        CompileError
+            If the file cannot be read, or something in the table does not exist.
+        """
+        if isinstance(given, str | os.PathLike):
+            table, where = self.read(Path(given)), f" in {given}"
+        else:
+            table, where = dict(given or {}), ""
+        for name, value in table.items():
+            if self.values is None and not isinstance(value, Mapping):
+                raise CompileError(
+                    f"The {self.entry} {name}{where} should be an object, but are {value!r}.",
+                    remedy=self.remedy,
+                )
+            if self.values is not None and value not in self.values:
+                hint = " Quote names with dots in TOML." if isinstance(value, dict) else ""
+                raise CompileError(
+                    f"The {self.entry} {name!r} is {value!r}; expected one of "
+                    f"{', '.join(self.values)}.",
+                    remedy=self.remedy + hint,
+                )
+        return table
+
+    def read(self, path: Path) -> JsonObject:
+        """Read a JSON object, or a TOML table in a file ``*.toml``.
+
+        Raises
+        ------
+        CompileError
+            If the file cannot be read, or is not of that form.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+            content = _toml(path, text) if path.suffix == ".toml" else _json(text)
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise CompileError(
+                f"{self.what} in {path} could not be read: {reason}.",
+                remedy=f"Write a JSON object such as {self.example}, or a TOML table in a file "
+                "whose name ends in .toml.",
+            ) from error
+        if not isinstance(content, dict):
+            raise CompileError(
+                f"{self.what} in {path} should be an object of names and values, but are of type "
+                f"{type(content).__name__}.",
+                remedy=self.remedy,
+            )
+        return content
+
+
+STORAGE_OVERRIDES = Table(
+    "The storage overrides",
+    "storage override of the tensor",
+    '{"conv1": "texture"}',
+    'Write names of tensors with "texture" or "buffer" behind them.',
+    ("texture", "buffer"),
+)
+KEPT_LAYOUTS = Table(
+    "The layouts to keep",
+    "layout to keep of",
+    '{"image": "texture"}',
+    "Write names of inputs and outputs, with nchw4c for a buffer or texture.",
+    KEPT_FORMS,
+)
+CONVOLUTION_ALGORITHMS = Table(
+    "The algorithms",
+    "algorithm of the convolution",
+    '{"conv1": "winograd4"}',
+    f"Write names of convolutions, each with one of {', '.join(ALGORITHMS)}.",
+    ALGORITHMS,
+)
+#: Whether they fit is seen when the function is scheduled.
+KNOBS = Table(
+    "The knobs",
+    "knobs of",
+    '{"pool": {"tile_h": 4, "tile_w": 8, "stage_input": true, "group_size": 1}}',
+    "Write names of primary functions, each with an object of its knobs.",
+)
+
+
+def _json(text: str) -> object:
+    def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+            raise ValueError(f"the name {twice!r} comes twice")
+        return content
+
+    return json.loads(text, object_pairs_hook=without_repetition)
+
+
+def _toml(path: Path, text: str) -> object:
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        return tomllib.loads(text)
+    raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """How a model is compiled.
+    """Options of a compilation.
 
     Tables (`storage_overrides`, `algorithms`, `knobs`, `keep_layout`) may be files that hold them:
     JSON objects, or TOML tables in files ``*.toml``.
@@ -83,31 +209,31 @@ class CompileOptions:
     host: str | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     storage: str = "auto"
-    storage_overrides: Mapping[str, Any] = field(default_factory=dict)
+    storage_overrides: JsonMapping = field(default_factory=dict)
     dtype: str = "fp32"
     accumulate: str = "fp32"
-    algorithms: Mapping[str, Any] = field(default_factory=dict)
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    algorithms: JsonMapping = field(default_factory=dict)
+    knobs: JsonMapping = field(default_factory=dict)
     journals: Sequence[str | os.PathLike[str]] = ()
-    keep_layout: Mapping[str, Any] = field(default_factory=dict)
+    keep_layout: JsonMapping = field(default_factory=dict)
     cuda_graph: bool = False
     format: str = TVM
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
     def __post_init__(self) -> None:
-        settled = {
+        checked = {
             "shapes": {name: tuple(shape) for name, shape in (self.shapes or {}).items()},
-            "storage_overrides": STORAGE_OVERRIDES.settled(self.storage_overrides),
-            "algorithms": CONVOLUTION_ALGORITHMS.settled(self.algorithms),
-            "knobs": KNOBS.settled(self.knobs),
-            "keep_layout": KEPT_LAYOUTS.settled(self.keep_layout),
+            "storage_overrides": STORAGE_OVERRIDES.checked(self.storage_overrides),
+            "algorithms": CONVOLUTION_ALGORITHMS.checked(self.algorithms),
+            "knobs": KNOBS.checked(self.knobs),
+            "keep_layout": KEPT_LAYOUTS.checked(self.keep_layout),
             "journals": tuple(find_journal(Path(path)) for path in self.journals or ()),
         }
-        for name, value in settled.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def resolve(self) -> TargetSpec:
-        """What is compiled for: ``auto`` asks the devices of this machine.
+        """The target to compile for: ``auto`` asks the devices of this machine.
 
         Raises
         ------
@@ -120,11 +246,17 @@ class CompileOptions:
         check_accumulate(spec, self.accumulate, self.dtype, self.device)
         if self.cuda_graph:
             check_cuda_graph(spec)
-        _check_format(spec, self.format)
+        check_choice("format", self.format, FORMATS)
+        if self.format == STANDALONE and spec.kind != "opencl":
+            raise TargetError(
+                f"A standalone module was asked for the target {spec.kind}; its runtime is for "
+                "opencl.",
+                remedy="Use `target=opencl`, or `format=tvm`.",
+            )
         return with_dtype(spec, self.dtype)
 
-    def to_json(self) -> dict[str, Any]:
-        """What differs from the defaults, and the precisions and the storage."""
+    def to_json(self) -> JsonObject:
+        """Options that differ from the defaults, and the precisions and the storage."""
         told = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -136,20 +268,7 @@ class CompileOptions:
         return told
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> CompileOptions:
+    def from_json(cls, told: JsonMapping) -> CompileOptions:
         """Options from what `to_json` gave; names that this version does not know are left out."""
         known = {item.name for item in fields(cls)}
         return cls(**{name: value for name, value in told.items() if name in known})
-
-
-def _check_format(spec: TargetSpec, format: str) -> None:
-    if format not in FORMATS:
-        raise TargetError(
-            f"The format {format!r} is not known; expected one of {', '.join(FORMATS)}.",
-            remedy="Leave `format` out, or choose one of them.",
-        )
-    if format == STANDALONE and spec.kind != "opencl":
-        raise TargetError(
-            f"A standalone module was asked for the target {spec.kind}; its runtime is for opencl.",
-            remedy="Use `target=opencl`, or `format=tvm`.",
-        )

@@ -3,7 +3,8 @@
 A stage is a list of TVM's passes on Relax; only the first and the last two are none.  TVM's
 instruments see all of them (`tvm.transform.PassContext(instruments=[...])` around `compile`), and
 ``--dump-ir`` is one.  ``python -m tvmflow.compiler.passes`` prints the list, with the passes on TIR
-that code generation runs (`tvmflow.codegen.tir_pipeline`).
+that code generation runs (`tvmflow.codegen.tir_pipeline`).  The passes on Relax are a pipeline of
+TVM's, too: `relax_pipeline`.
 """
 
 from __future__ import annotations
@@ -12,43 +13,47 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import tvm
-from tvm import IRModule
+from tvm import IRModule, relax
 from tvm.ir.transform import Pass
 from tvm.relax import backend, transform
 
-from ..codegen.narrow import half_sums
+from ..codegen.half import half_sums
+from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
-from ..frontend import load_model
+from ..frontend import ImportedModel, load_model
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
-from ..graph.fuse import AnnotateCustomOperators, not_legalized
-from ..graph.layout.keep import keep_layouts
+from ..graph.fuse import AnnotateCustomOperators
+from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
-from ..graph.legalize import LEGALIZE
-from ..graph.plan_memory import plan_memory
-from ..graph.scans import ReplaceScans
+from ..graph.legalize import LEGALIZE, DecomposeCumsum, not_legalized
+from ..graph.memory import HoistWorkspaces, plan_memory
 from ..graph.simplify import FoldArrays, FoldCalls
+from ..graph.storage.float16 import UseFloat16
 from ..graph.storage.placement import table
-from ..graph.storage.storage import place_tensors
-from ..graph.storage.typed_half import TypeHalves
+from ..graph.storage.storage import StoragePass
 from ..graph.weights import lift_weights
-from ..graph.workspaces import HoistWorkspaces
 from ..ir.names import ShortenFunctions, inner_names, nodes_of, nodes_of_functions, restore_names
 from ..ir.passes import module_pass, original_errors
-from ..ir.rewriter import identifier
+from ..ir.rewriter import identifier, ints, shape_of
 from ..ir.scope import is_half
 from ..ir.signatures import parameter_scopes
+from ..ir.tensors import TensorInfo
 from ..journal.journal import Journal
 from .compilation import Compilation
 from .generate import export, generate
+from .lookup import measured_algorithms, use_measured_storage
 from .options import CompileOptions
 from .scheduling import schedule_module, tell_matches
-from .settled import measured_algorithms, settle_storage
 
 logger = logging.getLogger(__name__)
+
+#: Attribute of what `relax_pipeline` makes: the arrays of the trailing parameters of ``main``.
+WEIGHTS = "tvmflow.weights"
 
 
 # -- the stages ------------------------------------------------------------------------------
@@ -79,7 +84,7 @@ def layout(job: Compilation) -> list[Pass]:
 def fuse(job: Compilation) -> list[Pass]:
     """Operators to primary functions, and these to larger ones."""
     return [
-        *([ReplaceScans] if job.target.is_gpu_kernel else []),
+        *([DecomposeCumsum] if job.target.is_gpu_kernel else []),
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         transform.LegalizeOps(LEGALIZE),
@@ -96,7 +101,7 @@ def fuse(job: Compilation) -> list[Pass]:
 
 def storage(job: Compilation) -> list[Pass]:
     """Texture or buffer for each tensor between primary functions."""
-    return [place(job), *([TypeHalves] if job.target.kind == "cuda" else [])]
+    return [place(job), *([UseFloat16] if job.target.kind == "cuda" else [])]
 
 
 def weights(job: Compilation) -> list[Pass]:
@@ -141,7 +146,7 @@ class Stage:
     name: str
     passes: Callable[[Compilation], list[Pass]] | None = None
     other: Callable[[Compilation], None] | None = None
-    #: What an error of TVM's in its passes becomes, from the program before them.
+    #: Makes an error of ours of one of TVM's in its passes, from the program before them.
     told: Callable[[IRModule, TargetSpec, Exception], CompileError] | None = None
 
     def __call__(self, job: Compilation) -> None:
@@ -163,25 +168,30 @@ class Stage:
             raise self.told(before, job.target, error) from error
 
 
-#: What is done once, whatever becomes of code generation.
-FRONT = (
+#: All stages. From "schedule" on they are done again where no code can be generated: see
+#: `pipeline.next_attempt`.
+STAGES = (
     Stage("import", other=import_model),
     Stage("simplify", simplify),
     Stage("layout", layout),
     Stage("fuse", fuse, told=not_legalized),
     Stage("storage", storage),
     Stage("weights", weights),
-)
-#: What is done again with other schedules where no code can be generated: see `pipeline.RETRIES`.
-BACK = (
     Stage("schedule", schedule),
     Stage("lower", lower),
     Stage("build", other=generate),
+    Stage("export", other=export),
 )
-STAGES = (*FRONT, *BACK, Stage("export", other=export))
 
 
 # -- passes that know the model, or say what they decided ---------------------------------------
+
+
+def job_pass(
+    name: str,
+) -> Callable[[Callable[[Compilation, IRModule], IRModule]], Callable[[Compilation], Pass]]:
+    """Make a pass for each compilation of a function from compilation and module to module."""
+    return lambda function: lambda job: module_pass(name)(partial(function, job))
 
 
 @contextmanager
@@ -191,131 +201,112 @@ def journals_of(job: Compilation) -> Iterator[list[Journal]]:
         yield [stack.enter_context(Journal.open(path)) for path in job.attempt.journals]
 
 
-def aliases_of(job: Compilation) -> dict[str, str]:
-    """What the tensors of the ONNX model are called in kernels' source."""
+def model_of(job: Compilation) -> ImportedModel:
+    """The model, which is there from the first stage on."""
     assert job.model is not None
-    return {name: identifier(b) for name, b in job.model.bindings.items()}
+    return job.model
 
 
-def change_layouts(job: Compilation) -> Pass:
+def aliases_of(job: Compilation) -> dict[str, str]:
+    """Names in kernels' source of the ONNX model's tensors."""
+    return {name: identifier(b) for name, b in model_of(job).bindings.items()}
+
+
+@job_pass("ChangeLayouts")
+def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     """Rewrite ``main``; says which algorithm each convolution got."""
-
-    @module_pass("ChangeLayouts")
-    def run(mod: IRModule) -> IRModule:
-        assert job.model is not None
-        options, model = job.options, job.model
-        job.kept, inputs, outputs = keep_layouts(
-            options.keep_layout, model.inputs, model.outputs, job.target.device, job.half
-        )
-        job.model = replace(model, inputs=inputs, outputs=outputs)
-        with journals_of(job) as journals:
-            settle_storage(job, journals)
-            layouts = LayoutPass(
-                mod,
-                job.target.device,
-                options.accumulate,
-                job.kept,
-                algorithms=options.algorithms,
-                aliases=aliases_of(job),
-                half=job.half,
-                measured=measured_algorithms(journals, job),
-            )
-            mod = layouts.run()
-        job.choices = layouts.choices
-        for choice in job.choices:
-            logger.info("algorithm %s", choice)
-        return mod
-
-    return run
-
-
-def fuse_operators(job: Compilation) -> Pass:
-    """TVM's fusion, with the names that the model has for tensors."""
-
-    @module_pass("FuseOps")
-    def run(mod: IRModule) -> IRModule:
-        assert job.model is not None
-        names = job.model.bindings.values()
-        members: dict[str, list[str]] = {}
-        fused = transform.FuseOps()(mod)
-        mod = restore_names(mod, fused, set(map(identifier, names)), members)
-        job.nodes = nodes_of(members, names)
-        return mod
-
-    return run
-
-
-def place(job: Compilation) -> Pass:
-    """Give tensors their memory, and the functions' signatures that say so."""
-
-    @module_pass("PlaceTensors")
-    def run(mod: IRModule) -> IRModule:
-        assert job.model is not None
-        mod, job.placements = place_tensors(
+    options, model = job.options, model_of(job)
+    job.interface, inputs, outputs = block_interface(
+        options.keep_layout, model.inputs, model.outputs, job.target.device, job.half
+    )
+    job.model = replace(model, inputs=inputs, outputs=outputs)
+    with journals_of(job) as journals:
+        use_measured_storage(job, journals)
+        layouts = LayoutPass(
             mod,
             job.target.device,
-            job.storage,
-            job.options.storage_overrides,
+            options.accumulate,
+            job.interface,
+            algorithms=options.algorithms,
             aliases=aliases_of(job),
             half=job.half,
-            half_weights=job.target.kind == "opencl" and job.model.half,
-            inputs=[info.name for info in job.model.inputs],
-            textures=job.kept.textures if job.kept is not None else ((), ()),
-            inner=inner_names(job.model.mod),
+            measured=measured_algorithms(journals, job),
         )
-        for line in table(job.placements):
-            logger.info("storage   %s", line)
-        return mod
+        mod = layouts.run()
+    job.choices = layouts.choices
+    for choice in job.choices:
+        logger.info("algorithm %s", choice)
+    return mod
 
-    return run
+
+@job_pass("FuseOps")
+def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
+    """TVM's fusion, with the names that the model has for tensors."""
+    names = model_of(job).bindings.values()
+    members: dict[str, list[str]] = {}
+    fused = transform.FuseOps()(mod)
+    mod = restore_names(mod, fused, set(map(identifier, names)), members)
+    job.nodes = nodes_of(members, names)
+    return mod
 
 
-def lift(job: Compilation) -> Pass:
+@job_pass("PlaceTensors")
+def place(job: Compilation, mod: IRModule) -> IRModule:
+    """Give tensors their memory, and the functions' signatures that say so."""
+    model = model_of(job)
+    mod, job.placements = StoragePass(
+        mod,
+        job.target.device,
+        job.storage,
+        job.options.storage_overrides,
+        aliases=aliases_of(job),
+        half=job.half,
+        half_weights=job.target.kind == "opencl" and model.half,
+        inputs=[info.name for info in model.inputs],
+        textures=job.interface.textures if job.interface is not None else ((), ()),
+        inner=inner_names(model.mod),
+    ).run()
+    for line in table(job.placements):
+        logger.info("storage   %s", line)
+    return mod
+
+
+@job_pass("LiftWeights")
+def lift(job: Compilation, mod: IRModule) -> IRModule:
     """Make constants parameters of ``main``."""
-
-    @module_pass("LiftWeights")
-    def run(mod: IRModule) -> IRModule:
-        assert job.model is not None
-        mod, lifted = lift_weights(mod)
-        job.weights = {**job.model.weights, **lifted}
-        scopes = parameter_scopes(mod)
-        job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
-        for name, scope in job.weight_scopes.items():
-            if is_half(scope):
-                job.weights[name] = job.weights[name].astype("float16")
-        return mod
-
-    return run
+    mod, lifted = lift_weights(mod)
+    job.weights = {**model_of(job).weights, **lifted}
+    scopes = parameter_scopes(mod)
+    job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
+    for name, scope in job.weight_scopes.items():
+        if is_half(scope):
+            job.weights[name] = job.weights[name].astype("float16")
+    return mod
 
 
-def schedule_functions(job: Compilation) -> Pass:
+@job_pass("ScheduleFunctions")
+def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
     """Ask the schedule families for each primary function."""
-
-    @module_pass("ScheduleFunctions")
-    def run(mod: IRModule) -> IRModule:
-        if job.options.accumulate == "fp16":
-            job.half_sums = half_sums(mod)
-        nodes = nodes_of_functions(mod, job.nodes)
-        with journals_of(job) as journals:
-            mod, job.schedules = schedule_module(
-                mod, job.target, job.attempt.knobs, journals, nodes, job.attempt.last_resort
-            )
-        job.scheduled = mod
-        tell_matches(job.attempt, job.schedules)
-        return mod
-
-    return run
+    if job.options.accumulate == "fp16":
+        job.half_sums = half_sums(mod)
+    nodes = nodes_of_functions(mod, job.nodes)
+    with journals_of(job) as journals:
+        mod, job.schedules = schedule_module(
+            mod, job.target, job.attempt.knobs, journals, nodes, job.attempt.last_resort
+        )
+    job.scheduled = mod
+    tell_matches(job.attempt, job.schedules)
+    return mod
 
 
-def plan(job: Compilation) -> Pass:
+@job_pass("PlanMemory")
+def plan(job: Compilation, mod: IRModule) -> IRModule:
     """Let tensors share memory."""
+    mod, job.memory = plan_memory(mod)
+    return mod
 
-    @module_pass("PlanMemory")
-    def run(mod: IRModule) -> IRModule:
-        mod, job.memory = plan_memory(mod)
-        return mod
 
-    return run
+# -- the list, for people and for TVM ------------------------------------------------------------
 
 
 def listing(job: Compilation) -> Iterator[tuple[str, str]]:
@@ -326,6 +317,52 @@ def listing(job: Compilation) -> Iterator[tuple[str, str]]:
         if stage.name == "build":
             for part, passes in tir_stages().items():
                 yield from ((f"build, {part}", str(each.info.name)) for each in passes)
+
+
+@relax.register_pipeline(TIR_PIPELINE)
+def relax_pipeline(**options: object) -> Pass:
+    """The stages from "simplify" to "lower" as a pipeline of TVM's.
+
+    It is for modules of static shapes, with one function ``main``::
+
+        lowered = relax.get_pipeline("tvmflow", target="llvm")(mod)
+        built = relax.build(lowered, "llvm", relax_pipeline=None, tir_pipeline="tvmflow")
+
+    Constants become trailing parameters of ``main``; their arrays are the module's attribute
+    ``tvmflow.weights``, by name.
+
+    Parameters
+    ----------
+    options
+        Fields of `CompileOptions`; without ``target`` it is the kind of TVM's current target.
+    """
+
+    @module_pass("Pipeline")
+    def run(mod: IRModule) -> IRModule:
+        from .pipeline import run_stages
+
+        current = tvm.target.Target.current(allow_none=True)
+        target = {} if current is None else {"target": str(current.kind.name)}
+        job = Compilation(None, CompileOptions(**(target | options)))  # type: ignore[arg-type]
+        job.mod, job.model = mod, _imported(mod)
+        lowered = run_stages(job, first="simplify", until="lower")
+        arrays = {name: tvm.runtime.tensor(array) for name, array in job.weights.items()}
+        return lowered.with_attr(WEIGHTS, arrays)
+
+    return run
+
+
+def _imported(mod: IRModule) -> ImportedModel:
+    """A module as if the front end had made it."""
+    main = mod["main"]
+    count = int((main.attrs or {}).get("num_input", len(main.params)))
+    inputs = tuple(TensorInfo(p.name, shape_of(p), str(p.ty.dtype)) for p in main.params[:count])
+    results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    outputs = tuple(
+        TensorInfo(f"output_{index}", ints(ty.shape), str(ty.dtype))
+        for index, ty in enumerate(results)
+    )
+    return ImportedModel("main", mod, inputs, outputs, {})
 
 
 if __name__ == "__main__":

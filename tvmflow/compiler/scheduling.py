@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import tvm
 from tvm import IRModule, tirx
@@ -14,6 +13,7 @@ from ..errors import CompileError
 from ..ir.signatures import wants_schedule
 from ..ir.units import counted
 from ..journal.journal import Journal
+from ..runtime.json_types import JsonMapping
 from ..schedules import FAMILIES, Scheduled, schedule_function
 from .compilation import Attempt
 from .lookup import lookup_in
@@ -24,32 +24,16 @@ logger = logging.getLogger(__name__)
 def schedule_module(
     mod: IRModule,
     target: TargetSpec,
-    knobs: Mapping[str, Mapping[str, Any]] | None = None,
+    knobs: Mapping[str, JsonMapping] | None = None,
     journals: Sequence[Journal] = (),
     nodes: Mapping[str, Sequence[str]] | None = None,
     last_resort: Collection[str] = (),
 ) -> tuple[IRModule, dict[str, Scheduled]]:
-    """Schedule every primary function.
+    """Schedule every primary function; returns the choice for each, too.
 
-    Parameters
-    ----------
-    mod
-        Fused primary functions, with their storage decided.
-    target
-        What they are scheduled for.
-    knobs
-        Knobs of single functions by name, instead of the heuristic's.
-    journals
-        Where knobs are looked up for the others.
-    nodes
-        Names of the ONNX nodes of each function, for messages.
-    last_resort
-        Functions that only the fallback schedules.
-
-    Returns
-    -------
-    mod, choices
-        The module with its functions scheduled, and what was chosen for each.
+    ``knobs`` are those of single functions by name, instead of the heuristic's; for the others
+    they are looked up in ``journals``.  ``nodes`` are ONNX's of each function, for messages, and
+    ``last_resort`` has the functions that only the fallback schedules.
 
     Raises
     ------
@@ -57,7 +41,6 @@ def schedule_module(
         If no schedule can be made for a function.
     """
     choices: dict[str, Scheduled] = {}
-    given = knobs or {}
     functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
     with target.tvm_target:
         for gv, function in mod.functions.items():
@@ -68,7 +51,7 @@ def schedule_module(
                     # The last family never declines.
                     families = FAMILIES[-1:] if name in last_resort else FAMILIES
                     scheduled = schedule_function(
-                        function, target, given.get(name), name, lookup, families
+                        function, target, (knobs or {}).get(name), name, lookup, families
                     )
                 except Exception as error:
                     raise CompileError(
@@ -95,7 +78,7 @@ def described(name: str, nodes: Mapping[str, Sequence[str]] | None) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error of TVM's says in its last line."""
+    """The last line of an error of TVM's."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 

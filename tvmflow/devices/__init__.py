@@ -1,1 +1,1 @@
-"""What is compiled for: targets, presets of devices with their limits, hosts, precisions."""
+"""Facts of machines to compile for: targets, presets of devices, hosts, precisions."""

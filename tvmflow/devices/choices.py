@@ -1,4 +1,4 @@
-"""What options of a compilation may be, by name."""
+"""Choices that options of a compilation have, by name."""
 
 from __future__ import annotations
 

@@ -67,12 +67,12 @@ class Host:
 
     @property
     def is_android(self) -> bool:
-        """Whether the C library is Android's."""
+        """True if the C library is Android's."""
         return self.abi.startswith("android")
 
     @property
     def is_native(self) -> bool:
-        """Whether this process could load a library of this host."""
+        """True if this process could load a library of this host."""
         return self == Host.native()
 
 

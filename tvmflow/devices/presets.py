@@ -7,14 +7,15 @@ convolution cost.  All schedules read these facts and never the name of a device
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from .multiprocessors import Multiprocessors
+if TYPE_CHECKING:
+    from ..runtime.devices import DeviceInfo
 
 
 @dataclass(frozen=True)
 class TextureSpeed:
-    """How fast textures are, relative to buffers of the same device.
+    """Speeds of textures, relative to buffers of the same device.
 
     What is not measured is an assumption from the vendor's optimisation guide; see
     ``docs/texture.md``.
@@ -30,7 +31,7 @@ class TextureSpeed:
 
 @dataclass(frozen=True)
 class WinogradCost:
-    """What Winograd's convolution costs, in multiply-adds of vectors of the direct schedule.
+    """Costs of Winograd's convolution, in multiply-adds of vectors of the direct schedule.
 
     :mod:`tvmflow.graph.layout.algorithms` has the formula.
     """
@@ -42,6 +43,19 @@ class WinogradCost:
     tile: float
     #: A vector of the transformed weights.
     weight: float
+
+
+@dataclass(frozen=True)
+class Multiprocessors:
+    """Facts about a GPU's multiprocessors: CUDA tells them, and OpenCL does not."""
+
+    count: int
+    #: Shared memory that one work-group may have.
+    shared_bytes: int
+    #: Whether products of 16×16 halves are one instruction.
+    tensor_cores: bool
+    #: Whether memory is copied to shared memory while the group computes (``cp.async``).
+    async_copies: bool
 
 
 @dataclass(frozen=True)
@@ -63,19 +77,17 @@ class Device:
     image_extent: int
     #: Largest number of layers of an image array.
     image_layers: int
-    #: What a texture gains or costs.
     texture: TextureSpeed
     #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` where devices
     #: of the class differ, so that only loading a module on one tells.
     fp16: bool | None
-    #: What Winograd's convolution costs.
     winograd: WinogradCost
     #: Known for the target ``cuda`` only.
     multiprocessors: Multiprocessors | None = None
 
     @property
     def is_cpu(self) -> bool:
-        """Whether one work-item is a whole thread's worth of work."""
+        """True if one work-item is a whole thread's worth of work."""
         return self.group_size == 1
 
 
@@ -85,40 +97,68 @@ PRESETS = {
     # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
     # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
     "cpu": Device(
-        *("cpu", 16, 28, 1, 1024, True, 8192, 2048),
-        texture=TextureSpeed(0.2, 0.2, 0.05),
+        name="cpu",
+        channel_block=16,
+        accumulators=28,
+        group_size=1,
+        max_group_size=1024,
+        stage_input=True,
+        image_extent=8192,
+        image_layers=2048,
+        texture=TextureSpeed(write=0.2, stream=0.2, cached=0.05),
         fp16=None,
-        winograd=WinogradCost(0.7, 15.0, 9.0),
+        winograd=WinogradCost(product=0.7, tile=15.0, weight=9.0),
     ),
     # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
     # The L1 cache serves textures only.
     "adreno": Device(
-        *("adreno", 4, 16, 64, 256, False, 16384, 2048),
-        texture=TextureSpeed(1.0, 1.0, 3.0),
+        name="adreno",
+        channel_block=4,
+        accumulators=16,
+        group_size=64,
+        max_group_size=256,
+        stage_input=False,
+        image_extent=16384,
+        image_layers=2048,
+        texture=TextureSpeed(write=1.0, stream=1.0, cached=3.0),
         fp16=True,
-        winograd=WinogradCost(1.3, 44.0, 20.0),
+        winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
     ),
     # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
     # Buffers and textures share their cache.
     "mali": Device(
-        *("mali", 4, 8, 32, 256, False, 16384, 2048),
-        texture=TextureSpeed(0.8, 1.0, 0.9),
+        name="mali",
+        channel_block=4,
+        accumulators=8,
+        group_size=32,
+        max_group_size=256,
+        stage_input=False,
+        image_extent=16384,
+        image_layers=2048,
+        texture=TextureSpeed(write=0.8, stream=1.0, cached=0.9),
         fp16=True,
-        winograd=WinogradCost(1.3, 44.0, 20.0),
+        winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
     ),
     # NVIDIA since Volta: scalar lanes, 255 registers a thread.
     # One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
     # driver has no cl_khr_fp16.
     "nvidia": Device(
-        *("nvidia", 4, 16, 64, 1024, False, 16384, 2048),
-        texture=TextureSpeed(0.8, 1.0, 0.5),
+        name="nvidia",
+        channel_block=4,
+        accumulators=16,
+        group_size=64,
+        max_group_size=1024,
+        stage_input=False,
+        image_extent=16384,
+        image_layers=2048,
+        texture=TextureSpeed(write=0.8, stream=1.0, cached=0.5),
         fp16=False,
-        winograd=WinogradCost(1.3, 44.0, 20.0),
+        winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
     ),
 }
 
 
-def preset_of(info: Any) -> Device:
+def preset_of(info: DeviceInfo) -> Device:
     """Preset for a running OpenCL device, with its own limits in place of the class's."""
     vendor = f"{info.vendor} {info.name}".lower()
     if info.device_type == "cpu":
@@ -129,12 +169,39 @@ def preset_of(info: Any) -> Device:
         base = PRESETS["mali"]
     else:
         base = PRESETS["adreno"]
-    limits = {"max_group_size": info.max_work_group_size}
-    limits["image_extent"] = min(info.image2d_max_width, info.image2d_max_height)
-    limits["image_layers"] = info.image_max_array_size
-    return replace(base, **limits, fp16=info.fp16)
+    return replace(
+        base,
+        max_group_size=info.max_work_group_size,
+        image_extent=min(info.image2d_max_width, info.image2d_max_height),
+        image_layers=info.image_max_array_size,
+        fp16=info.fp16,
+    )
 
 
 def without_images(device: Device) -> Device:
     """The device as targets see it that have no images."""
     return replace(device, image_extent=0, image_layers=0)
+
+
+def first_gpu() -> tuple[str, int]:
+    """Architecture and multiprocessors of the first GPU, or those of an A100."""
+    import tvm
+
+    from ..runtime.devices import exists
+
+    gpu = tvm.cuda(0)
+    if not exists(gpu):
+        return "sm_80", 108
+    return "sm_" + str(gpu.compute_version).replace(".", ""), int(gpu.multi_processor_count)
+
+
+def multiprocessors(arch: str, count: int) -> Multiprocessors:
+    """Facts of an architecture, by the CUDA C++ Programming Guide's table of capabilities.
+
+    Of shared memory, the least that GPUs have which run its code: 99 KiB since 8.0.
+    """
+    version = int(arch.removeprefix("sm_"))
+    kib = 99 if version >= 80 else 64 if version >= 75 else 96 if version >= 70 else 48
+    return Multiprocessors(
+        count, kib * 1024, tensor_cores=version >= 70, async_copies=version >= 80
+    )

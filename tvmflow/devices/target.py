@@ -1,23 +1,23 @@
-"""Targets: what code is generated, and what for.
+"""Targets, resolved and checked, with the precisions that they have.
 
 A *target* is a code generator (``opencl``, ``cuda``, ``llvm``); a *device* is a
 preset of the facts that schedules ask for (:mod:`.presets`); a *host* is
-the triple that host code is compiled for.
+the triple that host code is compiled for.  Tensors are stored in one *precision*, and products and
+sums taken in one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import TargetError
-from .choices import STORAGES, TARGETS
+from .choices import PRECISIONS, STORAGES, TARGETS
 from .host import Host
-from .multiprocessors import first_gpu, multiprocessors
-from .presets import PRESETS, Device, preset_of, without_images
+from .presets import PRESETS, Device, first_gpu, multiprocessors, preset_of, without_images
 
 if TYPE_CHECKING:
     import tvm
@@ -28,7 +28,11 @@ __all__ = [
     "TARGETS",
     "Device",
     "TargetSpec",
+    "check_accumulate",
+    "check_choice",
     "check_cuda_graph",
+    "check_dtype",
+    "check_target",
     "preset_of",
     "resolve",
     "with_dtype",
@@ -55,12 +59,12 @@ class TargetSpec:
 
     @property
     def is_gpu_kernel(self) -> bool:
-        """Whether kernels are launched with block and thread indices."""
+        """True if kernels are launched with block and thread indices."""
         return self.kind in ("opencl", "cuda")
 
     @property
     def runs_here(self) -> bool:
-        """Whether host code for this target can be loaded on this machine."""
+        """True if host code for this target can be loaded on this machine."""
         return self.host is None or Host.parse(self.host).is_native
 
     @cached_property
@@ -80,7 +84,7 @@ class TargetSpec:
         """The same as TVM's target object, with the host inside."""
         from tvm.target import Target
 
-        host: dict[str, Any] = {"kind": "llvm", "cl-opt": list(_LLVM_OPTIONS)}
+        host: dict[str, object] = {"kind": "llvm", "cl-opt": list(_LLVM_OPTIONS)}
         if self.host is not None:
             machine = Host.parse(self.host)
             host["mtriple"] = machine.llvm_triple
@@ -93,7 +97,7 @@ class TargetSpec:
             host["opt-level"] = level
         if self.kind == "llvm":
             return Target(host, host=host)
-        spec: dict[str, Any] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
+        spec: dict[str, object] = {"kind": self.kind, "max_num_threads": self.device.max_group_size}
         if self.kind == "opencl":
             spec["texture_spatial_limit"] = self.device.image_extent
             spec["texture_depth_limit"] = self.device.image_layers
@@ -103,13 +107,18 @@ class TargetSpec:
         return Target(spec, host=host)
 
 
+def check_choice(option: str, value: str, choices: Collection[str], what: str = "") -> None:
+    """Raise a `TargetError` unless the value of an option is one of its choices."""
+    if value not in choices:
+        raise TargetError(
+            f"The {what or option} {value!r} is not known; expected one of {', '.join(choices)}.",
+            remedy=f"Leave `{option}` out, or choose one of them.",
+        )
+
+
 def check_target(target: str) -> None:
     """Raise a `TargetError` unless this is one of :data:`TARGETS`."""
-    if target not in TARGETS:
-        raise TargetError(
-            f"The target {target!r} is not known; expected one of {', '.join(TARGETS)}.",
-            remedy="Choose one of them with `target`.",
-        )
+    check_choice("target", target, TARGETS)
 
 
 def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
@@ -132,11 +141,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
         be this machine's for another one.
     """
     check_target(target)
-    if device != "auto" and device not in PRESETS:
-        raise TargetError(
-            f"The device {device!r} is not known; expected auto or one of {', '.join(PRESETS)}.",
-            remedy="Choose one of them with `device`.",
-        )
+    check_choice("device", device, ("auto", *PRESETS))
     if host is not None:
         Host.parse(host)
     arch = None
@@ -169,13 +174,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
 
 
 def check_cuda_graph(spec: TargetSpec) -> None:
-    """Check that kernels can be launched as a CUDA graph.
-
-    Raises
-    ------
-    TargetError
-        If the target is not CUDA.
-    """
+    """Raise a `TargetError` unless kernels can be launched as a CUDA graph."""
     if spec.kind != "cuda":
         raise TargetError(
             f"A CUDA graph was asked for the target {spec.kind}; only cuda has them.",
@@ -199,11 +198,7 @@ def with_storage(
     TargetError
         If the storage is unknown, or the target has no textures.
     """
-    if storage not in STORAGES:
-        raise TargetError(
-            f"The storage {storage!r} is not known; expected one of {', '.join(STORAGES)}.",
-            remedy="Leave `storage` out, or choose one of them.",
-        )
+    check_choice("storage", storage, STORAGES)
     kept = list((keep_layout or {}).values())
     textures = "texture" in (storage, *(overrides or {}).values(), *kept)
     if not textures and not kept:
@@ -227,6 +222,47 @@ def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
     block, accumulators = 2 * device.channel_block, device.accumulators // 2
     narrow = replace(device, channel_block=block, accumulators=accumulators)
     return replace(spec, device=narrow)
+
+
+def check_dtype(spec: TargetSpec, dtype: str) -> None:
+    """Raise a `TargetError` unless the target stores tensors in this precision."""
+    check_choice("dtype", dtype, PRECISIONS)
+    if dtype != "fp32" and spec.kind == "llvm":
+        raise TargetError(
+            f"Storage in {dtype} was asked for the target {spec.kind}; only opencl and cuda have "
+            "it.",
+            remedy="Use `target=opencl` or cuda, or `dtype=fp32`.",
+        )
+
+
+def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str) -> None:
+    """Raise a `TargetError` unless products and sums can be taken in this precision.
+
+    Tensors are stored in ``dtype``, and ``device`` is what the user asked for.
+    """
+    check_choice("accumulate", accumulate, PRECISIONS, "accumulation")
+    if accumulate == "fp32":
+        return
+    if dtype != accumulate:
+        raise TargetError(
+            f"Sums in {accumulate} were asked for tensors stored in {dtype}; they are for tensors "
+            f"stored in {accumulate}.",
+            remedy="Add `dtype=fp16`, or leave `accumulate` out.",
+        )
+    if spec.kind != "opencl":
+        raise TargetError(
+            f"Sums in {accumulate} were asked for the target {spec.kind}; only opencl has them.",
+            remedy="Leave `accumulate=fp16` out, or use `target=opencl`.",
+        )
+    if spec.device.fp16 is False:
+        from ..runtime.devices import opencl_devices
+
+        name = opencl_devices()[0].name if device == "auto" else device
+        raise TargetError(
+            f"Sums in {accumulate} were asked for the device {name}, whose OpenCL lacks "
+            "cl_khr_fp16.",
+            remedy="Leave `accumulate=fp16` out, or name another device with `device`.",
+        )
 
 
 def _llvm_opt_level() -> int | None:

@@ -15,22 +15,21 @@ After, with `storages` made once and the captured function run twice, then repla
                                    (main_cuda_graph_capture, (..., x1, w), 0))
     out  = R.builtin.alloc_tensor(...)                  _ = copy(y1, out)
 
-Workspaces of functions are tensors of `main` then, too (:mod:`.workspaces`): TVM would take them
+Workspaces of functions are tensors of `main` then, too (:mod:`.memory`): TVM would take them
 from a pool of the calling thread, which a graph may outlive.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import IRModule, relax, tirx
 
-from ..codegen.workspaces import allocates
+from ..codegen.kernels import allocates
 from ..errors import CompileError
 from ..ir.passes import module_pass
-from ..ir.rewriter import op_name, substitute
-from .workspaces import allocation, with_body
+from ..ir.rewriter import op_name, substitute, with_bindings, with_body, with_main
+from ..ir.signatures import bindings_of
+from .memory import allocation
 
 #: Copies between tensors of a device, in the order of its launches.
 COPY = "runtime.TVMTensorCopyFromTo"
@@ -54,28 +53,22 @@ def StageBoundary(mod: IRModule) -> IRModule:  # noqa: N802
                 "whenever it runs, which a graph cannot.",
                 remedy="Compile without `cuda_graph`.",
             )
-    main = _Boundary(mod["main"]).run()
-    functions = {gv: main if gv.name_hint == "main" else f for gv, f in mod.functions.items()}
-    return IRModule(functions, attrs=mod.attrs)
+    return with_main(mod, _with_copies(mod["main"]))
 
 
 @module_pass("CaptureGraph")
 def CaptureGraph(mod: IRModule) -> IRModule:  # noqa: N802
     """Make the calls of a planned `main` a captured function; TVM's pass does it."""
-    main = mod["main"]
     # TVM's pass knows storage by the memory dialect's operator.
-    blocks = []
-    for block in main.body.blocks:
-        bindings = [relax.VarBinding(b.var, _storage(b.value)) for b in block.bindings]
-        blocks.append(relax.BindingBlock(bindings))
-    planned = with_body(main, relax.SeqExpr(blocks, main.body.body))
-    functions = {gv: planned if gv.name_hint == "main" else f for gv, f in mod.functions.items()}
+    planned = with_bindings(
+        mod["main"], lambda binding: [relax.VarBinding(binding.var, _storage(binding.value))]
+    )
     # New calls get their types before the pass remembers functions by what is in them.
     passes = [relax.transform.Normalize(), relax.transform.RewriteCUDAGraph()]
     instruments = tvm.transform.PassContext.current().instruments
     config = {"relax.backend.use_cuda_graph": True}
     with tvm.transform.PassContext(config=config, instruments=list(instruments or ())):
-        return tvm.transform.Sequential(passes)(IRModule(functions, attrs=mod.attrs))
+        return tvm.transform.Sequential(passes)(with_main(mod, planned))
 
 
 def _storage(value: relax.Expr) -> relax.Expr:
@@ -85,50 +78,33 @@ def _storage(value: relax.Expr) -> relax.Expr:
     return relax.op.memory.alloc_storage(size, device, scope, dtype)
 
 
-class _Boundary:
-    """Rebuilds `main` with copies at its ends."""
+def _with_copies(main: relax.Function) -> relax.Function:
+    """`main` with copies of its inputs at its begin, and of its results at its end."""
+    bindings: list[relax.Binding] = []
 
-    def __init__(self, main: relax.Function):
-        self.main = main
-        self.bindings: list[relax.Binding] = []
+    def emit(name: str, value: relax.Expr, ty: relax.Type) -> relax.Var:
+        bindings.append(relax.VarBinding(relax.Var(name, ty), value))
+        return bindings[-1].var
 
-    def run(self) -> relax.Function:
-        main = self.main
-        staged = {}
-        for param in main.params[: int(main.attrs["num_input"])]:
-            staged[param] = self._allocate(f"{param.name}_staged", param.ty)
-            self._copy(param, staged[param])
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                value = substitute(binding.value, staged)
-                self.bindings.append(relax.VarBinding(binding.var, value))
-        body = substitute(main.body.body, staged)
-        if isinstance(body.ty, relax.TupleType):
-            fields = [
-                self._emit(f"result{i}", relax.TupleGetItem(body, i), ty)
-                for i, ty in enumerate(body.ty.fields)
-            ]
-            copies = [self._result(field) for field in fields]
-            result = self._emit("results", relax.Tuple(copies), body.ty)
-        else:
-            result = self._result(body)
-        return with_body(main, relax.SeqExpr([relax.BindingBlock(self.bindings)], result))
+    def copied(name: str, source: relax.Expr) -> relax.Var:
+        bindings.append(allocation(name, source.ty))
+        target, nothing = bindings[-1].var, relax.TupleType([])
+        emit("_", relax.Call(relax.ExternFunc(COPY), [source, target], None, [nothing]), nothing)
+        return target
 
-    def _emit(self, name: str, value: relax.Expr, ty: Any) -> relax.Var:
-        var = relax.Var(name, ty)
-        self.bindings.append(relax.VarBinding(var, value))
-        return var
-
-    def _allocate(self, name: str, ty: Any) -> relax.Var:
-        self.bindings.append(allocation(name, ty))
-        return self.bindings[-1].var
-
-    def _copy(self, source: relax.Expr, target: relax.Var) -> None:
-        nothing = relax.TupleType([])
-        call = relax.Call(relax.ExternFunc(COPY), [source, target], None, [nothing])
-        self._emit("_", call, nothing)
-
-    def _result(self, value: relax.Expr) -> relax.Var:
-        own = self._allocate("copied", value.ty)
-        self._copy(value, own)
-        return own
+    inputs = main.params[: int(main.attrs["num_input"])]
+    staged = {param: copied(f"{param.name}_staged", param) for param in inputs}
+    for binding in bindings_of(main):
+        value = substitute(binding.value, staged)
+        bindings.append(relax.VarBinding(binding.var, value))
+    result = substitute(main.body.body, staged)
+    if isinstance(result.ty, relax.TupleType):
+        fields = [
+            emit(f"result{i}", relax.TupleGetItem(result, i), ty)
+            for i, ty in enumerate(result.ty.fields)
+        ]
+        copies = [copied("copied", field) for field in fields]
+        result = emit("results", relax.Tuple(copies), result.ty)
+    else:
+        result = copied("copied", result)
+    return with_body(main, [relax.BindingBlock(bindings)], result)

@@ -11,47 +11,13 @@ After::
 
 from __future__ import annotations
 
-import tvm
-from tvm import IRModule, relax, tirx
-from tvm.relax import backend, transform
+from tvm import IRModule, tirx
 
-from ..devices.target import TargetSpec
-from ..errors import CompileError
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.passes import module_pass
-from ..ir.rewriter import op_name
-from .legalize import LEGALIZE
 
 #: TVM's numbers for how a function's results depend on its operands, which decide what is fused.
 _ELEMENTWISE, _BROADCAST, _INJECTIVE, _REDUCTION, _PRODUCT = range(5)
-
-
-def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> CompileError:
-    """What TVM's legalisation stumbled over: the first call that cannot be legalised alone."""
-    legalize = tvm.transform.Sequential(
-        [backend.DispatchSampling(), backend.DispatchSortScan(), transform.LegalizeOps(LEGALIZE)]
-    )
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if not isinstance(call, relax.Call):
-                continue
-            alone = relax.Function(relax.analysis.free_vars(call), call, is_pure=True)
-            single = mod.clone()
-            single["main"] = alone.with_attr("global_symbol", "main")
-            try:
-                with target.tvm_target:
-                    legalize(transform.Normalize()(single))
-            except Exception as found:  # noqa: BLE001 (whatever it is, it is the reason)
-                return CompileError(
-                    f"The operator {op_name(call)} of the node {binding.var.name} could not be "
-                    f"turned into loops: {str(found).strip().splitlines()[-1]}",
-                    remedy="Leave the node out of the model, or report it.",
-                )
-    return CompileError(
-        f"Operators could not be turned into loops: {str(error).strip().splitlines()[-1]}",
-        remedy="Report the model.",
-    )
 
 
 @module_pass("AnnotateCustomOperators")

@@ -1,4 +1,4 @@
-"""Operators whose TIR by TVM is wrong for some numbers, in ours.
+"""Operators to TIR: ours where TVM's is wrong for some numbers, or on some devices.
 
 TVM simplifies expressions of floats by rules of integers:
 
@@ -17,6 +17,13 @@ And some that it defines otherwise:
   infinities that no tap reads; here there are only taps.
 - ``max``, ``min`` and maxima of windows start from the largest finite number, which would be the
   result for nothing but infinities (a fully masked row, for example); here from infinity.
+
+Running sums for OpenCL and CUDA are taken in steps of doubling distance.  TVM's kernel counts on 32
+threads that run in step, which OpenCL does not promise, nor CUDA since compute capability 7.0; sums
+of more than 16 elements are wrong where they do not.  Here each step is a kernel of its own, right
+on any device::
+
+    y1[i] = x[i] + x[i - 1]        y2[i] = y1[i] + y1[i - 2]        y3[i] = y2[i] + y2[i - 4]
 """
 
 from __future__ import annotations
@@ -24,12 +31,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from tvm import relax, te, tirx, topi
+import tvm
+from tvm import IRModule, relax, te, tirx, topi
+from tvm.ir import Call
+from tvm.relax import backend, transform
 from tvm.tirx import floordiv, floormod
 
-from ..codegen.exact import elementwise
-from ..codegen.extremes import reducer
-from ..ir.rewriter import shape_of
+from ..codegen.nan_propagation import reducer
+from ..codegen.rounding import elementwise
+from ..devices.target import TargetSpec
+from ..errors import CompileError
+from ..ir.expressions import nodes_in
+from ..ir.passes import module_pass
+from ..ir.rewriter import Rewriter, op_name, shape_of
+from ..ir.signatures import bindings_of
 
 #: Emits the TIR of a call.
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -199,3 +214,88 @@ LEGALIZE: dict[str, Legalize] = {
     "relax.nn.max_pool1d": _max_pool,
     "relax.nn.max_pool3d": _max_pool,
 }
+
+
+def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> CompileError:
+    """The error for the first call that TVM cannot legalise, found by legalising each alone."""
+    legalize = tvm.transform.Sequential(
+        [backend.DispatchSampling(), backend.DispatchSortScan(), transform.LegalizeOps(LEGALIZE)]
+    )
+    for binding in bindings_of(mod["main"]):
+        call = binding.value
+        if not isinstance(call, relax.Call):
+            continue
+        alone = relax.Function(relax.analysis.free_vars(call), call, is_pure=True)
+        single = mod.clone()
+        single["main"] = alone.with_attr("global_symbol", "main")
+        try:
+            with target.tvm_target:
+                legalize(transform.Normalize()(single))
+        except Exception as found:  # noqa: BLE001 (whatever it is, it is the reason)
+            return CompileError(
+                f"The operator {op_name(call)} of the node {binding.var.name} could not be "
+                f"turned into loops: {str(found).strip().splitlines()[-1]}",
+                remedy="Leave the node out of the model, or report it.",
+            )
+    return CompileError(
+        f"Operators could not be turned into loops: {str(error).strip().splitlines()[-1]}",
+        remedy="Report the model.",
+    )
+
+
+# -- running sums -------------------------------------------------------------------------
+
+#: TVM's pattern of functions that are not fused: inlined into each other, steps would double
+#: what they read.
+_OPAQUE = 8
+#: Attribute of functions whose results are parts of sums, and stay in fp32 whatever is stored.
+PARTIAL = "tvmflow.partial"
+
+
+@module_pass("DecomposeCumsum")
+def DecomposeCumsum(mod: IRModule) -> IRModule:  # noqa: N802
+    """Replace running sums along an axis; a module without any stays as it is."""
+    found = any(_is_cumsum(call) for call in nodes_in(mod["main"], Call))
+    return _CumsumInSteps(mod).run() if found else mod
+
+
+def _is_cumsum(call: relax.Expr) -> bool:
+    return op_name(call) == "relax.cumsum" and call.attrs.axis is not None
+
+
+class _CumsumInSteps(Rewriter):
+    def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
+        if not _is_cumsum(value):
+            return super().rewrite(var, value)
+        shape, dtype = shape_of(value), str(value.ty.dtype)
+        axis = int(value.attrs.axis) % len(shape)
+        x = self.substitute(value.args[0])
+        if str(value.args[0].ty.dtype) != dtype:
+            x = self.bb.emit(relax.op.astype(x, dtype))
+        distance = 1
+        if value.attrs.exclusive:
+            x = self.bb.emit(self._shifted(x, axis, 1, add=False))
+        while distance < shape[axis]:
+            last = 2 * distance >= shape[axis]
+            x = self.bb.emit(self._shifted(x, axis, distance, add=True, is_partial=not last))
+            distance *= 2
+        return x
+
+    def _shifted(
+        self, x: relax.Expr, axis: int, distance: int, *, add: bool, is_partial: bool = False
+    ) -> relax.Call:
+        """``x[i - distance]``, or the sum of ``x[i]`` and that."""
+
+        def step(data: te.Tensor) -> te.Tensor:
+            def body(*index: tirx.Var) -> tirx.PrimExpr:
+                place = list(index)
+                place[axis] = index[axis] - distance
+                earlier = tirx.if_then_else(
+                    index[axis] >= distance, data(*place), tirx.const(0, data.dtype)
+                )
+                return data(*index) + earlier if add else earlier
+
+            return te.compute(data.shape, body, name="running_sum")
+
+        attributes = {"op_pattern": _OPAQUE, **({PARTIAL: True} if is_partial else {})}
+        return self.bb.call_te(step, x, primfunc_name_hint="running_sum", primfunc_attrs=attributes)

@@ -1,6 +1,18 @@
-"""The memory plan: which intermediate tensors share an allocation.
+"""Memory of what passes between kernels: workspaces of functions, and the plan of all tensors.
 
-Runs when calls write to tensors that ``main`` allocates.  Before::
+Both run when calls write to tensors that ``main`` allocates.
+
+*Workspaces* (:func:`HoistWorkspaces`).  Kernels of a function that pass values through the device's
+memory get it as another parameter: TVM would take it from a pool of the calling thread while the
+function runs.  Before and after::
+
+    def f(x, y):                                   _     = f(x, alloc)
+        t = T.sblock_alloc_buffer((4096,))
+
+    def f(x, y, t):                                own   = R.builtin.alloc_tensor((4096,))
+                                                   _     = f(x, alloc, own)
+
+*The plan* (:func:`plan_memory`) says which intermediate tensors share an allocation.  Before::
 
     alloc  = R.builtin.alloc_tensor(R.shape([1, 4, 16, 16, 4]), "float32", 0, "global")
     _      = conv2d(x, w, alloc)                   # its third parameter is a texture
@@ -26,10 +38,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
-from typing import Any
 
 import numpy as np
+import tvm
+from tvm import IRModule, relax, tirx
+from tvm.ir import GenericConst, Op, StringImm
 
+from ..codegen.kernels import with_workspaces
+from ..ir.expressions import nodes_in
+from ..ir.passes import module_pass
+from ..ir.rewriter import op_name, shape_of, with_body, with_main
 from ..ir.scope import (
     CHANNELS,
     HALF,
@@ -41,6 +59,50 @@ from ..ir.scope import (
     is_texture,
     texel_bytes,
 )
+from ..ir.signatures import bindings_of
+from ..runtime.json_types import JsonObject
+
+# -- workspaces ---------------------------------------------------------------------------
+
+
+@module_pass("HoistWorkspaces")
+def HoistWorkspaces(mod: IRModule) -> IRModule:  # noqa: N802
+    """Make workspaces tensors of `main`; runs when calls write to tensors that it allocates.
+
+    Functions that are no scheduled blocks keep what they allocate: see
+    `tvmflow.codegen.kernels.allocates`.
+    """
+    builder = relax.BlockBuilder()
+    callees: dict[str, tuple[relax.GlobalVar, list[tirx.Buffer]]] = {}
+    for gv, function in mod.functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            changed, workspaces = with_workspaces(function)
+            callees[gv.name_hint] = builder.add_func(changed, gv.name_hint), workspaces
+    bindings: list[relax.Binding] = []
+    for binding in bindings_of(mod["main"]):
+        value = binding.value
+        if isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar):
+            name = value.op.name_hint
+            callee, workspaces = callees[name]
+            types = [relax.TensorType([int(d) for d in b.shape], str(b.dtype)) for b in workspaces]
+            own = [allocation(f"{name}_workspace", ty) for ty in types]
+            bindings += own
+            arguments = [*value.args, *(b.var for b in own)]
+            value = relax.Call(callee, arguments, value.attrs, value.ty_args)
+        bindings.append(relax.VarBinding(binding.var, value))
+    main = mod["main"]
+    main = with_body(main, [relax.BindingBlock(bindings)], main.body.body)
+    return with_main(mod, main, builder.get())
+
+
+def allocation(name: str, ty: relax.TensorType) -> relax.VarBinding:
+    """A binding that allocates a tensor of a type."""
+    shape = relax.ShapeExpr(list(ty.shape))
+    value = relax.op.builtin.alloc_tensor(shape, str(ty.dtype), 0)
+    return relax.VarBinding(relax.Var(name, ty), value)
+
+
+# -- the plan -----------------------------------------------------------------------------
 
 
 class Kind(Enum):
@@ -61,8 +123,6 @@ LANES = (4, 8, 16)
 ALIGNMENT = 64
 #: Orders of tensors that are tried besides the one by size.
 ORDERS = 32
-
-
 HALF_KINDS = (Kind.HALF_BUFFER, Kind.HALF_IMAGE)
 
 
@@ -100,12 +160,12 @@ class Tensor:
 
     @property
     def is_image(self) -> bool:
-        """Whether it is a texture."""
+        """True for a texture."""
         return self.scope is not None and is_texture(self.scope)
 
     @property
     def kind(self) -> Kind:
-        """What it can share an allocation with."""
+        """The kind of allocation that it can share."""
         if self.scope == HALF_BUFFER:
             return Kind.HALF_BUFFER
         if self.scope is None:
@@ -140,7 +200,7 @@ class Block:
         return extent.texels * texel_bytes(tensor.scope), extent
 
     def is_free_for(self, tensor: Tensor) -> bool:
-        """Whether the kind fits and nobody in it lives at the same time."""
+        """True if the kind fits and nobody in it lives at the same time."""
         return tensor.kind is self.kind and all(
             tensor.last < t.first or t.last < tensor.first for t in self.tensors
         )
@@ -169,7 +229,7 @@ class MemoryPlan:
             (sum(t.bytes for t in planned if t.first <= s <= t.last) for s in steps), default=0
         )
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """The plan as JSON, for ``tvmflow inspect --memory``."""
         return {
             "peak_bytes": self.peak_bytes,
@@ -230,3 +290,143 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
         if best is fresh:
             blocks.append(fresh)
     return blocks
+
+
+class _Planner:
+    """Follows tensors through ``main`` under all their names."""
+
+    def __init__(self, mod: IRModule):
+        self.mod = mod
+        self.main = mod["main"]
+        self.bindings = bindings_of(self.main)
+        #: Allocated tensors that a variable may refer to.
+        self.behind: dict[relax.Var, set[relax.Var]] = {}
+        self.tensors: dict[relax.Var, Tensor] = {}
+        #: Fields of tuples.
+        self.fields: dict[relax.Var, list[relax.Expr]] = {}
+        #: Names of the functions called so far.
+        self.steps: list[str] = []
+
+    def run(self) -> tuple[IRModule, MemoryPlan]:
+        """Return the module with the plan applied, and the plan."""
+        for binding in self.bindings:
+            self._follow(binding)
+        results = self._behind(self.main.body.body)
+        shared = [t for var, t in self.tensors.items() if var not in results]
+        plan = MemoryPlan(list(self.tensors.values()), assign_blocks(shared), self.steps)
+        return self._apply(plan), plan
+
+    def _behind(self, expr: relax.Expr) -> set[relax.Var]:
+        return {var for used in nodes_in(expr, relax.Var) for var in self.behind.get(used, ())}
+
+    def _follow(self, binding: relax.Binding) -> None:
+        value, step = binding.value, len(self.steps)
+        if op_name(value) == "relax.builtin.alloc_tensor":
+            var = binding.var
+            dtype = str(var.ty.dtype)
+            self.tensors[var] = Tensor(var.name, shape_of(var), dtype, first=step, last=step)
+            self.behind[var] = {var}
+            return
+        used = self._behind(value)
+        # A view, a tuple or another name reads nothing; whoever reads through it does.
+        if isinstance(value, relax.Call) and op_name(value) != "relax.reshape":
+            for var in used:
+                self.tensors[var].last = step
+            self.steps.append(_name_of(value.op))
+        if isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar):
+            self._call(value)
+        else:
+            # A view, a tuple or one of its fields, or whatever a packed function may return.
+            self.behind[binding.var] = used
+            if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
+                for var in used:
+                    self.tensors[var].producer = self.tensors[var].producer or _name_of(value.op)
+        if isinstance(value, relax.Tuple):
+            self.fields[binding.var] = list(value.fields)
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self.fields:
+            value = self.fields[value.tuple_value][value.index]
+        if isinstance(value, relax.Var):
+            for var in self._behind(value):
+                self.tensors[var].name = binding.var.name
+
+    def _call(self, call: relax.Call) -> None:
+        """A call of a primary function, which reads its first parameters and writes the rest."""
+        function = self.mod[call.op]
+        for index, argument in enumerate(call.args):
+            for var in self._behind(argument):
+                tensor = self.tensors[var]
+                if tensor.producer:
+                    tensor.readers.append(call.op.name_hint)
+                    continue
+                tensor.producer = call.op.name_hint
+                param = function.params[index]
+                if tirx.is_buffer_var(param) and param.scope() not in ("", "global"):
+                    tensor.scope = param.scope()
+
+    # -- applying it ---------------------------------------------------------------------------
+
+    def _apply(self, plan: MemoryPlan) -> IRModule:
+        storages: dict[int, relax.Var] = {}
+        bindings: list[relax.Binding] = []
+
+        def allocate(name: str, block: Block) -> relax.Var:
+            bindings.append(relax.VarBinding(relax.Var(name, relax.ObjectType()), _allocate(block)))
+            return bindings[-1].var
+
+        for binding in self.bindings:
+            tensor = self.tensors.get(binding.var)
+            if tensor is None or (tensor.block is None and tensor.scope is None):
+                bindings.append(binding)
+                continue
+            if tensor.block is None:
+                # A result in an image of its own.
+                own = Block(tensor.kind, tensor.bytes, tensor.extent)
+                storage = allocate(f"{tensor.name}_image", own)
+            else:
+                if tensor.block not in storages:
+                    name = f"{'image' if tensor.is_image else 'buffer'}{tensor.block}"
+                    storages[tensor.block] = allocate(name, plan.blocks[tensor.block])
+                storage = storages[tensor.block]
+            value = _tensor_in(storage, tensor, binding.var.ty)
+            bindings.append(relax.VarBinding(binding.var, value))
+        body = [relax.BindingBlock(bindings)]
+        return with_main(self.mod, with_body(self.main, body, self.main.body.body))
+
+
+def _name_of(operator: relax.Expr) -> str:
+    """Name of a primary function, a packed function or an operator."""
+    for attribute in ("name_hint", "global_symbol", "name"):
+        if hasattr(operator, attribute):
+            return str(getattr(operator, attribute))
+    return str(operator)
+
+
+def _allocate(block: Block) -> relax.Expr:
+    extent, dtype = block.extent, "float32"
+    if extent is not None:
+        shape = [extent.layers, extent.height, extent.width, CHANNELS]
+    elif block.kind is Kind.HALF_BUFFER:
+        shape = [block.bytes // 2]
+    else:
+        shape, dtype = [block.bytes], "uint8"
+    # The virtual machine's own operator: that of the memory dialect forgets the dtype.
+    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(block.kind.value)
+    return relax.Call(operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), scope])
+
+
+def _tensor_in(storage: relax.Var, tensor: Tensor, ty: relax.Type) -> relax.Expr:
+    shape = relax.ShapeExpr(tensor.shape)
+    if tensor.scope is None:
+        return relax.op.memory.alloc_tensor(storage, 0, shape, tensor.dtype)
+    place = [storage, relax.prim_value(0), shape]
+    arguments = [*place, _dtype(tensor.dtype), StringImm(tensor.scope)]
+    return relax.Call(relax.ExternFunc("vm.builtin.alloc_tensor"), arguments, None, [ty])
+
+
+def _dtype(name: str) -> relax.Expr:
+    return GenericConst(tvm.DataType(name), relax.AnyType())
+
+
+def plan_memory(mod: IRModule) -> tuple[IRModule, MemoryPlan]:
+    """Plan the memory of ``main`` and write the plan into it."""
+    return _Planner(mod).run()

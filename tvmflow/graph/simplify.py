@@ -20,13 +20,14 @@ from tvm.relax import transform
 
 from ..ir.passes import module_pass
 from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
+from ..ir.signatures import bindings_of
 
 #: Operators whose result on constants is a view or a copy of the data.
 _SHAPE_OPERATORS: dict[str, Callable[[np.ndarray, relax.Call], np.ndarray]] = {
-    "relax.reshape": lambda a, call: a.reshape(shape_of(call)),
-    "relax.squeeze": lambda a, call: a.reshape(shape_of(call)),
-    "relax.expand_dims": lambda a, call: a.reshape(shape_of(call)),
-    "relax.flatten": lambda a, call: a.reshape(shape_of(call)),
+    **dict.fromkeys(
+        ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"),
+        lambda a, call: a.reshape(shape_of(call)),
+    ),
     "relax.permute_dims": lambda a, call: np.transpose(
         a, [int(x) for x in call.attrs.axes] if call.attrs.axes is not None else None
     ),
@@ -80,14 +81,6 @@ def FoldArrays(mod: IRModule) -> IRModule:  # noqa: N802
 @module_pass("FoldCalls")
 def FoldCalls(mod: IRModule) -> IRModule:  # noqa: N802
     """Have TVM evaluate what still reads nothing but constants."""
-    return transform.FoldConstant()(mod) if _has_constant_call(mod) else mod
-
-
-def _has_constant_call(mod: IRModule) -> bool:
-    """Whether some operator still reads nothing but constants."""
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if op_name(value) is not None and _constants(value):
-                return True
-    return False
+    values = (binding.value for binding in bindings_of(mod["main"]))
+    left = any(op_name(value) is not None and _constants(value) for value in values)
+    return transform.FoldConstant()(mod) if left else mod

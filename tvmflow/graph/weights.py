@@ -15,39 +15,14 @@ never pass through the compiler.
 from __future__ import annotations
 
 import numpy as np
+import tvm_ffi
 from tvm import IRModule, relax
 from tvm.ir import GenericConst
-from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..ir.rewriter import with_bindings, with_body, with_main
 
 #: Constants smaller than this stay in the program, where they need no argument.
 INLINE_LIMIT_BYTES = 8
-
-
-@mutator
-class _Lift(PyExprMutator):
-    def __init__(self, mod: IRModule):
-        super().__init__(mod)
-        self.arrays: dict[str, np.ndarray] = {}
-        self.params: list[relax.Var] = []
-        self.seen: dict[int, relax.Var] = {}
-        self.hint = "weight"
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self.hint = binding.var.name
-        super().visit_var_binding_(binding)
-
-    def visit_generic_const_(self, op: GenericConst) -> relax.Expr:
-        array = op.value.numpy()
-        if array.nbytes < INLINE_LIMIT_BYTES:
-            return op
-        # The same tensor may be read by several calls: one parameter serves all.
-        key = op.value.__hash__()
-        if key not in self.seen:
-            name = f"w{len(self.arrays)}_{self.hint}"
-            self.arrays[name] = array
-            self.seen[key] = relax.Var(name, op.ty)
-            self.params.append(self.seen[key])
-        return self.seen[key]
 
 
 def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
@@ -58,12 +33,25 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
     mod, weights
         The new module, and the arrays by parameter name, in parameter order.
     """
-    main = mod["main"]
-    lift = _Lift(mod)
-    body = lift.visit_expr(main.body)
-    function = relax.Function(
-        [*main.params, *lift.params], body, main.ret_ty, main.is_pure, main.attrs, main.span
-    )
-    mod = IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    mod["main"] = function
-    return mod, lift.arrays
+    arrays: dict[str, np.ndarray] = {}
+    params: dict[int, relax.Var] = {}
+
+    def lift(binding: relax.Binding) -> list[relax.Binding]:
+        def parameter(constant: GenericConst) -> relax.Expr:
+            array = constant.value.numpy()
+            if array.nbytes < INLINE_LIMIT_BYTES:
+                return constant
+            # The same tensor may be read by several calls: one parameter serves all.
+            key = constant.value.__hash__()
+            if key not in params:
+                name = f"w{len(arrays)}_{binding.var.name}"
+                arrays[name] = array
+                params[key] = relax.Var(name, constant.ty)
+            return params[key]
+
+        value = tvm_ffi.structural_map(binding.value, (GenericConst, parameter))
+        return [relax.VarBinding(binding.var, value)]
+
+    main = with_bindings(mod["main"], lift)
+    main = with_body(main, main.body.blocks, main.body.body, list(params.values()))
+    return with_main(mod, main), arrays

@@ -1,4 +1,4 @@
-"""How large a tensor can be: what is larger is refused before work or memory is spent on it."""
+"""The largest tensors: larger ones are refused before work or memory is spent on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def memory_bytes() -> int:
 
 
 def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
-    """Return what is too large about a tensor, ``None`` if nothing is.
+    """Say why a tensor is too large, ``None`` if it is not.
 
     Parameters
     ----------

@@ -17,21 +17,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 import tvm_ffi
 from tvm import IRModule, relax
 from tvm.ir import GenericConst, GlobalVar
 
+from ..errors import CompileError, nearest
 from .passes import module_pass
-from .rewriter import identifier, substitute
+from .rewriter import identifier, substitute, with_bindings, with_body, with_main
+from .signatures import bindings_of
 
 
 def inner_names(imported: IRModule) -> set[str]:
     """Identifiers of what nodes of the model compute before their results: ``NODE#1`` and so on."""
-    blocks = imported["main"].body.blocks
-    names = [binding.var.name for block in blocks for binding in block.bindings]
+    names = [binding.var.name for binding in bindings_of(imported["main"])]
     return {identifier(name) for name in names if "#" in name}
 
 
@@ -65,14 +65,14 @@ def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
 
 
 class _Values:
-    """Values known by how they are computed, and the variables that held them."""
+    """Numbers for values by how they are computed (value numbering), with their names."""
 
     def __init__(self) -> None:
         self.numbers: dict[Hashable, int] = {}
         self.names: dict[Hashable, list[str]] = {}
 
-    def of(self, expr: Any, env: dict[relax.Var, Hashable]) -> Hashable:
-        """What ``expr`` is worth, where ``env`` says that of its variables."""
+    def of(self, expr: relax.Expr, env: dict[relax.Var, Hashable]) -> Hashable:
+        """The value of ``expr``, where ``env`` has those of its variables."""
         if isinstance(expr, relax.Var):
             return env.get(expr, expr.name)
         if isinstance(expr, GenericConst):
@@ -100,21 +100,15 @@ def restore_names(
 ) -> IRModule:
     """Give the variables of ``main`` the names that their tensors had before fusion.
 
-    Parameters
-    ----------
-    before, fused
-        The module before and after fusion.
-    model_names
-        Names of the model's tensors, as identifiers: a variable that got a number behind
-        one of them, because a function is called so, loses it.
-    members
-        Gets the names of the tensors that one call computes, by the name of its result.
+    ``model_names`` are those of the model's tensors, as identifiers: a variable that got a number
+    behind one of them, because a function is called so, loses it.  ``members`` gets the names of
+    the tensors that one call computes, by the name of its result.
     """
     values = _Values()
     env: dict[relax.Var, Hashable] = {}
     for parameter in before["main"].params:
         env[parameter] = ("parameter", parameter.name)
-    for binding in _bindings(before["main"]):
+    for binding in bindings_of(before["main"]):
         env[binding.var] = values.of(binding.value, env)
         values.names.setdefault(env[binding.var], []).append(
             _model_name(binding.var.name, model_names)
@@ -124,29 +118,26 @@ def restore_names(
     env = {parameter: ("parameter", parameter.name) for parameter in main.params}
     taken = {parameter.name for parameter in main.params}
     renamed: dict[relax.Var, relax.Var] = {}
-    blocks = []
-    for block in main.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            var, value = binding.var, binding.value
-            inner: list[Hashable] = []
-            env[var] = _call(values, fused, value, env, inner)
-            known = [values.names[v][0] for v in (*inner, env[var]) if values.names.get(v)]
-            names = values.names.get(env[var], [])
-            # Equal tensors that were computed twice have the names in their order.
-            name = unique(names.pop(0) if names else var.name, taken)
-            if members is not None:
-                # Another name of a tensor, such as that of a result, has what the tensor has.
-                other = renamed.get(value) if isinstance(value, relax.Var) else None
-                same = members.get(other.name) if other is not None else None
-                members[name] = same or list(dict.fromkeys(known or [name]))
-            renamed[var] = type(var)(name, var.ty)
-            bindings.append(relax.VarBinding(renamed[var], substitute(value, renamed)))
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, substitute(main.body.body, renamed))
-    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
-    functions = {gv: function if gv.name_hint == "main" else f for gv, f in fused.functions.items()}
-    return IRModule(functions, attrs=fused.attrs)
+
+    def rename(binding: relax.Binding) -> list[relax.Binding]:
+        var, value = binding.var, binding.value
+        inner: list[Hashable] = []
+        env[var] = _call(values, fused, value, env, inner)
+        known = [values.names[v][0] for v in (*inner, env[var]) if values.names.get(v)]
+        names = values.names.get(env[var], [])
+        # Equal tensors that were computed twice have the names in their order.
+        name = unique(names.pop(0) if names else var.name, taken)
+        if members is not None:
+            # Another name of a tensor, such as that of a result, has what the tensor has.
+            other = renamed.get(value) if isinstance(value, relax.Var) else None
+            same = members.get(other.name) if other is not None else None
+            members[name] = same or list(dict.fromkeys(known or [name]))
+        renamed[var] = type(var)(name, var.ty)
+        return [relax.VarBinding(renamed[var], substitute(value, renamed))]
+
+    main = with_bindings(main, rename)
+    result = substitute(main.body.body, renamed)
+    return with_main(fused, with_body(main, main.body.blocks, result))
 
 
 def _call(
@@ -156,9 +147,9 @@ def _call(
     env: dict[relax.Var, Hashable],
     found: list[Hashable],
 ) -> Hashable:
-    """What a binding of the fused ``main`` is worth; calls of fused functions are looked into.
+    """The value of a binding of the fused ``main``; calls of fused functions are looked into.
 
-    ``found`` gets what such a function's own bindings are worth.
+    ``found`` gets the values of such a function's own bindings.
     """
     if not (isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar)):
         return values.of(value, env)
@@ -167,22 +158,17 @@ def _call(
         parameter: values.of(argument, env)
         for parameter, argument in zip(function.params, value.args, strict=True)
     }
-    for binding in _bindings(function):
+    for binding in bindings_of(function):
         inner[binding.var] = values.of(binding.value, inner)
         found.append(inner[binding.var])
     return values.of(function.body.body, inner)
 
 
 def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dict[str, list[str]]:
-    """ONNX nodes in place of the tensors that one call computes.
+    """ONNX nodes in place of the tensors that one call computes (as from `restore_names`).
 
-    Parameters
-    ----------
-    members
-        As from `restore_names`.
-    bindings
-        Names that the front end gives to the nodes' results: ``NODE``, and ``NODE:1`` and so on
-        for further ones.  What a node needs in between is ``NODE#1``.
+    ``bindings`` are names that the front end gives to the nodes' results: ``NODE``, and ``NODE:1``
+    and so on for further ones.  What a node needs in between is ``NODE#1``.
     """
     nodes = {identifier(name): name for name in bindings}
     for name in bindings:
@@ -204,17 +190,9 @@ def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dic
 
 
 def nodes_of_functions(mod: IRModule, nodes: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """ONNX nodes of each primary function.
-
-    Parameters
-    ----------
-    mod
-        Primary functions, and ``main`` with their calls.
-    nodes
-        As from `nodes_of`.
-    """
+    """ONNX nodes of each primary function that ``main`` calls; ``nodes`` as from `nodes_of`."""
     found: dict[str, list[str]] = {}
-    for binding in _bindings(mod["main"]):
+    for binding in bindings_of(mod["main"]):
         value = binding.value
         called = isinstance(value, relax.Call) and value.args
         if called and isinstance(value.args[0], relax.GlobalVar):
@@ -228,10 +206,6 @@ def _model_name(name: str, model_names: Collection[str]) -> str:
     return base if name not in model_names and base in model_names else name
 
 
-def _bindings(function: relax.Function) -> Iterable[relax.Binding]:
-    return (binding for block in function.body.blocks for binding in block.bindings)
-
-
 def unique(name: str, taken: set[str], form: Callable[[str], str] = str) -> str:
     """``name``, with a number behind it if its form is taken; that is then taken."""
     candidate, number = name, 0
@@ -240,3 +214,45 @@ def unique(name: str, taken: set[str], form: Callable[[str], str] = str) -> str:
         candidate = f"{name}_{number}"
     taken.add(form(candidate))
     return candidate
+
+
+def resolve_names(
+    given: Mapping[str, str],
+    known: Collection[str],
+    aliases: Mapping[str, str],
+    *,
+    table: str,
+    kind: str,
+    unknown: str,
+    suffix: str = "",
+    remark: str = "",
+) -> dict[str, str]:
+    """A user's table, such as ``{"conv1": "winograd4"}``, by the names that there are.
+
+    ``aliases`` are known names by others: ONNX's, behind which ``suffix`` may have been added.
+    ``table``, ``kind`` and ``unknown`` are for errors: "The algorithms", "convolution" and a
+    sentence about a name ``{!r}``, which ``remark`` follows if that is an alias.
+
+    Raises
+    ------
+    CompileError
+        If a name is unknown (it lists the nearest), or two of one thing disagree.
+    """
+    result: dict[str, str] = {}
+    for name, value in given.items():
+        alias = aliases.get(name, name)
+        candidates = (name, identifier(name), alias, f"{alias}{suffix}")
+        found = next((candidate for candidate in candidates if candidate in known), None)
+        if found is None:
+            near = nearest(name, list(known), aliases)
+            raise CompileError(
+                f"{unknown.format(name)}{near}.{remark if name in aliases else ''}",
+                remedy=f"Compile with -v, which prints the name of every {kind}.",
+            )
+        if result.setdefault(found, value) != value:
+            raise CompileError(
+                f"{table} ask for both {result[found]} and {value} for the {kind} {found}, which "
+                f"{name!r} is another name of.",
+                remedy=f"Name each {kind} once.",
+            )
+    return result

@@ -1,4 +1,4 @@
-"""What a custom operator is: types, mathematics, reference and gradient as one value.
+"""Custom operators: types, mathematics, reference and gradient as one value.
 
 An operator is a node ``ai.tvmflow.NAME`` of an ONNX model.  One file an operator holds what
 an :class:`Operator` names; `docs/custom-operators.md` teaches how to write one.  How its block
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OperatorError, ShapeError
-from .definition import check_operands
 from .tensors import TensorType
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ VERSION = 1
 #: The attribute of a primary function that is an operator: its number of results.
 FUNCTION_ATTRIBUTE = "tvmflow.results"
 
-#: What an attribute can be; ONNX has no other kinds that are plain values.
+#: Values of an attribute; ONNX has no other kinds that are plain values.
 Attribute = float | int | str | tuple[float, ...] | tuple[int, ...]
 
-#: What an operator's functions get: one item an input, and all attributes by name.  An item is a
-#: `TensorType`, a `te.Tensor` or an array, and ``None`` for an optional input that is left out.
+#: Arguments of an operator's functions: one item an input, and all attributes by name.  An item is
+#: a `TensorType`, a `te.Tensor` or an array, and ``None`` for an optional input that is left out.
 Types = Sequence[Any]
 Tensors = Sequence[Any]
 Arrays = Sequence[Any]
@@ -114,8 +113,7 @@ class Operator:
     check: Callable[[Arrays, Attributes], None] | None = None
 
     def __post_init__(self) -> None:
-        """Check the names."""
-        check_operands(self)
+        _check_operands(self)
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -139,18 +137,19 @@ class Operator:
                 f"{', '.join(map(repr, self.attributes)) or 'none'}.",
                 remedy="Check the attribute's name.",
             )
-        completed = dict(self.attributes)
+        completed: dict[str, Any] = dict(self.attributes)
         for name, value in given.items():
-            default: Any = self.attributes[name]
-            kind: Any = {float: Real, int: Integral}.get(type(default), type(default))
+            default = self.attributes[name]
+            own: type = type(default)
+            kind = {float: Real, int: Integral}.get(own, own)
             if not isinstance(value, kind):
                 raise OperatorError(
                     f"The attribute {name!r} of {self.name} is {value!r}, expected a value like "
                     f"its default {default!r}.",
-                    remedy=f"Give it as {type(default).__name__}.",
+                    remedy=f"Give it as {own.__name__}.",
                 )
             # Not NumPy's scalars, which TVM does not take.
-            completed[name] = type(default)(value)
+            completed[name] = own(value)
         return completed
 
     def result_types(self, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -237,6 +236,42 @@ def dtype_of(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
+
+
+def _check_operands(operator: Operator) -> None:
+    """Refuse operands that cannot be told apart, and a gradient whose operands do not fit."""
+    for kind, operands in ("inputs", operator.inputs), ("outputs", operator.outputs):
+        names = [operand.name for operand in operands]
+        if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):
+            raise OperatorError(
+                f"The {kind} of {operator.name} are called {', '.join(map(repr, names))}; expected "
+                "different Python identifiers.",
+                remedy="Rename them.",
+            )
+    gradient = operator.gradient
+    if gradient is None:
+        return
+    inputs = {operand.name for operand in operator.inputs}
+    outputs = {operand.name for operand in operator.outputs}
+    allowed = (
+        ("inputs", gradient.inputs, inputs | outputs | {f"grad_{name}" for name in outputs}),
+        ("outputs", gradient.outputs, {f"grad_{name}" for name in inputs}),
+    )
+    for kind, operands, known in allowed:
+        strange = [operand.name for operand in operands if operand.name not in known]
+        if strange:
+            raise OperatorError(
+                f"The gradient of {operator.name}, {gradient.name}, has {strange[0]!r} among its "
+                f"{kind}, expected some of {', '.join(sorted(known))}.",
+                remedy="Name it after an operand of the operator, with grad_ before it for a "
+                "gradient.",
+            )
+    if strange := [name for name in gradient.attributes if name not in operator.attributes]:
+        raise OperatorError(
+            f"The gradient of {operator.name}, {gradient.name}, has the attribute {strange[0]!r}, "
+            f"which {operator.name} has not.",
+            remedy="Give both the attribute.",
+        )
 
 
 def _check_operand(operator: str, operand: Operand, kind: TensorType | None) -> None:

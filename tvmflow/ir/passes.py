@@ -9,14 +9,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import tvm
+import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.ir.transform import Pass
 
 from ..errors import CompileError
 
+if TYPE_CHECKING:
+    from tvm.ir import Node
+    from tvm.ir.transform import PassContext
+
+    #: Classes of nodes, and what takes the place of each.
+    Callback = tuple[type | tuple[type, ...], Callable[[Node], Node]]
+
+_Program = TypeVar("_Program")
 _raised = threading.local()
 
 
@@ -25,28 +34,56 @@ def module_pass(name: str) -> Callable[[Callable[[IRModule], IRModule]], Pass]:
 
     def make(function: Callable[[IRModule], IRModule]) -> Pass:
         @tvm.transform.module_pass(opt_level=0, name=f"tvmflow.{name}")
-        def run(mod: IRModule, _context: Any) -> IRModule:
-            return _kept(function, mod)
+        def run(mod: IRModule, _context: PassContext) -> IRModule:
+            return _run(function, mod)
 
         return run
 
     return make
 
 
-def prim_func_pass(name: str) -> Callable[[Callable[[tirx.PrimFunc], tirx.PrimFunc]], Pass]:
-    """Make a pass of a function from primary function to primary function."""
+def prim_func_pass(
+    name: str, *targets: str
+) -> Callable[[Callable[[tirx.PrimFunc], tirx.PrimFunc]], Pass]:
+    """Make a pass of a function from primary function to primary function.
+
+    With ``targets`` it leaves functions alone that are not bound to one of these kinds.
+    """
 
     def make(function: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Pass:
         @tirx.transform.prim_func_pass(opt_level=0, name=f"tvmflow.{name}")
-        def run(primary: tirx.PrimFunc, _mod: Any, _context: Any) -> tirx.PrimFunc:
-            return _kept(function, primary)
+        def run(primary: tirx.PrimFunc, _mod: IRModule, _context: PassContext) -> tirx.PrimFunc:
+            if targets and target_kind(primary) not in targets:
+                return primary
+            return _run(function, primary)
 
         return run
 
     return make
 
 
-def _kept(function: Callable[[Any], Any], program: Any) -> Any:
+def node_pass(name: str, *callbacks: Callback, targets: tuple[str, ...] = ()) -> Pass:
+    """Make a pass over primary functions of callbacks for single nodes."""
+    return prim_func_pass(name, *targets)(lambda function: map_nodes(function, *callbacks))
+
+
+def map_nodes(function: tirx.PrimFunc, *callbacks: Callback) -> tirx.PrimFunc:
+    """A primary function with nodes of its body replaced, the inner ones first."""
+    return function.with_body(tvm_ffi.structural_map(function.body, list(callbacks)))
+
+
+def name_of(function: tirx.PrimFunc) -> str:
+    """The primary function's name, for messages."""
+    return str((function.attrs or {}).get("global_symbol", "(without a name)"))
+
+
+def target_kind(function: tirx.PrimFunc) -> str | None:
+    """The kind of the target that a function is bound to, such as ``opencl``; ``None``: unbound."""
+    target = (function.attrs or {}).get("target")
+    return None if target is None else str(target.kind.name)
+
+
+def _run(function: Callable[[_Program], _Program], program: _Program) -> _Program:
     try:
         return function(program)
     except BaseException as error:

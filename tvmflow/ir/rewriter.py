@@ -1,28 +1,28 @@
-"""A straight-line rewriter for the dataflow graph of ``main``.
+"""Rewriting ``main``: binding by binding, whole passes by a :class:`Rewriter`.
 
-The front end yields one function of one dataflow block.  A rewriter walks its
-bindings in order, emits new ones, and remembers what each old variable became.
+The front end yields one function of one dataflow block.  A rewriter walks its bindings in order,
+emits new ones, and remembers what each old variable became.  :func:`with_bindings` is for passes
+that change bindings and leave variables what they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .signatures import with_parameters
+from .signatures import bindings_of, with_parameters
 
 
 @mutator
 class _Substitute(PyExprMutator):
     """Replace variables by what ``lookup`` returns for them."""
 
-    def __init__(self, lookup: Any):
+    def __init__(self, lookup: Callable[[relax.Var], relax.Expr]):
         super().__init__()
         self.lookup = lookup
 
@@ -36,6 +36,44 @@ class _Substitute(PyExprMutator):
 def substitute(expr: relax.Expr, replaced: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
     """``expr`` with these variables replaced."""
     return _Substitute(lambda var: replaced.get(var, var)).visit_expr(expr)
+
+
+def with_bindings(
+    function: relax.Function,
+    change: Callable[[relax.Binding], Iterable[relax.Binding]],
+    result: relax.Expr | None = None,
+) -> relax.Function:
+    """A function with other bindings in place of each, in the same blocks, and another result."""
+    blocks = [
+        type(block)([new for old in block.bindings for new in change(old)])
+        for block in function.body.blocks
+    ]
+    return with_body(function, blocks, function.body.body if result is None else result)
+
+
+def with_body(
+    function: relax.Function,
+    blocks: Sequence[relax.BindingBlock],
+    result: relax.Expr,
+    params: Sequence[relax.Var] = (),
+) -> relax.Function:
+    """A function with another body, and with further parameters."""
+    body = relax.SeqExpr(blocks, result)
+    params = [*function.params, *params]
+    return relax.Function(
+        params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+    )
+
+
+def with_main(mod: IRModule, main: relax.Function, primary: IRModule | None = None) -> IRModule:
+    """A module with another ``main``, and with the primary functions of ``primary``."""
+    functions = dict(primary.functions.items()) if primary is not None else {}
+    for gv, function in mod.functions.items():
+        if gv.name_hint == "main":
+            functions[gv] = main
+        elif primary is None or not isinstance(function, tirx.PrimFunc):
+            functions[gv] = function
+    return IRModule(functions, attrs=mod.attrs)
 
 
 class Rewriter:
@@ -60,9 +98,8 @@ class Rewriter:
         self.start(params)
         with self.bb.function("main_rewritten", params, attrs=dict(main.attrs or {})):
             with self.bb.dataflow():
-                for block in main.body.blocks:
-                    for binding in block.bindings:
-                        self._bind(binding)
+                for binding in bindings_of(main):
+                    self._bind(binding)
                 result = self.bb.emit_output(self.result(main.body.body))
             self.bb.emit_func_output(result)
         rewritten = self.bb.get()
@@ -82,7 +119,7 @@ class Rewriter:
         return relax.Var(f"{identifier(old.name)}_{index}", old.ty)
 
     def result(self, old: relax.Expr) -> relax.Expr:
-        """What ``main`` returns instead of what it returned."""
+        """The new result of ``main`` for the old one."""
         return self.substitute(old)
 
     def start(self, params: list[relax.Var]) -> None:
@@ -120,7 +157,7 @@ def identifier(name: str) -> str:
     return re.sub(r"^(?=\d|$)|\W", "_", name, flags=re.ASCII)
 
 
-def with_identifiers(function: relax.Function | tirx.PrimFunc) -> Any:
+def with_identifiers(function: relax.Function | tirx.PrimFunc) -> relax.Function | tirx.PrimFunc:
     """A primary function that was called after a model's tensors, with identifiers for them."""
     if not isinstance(function, tirx.PrimFunc):
         return function
@@ -139,7 +176,12 @@ def constant_array(expr: relax.Expr) -> np.ndarray | None:
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     """The static shape of a tensor expression."""
-    return tuple(int(d) for d in expr.ty.shape)
+    return ints(expr.ty.shape)
+
+
+def ints(values: Iterable[tirx.IntImm]) -> tuple[int, ...]:
+    """Python's integers of TVM's."""
+    return tuple(int(value) for value in values)
 
 
 def op_name(expr: relax.Expr) -> str | None:

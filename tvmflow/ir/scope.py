@@ -33,7 +33,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from tvm import tirx
 
@@ -60,7 +59,7 @@ class Extent:
     layers: int = 1
 
     def fits(self, device: Device) -> bool:
-        """Whether a device has images of this size."""
+        """True if a device has images of this size."""
         return (
             max(self.width, self.height) <= device.image_extent
             and self.layers <= device.image_layers
@@ -77,12 +76,12 @@ class Extent:
 
 
 def is_texture(scope: str) -> bool:
-    """Whether a memory scope is that of a texture."""
+    """True for the memory scope of a texture."""
     return scope.startswith(PREFIX)
 
 
 def is_half(scope: str) -> bool:
-    """Whether a memory scope, of a texture or a buffer, stores fp32 tensors in 16 bits."""
+    """True for a memory scope, of a texture or a buffer, that stores fp32 tensors in 16 bits."""
     return scope.startswith(HALF) or scope == HALF_BUFFER
 
 
@@ -108,7 +107,9 @@ def extent_of(shape: Sequence[int], scope: str) -> Extent:
     )
 
 
-def coordinates(shape: Sequence[Any], scope: str, indices: Sequence[Any]) -> tuple[Any, Any, Any]:
+def coordinates(
+    shape: Sequence[tirx.PrimExpr], scope: str, indices: Sequence[tirx.PrimExpr]
+) -> tuple[tirx.PrimExpr, tirx.PrimExpr, tirx.PrimExpr]:
     """Column, row and layer of a texel, as expressions of the tensor's indices."""
     if match := _PANELS.match(scope):
         panels = int(match.group(1))
@@ -119,8 +120,8 @@ def coordinates(shape: Sequence[Any], scope: str, indices: Sequence[Any]) -> tup
         return column, below * height + y, tirx.const(0, "int32")
     rows, columns = _cuts(scope)
 
-    def flat(begin: int, end: int) -> Any:
-        offset: Any = tirx.const(0, "int32")
+    def flat(begin: int, end: int) -> tirx.PrimExpr:
+        offset = tirx.const(0, "int32")
         for axis in range(begin, end):
             offset = offset * shape[axis] + indices[axis]
         return offset

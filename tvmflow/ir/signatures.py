@@ -32,6 +32,11 @@ def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx
     return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
 
 
+def bindings_of(function: relax.Function) -> list[relax.Binding]:
+    """The bindings of a Relax function, in order."""
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
 def called_function(
     mod: IRModule, value: relax.Expr
 ) -> tuple[tirx.PrimFunc, list[relax.Expr]] | None:
@@ -47,23 +52,21 @@ def called_function(
 
 def parameter_scopes(mod: IRModule) -> dict[str, str]:
     """Memory scopes of those parameters of ``main`` that are no plain buffers."""
-    main = mod["main"]
-    names = {param: param.name for param in main.params}
-    scopes = {}
-    for binding in (b for block in main.body.blocks for b in block.bindings):
+    params, scopes = set(mod["main"].params), {}
+    for binding in bindings_of(mod["main"]):
         call = called_function(mod, binding.value)
         if call is None:
             continue
         function, arguments = call
-        for index, argument in enumerate(arguments):
-            scope = function.params[index].scope()
-            if argument in names and scope not in ("", "global"):
-                scopes[names[argument]] = scope
+        for param, argument in zip(function.params, arguments, strict=False):
+            scope = param.scope()
+            if argument in params and scope not in ("", "global"):
+                scopes[argument.name] = scope
     return scopes
 
 
 def wants_schedule(function: tirx.PrimFunc) -> bool:
-    """Whether a function is still a plain computation.
+    """True if a function is still a plain computation.
 
     TVM's own sorts and scans come scheduled, or as low-level loops without blocks.
     """

@@ -1,4 +1,4 @@
-"""What is known of a tensor: its shape and dtype, and at an interface its name."""
+"""Types of tensors: shape and dtype, and at an interface a name."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import tvm
 from tvm import IRModule, te, tirx
 
 from ..codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
+from ..codegen.kernels import with_workspaces
 from ..codegen.tir_pipeline import TIR_PIPELINE
-from ..codegen.workspaces import with_workspaces
 from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..ir.operator import Operator, dtype_of

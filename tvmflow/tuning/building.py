@@ -26,7 +26,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 
-from ..codegen.narrow import half_lengths
+from ..codegen.half import half_lengths
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.host import Host
 from ..devices.target import TargetSpec, resolve

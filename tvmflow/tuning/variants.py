@@ -23,8 +23,14 @@ from dataclasses import dataclass, field, replace
 from tvm import IRModule, relax
 
 from ..compiler.compilation import Compilation
+from ..compiler.lookup import (
+    ALGORITHM,
+    STORAGE,
+    algorithm_workload,
+    storage_is_open,
+    storage_workload,
+)
 from ..compiler.pipeline import run_stages
-from ..compiler.settled import ALGORITHM, STORAGE, algorithm_workload, is_open, storage_workload
 from ..devices.target import with_storage
 from ..errors import CompileError
 from ..graph.layout.algorithms import Choice, Convolution, convolutions
@@ -137,7 +143,7 @@ def variants_of(job: Compilation) -> Variants:
     base = replace(job)
     tasks = extract_tasks(run_stages(base, first="layout", until="weights"), base.target)
     found = Variants(job, tasks)
-    if is_open(job):
+    if storage_is_open(job):
         found.decisions += _storage(job, tasks)
     for group in _distinct(base.choices):
         found.decisions += _algorithms(job, group)

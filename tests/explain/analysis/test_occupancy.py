@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tvm.script import tirx as T
 
-from tvmflow.devices.multiprocessors import multiprocessors
+from tvmflow.devices.presets import multiprocessors
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import findings, occupancy
 

@@ -8,7 +8,7 @@ import pytest
 from tvm import s_tir, te
 
 from tvmflow.codegen.dot_products import dot
-from tvmflow.devices.multiprocessors import multiprocessors
+from tvmflow.devices.presets import multiprocessors
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import findings, products
 

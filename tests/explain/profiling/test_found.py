@@ -11,7 +11,7 @@ from profiles import synthetic_profile
 from tvmflow.devices.target import resolve
 from tvmflow.explain import analysis
 from tvmflow.explain.analysis import Fusion, report
-from tvmflow.explain.analysis.report import found_in, fusion_in
+from tvmflow.explain.analysis.report import fusion_in, nodes_in
 from tvmflow.explain.profiling import record
 from tvmflow.module.functions import tir_text
 from tvmflow.schedules.lab import scheduled
@@ -41,7 +41,7 @@ def test_findings_of_analyses_and_of_profiles_are_one_class():
 
 def test_each_function_is_analysed_once_the_slowest_first(analysed):
     notes = []
-    found = found_in(FUNCTIONS, [*PROFILE.kernels, *PROFILE.kernels], ADRENO, notes)
+    found = nodes_in(FUNCTIONS, [*PROFILE.kernels, *PROFILE.kernels], ADRENO, notes)
     slowest = sorted(PROFILE.kernels, key=lambda kernel: -kernel.median_us)
     assert analysed == [kernel.function for kernel in slowest]
     assert [finding.kernel for finding in found] == [kernel.name for kernel in slowest]
@@ -61,7 +61,7 @@ def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
 
     monkeypatch.setattr(report, "findings", slow)
     notes = []
-    found = found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
+    found = nodes_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
     assert len(found) == len(analysed) == 3
     times = [kernel.median_us for kernel in slowest]
     left = f"functions that take {sum(times[2:]) / sum(times):.1%} of the kernels' time"
@@ -74,10 +74,10 @@ def test_time_ends_in_real_analyses():
     function = scheduled("matmul", "blocked", target="opencl", device="adreno")
     kernels = [dataclasses.replace(PROFILE.kernels[0], function="main")]
     notes = []
-    assert found_in({"main": function}, kernels, ADRENO, notes, budget_s=0.0) == ()
+    assert nodes_in({"main": function}, kernels, ADRENO, notes, budget_s=0.0) == ()
     assert "100.0% of the kernels' time have no findings" in notes[0]
     notes.clear()
-    assert found_in({"main": function}, kernels, ADRENO, notes) != ()
+    assert nodes_in({"main": function}, kernels, ADRENO, notes) != ()
     assert notes == []
 
 
@@ -92,7 +92,7 @@ def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
 
     monkeypatch.setattr(report, "findings", fail)
     notes = []
-    assert len(found_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
+    assert len(nodes_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
     assert notes[0] == f"{failing} could not be analysed: no loop has this extent"
 
 

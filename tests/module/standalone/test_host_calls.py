@@ -7,9 +7,7 @@ import pytest
 from tvm import relax
 from tvm.script import tirx as T
 
-from tvmflow.codegen.accesses import accesses_of
-from tvmflow.codegen.host_calls import kernel_calls
-from tvmflow.codegen.kernels import Kernels, split_source
+from tvmflow.codegen.kernels import Kernels, accesses_of, kernel_calls, split_source
 from tvmflow.compiler.standalone.extract import extract_plan
 from tvmflow.errors import CompileError
 from tvmflow.ir.tensors import TensorInfo

@@ -22,8 +22,7 @@ from typing import Any
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, StringImm
 
-from ...codegen.host_calls import REMEDY, KernelCall, kernel_calls, refuse
-from ...codegen.kernels import Kernels
+from ...codegen.kernels import REMEDY, KernelCall, Kernels, kernel_calls, refuse
 from ...errors import CompileError
 from ...ir.rewriter import op_name, shape_of
 from ...ir.tensors import TensorInfo

@@ -8,7 +8,7 @@ target that it is compiled for.  It returns records in the order of the code: th
 
 from __future__ import annotations
 
-from ...graph.fusion_left import Fusion, fusion
+from ...graph.missed_fusion import Fusion, fusion
 from ..profiling.record import Finding
 from .cache_lines import LineUse, cache_lines
 from .cpu_loops import (

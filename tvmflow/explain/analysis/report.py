@@ -11,7 +11,7 @@ from math import inf
 from tvm import IRModule, tirx
 
 from ...devices.target import TargetSpec
-from ...graph.fusion_left import Fusion, fusion
+from ...graph.missed_fusion import Fusion, fusion
 from ...module.functions import tir_text
 from ...runtime.json_types import JsonMapping
 from ..profiling.record import Finding, KernelLaunch
@@ -134,7 +134,7 @@ def _fusion_finding(pair: Fusion) -> Finding:
     )
 
 
-def found_in(
+def nodes_in(
     functions: Mapping[str, tirx.PrimFunc],
     kernels: Sequence[KernelLaunch],
     target: TargetSpec,

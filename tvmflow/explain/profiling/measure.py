@@ -22,7 +22,7 @@ from ...module.standalone.loaded import StandaloneModule
 from ...runtime.devices import DeviceInfo, cuda_devices, host_device, opencl_devices
 from ...runtime.json_types import JsonMapping
 from ...runtime.timing import Spread
-from ..analysis.report import found_in, fusion_in
+from ..analysis.report import fusion_in, nodes_in
 from .ceilings import above, ceilings_above, rated
 from .counting import Work, count_kernels
 from .record import (
@@ -140,7 +140,7 @@ def profile(
     elif functions:
         target = resolve(module.target, str(meta["device"]))
         found = fusion_in(meta.get("fusion_left", ()), kernels, functions)
-        found += found_in(functions, kernels, target, notes)
+        found += nodes_in(functions, kernels, target, notes)
     made = Profile(
         module=ModuleFacts(
             path=str(module.path),

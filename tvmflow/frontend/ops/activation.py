@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...codegen import exact
+from ...codegen import rounding
 from ..converter import NodeContext, Refusal, converts
 
 R = relax.op
@@ -117,7 +117,7 @@ def hard_swish(c: NodeContext) -> relax.Expr:
 
 def _limited_line(c: NodeContext, alpha: float, beta: float) -> relax.Expr:
     # Rounded twice, as elsewhere: quantized networks round it again, to integers.
-    times = exact.product if c.dtype() == "float32" else R.multiply
+    times = rounding.product if c.dtype() == "float32" else R.multiply
     line = c.emit(times(c.input(), c.constant(alpha)))
     return _clip_between(c, c.emit(R.add(line, c.constant(beta))), 0.0, 1.0)
 

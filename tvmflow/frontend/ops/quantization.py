@@ -29,7 +29,7 @@ from math import prod
 import numpy as np
 from tvm import relax, tirx
 
-from ...codegen import exact
+from ...codegen import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
 from ...ir.rewriter import constant_array, op_name
 from ..converter import (
@@ -70,8 +70,8 @@ def quantize(c: NodeContext) -> relax.Expr:
             found = _requantized(c, x, _Target(np.float32(values.reshape(())), point, target))
             if found is not None:
                 return _rounded(c, found.value, point, target, found.zero)
-        return _rounded(c, c.emit(exact.quotient(x, scale)), point, target)
-    value = c.emit(R.round(c.emit(exact.quotient(x, scale))))
+        return _rounded(c, c.emit(rounding.quotient(x, scale)), point, target)
+    value = c.emit(R.round(c.emit(rounding.quotient(x, scale))))
     if zero is not None:
         value = c.emit(R.add(value, zero))
     # Vectors of floats become 32-bit integers by one instruction, and these 8-bit ones; the direct
@@ -112,7 +112,7 @@ def dequantize(c: NodeContext) -> relax.Expr:
     scale, zero = _parameters(c, difference_dtype)
     value = c.cast(c.input(), difference_dtype)
     value = value if zero is None else c.emit(R.subtract(value, zero))
-    result = exact.product(c.cast(value, "float32"), scale)
+    result = rounding.product(c.cast(value, "float32"), scale)
     return result if c.result.dtype == "float32" else R.astype(c.emit(result), c.result.dtype)
 
 
@@ -156,11 +156,11 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     highest = c.emit(R.maximum(c.emit(R.max(x)), zero))
     lowest = c.emit(R.minimum(c.emit(R.min(x)), zero))
     span = c.emit(R.subtract(highest, lowest))
-    step = c.emit(exact.quotient(span, c.constant(255)))
+    step = c.emit(rounding.quotient(span, c.constant(255)))
     scale = c.emit(R.where(c.emit(R.equal(span, zero)), one, step))
-    point = c.emit(R.round(c.emit(exact.quotient(c.emit(R.negative(lowest)), scale))))
+    point = c.emit(R.round(c.emit(rounding.quotient(c.emit(R.negative(lowest)), scale))))
     point = _limited(c, point, "uint8")
-    value = c.emit(R.add(c.emit(R.round(c.emit(exact.quotient(x, scale)))), point))
+    value = c.emit(R.add(c.emit(R.round(c.emit(rounding.quotient(x, scale)))), point))
     return [R.astype(_limited(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
 
 
@@ -216,7 +216,7 @@ def requantize(
     ratio = left.reshape(()) * right / result.reshape(())
     shape = per_axis_shape(ratio.size, c.result.shape, axis)
     scale = constant(ratio.astype(np.float32).reshape(shape))
-    value = c.emit(exact.product(c.emit(R.astype(total, "float32")), scale))
+    value = c.emit(rounding.product(c.emit(R.astype(total, "float32")), scale))
     return _rounded(c, value, int(points.reshape(())), c.result.dtype)
 
 
@@ -371,7 +371,7 @@ def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> re
             return None
         sums = c.emit(R.add(sums, constant(steps)))
     ratio = constant((own / scale).astype(np.float32))
-    result = c.emit(exact.product(c.emit(R.astype(sums, "float32")), ratio))
+    result = c.emit(rounding.product(c.emit(R.astype(sums, "float32")), ratio))
     for activation in reversed(activations):
         if op_name(activation) == "relax.nn.relu":
             result = c.emit(R.nn.relu(result))
@@ -402,8 +402,8 @@ def _sum(
     # Rounded as by fused instructions.
     points = np.float32(np.float64(left) * a.zero + np.float64(np.float32(right * b.zero)))
     rest = np.float32(target.zero) - points
-    value = c.emit(exact.multiply_add(b.integers(c), constant(right), constant(rest)))
-    value = c.emit(exact.multiply_add(a.integers(c), constant(left), value))
+    value = c.emit(rounding.multiply_add(b.integers(c), constant(right), constant(rest)))
+    value = c.emit(rounding.multiply_add(a.integers(c), constant(left), value))
     return _Requantized(value, target.zero)
 
 
@@ -413,7 +413,7 @@ def _times(
     a, b = operands
     differences = c.emit(R.multiply(a.difference(c), b.difference(c)))
     ratio = constant(np.float32(np.float32(a.scale * b.scale) / target.scale))
-    value = c.emit(exact.product(differences, ratio))
+    value = c.emit(rounding.product(differences, ratio))
     # Limits now, so that sums with the zero point are known to be small.
     value = _limited(c, value, target.dtype, target.zero)
     return _Requantized(c.emit(R.add(value, constant(np.float32(target.zero)))), target.zero)
@@ -429,7 +429,7 @@ def _mean(
         return None
     total = c.emit(R.sum(x.difference(c), axes, bool(call.attrs.keepdims)))
     ratio = np.float32(x.scale / np.float32(target.scale * np.float32(count)))
-    return _Requantized(c.emit(exact.product(total, constant(ratio))))
+    return _Requantized(c.emit(rounding.product(total, constant(ratio))))
 
 
 _Rule = Callable[[NodeContext, relax.Call, Sequence[_Quantized], _Target], "_Requantized | None"]

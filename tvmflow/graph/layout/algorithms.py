@@ -1,4 +1,4 @@
-"""How each convolution is computed: directly, as a product of matrices, or by Winograd's algorithm.
+"""Algorithms of convolutions: directly, as a product of matrices, or by Winograd's.
 
 A product of matrices is for CUDA, and takes the place of the direct convolution where its
 matrices are mostly their own (:func:`tvmflow.schedules.gemm.pays`); with tensor cores also that of
@@ -21,31 +21,32 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import IRModule, relax
 
-from ...codegen.narrow import fits_half
+from ...codegen.half import fits_half
 from ...devices.choices import ALGORITHMS, DIRECT, GEMM, WINOGRAD
 from ...devices.target import Device
 from ...errors import CompileError
 from ...ir.blocked import blocks_of
-from ...ir.rewriter import constant_array, op_name, shape_of
+from ...ir.rewriter import constant_array, ints, op_name, shape_of
+from ...ir.signatures import bindings_of
+from ...runtime.json_types import JsonObject
 from ...schedules import gemm
 from ...schedules.winograd import TAPS, tiles
 
 logger = logging.getLogger(__name__)
 
-#: What Winograd's may cost, of the direct one: it takes three launches, more memory, and rounds
-#: more, which small gains are not worth.
+#: The most that Winograd's may cost, of the direct one: it takes three launches, more memory, and
+#: rounds more, which small gains are not worth.
 WORTH = 0.9
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """What the choice depends on."""
+    """Facts of a convolution that the choice depends on."""
 
     batch: int
     inputs: int
@@ -64,10 +65,6 @@ class Convolution:
     @classmethod
     def of(cls, call: relax.Call) -> Convolution:
         """Read it off a call of ``relax.nn.conv2d``."""
-
-        def ints(values: Iterable[Any]) -> tuple[int, ...]:
-            return tuple(int(value) for value in values)
-
         weight = constant_array(call.args[1])
         batch, outputs, height, width = shape_of(call)
         _, inputs, *kernel = shape_of(call.args[1])
@@ -84,7 +81,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, and why."""
+    """An algorithm, with the reason for it."""
 
     convolution: str
     algorithm: str
@@ -97,7 +94,7 @@ class Choice:
     #: Algorithms that can compute it.
     possible: tuple[str, ...]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """The choice as JSON, for the module's metadata."""
         return {
             "convolution": self.convolution,
@@ -126,7 +123,7 @@ def impossible(
     half: bool,
     half_sums: bool = False,
 ) -> str | None:
-    """Why an algorithm cannot compute a convolution, or ``None``.
+    """Say why an algorithm cannot compute a convolution, ``None`` if it can.
 
     ``half`` says that tensors are stored in 16 bits, ``half_sums`` that products are added so.
     """
@@ -154,7 +151,7 @@ def impossible(
 
 
 def _no_product(convolution: Convolution, device: Device, half: bool) -> str | None:
-    """Why a convolution cannot be a product of matrices, or ``None``."""
+    """Say why a convolution cannot be a product of matrices, ``None`` if it can be."""
     gpu = device.multiprocessors
     if gpu is None:
         return "its schedules are for the target cuda"
@@ -233,7 +230,7 @@ def choose(
 def _cheapest(
     convolution: Convolution, device: Device, half: bool, reasons: Mapping[str, str | None]
 ) -> tuple[str, str]:
-    """The algorithm that seems best, and why; ``reasons`` say which cannot be."""
+    """The algorithm that seems best, and the reason; ``reasons`` say which cannot be."""
     product = reasons[GEMM] is None and _product_pays(convolution, device)
     if product and half:
         return GEMM, "tensor cores multiply its matrices"
@@ -256,7 +253,7 @@ def convolutions(mod: IRModule) -> dict[relax.Var, str]:
     What a node needs before its result is called ``NODE_1`` and so on: a convolution
     whose bias is added has the name of the sum.
     """
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    bindings = bindings_of(mod["main"])
     found = {
         binding.var: str(binding.var.name)
         for binding in bindings

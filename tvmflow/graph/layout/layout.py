@@ -18,27 +18,26 @@ After::
 Every variable may exist in two forms, plain and blocked; a form is made when a
 reader first needs it, and kept.  Operators without a rule read the plain form.
 Weights are constants and are rearranged here, at compile time.  Inputs and outputs of
-the model are plain, but for those that are kept in blocks (:mod:`.keep`).
+the model are plain, but for those that are kept in blocks (:mod:`.interface`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax
+from tvm import IRModule, relax, te
 from tvm.ir import GenericConst
 
-from ...codegen.narrow import may_narrow
+from ...codegen.half import may_sum_in_half
 from ...devices.target import Device
 from ...ir import blocked
+from ...ir.names import resolve_names
 from ...ir.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from .algorithms import Choice, Convolution, Measured, choose, convolutions
-from .asked_algorithms import resolve_algorithms
-from .keep import Kept
-from .rules import RULES, Later
+from .interface import BlockedInterface
+from .rules import OUT_ELEMWISE_FUSABLE, RULES, Later
 
 
 @dataclass
@@ -58,10 +57,6 @@ class _NamingBuilder(relax.BlockBuilder):
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         return super().emit(expr, name_hint or self.hint)
 
-    def emit_te(self, func: Any, *args: Any, **kwargs: Any) -> relax.Var:
-        kwargs.setdefault("name_hint", self.hint)
-        return super().emit_te(func, *args, **kwargs)
-
 
 class LayoutPass(Rewriter):
     """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
@@ -71,7 +66,7 @@ class LayoutPass(Rewriter):
         mod: IRModule,
         device: Device,
         accumulate: str = "fp32",
-        kept: Kept | None = None,
+        interface: BlockedInterface | None = None,
         *,
         algorithms: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
@@ -79,15 +74,21 @@ class LayoutPass(Rewriter):
         measured: Callable[[Convolution, bool], Measured | None] | None = None,
     ):
         super().__init__(mod)
-        self.kept = kept or Kept()
+        self.interface = interface or BlockedInterface()
         self.bb = _NamingBuilder(mod)
         self.device = device
         self.half = half
         #: Convolutions' names, the algorithms that were asked for by name, and what each got.
         self.convolutions = convolutions(mod)
-        names = self.convolutions.values()
-        self.algorithms = resolve_algorithms(algorithms or {}, names, aliases or {})
-        #: What journals know of a convolution whose tensors are in 16 bits, or not.
+        self.algorithms = resolve_names(
+            algorithms or {},
+            list(self.convolutions.values()),
+            aliases or {},
+            table="The algorithms",
+            kind="convolution",
+            unknown="The algorithms name {!r}, which is no convolution with constant weights",
+        )
+        #: Finds the fastest algorithm in journals: of a convolution, in 16 bits or not.
         self.measured = measured
         self.choices: list[Choice] = []
         self.block = device.channel_block
@@ -106,7 +107,7 @@ class LayoutPass(Rewriter):
     def start(self, params: list[relax.Var]) -> None:
         """Remember the parameters: large weights are among them."""
         self.params = params
-        for index in self.kept.inputs:
+        for index in self.interface.inputs:
             old = self.mod["main"].params[index]
             self.forms[old] = Forms(None, params[index], shape_of(old))
             del self.env[old]
@@ -114,36 +115,36 @@ class LayoutPass(Rewriter):
     def parameter(self, index: int, old: relax.Var) -> relax.Var:
         """The same parameter, or its blocked form where that is kept."""
         new = super().parameter(index, old)
-        if index not in self.kept.inputs:
+        if index not in self.interface.inputs:
             return new
         shape = blocked.blocked_shape(shape_of(old), self.block)
         return relax.Var(new.name, relax.TensorType(shape, old.ty.dtype))
 
     def result(self, old: relax.Expr) -> relax.Expr:
         """The same result, with the blocked forms of the outputs that are kept."""
-        if not self.kept.outputs:
+        if not self.interface.outputs:
             return super().result(old)
         value = old if isinstance(old, relax.Tuple) else self.definitions.get(old)
         while isinstance(value, relax.Var):
             old, value = value, self.definitions.get(value)
         fields = list(value.fields) if isinstance(value, relax.Tuple) else [old]
         results = [
-            self._kept_form(field) if index in self.kept.outputs else self.substitute(field)
+            self._blocked_result(field)
+            if index in self.interface.outputs
+            else self.substitute(field)
             for index, field in enumerate(fields)
         ]
         return relax.Tuple(results) if isinstance(value, relax.Tuple) else results[0]
 
-    def _kept_form(self, expr: relax.Expr) -> relax.Expr:
+    def _blocked_result(self, expr: relax.Expr) -> relax.Expr:
         """The blocked form of an output, which has all blocks and lanes."""
         if isinstance(expr, relax.Var):
             form = self.blocked(expr)
             if shape_of(form) == blocked.blocked_shape(shape_of(expr), self.block):
                 return form
-        return self.bb.emit_te(
-            blocked.pack, self.substitute(expr), self.block, primfunc_name_hint="pack"
-        )
+        return self.emit("pack", blocked.pack, self.substitute(expr), self.block, pattern=None)
 
-    def algorithm(self, convolution: Convolution, dtype: np.dtype[Any]) -> str:
+    def algorithm(self, convolution: Convolution, dtype: np.dtype) -> str:
         """Choose an algorithm for the convolution that is being rewritten."""
         asked, half = self.algorithms.get(self.node), self.half or dtype.itemsize == 2
         known = self.measured(convolution, half) if self.measured is not None else None
@@ -152,10 +153,24 @@ class LayoutPass(Rewriter):
         self.choices.append(choice)
         return choice.algorithm
 
+    def emit(
+        self,
+        name: str,
+        compute: Callable[..., te.Tensor],
+        *arguments: object,
+        pattern: int | None = OUT_ELEMWISE_FUSABLE,
+        **options: object,
+    ) -> relax.Var:
+        """Emit a primary function of this name, that is fused as ``pattern`` says."""
+        attributes = None if pattern is None else {"op_pattern": pattern}
+        return self.bb.emit_te(
+            compute, *arguments, **options, primfunc_name_hint=name, primfunc_attrs=attributes
+        )
+
     # -- forms of a variable -------------------------------------------------------------------
 
     def is_blocked(self, expr: relax.Expr) -> bool:
-        """Whether the blocked form of an old expression exists already."""
+        """True if the blocked form of an old expression exists already."""
         return expr in self.forms and self.forms[expr].blocked is not None
 
     def plain(self, var: relax.Var) -> relax.Expr:
@@ -169,12 +184,9 @@ class LayoutPass(Rewriter):
         if forms.plain is None:
             self.unpacked += 1
             channels = forms.shape[1]
-            forms.plain = self.bb.emit_te(
-                blocked.unpack,
-                forms.blocked,
-                channels,
-                primfunc_name_hint="unpack",
-                name_hint=f"{identifier(var.name)}_plain",
+            name = f"{identifier(var.name)}_plain"
+            forms.plain = self.emit(
+                "unpack", blocked.unpack, forms.blocked, channels, pattern=None, name_hint=name
             )
         return forms.plain
 
@@ -204,18 +216,13 @@ class LayoutPass(Rewriter):
     def pack(self, plain: relax.Expr, var: relax.Var) -> relax.Expr:
         """A new tensor in the blocked layout, named after an old variable."""
         self.packed += 1
-        return self.bb.emit_te(
-            blocked.pack,
-            plain,
-            self.block,
-            primfunc_name_hint="pack",
-            name_hint=f"{identifier(var.name)}_blocked",
-        )
+        name = f"{identifier(var.name)}_blocked"
+        return self.emit("pack", blocked.pack, plain, self.block, pattern=None, name_hint=name)
 
     # -- rewriting -------------------------------------------------------------------------------
 
     def is_parameter(self, expr: relax.Expr) -> bool:
-        """Whether ``expr`` is an input or a large weight of the model, as it came in."""
+        """True if ``expr`` is an input or a large weight of the model, as it came in."""
         return any(self.env.get(expr, expr).same_as(p) for p in self.params)
 
     def transposed_parameter(self, expr: relax.Expr) -> relax.Expr | None:
@@ -229,7 +236,7 @@ class LayoutPass(Rewriter):
             self.transposed[var] = self.substitute(value.args[0])
         self.definitions[var] = value
         is_result = var.same_as(self.mod["main"].body.body)
-        if self.kept.outputs and is_result and isinstance(value, relax.Tuple | relax.Var):
+        if self.interface.outputs and is_result and isinstance(value, relax.Tuple | relax.Var):
             return None  # see `result`: not all of it is read in the plain form
         rule = RULES.get(op_name(value) or "")
         self.bb.hint, self.node = identifier(var.name), self.convolutions.get(var, "")
@@ -255,7 +262,7 @@ class LayoutPass(Rewriter):
         """
         if self.accumulate != "fp16" or str(call.ty.dtype) != "float32":
             return None
-        return "float16" if may_narrow(length, weight) else None
+        return "float16" if may_sum_in_half(length, weight) else None
 
     def constant(self, array: np.ndarray) -> relax.Expr:
         """A new constant of the graph."""

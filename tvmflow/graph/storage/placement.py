@@ -1,29 +1,38 @@
-"""Where a tensor is kept, as the storage pass decided it."""
+"""Decisions of the storage pass, and how they are written into ``main`` and its functions.
+
+A tensor that is a buffer on one side and a texture on the other is copied once, by a
+primary function.  Before, with ``x`` an input of the model in the blocked layout::
+
+    y = R.call_tir(conv2d, (x, w))         z = R.call_tir(depthwise, (x, v))
+
+After::
+
+    x_texture = R.call_tir(copy, (x,))     copy(x: buffer, y: scope "global.texture:p2")
+    y = R.call_tir(conv2d, (x_texture, w))
+    z = R.call_tir(depthwise, (x_texture, v))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from tvm import IRModule, relax, te, tirx
+
+from ...ir.rewriter import substitute, with_body, with_main
 from ...ir.scope import extent_of, is_half, is_texture
+from ...ir.signatures import called_function, with_scopes
+from ...runtime.json_types import JsonObject
+from .uses import Uses, is_opaque, key
 
 #: Causes of a decision.
-ASKED, OVERRIDE, COST, LIMITS, NO_IMAGES, LAYOUT, OBSTACLE, COPY = (
-    "asked",
-    "override",
-    "cost",
-    "limits",
-    "no images",
-    "layout",
-    "obstacle",
-    "copy",
-)
+ASKED, OVERRIDE, COST = "asked", "override", "cost"
+LIMITS, NO_IMAGES, LAYOUT, OBSTACLE, COPY = "limits", "no images", "layout", "obstacle", "copy"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one tensor is kept, and why."""
+    """The place of one tensor, and the reason for it."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -31,9 +40,9 @@ class Placement:
     #: Memory scope; ``None`` is a buffer of its dtype.
     scope: str | None
     reason: str
-    #: One of the causes above: what kind of reason it is.
+    #: One of the causes above.
     cause: str = ASKED
-    #: Whether it is a weight and not made by the network.
+    #: Whether it is a weight, not made by the network.
     constant: bool = False
 
     @property
@@ -51,7 +60,7 @@ class Placement:
         """The dtype of its elements in memory."""
         return "float16" if self.scope is not None and is_half(self.scope) else self.dtype
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """The decision as JSON, for the module's metadata."""
         return {
             "tensor": self.tensor,
@@ -70,19 +79,143 @@ class Placement:
 def table(placements: Sequence[Placement]) -> list[str]:
     """One line for each decision, in aligned columns."""
     rows = [("tensor", "shape", "dtype", "storage", "image", "why")]
-    rows += [
-        (
-            p.tensor,
-            "×".join(map(str, p.shape)) or "scalar",
-            p.stored_as,
-            p.storage,
-            p.extent or "",
-            p.reason,
-        )
-        for p in placements
-    ]
+    for p in placements:
+        shape = "×".join(map(str, p.shape)) or "scalar"
+        rows.append((p.tensor, shape, p.stored_as, p.storage, p.extent or "", p.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return [
         "  ".join([*(cell.ljust(w) for cell, w in zip(row[:5], widths, strict=True)), row[5]])
         for row in rows
     ]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The place of a tensor, and of its copy if it has one.
+
+    Without a placement it is a buffer that nobody wants to hear of.
+    """
+
+    own: Placement | None
+    copy: Placement | None = None
+
+    def placements(self) -> list[Placement]:
+        """Those that there are."""
+        return [side for side in (self.own, self.copy) if side is not None]
+
+
+@dataclass
+class Retarget:
+    """Rewrites ``main``."""
+
+    #: The module before, and its tensors.
+    mod: IRModule
+    uses: Uses
+    #: The tensors' places, by key.
+    sides: Mapping[Hashable, Sides]
+    #: Numbers of results that are textures.
+    textures: Collection[int]
+
+    def __post_init__(self) -> None:
+        self.builder = relax.BlockBuilder(IRModule({}, attrs=self.mod.attrs))
+        #: Functions by the one they were made from and the scopes of their parameters.
+        self.variants: dict[tuple[str, tuple[str | None, ...]], relax.GlobalVar] = {}
+        #: Copies that are made so far, by the tensor's key.
+        self.copies: dict[Hashable, relax.Var] = {}
+        #: Bindings before the one that is being rewritten.
+        self.made: list[relax.Binding] = []
+
+    def run(self) -> IRModule:
+        """Return the rewritten module."""
+        main = self.mod["main"]
+        blocks = []
+        for block in main.body.blocks:
+            self.made = []
+            for binding in block.bindings:
+                self.made.append(self._retarget(binding))
+                # A texture that lives on as a buffer makes room at once.
+                self._side(binding.var, texture=False)
+            blocks.append(type(block)(self.made))
+        result = self._side(main.body.body, texture=0 in self.textures)
+        if not blocks and self.made:
+            blocks = [relax.DataflowBlock(self.made)]
+        elif len(self.made) > (len(blocks[-1].bindings) if blocks else 0):
+            blocks[-1] = type(blocks[-1])(self.made)
+        return with_main(self.mod, with_body(main, blocks, result), self.builder.get())
+
+    def _retarget(self, binding: relax.Binding) -> relax.Binding:
+        """The same call, of the function with the signature that the placements ask for."""
+        if self.uses.is_result(binding):
+            fields = [
+                self._side(field, texture=index in self.textures)
+                for index, field in enumerate(self.uses.results)
+            ]
+            value = relax.Tuple(fields) if isinstance(binding.value, relax.Tuple) else fields[0]
+            return relax.VarBinding(binding.var, value)
+        call = called_function(self.mod, binding.value)
+        if call is None:
+            return self._plain(binding)
+        function, arguments = call
+        texture = not is_opaque(function)
+        arguments = [self._side(argument, texture=texture) for argument in arguments]
+        scopes = [
+            self._scope(argument, old) for argument, old in zip(arguments, call[1], strict=True)
+        ]
+        # A function with several results has no tensor of its own: they stay buffers.
+        scopes += [self._scope(binding.var)] * (len(function.params) - len(scopes))
+        old = binding.value
+        callee = self._variant(function, old.args[0].name_hint, scopes)
+        new = relax.Call(old.op, [callee, relax.Tuple(arguments)], old.attrs, old.ty_args)
+        return relax.VarBinding(binding.var, new)
+
+    def _plain(self, binding: relax.Binding) -> relax.Binding:
+        """A view or a tuple, of buffers."""
+        used = [var for var in relax.analysis.free_vars(binding.value) if var in self.sides]
+        copied = [var for var in used if self.sides[var].copy is not None]
+        if not copied:
+            return binding
+        replaced = {var: self._side(var, texture=False) for var in copied}
+        return relax.VarBinding(binding.var, substitute(binding.value, replaced))
+
+    def _side(self, expr: relax.Expr, *, texture: bool) -> relax.Expr:
+        """A tensor as a texture, or a buffer, where it is both; its copy is made at first use."""
+        sides = self.sides.get(key(expr))
+        if sides is None or sides.copy is None:
+            return expr
+        if (sides.copy.storage == "texture") != texture:
+            return expr
+        if key(expr) not in self.copies:
+            self.copies[key(expr)] = self._copy(expr, sides.copy)
+        return self.copies[key(expr)]
+
+    def _copy(self, expr: relax.Var, placement: Placement) -> relax.Var:
+        scopes = [self._scope(expr), placement.scope]
+        callee = self._variant(_copying(placement), f"copy{placement.shape}", scopes)
+        # No DataflowVar: it may be a result of `main`.
+        var = relax.Var(placement.tensor, expr.ty)
+        self.made.append(relax.VarBinding(var, relax.call_tir(callee, [expr], expr.ty)))
+        return var
+
+    def _variant(
+        self, function: tirx.PrimFunc, name: str, scopes: list[str | None]
+    ) -> relax.GlobalVar:
+        variant = (name, tuple(scopes))
+        if variant not in self.variants:
+            hint = name.partition("(")[0]
+            self.variants[variant] = self.builder.add_func(with_scopes(function, scopes), hint)
+        return self.variants[variant]
+
+    def _scope(self, expr: relax.Expr, old: relax.Expr | None = None) -> str | None:
+        """The scope of a tensor, or of the copy that stands for the tensor ``old``."""
+        sides = self.sides.get(key(expr if old is None else old))
+        if sides is None:
+            return None
+        side = sides.own if old is None or expr.same_as(old) else sides.copy
+        return None if side is None else side.scope
+
+
+def _copying(placement: Placement) -> tirx.PrimFunc:
+    """A primary function that copies a tensor of this shape."""
+    x = te.placeholder(placement.shape, placement.dtype, "x")
+    y = te.compute(placement.shape, lambda *indices: x[indices], name="y")
+    return te.create_prim_func([x, y]).without_attr("global_symbol")

@@ -11,26 +11,34 @@ After::
 
 The signature is the only place where the decision is kept: schedules, lowering and
 the memory plan read it there.  A tensor that has to be a buffer on one side and gains
-from a texture on the other gets one copy (:mod:`.retarget`).
+from a texture on the other gets one copy (:mod:`.placement`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from tvm import IRModule
 
 from ...devices.target import Device
 from ...errors import CompileError
-from ...ir.names import unique
+from ...ir.names import resolve_names, unique
 from ...ir.scope import HALF_BUFFER, constant_scope, interface_scope, panel_scope, with_half
-from .cost import prefers_texture
-from .overrides import resolve_overrides
-from .placement import ASKED, COPY, COST, LAYOUT, LIMITS, NO_IMAGES, OBSTACLE, OVERRIDE, Placement
-from .retarget import Retarget, Sides
-from .uses import Tensor, Uses
+from .placement import (
+    ASKED,
+    COPY,
+    COST,
+    LAYOUT,
+    LIMITS,
+    NO_IMAGES,
+    OBSTACLE,
+    OVERRIDE,
+    Placement,
+    Retarget,
+    Sides,
+)
+from .uses import Tensor, Uses, prefers_texture
 
 
 @dataclass(frozen=True)
@@ -42,62 +50,37 @@ class _Decision:
     reason: str
 
 
+@dataclass
 class StoragePass:
-    """Places the tensors of ``main`` and gives its functions the signatures for it.
+    """Places the tensors of ``main`` and gives its functions the signatures for it."""
 
-    Parameters
-    ----------
-    mod
-        Fused primary functions, called by ``main`` with ``call_tir``.
-    device
-        Its image limits and its costs.
-    storage
-        ``texture``, ``buffer`` or ``auto``.
-    overrides
-        Storage of single tensors by name, before everything else.
-    half
-        Whether fp32 tensors are stored in 16 bits.
-    half_weights
-        Whether constants are that have no more bits.
-    aliases
-        Further names that overrides may use, with the tensors' own.
-    inputs
-        Names of the first parameters of ``main``, instead of their own.
-    textures
-        Numbers of the parameters and of the results of ``main`` that are textures for
-        the application, whatever else is asked for.
-    inner
-        Names of what one node of the model computes before its result, which stays in 32 bits: the
-        square of a norm may be infinite in 16 bits where the norm is not.
-    """
-
-    def __init__(
-        self,
-        mod: IRModule,
-        device: Device,
-        storage: str,
-        overrides: Mapping[str, str] | None = None,
-        half: bool = False,
-        aliases: Mapping[str, str] | None = None,
-        inputs: Sequence[str] = (),
-        textures: tuple[Collection[int], Collection[int]] = ((), ()),
-        half_weights: bool = False,
-        inner: Collection[str] = (),
-    ):
-        self.mod = mod
-        self.device = device
-        self.storage = storage
-        self.overrides = dict(overrides or {})
-        self.half = half
-        self.half_weights = half_weights
-        self.inner = inner
-        self.aliases = dict(aliases or {})
-        self.uses = Uses(mod, inputs, textures)
-        self.textures = textures
+    #: Fused primary functions, called by ``main`` with ``call_tir``.
+    mod: IRModule
+    #: Its image limits and its costs.
+    device: Device
+    #: ``texture``, ``buffer`` or ``auto``.
+    storage: str
+    #: Storage of single tensors by name, before everything else.
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    #: Whether fp32 tensors are stored in 16 bits.
+    half: bool = False
+    #: Further names that overrides may use, with the tensors' own.
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the first parameters of ``main``, instead of their own.
+    inputs: Sequence[str] = ()
+    #: Numbers of the parameters and of the results of ``main`` that are textures for the
+    #: application, whatever else is asked for.
+    textures: tuple[Collection[int], Collection[int]] = ((), ())
+    #: Whether constants are stored in 16 bits that have no more.
+    half_weights: bool = False
+    #: Names of what one node of the model computes before its result, which stays in 32 bits: the
+    #: square of a norm may be infinite in 16 bits where the norm is not.
+    inner: Collection[str] = ()
 
     def run(self) -> tuple[IRModule, list[Placement]]:
         """Return the module with its new signatures, and every decision."""
-        tensors = self.uses.tensors
+        uses = Uses(self.mod, self.inputs, self.textures)
+        tensors = uses.tensors
         names = [tensor.name for tensor in tensors.values()]
         # The copy that a tensor would get is asked for like the tensor.
         copies = {
@@ -105,12 +88,22 @@ class StoragePass:
             for t in tensors.values()
             if t.written_as_buffer and _can_be_copied(t)
         }
-        self.overrides = resolve_overrides(self.overrides, names, {**copies, **self.aliases})
+        self.overrides = resolve_names(
+            self.overrides,
+            names,
+            {**copies, **self.aliases},
+            table="The storage overrides",
+            kind="tensor",
+            unknown="The storage override {!r} names no tensor between primary functions",
+            # What a reader wants in blocks was made and then packed by one primary function.
+            suffix="_blocked",
+            remark=" It is computed inside a primary function and is never stored.",
+        )
         self.taken = set(names)
         pictures = [t for t in tensors.values() if t.has_texels and not t.constant]
         self.width = max((t.shape[3] for t in pictures), default=1)
         sides = {key: self._place(tensor) for key, tensor in tensors.items()}
-        mod = Retarget(self.mod, self.uses, sides, self.textures[1]).run()
+        mod = Retarget(self.mod, uses, sides, self.textures[1]).run()
         return mod, [placement for side in sides.values() for placement in side.placements()]
 
     # -- the decision -----------------------------------------------------------------------
@@ -148,7 +141,7 @@ class StoragePass:
         return Sides(own, copy)
 
     def _decide(self, tensor: Tensor, asked: str | None) -> _Decision:
-        """Whether a tensor is, or gets, a texture."""
+        """Choose the texture that a tensor is or gets, or a buffer."""
         if tensor.obstacle and not tensor.pinned and not _can_be_copied(tensor):
             return _Decision(None, OBSTACLE, tensor.obstacle)
         if not self.device.image_extent:
@@ -200,7 +193,7 @@ class StoragePass:
 
 
 def _can_be_copied(tensor: Tensor) -> bool:
-    """Whether functions read a tensor, or write and read it, that would do so in a texture."""
+    """True if functions read a tensor, or write and read it, that would do so in a texture."""
     return not tensor.constant and tensor.has_texels and tensor.traffic.reads > 0
 
 
@@ -232,8 +225,3 @@ def limits(device: Device) -> str:
     """A device's image limits, for messages."""
     extent = device.image_extent
     return f"{extent}x{extent} texels in {device.image_layers} layers"
-
-
-def place_tensors(*arguments: Any, **options: Any) -> tuple[IRModule, list[Placement]]:
-    """Run the pass; the arguments are those of :class:`StoragePass`."""
-    return StoragePass(*arguments, **options).run()

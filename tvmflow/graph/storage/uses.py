@@ -1,21 +1,113 @@
-"""The tensors between primary functions: who writes and reads them, and what needs a buffer."""
+"""The tensors between primary functions: their writers and readers, what needs a buffer, and costs.
+
+A tensor is written once, streamed from memory once, and then read again from the
+cache as often as its readers' loops say.  With W texels written, U different texels,
+R texel reads of all readers, and speeds relative to a buffer of the same device::
+
+    cost(buffer)  =  W         +  U          +  max(0, R - U)
+    cost(texture) =  W / write +  U / stream +  max(0, R - U) / cached
+
+The three speeds are facts of the device (:class:`tvmflow.devices.target.TextureSpeed`).
+Register tiles reduce R alike in both, so that they do not change which is larger.
+
+A primary function can be made for any combination of storage, so that nothing is
+converted between them.  Only where one side of a tensor must have a buffer (an input or
+output of the model, say) a texture for the others costs a copy of U texels::
+
+    into a texture:  U  +  U / write          into a buffer:  U / stream  +  U
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
 
 import numpy as np
-import tvm_ffi
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import GenericConst
 
+from ...devices.target import Device
+from ...ir.expressions import nodes_in
 from ...ir.rewriter import constant_array, shape_of
 from ...ir.scope import CHANNELS
-from ...ir.signatures import called_function, wants_schedule
-from ..scans import PARTIAL
-from .cost import Traffic
+from ...ir.signatures import bindings_of, called_function, wants_schedule
+from ..legalize import PARTIAL
+
+
+@dataclass
+class Traffic:
+    """Texels of one tensor that are written, that exist, and that are read."""
+
+    writes: int = 0
+    unique: int = 0
+    reads: int = 0
+
+    def written(self, shape: Sequence[int]) -> None:
+        """Count the one write of a tensor."""
+        self.writes += prod(shape) // CHANNELS
+
+    def read(self, function: tirx.PrimFunc, index: int) -> None:
+        """Count what a function reads of its parameter ``index``."""
+        param = function.params[index]
+        self.unique = prod(int(d) for d in param.shape) // CHANNELS
+        self.reads += count_reads(function, param) // CHANNELS
+
+    def cost(self, write: float, stream: float, cached: float) -> float:
+        """The formula above, in texels read from a buffer."""
+        again = max(0, self.reads - self.unique)
+        return self.writes / write + self.unique / stream + again / cached
+
+
+def count_reads(function: tirx.PrimFunc, param: tirx.Var) -> int:
+    """Elements of a parameter that a function reads, as often as its loops say.
+
+    A block whose result stays in the function (padding, say) is computed where it is read,
+    and reads its sources as often: the padded input of a 3x3 convolution nine times.
+    """
+    blocks = nodes_in(function.body, s_tir.SBlock)
+
+    def reads_of(tensor: tirx.Var) -> int:
+        total = 0
+        for block in blocks:
+            if not any(region.source.same_as(tensor) for region in block.reads):
+                continue
+            if _is_inlined(block, function):
+                total += reads_of(block.writes[0].source)
+            elif block.iter_vars:
+                total += prod(int(v.dom.extent) for v in block.iter_vars)
+        return total
+
+    return reads_of(param)
+
+
+def _is_inlined(block: s_tir.SBlock, function: tirx.PrimFunc) -> bool:
+    """True if schedules compute a block where its result is read: one inner tensor, no sums."""
+    if not block.iter_vars or len(block.writes) != 1:
+        return False
+    written = block.writes[0].source
+    parallel = all(v.iter_type == tirx.IterVar.DataPar for v in block.iter_vars)
+    return parallel and not any(written.same_as(p) for p in function.params)
+
+
+def prefers_texture(traffic: Traffic, device: Device, copy: str = "") -> tuple[bool, str]:
+    """True if a texture costs less, and the two costs in words.
+
+    ``copy`` is ``texture`` or ``buffer``, if a texture means a copy of the tensor into one
+    of them.  Equal costs go to the texture on a device that reads textures faster.
+    """
+    speed = device.texture
+    buffer = traffic.cost(1.0, 1.0, 1.0)
+    texture = traffic.cost(speed.write, speed.stream, speed.cached)
+    if copy == "texture":
+        texture += traffic.unique + traffic.unique / speed.write
+    elif copy == "buffer":
+        texture += traffic.unique / speed.stream + traffic.unique
+    better = texture < buffer or (texture == buffer and speed.cached > 1)
+    order = "<" if texture < buffer else "=" if texture == buffer else ">"
+    how = "as texture, with its copy," if copy else "as texture"
+    return better, f"cost {texture:,.0f} {how} {order} {buffer:,.0f} as buffer"
+
 
 #: Element types that images have channels of, and schedules compute in.
 DTYPES = ("float32",)
@@ -33,29 +125,29 @@ class Tensor:
     can_be_half: bool = False
     #: Whether it is a constant that 16 bits hold as it is.
     is_exact_in_half: bool = False
-    #: Why it is made as a buffer; empty if what makes it can make a texture.
+    #: The reason why it is made as a buffer; empty if what makes it can make a texture.
     written_as_buffer: str = ""
-    #: Why a reader needs a buffer; empty if all can read a texture.
+    #: The reason why a reader needs a buffer; empty if all can read a texture.
     read_as_buffer: str = ""
-    #: Why it must be a texture, for the application has or wants one.
+    #: The reason why it must be a texture: the application has or wants one.
     pinned: str = ""
-    #: What the functions do with it that may have it in either storage.
+    #: Accesses of the functions that may have it in either storage.
     traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def obstacle(self) -> str:
-        """Why it must be a buffer on one side, at least; empty while it may be a texture."""
+        """The reason for a buffer on one side, at least; empty while it may be a texture."""
         return self.written_as_buffer or self.read_as_buffer
 
     @property
     def has_texels(self) -> bool:
-        """Whether its form is that of a texture: a constant of any rank, else blocked."""
+        """True if its form is that of a texture: a constant of any rank, else blocked."""
         rank_fits = len(self.shape) >= 3 if self.constant else len(self.shape) == 5
         return rank_fits and self.shape[-1] == CHANNELS and self.dtype in DTYPES
 
     @property
     def why_no_texels(self) -> str:
-        """What keeps it from being made of texels."""
+        """The reason why it is not made of texels."""
         if self.dtype not in DTYPES:
             return f"of {self.dtype}, and textures hold {' or '.join(DTYPES)}"
         if self.constant and len(self.shape) < 3:
@@ -66,18 +158,7 @@ class Tensor:
 
 
 class Uses:
-    """The tensors of ``main``, by :func:`key`.
-
-    Parameters
-    ----------
-    mod
-        Fused primary functions, called by ``main`` with ``call_tir``.
-    inputs
-        Names of the first parameters of ``main``, instead of their own.
-    textures
-        Inputs and outputs of the model that the application has as textures: numbers of
-        parameters, and of results.
-    """
+    """The tensors of ``main``, by :func:`key`; the parameters are those of the pass."""
 
     def __init__(
         self,
@@ -87,14 +168,16 @@ class Uses:
     ):
         self.mod = mod
         self.main = mod["main"]
-        self.tensors: dict[Any, Tensor] = {}
-        self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
+        self.tensors: dict[Hashable, Tensor] = {}
+        self.bindings = bindings_of(self.main)
         #: Values of the variables that are tuples, or other names.
         self.renamed = {
             b.var: b.value for b in self.bindings if isinstance(b.value, relax.Var | relax.Tuple)
         }
-        #: What ``main`` returns, in order.
-        self.results = self._results()
+        #: Results of ``main``, in order.
+        result = self.main.body.body
+        result = self.renamed.get(result, result)
+        self.results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
         for index, param in enumerate(self.main.params):
             name = inputs[index] if index < len(inputs) else param.name
             tensor = self._note(param, name, constant=False)
@@ -116,13 +199,8 @@ class Uses:
         return self.tensors.get(key(expr))
 
     def is_result(self, binding: relax.Binding) -> bool:
-        """Whether a binding makes the tuple that ``main`` returns, or renames a tensor for it."""
+        """True if a binding makes the tuple that ``main`` returns, or renames a tensor for it."""
         return binding.var.same_as(self.main.body.body) and binding.var in self.renamed
-
-    def _results(self) -> list[relax.Expr]:
-        body = self.main.body.body
-        value = self.renamed.get(body, body)
-        return list(value.fields) if isinstance(value, relax.Tuple) else [value]
 
     def _follow(self, binding: relax.Binding) -> None:
         if self.is_result(binding):
@@ -130,7 +208,7 @@ class Uses:
         tensor = self._note(binding.var, binding.var.name, constant=False)
         call = called_function(self.mod, binding.value)
         if call is None:
-            self._needs_buffer(_variables(binding.value), "read as a plain tensor")
+            self._needs_buffer(nodes_in(binding.value, relax.Var), "read as a plain tensor")
             if tensor is not None:
                 tensor.written_as_buffer = "not written by a primary function"
             return
@@ -171,24 +249,18 @@ class Uses:
                 tensor.read_as_buffer = tensor.read_as_buffer or why
 
 
-def key(expr: relax.Expr) -> Any:
+def key(expr: relax.Expr) -> Hashable:
     """Variables are themselves; constants are known by their tensor, which calls may share."""
     return expr.value.__hash__() if isinstance(expr, GenericConst) else expr
 
 
 def is_opaque(function: tirx.PrimFunc) -> bool:
-    """Whether a function has its schedule already: then its accesses are not ours to change."""
+    """True if a function has its schedule already: then its accesses are not ours to change."""
     return not wants_schedule(function)
 
 
-def _variables(expr: relax.Expr) -> list[relax.Expr]:
-    found: list[relax.Expr] = []
-    tvm_ffi.structural_walk(expr, (relax.Var, found.append))
-    return found
-
-
 def _fits_half(array: np.ndarray) -> bool:
-    """Whether a constant is worth 16 bits, and has no value that they cannot hold.
+    """True if a constant is worth 16 bits, and has no value that they cannot hold.
 
     A number for each channel is not: there are few of them, and a scale that is rounded moves
     quantized numbers to other steps.

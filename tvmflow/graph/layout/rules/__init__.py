@@ -1,24 +1,58 @@
-"""How single operators are rewritten to the blocked layout.
+"""Rules of single operators: their calls, rewritten to the blocked layout.
 
 A rule gets the pass and the old call.  It returns a :class:`Result`; or ``LATER`` for a
 call that is computed in the plain layout if and when something reads it; or ``None`` to
 decline: the operator then reads and writes plain tensors.
+
+Each file of this folder has rules for a family of operators in a table ``RULES``, by the names of
+the operators.
 """
 
 from __future__ import annotations
 
-from . import convolution, dense, elementwise, grid_sample, moving, normalization, reduction, resize
-from .result import Later, Result, Rule
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-RULES: dict[str, Rule] = {
-    **convolution.RULES,
-    **dense.RULES,
-    **elementwise.RULES,
-    **grid_sample.RULES,
-    **moving.RULES,
-    **normalization.RULES,
-    **reduction.RULES,
-    **resize.RULES,
-}
+from tvm import relax
 
-__all__ = ["RULES", "Later", "Result", "Rule"]
+if TYPE_CHECKING:
+    from ..layout import LayoutPass
+
+#: ``op_pattern`` of functions: how they are fused with others (TVM's numbers).
+ELEMENTWISE = 1
+INJECTIVE = 2
+OUT_ELEMWISE_FUSABLE = 4
+OPAQUE = 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """The expression that a call became, and whether that is in the blocked layout."""
+
+    expr: relax.Expr
+    is_blocked: bool
+
+
+class Later(Enum):
+    """Result of a rule for a call that is emitted only if something reads it."""
+
+    LATER = 0
+
+
+Rule = Callable[["LayoutPass", relax.Call], "Result | Later | None"]
+
+
+def is_float(expr: relax.Expr) -> bool:
+    """True for a tensor of floating-point numbers."""
+    return str(expr.ty.dtype).startswith("float")
+
+
+#: By operator.
+RULES: dict[str, Rule] = {}
+
+for _found in pkgutil.iter_modules(__path__):
+    RULES.update(import_module(f"{__name__}.{_found.name}").RULES)

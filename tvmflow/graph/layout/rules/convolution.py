@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from tvm import relax
 
 from ....devices.choices import GEMM, WINOGRAD
 from ....ir import blocked
-from ....ir.rewriter import constant_array, op_name, shape_of
+from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import (
     conv2d,
     conv2d_transpose,
@@ -21,15 +20,11 @@ from ....schedules import (
     winograd,
 )
 from ..algorithms import Convolution
-from .quantized import quantized
-from .result import OPAQUE, OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
+from ..quantized import quantized
+from . import OPAQUE, Result, Rule, is_float
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
-
-
-def _unchanged(compute: Callable[..., Any]) -> Callable[..., Any]:
-    return compute
 
 
 def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -46,53 +41,36 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     mixed = groups > 1 and bool((outputs // groups) % block)
     dots = not of_one_filter and not mixed and (groups == 1 or inputs % 4 == 0)
     integers = quantized(layout, x, weight, (1, 2, 3), dots=dots, staged=not padded)
-    around = _unchanged
-    if integers is not None:
-        x, weight, around = integers.source, integers.weight, integers.integers.around
-    else:
+    if integers is None:
         algorithm = layout.algorithm(Convolution.of(call), weight.dtype)
         if algorithm in WINOGRAD:
             return _winograd(layout, call, weight, WINOGRAD[algorithm])
         if algorithm == GEMM:
             return _gemm(layout, call, weight)
-    options = {
+    else:
+        x, weight = integers.source, integers.weight
+    options: dict[str, Any] = {
         "strides": ints(attrs.strides),
         "padding": ints(attrs.padding),
         "dilation": ints(attrs.dilation),
         "sums": layout.sums(call, int(inputs * weight[0, 0].size), weight),
-        "primfunc_attrs": {"op_pattern": OUT_ELEMWISE_FUSABLE},
     }
+    name, family = ("grouped", grouped) if mixed else ("conv2d", conv2d)
     if of_one_filter:
-        expr = layout.bb.emit_te(
-            around(depthwise.compute),
-            layout.blocked(x),
-            layout.constant(blocked.depthwise_weight(weight, block)),
-            **options,
-            primfunc_name_hint="depthwise",
-        )
-        return Result(expr, True)
+        name, family = "depthwise", depthwise
+    compute = family.compute if integers is None else integers.integers.around(family.compute)
+    if of_one_filter:
+        packed = layout.constant(blocked.depthwise_weight(weight, block))
+        return Result(layout.emit(name, compute, layout.blocked(x), packed, **options), True)
     packed = layout.constant(blocked.conv_weight(weight, block))
+    options["groups"] = groups
     if mixed:
-        expr = layout.bb.emit_te(
-            around(grouped.compute),
-            layout.blocked(x),
-            packed,
-            outputs,
-            **options,
-            groups=groups,
-            primfunc_name_hint="grouped",
-        )
+        expr = layout.emit(name, compute, layout.blocked(x), packed, outputs, **options)
         return Result(expr, True)
     # A few channels would leave most lanes empty: such an input is read in its plain layout.
     read_plain = inputs <= block // 4 and not layout.is_blocked(x)
-    expr = layout.bb.emit_te(
-        around(conv2d.compute),
-        layout.substitute(x) if read_plain else layout.blocked(x),
-        packed,
-        **options,
-        groups=groups,
-        primfunc_name_hint="conv2d",
-    )
+    source = layout.substitute(x) if read_plain else layout.blocked(x)
+    expr = layout.emit(name, compute, source, packed, **options)
     if integers is not None and integers.excess is not None:
         excess = blocked.block_constant(integers.excess.reshape(1, -1, 1, 1), block)
         expr = relax.op.subtract(expr, layout.constant(excess))
@@ -105,7 +83,8 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
     block = layout.block
     depth = gemm.padded_depth(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
     columns = gemm.padded(blocked.blocks_of(outputs, block) * block)
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        "conv2d",
         gemm.compute_conv,
         layout.blocked(call.args[0]),
         layout.constant(blocked.gemm_weight(weight, block, depth, columns)),
@@ -116,41 +95,38 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
         padding=ints(call.attrs.padding),
         dilation=ints(call.attrs.dilation),
         half=layout.half or weight.dtype.itemsize == 2,
-        primfunc_name_hint="conv2d",
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)
 
 
 def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
     """Three functions; only elementwise operators after the last one are fused with them."""
-    tiles = layout.bb.emit_te(
+    tiles = layout.emit(
+        winograd.Input.NAME,
         winograd.compute_input,
         layout.blocked(call.args[0]),
         outputs=outputs,
         padding=ints(call.attrs.padding),
-        primfunc_name_hint=winograd.Input.NAME,
         name_hint=f"{layout.bb.hint}_tiles",
-        primfunc_attrs={"op_pattern": OPAQUE},
+        pattern=OPAQUE,
     )
     transformed = winograd.transformed_weight(weight, outputs)
-    products = layout.bb.emit_te(
+    products = layout.emit(
+        winograd.Product.NAME,
         winograd.compute_product,
         tiles,
         layout.constant(blocked.winograd_weight(transformed, layout.block)),
-        primfunc_name_hint=winograd.Product.NAME,
         name_hint=f"{layout.bb.hint}_products",
-        primfunc_attrs={"op_pattern": OPAQUE},
+        pattern=OPAQUE,
     )
     height, width = shape_of(call)[2:]
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        winograd.Output.NAME,
         winograd.compute_output,
         products,
         outputs=outputs,
         height=height,
         width=width,
-        primfunc_name_hint=winograd.Output.NAME,
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)
 
@@ -168,7 +144,8 @@ def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None
     )
     packed = blocked.transposed_weight(weight, groups, (rows, columns), block)
     inputs = weight.shape[0] // groups
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        "conv2d_transpose",
         conv2d_transpose.compute,
         layout.blocked(call.args[0]),
         layout.constant(packed),
@@ -180,8 +157,6 @@ def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None
         dilation=dilation,
         groups=groups,
         sums=layout.sums(call, int(inputs * weight[0, 0].size), weight),
-        primfunc_name_hint="conv2d_transpose",
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)
 
@@ -193,7 +168,8 @@ def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     kind = "max" if op_name(call) == "relax.nn.max_pool2d" else "avg"
     window = ints(attrs.pool_size)
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        "pool",
         pooling.compute,
         layout.blocked(call.args[0]),
         kind=kind,
@@ -204,8 +180,6 @@ def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         ceil_mode=bool(attrs.ceil_mode),
         count_include_pad=bool(attrs.count_include_pad),
         sums=layout.sums(call, window[0] * window[1]) if kind == "avg" else None,
-        primfunc_name_hint="pool",
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, True)
 

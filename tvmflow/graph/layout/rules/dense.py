@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tvm import relax
+from tvm import relax, te
 
-from ....codegen.narrow import fits_half
+from ....codegen.half import fits_half
 from ....ir import blocked
 from ....ir.limits import LARGE_WEIGHT_BYTES
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import dense, gemm, matmul
-from . import resize
-from .quantized import quantized
-from .result import INJECTIVE, OUT_ELEMWISE_FUSABLE, Result, Rule
+from ..quantized import quantized
+from . import INJECTIVE, Result, Rule, resize
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -45,7 +44,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     shape = shape_of(call)
     if array is None and rows is None and not _stays(layout, call):
         return _computed(layout, call)
-    compute: Callable[..., Any] = dense.compute_packed
+    compute: Callable[..., te.Tensor] = dense.compute_packed
     excess = None
     integers = None if array is None else quantized(layout, x, array, (0,), dots=True)
     if integers is not None:
@@ -67,18 +66,20 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
             weights = blocked.pad_axis(weights, 0, panels)
         packed = layout.constant(weights)
         sums = layout.sums(call, array.shape[0], array)
-        expr = _emit(layout, compute, left, packed, array.shape[1], sums=sums)
+        expr = layout.emit("dense", compute, left, packed, array.shape[1], sums=sums)
         if excess is not None:
             expr = layout.bb.emit(relax.op.subtract(expr, layout.constant(excess)))
     elif rows is None:
-        expr = _emit(layout, dense.compute_columns, left, layout.substitute(weight), layout.block)
+        expr = layout.emit(
+            "dense", dense.compute_columns, left, layout.substitute(weight), layout.block
+        )
     else:
-        expr = _emit(layout, dense.compute_rows, left, rows, layout.block)
+        expr = layout.emit("dense", dense.compute_rows, left, rows, layout.block)
     return Result(_shaped(expr, shape), False)
 
 
 def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
-    """Whether a product in matrices of so many rows is one for CUDA's schedules."""
+    """True if a product in matrices of so many rows is one for CUDA's schedules."""
     gpu = layout.device.multiprocessors
     if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
         return False
@@ -94,11 +95,11 @@ def _product(
     layout: LayoutPass, left: relax.Expr, right: relax.Expr, call: relax.Call
 ) -> relax.Var:
     units = shape_of(call)[-1]
-    return _emit(layout, gemm.compute_matmul, left, right, units, half=layout.half, name="matmul")
+    return layout.emit("matmul", gemm.compute_matmul, left, right, units, half=layout.half)
 
 
 def _stays(layout: LayoutPass, call: relax.Call) -> bool:
-    """Whether a right operand is read as it came in: it is large, or read for few rows only."""
+    """True if a right operand is read as it came in: it is large, or read for few rows only."""
     weight = call.args[1]
     if not layout.is_parameter(weight):
         return False
@@ -113,25 +114,10 @@ def _computed(layout: LayoutPass, call: relax.Call) -> Result:
     if _pays(layout, call, shape_of(call)[-2]):
         return Result(_product(layout, left, right, call), False)
     if not layout.device.is_cpu:
-        return Result(_emit(layout, matmul.compute, left, right, name="matmul"), False)
-    packed = layout.bb.emit_te(
-        dense.pack_columns,
-        right,
-        layout.block,
-        primfunc_name_hint="pack_columns",
-        primfunc_attrs={"op_pattern": INJECTIVE},
-    )
-    return Result(_emit(layout, dense.compute_packed, left, packed, shape_of(call)[-1]), False)
-
-
-def _emit(layout: LayoutPass, compute, *args, name: str = "dense", **kwargs) -> relax.Var:  # type: ignore[no-untyped-def]
-    return layout.bb.emit_te(
-        compute,
-        *args,
-        **kwargs,
-        primfunc_name_hint=name,
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
-    )
+        return Result(layout.emit("matmul", matmul.compute, left, right), False)
+    packed = layout.emit("pack_columns", dense.pack_columns, right, layout.block, pattern=INJECTIVE)
+    units = shape_of(call)[-1]
+    return Result(layout.emit("dense", dense.compute_packed, left, packed, units), False)
 
 
 def _shaped(expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ....ir import blocked
 from ....ir.rewriter import constant_array, op_name, shape_of
-from .. import moves
-from .result import ELEMENTWISE, INJECTIVE, Later, Result, Rule, is_float
+from . import ELEMENTWISE, INJECTIVE, Later, Result, Rule, is_float
+from .moving import Index, element
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
+
+Compare = Callable[["tirx.PrimExpr", "tirx.PrimExpr"], "tirx.PrimExpr"]
 
 
 def unary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -58,7 +60,7 @@ def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     mask = constant_array(test)
     if mask is not None:
-        compare: Callable[[Any, Any], Any] = operator.gt
+        compare: Compare = operator.gt
         sides = [layout.constant(mask.astype("float32")), layout.constant(np.float32(0.5))]
     else:
         definition = layout.definitions.get(test, test)
@@ -70,13 +72,29 @@ def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     if operands is None:
         return None
     full = blocked.blocked_shape(shape, layout.block)
-    expr = layout.bb.emit_te(
-        lambda *tensors: moves.choose(compare, full, *tensors),
+    expr = layout.emit(
+        "choose",
+        lambda *tensors: choose(compare, full, *tensors),
         *operands,
-        primfunc_name_hint="choose",
-        primfunc_attrs={"op_pattern": ELEMENTWISE},
+        pattern=ELEMENTWISE,
     )
     return Result(expr, True)
+
+
+def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.Tensor:
+    """``c if compare(a, b) else d`` for four operands that broadcast to ``shape``."""
+
+    def at(x: te.Tensor, index: tuple[Index, ...]) -> tirx.PrimExpr:
+        if not x.shape:
+            return x()
+        tail = index[len(index) - len(x.shape) :]
+        return x[tuple(0 if int(e) == 1 else i for i, e in zip(tail, x.shape, strict=True))]
+
+    def body(*index: Index) -> tirx.PrimExpr:
+        a, b, c, d = (at(x, index) for x in operands)
+        return tirx.Select(compare(a, b), c, d)
+
+    return te.compute(shape, body, name="choose")
 
 
 def broadcast_operands(
@@ -107,11 +125,14 @@ def _operand(layout: LayoutPass, arg: relax.Expr, shape: tuple[int, ...]) -> rel
     if full[1] == shape[1]:
         return layout.blocked_as(arg, full)
     source = layout.blocked(arg) if layout.is_blocked(arg) else layout.plain_as(arg, full)
-    return layout.bb.emit_te(
-        moves.one_channel,
-        source,
-        primfunc_name_hint="one_channel",
-        primfunc_attrs={"op_pattern": INJECTIVE},
+    return layout.emit("one_channel", one_channel, source, pattern=INJECTIVE)
+
+
+def one_channel(x: te.Tensor) -> te.Tensor:
+    """A picture of one channel as ``[N, 1, H, W, 1]``, which broadcasts over blocks and lanes."""
+    n, _, height, width = (int(d) for d in x.shape[:4])
+    return te.compute(
+        (n, 1, height, width, 1), lambda i, _k, y, v, _o: element(x, i, 0, y, v), name="one_channel"
     )
 
 
@@ -125,7 +146,8 @@ _UNARY = (
     "asinh acosh atanh sign"
 )
 _BINARY = "add subtract multiply divide maximum minimum power"
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[str, Compare] = {
+    "relax.equal": tirx.EQ,
     "relax.less": operator.lt,
     "relax.less_equal": operator.le,
     "relax.greater": operator.gt,

@@ -8,7 +8,7 @@ from tvm import relax
 
 from ....ir.rewriter import shape_of
 from ....schedules import grid_sample
-from .result import INJECTIVE, Result, Rule
+from . import INJECTIVE, Result, Rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass

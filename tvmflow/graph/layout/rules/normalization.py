@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from ....ir import blocked
-from ....ir.rewriter import constant_array, op_name, shape_of
+from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import normalization, softmax
-from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints, is_float
+from . import Result, Rule, is_float
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -23,11 +23,10 @@ def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     axis, channels = int(call.attrs.axis) % len(shape_of(call)), shape_of(call)[1:2]
     # A CPU's vectors lie along pixels, which are neighbours in a plain tensor only.
     in_lanes = layout.is_blocked(x) and axis == 1 and not layout.device.is_cpu
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        "softmax",
         lambda t: softmax.compute(blocked.unpack(t, *channels) if in_lanes else t, axis, log),
         layout.blocked(x) if in_lanes else layout.substitute(x),
-        primfunc_name_hint="softmax",
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, False)
 
@@ -48,14 +47,13 @@ def normalization_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     # A picture's statistics are those of its channels, which stay in their lanes.
     in_lanes = layout.is_blocked(x) and set(axes) <= {2, 3}
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        "normalize",
         normalization.compute,
         layout.blocked(x) if in_lanes else layout.substitute(x),
         axes,
         float(call.attrs.epsilon),
         op_name(call) == "relax.nn.layer_norm",
-        primfunc_name_hint="normalize",
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, in_lanes)
 

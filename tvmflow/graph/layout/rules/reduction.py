@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax, te, tirx, topi
 
 from ....ir import blocked
-from ....ir.rewriter import op_name, shape_of
+from ....ir.rewriter import ints, op_name, shape_of
 from ...legalize import extreme, position
-from .result import OUT_ELEMWISE_FUSABLE, Result, Rule, ints
+from . import Result, Rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
 
 #: Of a plain tensor: axes, and whether they stay.
-Reduce = Callable[[te.Tensor, Any, bool], te.Tensor]
+Reduce = Callable[[te.Tensor, tuple[int, ...], bool], te.Tensor]
 
 
 def _mean(x: te.Tensor, axes: tuple[int, ...], keepdims: bool) -> te.Tensor:
@@ -33,14 +33,7 @@ _REDUCE: dict[str, Reduce] = {
     "relax.min": partial(extreme, largest=False),
     "relax.prod": topi.prod,
 }
-_IN_LANES: dict[str, Callable[..., relax.Expr]] = {
-    "relax.mean": relax.op.mean,
-    "relax.sum": relax.op.sum,
-    "relax.max": relax.op.max,
-    "relax.min": relax.op.min,
-    "relax.prod": relax.op.prod,
-}
-_POSITION: dict[str, Reduce] = {
+_POSITION: dict[str, Callable[[te.Tensor, int, bool], te.Tensor]] = {
     "relax.argmax": partial(position, largest=True),
     "relax.argmin": partial(position, largest=False),
 }
@@ -48,46 +41,43 @@ _POSITION: dict[str, Reduce] = {
 
 def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Reductions over any axes: sums, products, extremes."""
-    x, attrs = call.args[0], call.attrs
+    x, attrs, name = call.args[0], call.attrs, op_name(call) or ""
     if not layout.is_blocked(x):
         return None
     axes = tuple(range(4)) if attrs.axis is None else tuple(sorted(a % 4 for a in ints(attrs.axis)))
     if not axes:
         return None
     if not set(axes) <= {2, 3}:
-        return _plain(layout, call, _REDUCE[op_name(call) or ""], axes)
-    reduced = layout.bb.emit(_IN_LANES[op_name(call) or ""](layout.blocked(x), axes, True))
+        return _plain(layout, call, lambda t, keepdims: _REDUCE[name](t, axes, keepdims))
+    in_lanes = getattr(relax.op, name.removeprefix("relax."))
+    reduced = layout.bb.emit(in_lanes(layout.blocked(x), axes, True))
     if attrs.keepdims:
         return Result(reduced, True)
-    shape = shape_of(call)
-    plain = layout.bb.emit_te(blocked.unpack, reduced, shape_of(x)[1], primfunc_name_hint="unpack")
-    return Result(relax.op.reshape(plain, shape), False)
+    plain = layout.emit("unpack", blocked.unpack, reduced, shape_of(x)[1], pattern=None)
+    return Result(relax.op.reshape(plain, shape_of(call)), False)
 
 
 def position_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Places of extremes along an axis."""
     if not layout.is_blocked(call.args[0]) or call.attrs.axis is None:
         return None
-    axis = int(call.attrs.axis) % 4
-    return _plain(layout, call, _POSITION[op_name(call) or ""], axis)
+    axis, find = int(call.attrs.axis) % 4, _POSITION[op_name(call) or ""]
+    return _plain(layout, call, lambda t, keepdims: find(t, axis, keepdims))
 
 
-def _plain(layout: LayoutPass, call: relax.Call, reduce: Reduce, axes: Any) -> Result:
+def _plain(
+    layout: LayoutPass, call: relax.Call, reduce: Callable[[te.Tensor, bool], te.Tensor]
+) -> Result:
     """The plain result of a blocked tensor, whose channels are read from their lanes."""
     x, keepdims, dtype = call.args[0], bool(call.attrs.keepdims), str(call.ty.dtype)
     channels = shape_of(x)[1]
 
     def compute(t: te.Tensor) -> te.Tensor:
-        result = reduce(blocked.unpack(t, channels), axes, keepdims)
+        result = reduce(blocked.unpack(t, channels), keepdims)
         return result if result.dtype == dtype else topi.cast(result, dtype)
 
-    expr = layout.bb.emit_te(
-        compute,
-        layout.blocked(x),
-        primfunc_name_hint=(op_name(call) or "").removeprefix("relax."),
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
-    )
-    return Result(expr, False)
+    name = (op_name(call) or "").removeprefix("relax.")
+    return Result(layout.emit(name, compute, layout.blocked(x)), False)
 
 
 RULES: dict[str, Rule] = {

@@ -10,7 +10,7 @@ from tvm import relax
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import resize
 from ....schedules.resize import linear_taps, relax_nearest, relax_positions, without_zeros
-from .result import OUT_ELEMWISE_FUSABLE, Result, Rule
+from . import Result, Rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -79,12 +79,11 @@ def _emit(layout: LayoutPass, x: relax.Expr, tables: dict[int, Table]) -> Result
         constants.append(layout.constant(places.astype(np.int32)))
         if weighted:
             constants.append(layout.constant(weights.astype(np.float32)))
-    expr = layout.bb.emit_te(
+    expr = layout.emit(
+        "resize",
         lambda t, *c: resize.compute(t, c, list(tables), weighted),
         layout.blocked(x) if is_blocked else layout.substitute(x),
         *constants,
-        primfunc_name_hint="resize",
-        primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE},
     )
     return Result(expr, is_blocked)
 

@@ -18,25 +18,23 @@ tensor core) is then read as it is.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Range
 from tvm.ir.expr import TensorLoad, TensorRegion
 
 from ...codegen.half import is_half_buffer
-from ...ir.passes import module_pass
-from ...ir.rewriter import constant_array
+from ...ir.expressions import nodes_in
+from ...ir.passes import map_nodes, module_pass
+from ...ir.rewriter import constant_array, with_bindings, with_main
 from ...ir.signatures import called_function
 
 HALF_DTYPE = "float16"
 
 
-@module_pass("TypeHalves")
-def TypeHalves(mod: IRModule) -> IRModule:  # noqa: N802
+@module_pass("UseFloat16")
+def UseFloat16(mod: IRModule) -> IRModule:  # noqa: N802
     """Give all tensors in ``global.half`` their type, in ``main`` and in its functions."""
-    main = mod["main"]
     # Functions get new variables: the type of the old ones names the parameters' dtypes.
     builder = relax.BlockBuilder(IRModule({}, attrs=mod.attrs))
     callees = {
@@ -46,11 +44,11 @@ def TypeHalves(mod: IRModule) -> IRModule:  # noqa: N802
     }
     typed: dict[relax.Var, relax.Var] = {}
 
-    def retyped(binding: relax.Binding) -> relax.Binding:
+    def retyped(binding: relax.Binding) -> list[relax.Binding]:
         call = called_function(mod, binding.value)
         if call is None:
             # A view or a tuple: their tensors are never kept in 16 bits.
-            return binding
+            return [binding]
         function, arguments = call
         halves = [is_half_buffer(param) for param in function.params]
         arguments = [
@@ -63,16 +61,9 @@ def TypeHalves(mod: IRModule) -> IRModule:  # noqa: N802
             var = type(var)(var.name, types[0])
             typed[binding.var] = var
         new = relax.Call(old.op, [callees[old.args[0]], relax.Tuple(arguments)], old.attrs, types)
-        return relax.VarBinding(var, new)
+        return [relax.VarBinding(var, new)]
 
-    blocks = [type(block)([retyped(b) for b in block.bindings]) for block in main.body.blocks]
-    body = relax.SeqExpr(blocks, main.body.body)
-    rewritten = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
-    functions = dict(builder.get().functions.items())
-    for gv, function in mod.functions.items():
-        if gv not in callees:
-            functions[gv] = rewritten if gv.name_hint == "main" else function
-    return IRModule(functions, attrs=mod.attrs)
+    return with_main(mod, with_bindings(mod["main"], retyped), builder.get())
 
 
 def _in_half(expr: relax.Expr) -> relax.Expr:
@@ -92,7 +83,7 @@ def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
         if is_half_buffer(param)
     }
 
-    def load(load: TensorLoad) -> Any:
+    def load(load: TensorLoad) -> tirx.PrimExpr:
         half = halves.get(load.source)
         if half is None:
             return load
@@ -108,34 +99,27 @@ def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
         half = halves.get(region.source)
         return region if half is None else tirx.BufferRegion(half, region.region)
 
-    def cast(cast: tirx.Cast) -> Any:
+    def cast(cast: tirx.Cast) -> tirx.PrimExpr:
         return _rounded(cast.value) if str(cast.ty.dtype) == HALF_DTYPE else cast
 
-    callbacks = [
+    function = map_nodes(
+        function,
         (TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, region), (tirx.Cast, cast),
-    ]  # fmt: skip
-    body = tvm_ffi.structural_map(function.body, callbacks)
+    )  # fmt: skip
     params = [halves.get(param, param) for param in function.params]
-    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+    return tirx.PrimFunc(params, function.body, function.ret_type, function.attrs)
 
 
 def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The same with results that are sums (or extremes) taken in fp32, and copied when complete."""
-    sums: list[Any] = []
-
-    def visit(block: s_tir.SBlock) -> None:
-        if block.init is not None:
-            sums.extend(region.source for region in block.writes)
-
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, visit))
+    blocks = [b for b in nodes_in(function.body, s_tir.SBlock) if b.init is not None]
+    sums = [region.source for block in blocks for region in block.writes]
     results = [p for p in function.params if is_half_buffer(p) and any(p.same_as(x) for x in sums)]
     for result in results:
         whole = tirx.decl_buffer(result.shape, "float32", f"{result.name}_sums")
-
-        def replace(var: tirx.Var, result: Any = result, whole: Any = whole) -> tirx.Var:
-            return whole if var.same_as(result) else var
-
-        root = tvm_ffi.structural_map(function.body, (tirx.Var, replace)).block
+        root = tvm_ffi.structural_map(
+            function.body, (tirx.Var, lambda var, r=result, w=whole: w if var.same_as(r) else var)
+        ).block
         body = tirx.SeqStmt([root.body, _copy(whole, result)])
         buffers = [*root.alloc_buffers, whole]
         block = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
@@ -143,7 +127,7 @@ def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return function
 
 
-def _copy(source: Any, target: Any) -> tirx.Stmt:
+def _copy(source: tirx.Buffer, target: tirx.Buffer) -> tirx.Stmt:
     """Loops that copy one buffer to another."""
     kinds = [str(extent.ty.dtype) for extent in source.shape]
     loops = [tirx.Var(f"i{axis}", kind) for axis, kind in enumerate(kinds)]
@@ -166,7 +150,7 @@ def _copy(source: Any, target: Any) -> tirx.Stmt:
     return body
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: tirx.PrimExpr) -> tirx.PrimExpr:
     """A value in 16 bits: what was widened only for this is taken as it was."""
     if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == HALF_DTYPE:
         return value.value

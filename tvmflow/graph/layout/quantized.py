@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
 
-from ....ir import blocked
-from ....ir.rewriter import constant_array, op_name
-from ....schedules.integers import Dots, Integers, fits_dots, narrowest, sums_of
+from ...ir import blocked
+from ...ir.rewriter import constant_array, op_name
+from ...schedules.integers import Dots, Integers, fits_dots, narrowest, sums_of
 
 if TYPE_CHECKING:
-    from ..layout import LayoutPass
+    from .layout import LayoutPass
 
 _NARROW = ("int8", "uint8")
 
@@ -26,7 +26,7 @@ class Quantized:
     #: Without their zero points; four of int8 in an int32 for dot products.
     weight: np.ndarray
     integers: Integers | Dots
-    #: What the sums are too large by, for each output.
+    #: The excess of the sums, for each output.
     excess: np.ndarray | None = None
 
 
@@ -39,7 +39,7 @@ def quantized(
     dots: bool,
     staged: bool = False,
 ) -> Quantized | None:
-    """What a product in int32 multiplies, if its left operand comes from 8 bits.
+    """The operands of a product in int32, if its left operand comes from 8 bits.
 
     ``axes`` are those of the weights that are summed up, and first the one that dot products
     take fours of, if there are ``dots``.  Else ``staged`` says whether the block that converts the
@@ -73,5 +73,5 @@ def _source(layout: LayoutPass, x: relax.Expr) -> tuple[relax.Expr, int] | None:
     return value.args[0], zero
 
 
-def _definition(layout: LayoutPass, expr: relax.Expr) -> Any:
+def _definition(layout: LayoutPass, expr: relax.Expr) -> relax.Expr:
     return layout.definitions.get(expr, expr)

@@ -1,48 +1,38 @@
-"""Divisions of indices that carry, kept from TVM's flattening of buffers.
+"""Divisions of indices, kept from TVM's flattening of buffers where it would lose carries.
 
 TVM 0.27 simplifies flat indices by a detection of iteration maps (`arith::IterMapSimplify`),
 which loses carries: of ``(x % 16 + 2) // 16``, that is 1 for ``x = 14``, it makes
 ``(x + 2) % 16 // 16``, that is 0.  Slices, padding and sums over channels that begin within a
 block have such indices.  Where a constant is added before a division, and only there, the
 detection is wrong; it declines what it does not know, which a call of a function is.
-:func:`HideCarries` makes such divisions calls, before ``FlattenBuffer``::
+:func:`HideDivisions` makes such divisions calls, before ``FlattenBuffer``::
 
     x[(v % 16 + 2) // 16, v]          x[tvmflow_carry(v % 16 + 2, 16, 0), v]
 
-and :func:`ShowCarries` makes them divisions again, after it.
+and :func:`RestoreDivisions` makes them divisions again, after it.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
-from ..ir.passes import prim_func_pass
+from ..ir.passes import node_pass
 
 _NAME = "tvmflow_carry"
 #: By the call's last argument.
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
-@prim_func_pass("HideCarries")
-def HideCarries(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Make divisions of sums with a constant calls; runs before ``FlattenBuffer``."""
-    hidden = [(kind, _hide) for kind in _DIVISIONS]
-    return function.with_body(tvm_ffi.structural_map(function.body, hidden))
-
-
-def _hide(node: Any) -> Any:
+def _hide(node: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
     if str(node.ty.dtype) not in ("int32", "int64") or not _adds_constant(node.a):
         return node
     kind = _DIVISIONS.index(type(node))
     return tirx.call_pure_extern(node.ty.dtype, _NAME, node.a, node.b, tirx.const(kind, "int32"))
 
 
-def _adds_constant(value: Any) -> bool:
-    """Whether a number that is not zero is a term of a sum, whatever it is multiplied by."""
+def _adds_constant(value: tirx.PrimExpr) -> bool:
+    """True if a number that is not zero is a term of a sum, whatever it is multiplied by."""
     if isinstance(value, (tirx.Add, tirx.Sub)):
         return any(
             int(part) != 0 if isinstance(part, tirx.IntImm) else _adds_constant(part)
@@ -53,14 +43,14 @@ def _adds_constant(value: Any) -> bool:
     return False
 
 
-@prim_func_pass("ShowCarries")
-def ShowCarries(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Make calls divisions again; runs after ``FlattenBuffer``."""
-    return function.with_body(tvm_ffi.structural_map(function.body, (Call, _show)))
-
-
-def _show(call: Call) -> Any:
+def _restore(call: Call) -> tirx.PrimExpr:
     if getattr(call.op, "name", "") != "tirx.call_pure_extern" or call.args[0].value != _NAME:
         return call
     _, dividend, divisor, kind = call.args
     return _DIVISIONS[int(kind)](dividend, divisor)
+
+
+#: Make divisions of sums with a constant calls; runs before ``FlattenBuffer``.
+HideDivisions = node_pass("HideDivisions", *((kind, _hide) for kind in _DIVISIONS))
+#: Make calls divisions again; runs after ``FlattenBuffer``.
+RestoreDivisions = node_pass("RestoreDivisions", (Call, _restore))

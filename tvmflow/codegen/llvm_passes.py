@@ -1,26 +1,30 @@
-"""``tanh`` and ``atanh`` on CPUs, as exact near zero as elsewhere.
+"""Passes that only code for LLVM, that is for CPUs, needs.
 
-TVM writes both by exponentials and logarithms of numbers near one, in which a small x leaves no
-digits: tanh(1e-9) is 0.  Here a small x goes into a convergent of the function's continued fraction
+*Hyperbolic functions.*  TVM writes ``tanh`` and ``atanh`` by exponentials and logarithms of numbers
+near one, in which a small x leaves no digits: tanh(1e-9) is 0.  Here a small x goes into a
+convergent of the function's continued fraction
 
     tanh x = x / (1 + x² / (3 + x² / (5 + …)))
     atanh x = x / (1 - x² / (3 - 4x² / (5 - 9x² / (7 - …))))
 
 (J. H. Lambert 1761, C. F. Gauss 1813), which is one division of polynomials in x².
+
+*Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
+for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
+memory: sums that should be registers are stored at every step.  Small buffers stay what they are,
+which is the stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tvm_ffi
 from numpy.polynomial import Polynomial
 from tvm import tirx
 from tvm.ir import Call, Op
 
-from ..ir.passes import prim_func_pass
-from .textures import target_kind
+from ..ir.passes import node_pass
 
 #: Up to here the continued fractions are used.
 _SMALL = 0.5
@@ -62,7 +66,7 @@ def _written(
     numerator: Callable[[int], int],
     of_large: Callable[[tirx.PrimExpr], tirx.PrimExpr],
 ) -> Callable[[Call], tirx.PrimExpr]:
-    """How an odd function is written, by its continued fraction and by what is right for x > 0."""
+    """Writes an odd function, by its continued fraction and by what is right for x > 0."""
     coefficients = {bits: _convergent(numerator, count) for bits, count in terms.items()}
 
     def written(call: Call) -> tirx.PrimExpr:
@@ -92,14 +96,34 @@ _WRITTEN = {
 }
 
 
-@prim_func_pass("WriteHyperbolics")
-def WriteHyperbolics(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
-    """Write ``tanh`` and ``atanh`` in code for LLVM, before TVM does."""
-    if target_kind(function) != "llvm":
-        return function
+def _replaced(call: Call) -> tirx.PrimExpr:
+    write = _WRITTEN.get(call.op.name) if isinstance(call.op, Op) else None
+    return call if write is None else write(call)
 
-    def written(call: Call) -> Any:
-        write = _WRITTEN.get(call.op.name) if isinstance(call.op, Op) else None
-        return call if write is None else write(call)
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (Call, written)))
+#: Write ``tanh`` and ``atanh``, before TVM does.
+WriteHyperbolics = node_pass("WriteHyperbolics", (Call, _replaced), targets=("llvm",))
+
+
+#: The largest buffer that is kept on the stack; threads have some megabytes.
+LARGEST_BYTES = 64 << 10
+#: TVM's annotation for not asking its runtime.
+_ON_STACK = "disable_lower_builtin"
+
+
+def _on_stack(statement: tirx.AllocBuffer) -> tirx.Stmt:
+    buffer = statement.buffer
+    if not buffer.scope().startswith("local"):
+        return statement
+    size = tvm_ffi.dtype(str(buffer.dtype)).itemsize
+    for extent in buffer.shape:
+        if not isinstance(extent, tirx.IntImm):
+            return statement
+        size *= int(extent)
+    if size > LARGEST_BYTES:
+        return statement
+    return tirx.AllocBuffer(buffer, {**statement.annotations, _ON_STACK: tirx.IntImm("int32", 1)})
+
+
+#: Keep private buffers of up to 64 KiB on the stack; runs before TVM's lowering of calls.
+KeepOnStack = node_pass("KeepOnStack", (tirx.AllocBuffer, _on_stack))

@@ -1,4 +1,4 @@
-"""Fusion left in the graph: tensors that one function writes only for the next one to read.
+"""Missed fusion: tensors that one function writes only for the next one to read.
 
 A function without sums (one that maps elements to elements) can be computed where its result is
 read, or where its operand is made, and the tensor between them never reaches memory::
@@ -9,18 +9,20 @@ read, or where its operand is made, and the tensor between them never reaches me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
 
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
+from ..ir.expressions import nodes_in
 from ..ir.rewriter import shape_of
-from ..ir.signatures import called_function
+from ..ir.signatures import bindings_of, called_function
+from ..runtime.json_types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Fusion:
     saved_bytes: int
     #: Of all tensors that pass between functions or are parameters, each time it is moved.
     all_bytes: int
-    #: Why these two are not one; empty if nothing is known that prevents it.
+    #: The reason why these two are not one; empty if nothing is known that prevents it.
     prevented_by: str
     #: The consumer's parameter that is this tensor.
     parameter: str = ""
@@ -61,30 +63,24 @@ def fusion(mod: IRModule) -> list[Fusion]:
         Pairs of which one at least maps elements to elements and which nothing but a tensor
         connects, the largest first.
     """
-    main = mod["main"]
-    calls: dict[Any, tuple[str, tirx.PrimFunc, Sequence[relax.Expr]]] = {}
-    readers: dict[Any, int] = {}
-    consumers: dict[Any, Any] = {}
+    calls: dict[relax.Var, tuple[str, tirx.PrimFunc, Sequence[relax.Expr]]] = {}
+    consumers: dict[relax.Expr, relax.Var] = {}
+    # A result is read by the caller.
+    readers = Counter(nodes_in(mod["main"].body.body, relax.Var))
     total = 0
-    for binding in (b for block in main.body.blocks for b in block.bindings):
+    for binding in bindings_of(mod["main"]):
+        readers.update(nodes_in(binding.value, relax.Var))
         called = called_function(mod, binding.value)
-        found: list[Any] = []
-        tvm_ffi.structural_walk(binding.value, (relax.Var, found.append))
-        for var in found:
-            readers[var] = readers.get(var, 0) + 1
         if called is None:
             continue
         function, arguments = called
         calls[binding.var] = (str(binding.value.args[0].name_hint), function, arguments)
         consumers.update(dict.fromkeys(arguments, binding.var))
         total += sum(_bytes(expr) for expr in (*arguments, binding.var))
-    for var in _variables(main.body.body):
-        # What is a result is read by the caller.
-        readers[var] = readers.get(var, 0) + 1
     pairs = []
     for var, (producer, function, _) in calls.items():
         consumer = consumers.get(var)
-        if consumer is None or readers.get(var) != 1:
+        if consumer is None or readers[var] != 1:
             continue
         name, reader, operands = calls[consumer]
         if not (_is_map(function) or _is_map(reader)):
@@ -98,12 +94,6 @@ def fusion(mod: IRModule) -> list[Fusion]:
     return sorted(pairs, key=lambda pair: -pair.saved_bytes)
 
 
-def _variables(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (relax.Var, found.append))
-    return found
-
-
 def _bytes(expr: relax.Expr) -> int:
     """Size of a tensor; 0 for what is none."""
     if not isinstance(expr.ty, relax.TensorType):
@@ -112,47 +102,37 @@ def _bytes(expr: relax.Expr) -> int:
     return prod(shape_of(expr)) * ((dtype.bits + 7) // 8)
 
 
-def _blocks(function: tirx.PrimFunc) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, found.append))
-    return [block for block in found if block.iter_vars]
+def _blocks(function: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    return [block for block in nodes_in(function.body, s_tir.SBlock) if block.iter_vars]
 
 
 def _is_map(function: tirx.PrimFunc) -> bool:
-    """Whether a function only maps elements to elements."""
+    """True if a function only maps elements to elements."""
     kinds = {v.iter_type for block in _blocks(function) for v in block.iter_vars}
     return kinds == {IterVar.DataPar}
 
 
-def _prevented(producer: tirx.PrimFunc, consumer: tirx.PrimFunc, tensor: Any) -> str:
-    """Why a function cannot compute ``tensor``, a parameter of the consumer, where it is read."""
-    if _is_map(producer):
-        size = prod(int(extent) for extent in tensor.shape)
-        reads = sum(
-            prod(int(v.dom.extent) for v in b.iter_vars) for b, _ in _loads(consumer, tensor)
-        )
-        if _is_map(consumer) or reads <= size:
+def _prevented(producer: tirx.PrimFunc, consumer: tirx.PrimFunc, tensor: tirx.Buffer) -> str:
+    """Say why a function cannot compute a parameter of the consumer where it is read."""
+    loads = [
+        (block, load)
+        for block in _blocks(consumer)
+        for load in nodes_in(block.body, TensorLoad)
+        if load.source.same_as(tensor)
+    ]
+    if not _is_map(producer):
+        if all(_is_in_place(block, load) for block, load in loads):
             return ""
-        return (
-            f"its reader uses each element {reads / size:.0f} times, and would compute it as often"
-        )
-    if all(_is_in_place(block, load) for block, load in _loads(consumer, tensor)):
+        return "its reader takes the elements in another order than they are made in"
+    size = prod(int(extent) for extent in tensor.shape)
+    reads = sum(prod(int(v.dom.extent) for v in block.iter_vars) for block, _ in loads)
+    if _is_map(consumer) or reads <= size:
         return ""
-    return "its reader takes the elements in another order than they are made in"
+    return f"its reader uses each element {reads / size:.0f} times, and would compute it as often"
 
 
-def _loads(function: tirx.PrimFunc, tensor: Any) -> list[tuple[Any, TensorLoad]]:
-    """Where a tensor is read, and the blocks that read it."""
-    found: list[tuple[Any, TensorLoad]] = []
-    for block in _blocks(function):
-        loads: list[TensorLoad] = []
-        tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
-        found += [(block, load) for load in loads if load.source.same_as(tensor)]
-    return found
-
-
-def _is_in_place(block: Any, load: TensorLoad) -> bool:
-    """Whether a block reads the element at the place that it writes."""
+def _is_in_place(block: s_tir.SBlock, load: TensorLoad) -> bool:
+    """True if a block reads the element at the place that it writes."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or len(store.indices) != len(load.indices):
         return False
@@ -160,6 +140,6 @@ def _is_in_place(block: Any, load: TensorLoad) -> bool:
     return all(tvm_ffi.structural_equal(written, read) for written, read in pairs)
 
 
-def fusion_left(mod: IRModule) -> list[dict[str, Any]]:
+def fusion_left(mod: IRModule) -> list[JsonObject]:
     """Pairs that nothing known keeps apart, as JSON has them: a module carries no graph."""
     return [asdict(pair) for pair in fusion(mod) if not pair.prevented_by]

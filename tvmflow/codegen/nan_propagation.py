@@ -21,36 +21,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import Call, Op
 
-from ..ir.passes import prim_func_pass
+from ..ir.expressions import register_intrinsic
+from ..ir.passes import map_nodes, prim_func_pass, target_kind
 
 #: Prefix of the functions in kernels' source.
 PREFIX = "tvmflow_nan_"
 
 _AT_LEAST_NAME = "tirx.tvmflow_at_least"
-_PURE = 1
-tvm.ir._ffi_api.RegisterOp(_AT_LEAST_NAME, "A float, or its lower limit where that is not less.")
-tvm.ir.register_op_attr(_AT_LEAST_NAME, "TVectorizable", True)
-tvm.ir.register_op_attr(_AT_LEAST_NAME, "TCallEffectKind", _PURE)
-tvm.ir.register_op_attr(_AT_LEAST_NAME, "TScriptPrinterName", "tvmflow_at_least")
+register_intrinsic(_AT_LEAST_NAME, "A float, or its lower limit where that is not less.")
 _AT_LEAST = Op.get(_AT_LEAST_NAME)
 
 _FLOAT = tvm_ffi.dtype("float32").type_code
 _INTEGERS = (tvm_ffi.dtype("int32").type_code, tvm_ffi.dtype("uint32").type_code)
 
 
-def at_least(value: Any, limit: Any) -> tirx.PrimExpr:
+def at_least(value: tirx.PrimExpr, limit: tirx.PrimExpr) -> tirx.PrimExpr:
     """``max(value, limit)`` that is the limit where the value is NaN."""
     return tirx.call_intrin(value.ty, _AT_LEAST_NAME, value, limit)
 
 
-def reducer(largest: bool, dtype: str) -> Callable[..., Any]:
+def reducer(largest: bool, dtype: str) -> Callable[..., tirx.PrimExpr]:
     """Maximum or minimum over axes; of floats from an infinity on."""
     extreme = te.max if largest else te.min
     if not dtype.startswith(("float", "bfloat")):
@@ -68,32 +63,33 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
 
     Runs on kernels, behind everything that simplifies or shares results between threads.
     """
-    target = (function.attrs or {}).get("target")
-    if target is None:
+    kind = target_kind(function)
+    if kind is None:
         return function
     written, limited = {
         "opencl": (_by_function, _limited_by_function),
-        "cuda": (_by_overload, _limited),
-    }.get(target.kind.name, (_by_choice, _limited))
+        "cuda": (_by_overload, tirx.Max),
+    }.get(kind, (_by_choice, tirx.Max))
 
-    def extreme(node: Any) -> Any:
+    def extreme(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
         return written(node) if _is_float(node) else node
 
-    def call(call: Call) -> Any:
+    def call(call: Call) -> tirx.PrimExpr:
+        # The operand behind the comparison is the result for NaN: the limit.
         return limited(*call.args) if call.op.same_as(_AT_LEAST) else call
 
-    callbacks: list[Any] = [(tirx.Max, extreme), (tirx.Min, extreme), (Call, call)]
+    callbacks = [(tirx.Max, extreme), (tirx.Min, extreme), (Call, call)]
     if written is _by_choice:
         callbacks.append((tirx.NE, _differs))
-    return function.with_body(tvm_ffi.structural_map(function.body, callbacks))
+    return map_nodes(function, *callbacks)
 
 
-def _is_float(expr: Any) -> bool:
+def _is_float(expr: tirx.PrimExpr) -> bool:
     return tvm_ffi.dtype(expr.ty.dtype).type_code == _FLOAT
 
 
-def never_nan(expr: Any) -> bool:
-    """Whether a value is known to be a number."""
+def never_nan(expr: tirx.PrimExpr) -> bool:
+    """True for a value that is known to be a number."""
     if isinstance(expr, tirx.FloatImm):
         return expr.value == expr.value
     if isinstance(expr, tirx.Broadcast):
@@ -105,8 +101,8 @@ def never_nan(expr: Any) -> bool:
     return False
 
 
-def _ordered(node: Any) -> tuple[Any, Any, bool]:
-    """The operands, the one that is no NaN first, and whether there is one."""
+def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.PrimExpr, tirx.PrimExpr, bool]:
+    """The operands, the one that is no NaN first, and true if there is one."""
     if never_nan(node.a):
         return node.a, node.b, True
     return (node.b, node.a, True) if never_nan(node.b) else (node.a, node.b, False)
@@ -115,7 +111,7 @@ def _ordered(node: Any) -> tuple[Any, Any, bool]:
 # -- LLVM ---------------------------------------------------------------------------------
 
 
-def _by_choice(node: Any) -> tirx.PrimExpr:
+def _by_choice(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
     """Maxima as LLVM gets them from TVM: ``a > b ? a : b``, each operand computed once.
 
     Names (``Let``) only where there is no other way: TVM's code generator puts what they stand
@@ -133,7 +129,7 @@ def _by_choice(node: Any) -> tirx.PrimExpr:
     return tirx.Let(name, first, tirx.Select(tirx.EQ(name, name), extreme(name, second), name))
 
 
-def _differs(node: tirx.NE) -> Any:
+def _differs(node: tirx.NE) -> tirx.PrimExpr:
     """``a != b``, true where one is NaN; LLVM is asked for numbers that differ otherwise."""
     return tirx.Not(tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
@@ -144,34 +140,28 @@ _OPENCL_TYPES = {16: "half", 32: "float", 64: "double"}
 _NAME = re.compile(rf"\b{PREFIX}(max|min)(_limit)?_(half|float|double)(\d*)\b")
 
 
-def _function(node: Any) -> str:
+def _function(node: tirx.Max | tirx.Min) -> str:
     return f"{PREFIX}{'max' if isinstance(node, tirx.Max) else 'min'}"
 
 
-def _by_function(node: Any) -> tirx.PrimExpr:
+def _by_function(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
     first, second, is_limit = _ordered(node)
     name = f"{_function(node)}{'_limit' if is_limit else ''}_{_opencl_type(node)}"
     return tirx.call_pure_extern(node.ty, name, first, second)
 
 
-def _limited_by_function(value: Any, limit: Any) -> tirx.PrimExpr:
-    # The operand behind the comparison is the result for NaN.
+def _limited_by_function(value: tirx.PrimExpr, limit: tirx.PrimExpr) -> tirx.PrimExpr:
     return tirx.call_pure_extern(value.ty, f"{PREFIX}max_limit_{_opencl_type(value)}", value, limit)
 
 
-def _opencl_type(value: Any) -> str:
+def _opencl_type(value: tirx.PrimExpr) -> str:
     dtype = tvm_ffi.dtype(value.ty.dtype)
     return _OPENCL_TYPES[dtype.bits] + (str(dtype.lanes) if dtype.lanes > 1 else "")
 
 
-def _by_overload(node: Any) -> tirx.PrimExpr:
+def _by_overload(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
     # TVM's CUDA code calls functions lane by lane.
     return tirx.call_pure_extern(node.ty, _function(node), node.a, node.b)
-
-
-def _limited(value: Any, limit: Any) -> tirx.PrimExpr:
-    # The operand behind the comparison is the result for NaN.
-    return tirx.Max(value, limit)
 
 
 def with_opencl_functions(source: str) -> str:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 from ...devices.choices import KEPT_FORMS
 from ...devices.target import Device
-from ...errors import CompileError
+from ...errors import CompileError, nearest
 from ...ir.blocked import blocked_shape
 from ...ir.scope import CHANNELS, extent_of, interface_scope
 from ...ir.tensors import TensorInfo
 
 
 @dataclass(frozen=True)
-class Kept:
+class BlockedInterface:
     """Numbers of the inputs and outputs that are blocked, and of those the textures."""
 
     inputs: frozenset[int] = frozenset()
@@ -27,26 +26,17 @@ class Kept:
     textures: tuple[frozenset[int], frozenset[int]] = field(default=(frozenset(), frozenset()))
 
 
-def keep_layouts(
-    asked: Mapping[str, str],
+def block_interface(
+    requested: Mapping[str, str],
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
     device: Device,
     half: bool = False,
-) -> tuple[Kept, tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Which inputs and outputs are blocked, and how the application then has them.
+) -> tuple[BlockedInterface, tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Find the inputs and outputs that are blocked, and describe them as the application has them.
 
-    Parameters
-    ----------
-    asked
-        ``nchw4c`` or ``texture`` by the ONNX model's names; a name of an input and an
-        output stands for both.
-    inputs, outputs
-        As the model has them.
-    device
-        Its image limits.
-    half
-        Whether textures have channels of 16 bits.
+    ``requested`` has ``nchw4c`` or ``texture`` by the ONNX model's names; a name of an input and
+    an output stands for both.  With ``half``, textures have channels of 16 bits.
 
     Raises
     ------
@@ -54,25 +44,31 @@ def keep_layouts(
         If a name is unknown, or the tensor has no such form.
     """
     names = [info.name for info in (*inputs, *outputs)]
-    for name in asked:
+    for name in requested:
         if name not in names:
-            raise _unknown(name, names)
+            near = nearest(name, names, {}) or f"; it has {', '.join(names)}"
+            raise CompileError(
+                f"The model has no input or output {name!r}, whose layout is to be kept{near}.",
+                remedy="Give names of the ONNX model's inputs and outputs.",
+            )
 
     def described(infos: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         return tuple(
-            _kept(info, asked[info.name], device, half) if info.name in asked else info
+            _blocked(info, requested[info.name], device, half) if info.name in requested else info
             for info in infos
         )
 
     def numbers(infos: Sequence[TensorInfo], *forms: str) -> frozenset[int]:
-        return frozenset(i for i, info in enumerate(infos) if asked.get(info.name) in forms)
+        return frozenset(i for i, info in enumerate(infos) if requested.get(info.name) in forms)
 
     textures = numbers(inputs, "texture"), numbers(outputs, "texture")
-    kept = Kept(numbers(inputs, *KEPT_FORMS), numbers(outputs, *KEPT_FORMS), textures)
-    return kept, described(inputs), described(outputs)
+    interface = BlockedInterface(
+        numbers(inputs, *KEPT_FORMS), numbers(outputs, *KEPT_FORMS), textures
+    )
+    return interface, described(inputs), described(outputs)
 
 
-def _kept(info: TensorInfo, form: str, device: Device, half: bool) -> TensorInfo:
+def _blocked(info: TensorInfo, form: str, device: Device, half: bool) -> TensorInfo:
     if len(info.shape) != 4:
         raise _impossible(info, form, "only tensors of 4 axes, NCHW, have blocks of channels")
     if info.dtype != "float32":
@@ -95,13 +91,4 @@ def _impossible(info: TensorInfo, form: str, why: str) -> CompileError:
         f"Keeping {info} as {form} is not possible: {why}.",
         remedy=f"Leave {info.name} out of `keep_layout`"
         + (", or keep it as nchw4c." if "image" in why else "."),
-    )
-
-
-def _unknown(name: str, names: list[str]) -> CompileError:
-    near = get_close_matches(name, names, n=4, cutoff=0.5)
-    hint = f"the nearest are {', '.join(near)}" if near else f"it has {', '.join(names)}"
-    return CompileError(
-        f"The model has no input or output {name!r}, whose layout is to be kept; {hint}.",
-        remedy="Give names of the ONNX model's inputs and outputs.",
     )
