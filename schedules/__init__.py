@@ -19,7 +19,6 @@ from tvm.error import InternalError
 from ..devices.target import TargetSpec
 from ..ir.scope import CHANNELS, is_texture
 from . import (
-    boxes,
     conv2d,
     conv2d_1x1,
     conv2d_transpose,
@@ -31,7 +30,6 @@ from . import (
     gemm_tensor,
     gemv,
     grouped,
-    masked_mean,
     matmul,
     moving,
     normalization,
@@ -45,7 +43,8 @@ from . import (
     winograd_product,
 )
 from .blocks import launches_threads
-from .common import Workload
+from .boxes import masked_mean, per_box
+from .common import FAMILY, Workload
 from .family import Family, Proposal, accepted, facts_of
 from .sharing import LOCAL_BYTES, local_bytes
 
@@ -55,7 +54,7 @@ logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = cast(
     "tuple[Family, ...]",
     (
-        boxes,
+        per_box,
         dynamic_shapes,
         gemm_tensor,
         gemm_simt,
@@ -82,6 +81,9 @@ FAMILIES: tuple[Family, ...] = cast(
     ),
 )
 
+
+#: Those of custom operators, which only functions with a block that one of them has marked ask.
+OF_CUSTOM_OPERATORS = (per_box, masked_mean)
 
 #: From a family's name and a shape to knobs that were measured for them.
 Lookup = Callable[[str, dict[str, Any]], Proposal | None]
@@ -139,7 +141,10 @@ def schedule_function(
     """
     workload = Workload.of(function, target)
     begun = workload.function
+    marks = {workload.annotation(block, FAMILY) for block in workload.blocks}
     for family in families:
+        if family in OF_CUSTOM_OPERATORS and family.NAME not in marks:
+            continue
         if not workload.function.same_as(begun):
             # One that declined has inlined something.
             workload = Workload.of(function, target)
