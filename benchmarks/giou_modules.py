@@ -64,7 +64,7 @@ def _build(name: str, form: str, spec: TargetSpec, knobs: Any = None) -> Program
 
 def _allowed(program: Program, knobs: Mapping[str, Any], spec: TargetSpec) -> bool:
     """Whether the loss's schedule can skip that way."""
-    from tvmflow.schedules import masked_mean
+    from tvmflow.schedules.boxes import masked_mean
     from tvmflow.schedules.family import refusal
 
     shape = masked_mean.Shape(**program.scheduled.shape)

@@ -23,7 +23,8 @@ from tvm.error import InternalError
 from ..devices.target import TargetSpec
 from ..ir.scope import CHANNELS, is_texture
 from ..runtime.json_types import JsonMapping, JsonObject
-from .common import LOCAL_BYTES, Workload, launches_threads, local_bytes, nodes_in
+from .boxes import masked_mean, per_box
+from .common import FAMILY, LOCAL_BYTES, Workload, launches_threads, local_bytes, nodes_in
 from .family import Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ def _families() -> Iterator[Family]:
 
 #: Families in the order in which they are asked; the last one never declines.
 FAMILIES: tuple[Family, ...] = tuple(sorted(_families(), key=lambda family: family.ORDER))
+
+#: Those of custom operators, which only functions with a block that one of them has marked ask.
+OF_CUSTOM_OPERATORS = (per_box, masked_mean)
 
 #: From a family's name and a shape to knobs that were measured for them.
 Lookup = Callable[[str, JsonObject], Proposal | None]
@@ -90,7 +94,10 @@ def schedule_function(
     """
     workload = Workload.of(function, target)
     begun = workload.function
+    marks = {workload.annotation(block, FAMILY) for block in workload.blocks}
     for family in families:
+        if family in OF_CUSTOM_OPERATORS and family.NAME not in marks:
+            continue
         if not workload.function.same_as(begun):
             # One that declined has inlined something.
             workload = Workload.of(function, target)

@@ -19,7 +19,7 @@ from tvmflow.ir.operators import OPERATORS
 from tvmflow.ops.compiled import compile_operator
 from tvmflow.ops.program import build
 from tvmflow.ops.signature import read_signature
-from tvmflow.schedules import boxes as schedule
+from tvmflow.schedules.boxes import per_box as schedule
 from tvmflow.schedules.family import candidates
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 

@@ -23,7 +23,8 @@ from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.ir.operator import DOMAIN, dtype_of
 from tvmflow.ir.operators import OPERATORS
 from tvmflow.ops.compiled import compile_operator
-from tvmflow.schedules import masked_mean, schedule_function
+from tvmflow.schedules import schedule_function
+from tvmflow.schedules.boxes import masked_mean
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 LOSS = OPERATORS["GIoULoss"]

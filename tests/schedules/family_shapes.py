@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvmflow.schedules.boxes import Shape as BoxShape
+from tvmflow.schedules.boxes.masked_mean import Shape as MeanShape
+from tvmflow.schedules.boxes.per_box import Shape as BoxShape
 from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
@@ -12,7 +13,6 @@ from tvmflow.schedules.depthwise import Shape as WindowShape
 from tvmflow.schedules.fallback import Shape as FallbackShape
 from tvmflow.schedules.gemv import Shape as GemvShape
 from tvmflow.schedules.grouped import Shape as GroupedShape
-from tvmflow.schedules.masked_mean import Shape as MeanShape
 from tvmflow.schedules.matmul import Shape as MatmulShape
 from tvmflow.schedules.matmul import padded
 from tvmflow.schedules.moving import Shape as MovingShape

@@ -9,7 +9,8 @@ from onnx import helper
 from operators import build, feeds_for, random
 
 import tvmflow
-from tvmflow.schedules import FAMILIES, boxes, dynamic_shapes, gemm_simt, gemm_tensor, masked_mean
+from tvmflow.schedules import FAMILIES, dynamic_shapes, gemm_simt, gemm_tensor
+from tvmflow.schedules.boxes import masked_mean, per_box
 from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]
@@ -59,7 +60,7 @@ def test_every_family_is_there():
         found = {choice["family"] for choice in module.metadata["schedules"].values()}
     for_cuda = {gemm_tensor.NAME, gemm_simt.NAME}
     # Of custom operators, which ONNX Runtime has not, and of open extents: see tests/ops.
-    custom = {masked_mean.NAME, boxes.NAME, dynamic_shapes.NAME}
+    custom = {masked_mean.NAME, per_box.NAME, dynamic_shapes.NAME}
     assert found == {family.NAME for family in FAMILIES} - for_cuda - custom
 
 

@@ -14,7 +14,8 @@ from tvm import te, tirx
 from ..errors import ShapeError
 from ..ir.operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 from ..ir.tensors import TensorType
-from ..schedules import box_rows, boxes, masked_mean
+from ..schedules import boxes
+from ..schedules.boxes import masked_mean
 from . import giou_reference
 from .giou import ATTRIBUTES, BOXES, FLOATS
 from .giou_terms import giou_of, gradients_of
@@ -86,7 +87,7 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
     by_pred, by_target = gradient(0, "grad_pred"), gradient(4, "grad_target")
     if batch.offsets is not None:
         place = te.compute(batch.boxes, lambda *box: batch.row(box), name="row")
-        by_target = box_rows.compute(by_target, place, batch.target.shape[0], "grad_rows")
+        by_target = boxes.compute_rows(by_target, place, batch.target.shape[0], "grad_rows")
     return [by_pred, by_target]
 
 

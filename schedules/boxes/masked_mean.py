@@ -1,0 +1,941 @@
+"""The mean of a function of boxes over those that are valid, in one pass.
+
+Two kernels: one in which each work-group sums up its share, and one that adds these sums in a fixed
+order.  One group alone needs no second kernel, nor do the threads of a CPU.
+
+What it computes::
+
+    sum    = Σ over b < B, j < M with valid(b, j) of term(b, j)
+    number = Σ over b < B, j < M with valid(b, j) of 1
+    mean   = sum / max(number, 1)
+
+A term of a box that is not valid is not computed: what it would read may not even exist, as
+in packed tensors, and what it would be, a NaN say, reaches nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass
+
+import tvm_ffi
+from tvm import s_tir, te, tirx
+from tvm.ir import Range
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+from tvm.tirx import Buffer, Expr, ForKind, Var
+
+from ...devices.target import Device
+from ...ir.expressions import uses
+from ...ir.scope import is_texture
+from ..common import FAMILY, Block, Workload, is_injective, power_of_2
+from ..family import GROUP_FITS, Constraint, Value, knob
+from ..partial_sums import radices
+from .builder import (
+    COORDINATES,
+    Row,
+    Statements,
+    choice,
+    in_32_bits,
+    loads_of,
+    number,
+    places_of,
+    ramp,
+    replaced,
+    rows_of,
+    schedule_of,
+    shuffle,
+    shuffled_pairs,
+)
+
+logger = logging.getLogger(__name__)
+
+NAME = "masked_mean"
+ORDER = 500
+
+#: Items that run in step, on NVIDIA's GPUs.
+WARP = 32
+_ZERO = tirx.const(0, "float32")
+#: A box's sample, and its place in it, to an expression.
+_OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def compute(
+    term: _OfBox, valid: _OfBox, boxes: Sequence[Expr], dtype: str
+) -> tuple[te.Tensor, te.Tensor]:
+    """State the mean.
+
+    Parameters
+    ----------
+    term
+        From the position of a sample and of a box in it to an fp32 expression.
+    valid
+        From the same to a condition.  One of the form ``j < limit(b)`` is recognised: boxes from
+        ``limit(b)`` on are not even looked at.
+    boxes
+        Samples and boxes of each, ``B`` and ``M``; numbers or variables.
+    dtype
+        Of the mean, which is computed in fp32.
+
+    Returns
+    -------
+    mean, number
+        Scalars, the second one int32.
+    """
+    b, j = (te.reduce_axis((0, extent), name) for extent, name in zip(boxes, "bj", strict=True))
+    both = te.comm_reducer(
+        lambda some, more: (some[0] + more[0], some[1] + more[1]),
+        lambda *dtypes: tuple(tirx.const(0, dtype) for dtype in dtypes),
+        name="sum_and_number",
+    )
+
+    def chosen() -> tuple[Expr, ...]:
+        value = tirx.if_then_else(valid(b, j), term(b, j), tirx.const(0, "float32"))
+        return both((value, tirx.Cast("int32", valid(b, j))), axis=[b, j])
+
+    total, number = te.compute((), chosen, name="masked_sum", attrs={FAMILY: NAME})
+    divisor = tirx.Cast("float32", tirx.max(number(), tirx.const(1, "int32")))
+    mean = te.compute((), lambda: tirx.Cast(dtype, total() / divisor), name="masked_mean")
+    return mean, number
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents, 0 where they are known at run time only, and the form of validity."""
+
+    samples: int
+    boxes: int
+    _: KW_ONLY
+    #: Whether boxes are valid up to a limit.
+    limited: bool
+    #: Whether boxes that are not valid may not be read.
+    packed: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Who sums up what."""
+
+    groups: int = knob("Work-groups that share the sum, or parts of it for threads of a CPU.")
+    group_size: int = knob("Work-items of a group, a power of 2.")
+    boxes: int = knob("Boxes that an item takes in a step; on a CPU, at most, of one sample.")
+    skip: str = knob("What skips boxes that are not valid: none, element, warp or list.")
+
+
+SKIPS = ("none", "element", "warp", "list")
+
+#: Boxes worth a thread or a group of their own, and what keeps a CPU's threads busy.
+CPU_CHUNK, CPU_PARTS = 4096, 16
+GPU_GROUPS = 512
+#: Of which a sample is cut into chunks.
+CPU_BOXES = 1024
+
+CONSTRAINTS = (
+    GROUP_FITS,
+    Constraint(
+        "group_size is a power of 2, and 1 on a CPU.",
+        lambda k, s, d: k.group_size & (k.group_size - 1) == 0 and (k.group_size == 1) == d.is_cpu,
+    ),
+    Constraint("skip is none, element, warp or list.", lambda k, s, d: k.skip in SKIPS),
+    Constraint(
+        "Lanes of a vector cannot part ways: on a CPU, skip is not element.",
+        lambda k, s, d: not (d.is_cpu and k.skip == "element"),
+    ),
+    Constraint(
+        "Packed boxes that are not valid may not be read: skip is not none.",
+        lambda k, s, d: not s.packed or k.skip != "none",
+    ),
+    Constraint(
+        "On a GPU, warps skip boxes behind a limit, by 32 items of a group.",
+        lambda k, s, d: d.is_cpu or k.skip != "warp" or (s.limited and k.group_size >= WARP),
+    ),
+    Constraint(
+        "A list of group_size * boxes and its prefix sums must fit local memory.",
+        lambda k, s, d: d.is_cpu or k.skip != "list" or k.group_size * (k.boxes + 4) <= 8192,
+    ),
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """What keeps the device busy.
+
+    CPUs skip vectors behind a limit, and compute all where there is none: memory is read ahead
+    then.  GPUs are given two boxes an item, so that enough reads are under way, and let each item
+    ask for its box, unless samples are long: then a warp asks once.  For GPUs that is assumed.
+    """
+    total = shape.samples * shape.boxes
+    if device.is_cpu:
+        parts = max(1, min(total // CPU_CHUNK, CPU_PARTS)) if total else CPU_PARTS
+        skip = "warp" if shape.limited or shape.packed else "none"
+        return Knobs(parts, 1, CPU_BOXES, skip)
+    size = power_of_2(min(4 * device.group_size, device.max_group_size))
+    gpu = device.multiprocessors
+    most = GPU_GROUPS if gpu is None else 8 * gpu.count
+    boxes = 2
+    groups = min(most, -(-total // (size * boxes))) if total else most
+    long = shape.limited and shape.boxes >= 4 * WARP and size >= WARP
+    return Knobs(max(1, groups), size, boxes, "warp" if long else "element")
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Numbers of groups and items in powers of 2, and everything else."""
+    if device.is_cpu:
+        return {
+            "groups": (1, 2, 4, 8, 16, 32, 64),
+            "group_size": (1,),
+            "boxes": (256, 1024, 4096),
+            "skip": SKIPS,
+        }
+    return {
+        "groups": (1, 8, 32, 64, 128, 256, 512, 1024, 2048),
+        "group_size": (32, 64, 128, 256, 512, 1024),
+        "boxes": (1, 2, 4, 8),
+        "skip": SKIPS,
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function around the mean; what is computed for it first is inlined."""
+    sch, anchor = workload.sch, workload.anchor(NAME)
+    if anchor is None:
+        return None
+    if not all(is_injective(sch, block) for block in workload.before(anchor)):
+        logger.debug("masked_mean declines: what it reads is computed by sums")
+        return None
+    if any(axis.dom.extent != 1 for b in workload.after(anchor) for axis in sch.get(b).iter_vars):
+        logger.debug("masked_mean declines: more than numbers follow it")
+        return None
+    for block in workload.before(anchor):
+        workload.inline(block)
+    terms = _read_terms(workload, anchor)
+    if terms is None:
+        logger.debug("masked_mean declines: its block is not what it stated")
+        return None
+    samples, boxes = (
+        int(extent) if isinstance(extent, tirx.IntImm) else 0
+        for extent in (terms.samples, terms.boxes)
+    )
+    return Shape(samples, boxes, limited=terms.limit is not None, packed=terms.is_packed())
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+    """Write the kernels."""
+    anchor = workload.anchor(NAME)
+    terms = None if anchor is None else _read_terms(workload, anchor)
+    if anchor is None or terms is None:
+        return None
+    function, code = workload.function, Statements()
+    after = [workload.sch.get(block) for block in workload.after(anchor)]
+    results = _Results(terms, after, function.params, knobs.groups)
+    with code.block("root", results.partial):
+        if workload.is_cpu:
+            _write_parts(code, terms, results, knobs, workload.target.is_gpu_kernel)
+        else:
+            _write_groups(code, terms, results, knobs)
+    return schedule_of(function, code.finish())
+
+
+def _write_parts(
+    code: Statements, terms: Terms, results: _Results, knobs: Knobs, launches: bool
+) -> None:
+    """Kernels for a CPU: parts for its threads, one after another the sums of these."""
+    chunks = tirx.truncdiv(terms.boxes + (knobs.boxes - 1), number(knobs.boxes))
+    total = terms.samples * chunks
+    with code.parts("sums_of_parts", knobs.groups, launches) as index:
+        part = _Part(code, terms, knobs.skip)
+        begin, end = (
+            code.name(name, tirx.truncdiv(total * place, number(knobs.groups)))
+            for name, place in (("begin", index), ("end", index + 1))
+        )
+        with code.loop("place", end - begin) as place:
+            chunk = code.name("chunk", begin + place)
+            sample = code.name("sample", tirx.truncdiv(chunk, chunks))
+            first = code.name("first", tirx.truncmod(chunk, chunks) * knobs.boxes)
+            last = code.name("last", tirx.Min(first + knobs.boxes, terms.boxes))
+            part.add_chunk(sample, first, last)
+        part.finish()
+        results.leave(code, index, part.total(), part.count[0])
+    if not results.partial:
+        return
+    with code.parts("sum_of_parts", 1, launches):
+        sums = [code.alloc(n, (1,), t) for n, t in (("sum", "float32"), ("all", "int32"))]
+        for mine in sums:
+            code.store(mine, tirx.const(0, mine.dtype), 0)
+        with code.loop("part", knobs.groups) as index:
+            for mine, parts in zip(sums, results.partial, strict=True):
+                code.store(mine, mine[0] + parts[index], 0)
+        results.write(code, sums[0][0], sums[1][0])
+
+
+def _write_groups(code: Statements, terms: Terms, results: _Results, knobs: Knobs) -> None:
+    """Kernels for a GPU: work-groups, and one more that adds their sums in a fixed order."""
+    with _group(code, "sums_of_groups", knobs.groups, knobs.group_size) as group:
+        group.add_boxes(terms, knobs.skip, knobs.boxes)
+        total, count = group.reduce()
+        with code.when(group.item == 0):
+            results.leave(code, group.group, total, count)
+    if not results.partial:
+        return
+    items = min(knobs.group_size, 1 << (knobs.groups - 1).bit_length())
+    with _group(code, "sum_of_groups", 1, items) as group:
+        with code.loop("turn", -(-knobs.groups // items)) as turn:
+            index = code.name("index", turn * items + group.item)
+            with code.when(index < knobs.groups):
+                group.add(*(memory[index] for memory in results.partial))
+        total, count = group.reduce()
+        with code.when(group.item == 0):
+            results.write(code, total, count)
+
+
+@contextmanager
+def _group(code: Statements, name: str, count: int, size: int) -> Iterator[_Group]:
+    """A kernel of so many work-groups of a size."""
+    shared: list[Buffer] = []
+    with code.items(name, count, size, shared) as (group, item):
+        yield _Group(code, group, item, count, size, shared)
+
+
+class _Results:
+    """What is computed from the sum and the number, and those of several parts or groups.
+
+    Parameters
+    ----------
+    terms
+        Whose scalars the sum and the number are.
+    after
+        Blocks that compute other scalars from them.
+    params
+        Of the function.
+    parts
+        How many parts or groups there are.
+    """
+
+    def __init__(
+        self, terms: Terms, after: Sequence[s_tir.SBlock], params: Sequence[Buffer], parts: int
+    ):
+        self.terms, self.after, self.params = terms, after, set(params)
+        #: Memory for sums and numbers, where there are several.
+        self.partial = [
+            tirx.decl_buffer((parts,), dtype, name)
+            for dtype, name in (("float32", "partial_sums"), ("int32", "partial_numbers"))
+            if parts > 1
+        ]
+
+    def leave(self, code: Statements, index: Expr, total: Expr, count: Expr) -> None:
+        """Store what one part has; the results, where it is the only one."""
+        if not self.partial:
+            self.write(code, total, count)
+        for memory, value in zip(self.partial, (total, count), strict=False):
+            code.store(memory, value, index)
+
+    def write(self, code: Statements, total: Expr, count: Expr) -> None:
+        """Compute and store the results."""
+        pairs = ((self.terms.total, total), (self.terms.number, count))
+        known = {buffer: code.name(buffer.name, value) for buffer, value in pairs}
+        for buffer, value in known.items():
+            if buffer in self.params:
+                code.store(buffer, value)
+        for block in self.after:
+            body = tvm_ffi.structural_map(
+                block.body, (TensorLoad, lambda load: known.get(load.source, load))
+            )
+            body = replaced(body, {axis.var: number(0) for axis in block.iter_vars})
+            target = block.writes[0].source
+            if target in self.params:
+                code.add(body)
+            else:
+                known[target] = code.name(target.name, body.value)
+
+
+# -- what is summed up --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The parts of a mean over ``[samples, boxes]``.
+
+    Everything is an expression of the variables ``sample`` and ``box``, which may have 64 bits;
+    what is written about it counts in 32.
+    """
+
+    sample: Var
+    box: Var
+    samples: Expr
+    boxes: Expr
+    #: Of a valid box.
+    term: Expr
+    valid: Expr
+    #: Where ``valid`` is ``box < limit``: the limit, from 0 to ``boxes``, else ``None``.
+    limit: Expr | None
+    #: Scalars that the block writes.
+    total: Buffer
+    number: Buffer
+
+    def places(self, sample: Expr, box: Expr) -> dict[Var, Expr]:
+        """What stands for the variables, of one box."""
+        return places_of((self.sample, self.box), (sample, box))
+
+    def limit_of(self, sample: Expr) -> Expr:
+        """The limit of a sample."""
+        return replaced(self.limit, self.places(sample, number(0)))
+
+    def rows_in_memory(self) -> list[Row]:
+        """The rows that the term takes numbers of, if it depends on its box by rows alone.
+
+        Rows of neighbours are one behind the other; none where others are read.
+        """
+        rows = rows_of(self.term)
+        rest = _with_rows(self.term, rows, lambda row, corner: _ZERO)
+        fits = not uses(rest, self.box) and all(self._steps_by_one(row) for row in rows)
+        return rows if fits else []
+
+    def _steps_by_one(self, row: Row) -> bool:
+        *outer, last = row.place
+        rest = Analyzer().simplify(last - self.box)
+        return not any(uses(index, self.box) for index in [*outer, rest])
+
+    def is_packed(self) -> bool:
+        """Tell whether what boxes that are not valid would read may not exist."""
+        analyzer = Analyzer()
+        for var, extent in ((self.sample, self.samples), (self.box, self.boxes)):
+            dtype = var.ty.dtype
+            analyzer.bind(var, Range(tirx.const(0, dtype), extent.astype(dtype)))
+        return not all(
+            analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
+            for load in loads_of(self.term)
+            for index, extent in zip(load.indices, load.source.shape, strict=True)
+        )
+
+
+def _with_rows(
+    expression: Expr, rows: Sequence[Row], number_of: Callable[[int, int], Expr]
+) -> Expr:
+    """An expression with ``number_of(row, corner)``, in fp32, in place of the numbers of rows."""
+
+    def visit(load: TensorLoad) -> Expr:
+        row = Row.of(load)
+        if row is None or row not in rows:
+            return load
+        return number_of(rows.index(row), int(load.indices[-1]))
+
+    def is_done(cast: tirx.Cast) -> Expr:
+        return cast.value if cast.value.ty.dtype == cast.ty.dtype else cast
+
+    return tvm_ffi.structural_map(expression, [(TensorLoad, visit), (tirx.Cast, is_done)])
+
+
+def _read_terms(workload: Workload, anchor: Block) -> Terms | None:
+    """The parts of the block that :func:`compute` stated, or ``None``."""
+    block = workload.sch.get(anchor)
+    loops = [workload.sch.get(loop) for loop in workload.sch.get_loops(anchor)]
+    # A sum that starts from what is there, and the same of numbers.
+    sums: list[tirx.Bind] = []
+    tvm_ffi.structural_walk(block.body, (tirx.Bind, sums.append))
+    if len(sums) != 2 or len(loops) != 2 or len(block.iter_vars) != 2:
+        return None
+    added = choice(sums[0].value.b)
+    if added is None:
+        return None
+    valid, term, _ = added
+    sample, box = (axis.var for axis in block.iter_vars)
+    samples, boxes = (in_32_bits(loop.extent) for loop in loops)
+    limit = _limit(valid, box)
+    if limit is not None:
+        dtype = limit.ty.dtype
+        limit = tirx.Max(tirx.Min(limit, boxes.astype(dtype)), tirx.const(0, dtype))
+        limit = limit.astype("int32")
+    total, count = (region.source for region in block.writes)
+    return Terms(
+        sample=sample, box=box, samples=samples, boxes=boxes, term=term, valid=valid, limit=limit,
+        total=total, number=count,
+    )  # fmt: skip
+
+
+def _limit(valid: Expr, box: Var) -> Expr | None:
+    """The limit of ``box < limit``; TVM writes ``box < min(a, b)`` as ``box < a and box < b``."""
+    if isinstance(valid, (tirx.And, tirx.Or)):
+        a, b = (_limit(side, box) for side in (valid.a, valid.b))
+        if a is None or b is None:
+            return None
+        return tirx.Min(a, b) if isinstance(valid, tirx.And) else tirx.Max(a, b)
+    if not isinstance(valid, tirx.LT):
+        return None
+    left = valid.a.value if isinstance(valid.a, tirx.Cast) else valid.a
+    return valid.b if left.same_as(box) and not uses(valid.b, box) else None
+
+
+# -- on a GPU: an item a box, and trees in local memory -----------------------------------
+
+
+class _Group:
+    """Statements of one work-group, inside of the loops over groups and items.
+
+    Neighbouring items take neighbouring boxes, a row of four numbers as one load.  An item sums up
+    its boxes, a group its items' sums by a tree of eights, in an order that is always the same.
+
+    What is done about boxes that are not valid is the knob ``skip``:
+
+    ``none``
+        All are read and computed, and those that are not valid are dropped.
+    ``element``
+        Each item asks for its box first.  Items of a warp may part ways.
+    ``warp``
+        32 items take neighbours of one sample, and skip together what lies behind its limit.
+    ``list``
+        A group lists the valid boxes among its own, by a prefix sum in local memory, and its items
+        take them from the list: only the last ones of a list leave items idle.
+    """
+
+    def __init__(
+        self,
+        code: Statements,
+        group: Expr,
+        item: Expr,
+        groups: int,
+        items: int,
+        shared: list[Buffer],
+    ):
+        self.code, self.group, self.item = code, group, item
+        self.groups, self.items, self.shared = groups, items, shared
+        self.sums = self._share("group_sums", "float32", items)
+        self.numbers = self._share("group_numbers", "int32", items)
+        self.sum = code.alloc("item_sum", (1,))
+        self.number = code.alloc("item_number", (1,), "int32")
+        code.store(self.sum, _ZERO, 0)
+        code.store(self.number, number(0), 0)
+
+    def _share(self, name: str, dtype: str, extent: int) -> Buffer:
+        self.shared.append(tirx.decl_buffer((extent,), dtype, name, scope="shared"))
+        return self.shared[-1]
+
+    def add(self, value: Expr, count: Expr) -> None:
+        """Add to this item's sum and number."""
+        self.code.store(self.sum, self.sum[0] + value, 0)
+        self.code.store(self.number, self.number[0] + count, 0)
+
+    def reduce(self) -> tuple[Expr, Expr]:
+        """The group's sum and number, for its first item."""
+        code, item = self.code, self.item
+        code.store(self.sums, self.sum[0], item)
+        code.store(self.numbers, self.number[0], item)
+        left = self.items
+        for radix in radices(self.items):
+            code.barrier()
+            left //= radix
+            # Nobody reads what another one writes here: below ``left``, each its own.
+            with code.when(item < left):
+                for shared in (self.sums, self.numbers):
+                    total = shared[item]
+                    for part in range(1, radix):
+                        total = total + shared[item + part * left]
+                    code.store(shared, total, item)
+        return self.sums[0], self.numbers[0]
+
+    # -- boxes ----------------------------------------------------------------------------
+
+    def add_boxes(self, terms: Terms, skip: str, boxes: int) -> None:
+        """Sum up this group's boxes; items take so many in a step."""
+        total = terms.samples * terms.boxes
+        if skip == "list":
+            self._add_listed(terms, total, boxes)
+        elif skip == "warp":
+            self._add_tiles(terms, boxes)
+        else:
+            with self._steps(total, self.items * boxes) as first:
+                for part in range(boxes):
+                    place = self.code.name("place", first + part * self.items + self.item)
+                    with self.code.when(place < total):
+                        self._add_box(terms, place, tested=skip == "element")
+
+    @contextmanager
+    def _steps(self, total: Expr, step: int) -> Iterator[Var]:
+        """A loop over this group's share of a range; gives the first of a step."""
+        steps = tirx.truncdiv(total + (self.groups * step - 1), self.groups * step)
+        with self.code.loop("step", steps) as var:
+            yield self.code.name("first", (var * self.groups + self.group) * step)
+
+    def _add_box(self, terms: Terms, place: Expr, tested: bool) -> None:
+        """Sum up one box, with or without a test before it is read."""
+        box = _Box.at(terms, self.code, place)
+        valid = box.compute(terms.valid)
+        if tested:
+            with self.code.when(valid):
+                self.add(box.compute(terms.term), number(1))
+        else:
+            valid = self.code.name("valid", valid.astype("int32"))
+            self.add(tirx.Select(valid != 0, box.compute(terms.term), _ZERO), valid)
+
+    def _add_tiles(self, terms: Terms, boxes: int) -> None:
+        """Sum up tiles of 32 neighbours of a sample, as far as its limit."""
+        code, warps = self.code, self.items // WARP
+        tiles = tirx.truncdiv(terms.boxes + (WARP - 1), number(WARP))
+        total = terms.samples * tiles
+        with self._steps(total, warps * boxes) as first:
+            for part in range(boxes):
+                tile = code.name("tile", first + part * warps + self.item // WARP)
+                with code.when(tile < total):
+                    sample = code.name("sample", tirx.truncdiv(tile, tiles))
+                    begin = code.name("begin", tirx.truncmod(tile, tiles) * WARP)
+                    limit = code.name("limit", terms.limit_of(sample))
+                    with code.when(begin < limit):
+                        place = code.name("place", begin + self.item % WARP)
+                        # The last tile's items beyond the limit compute its last box, for nothing.
+                        last = code.name("box", tirx.Min(place, limit - 1))
+                        term = _Box(terms, code, sample, last).compute(terms.term)
+                        valid = place < limit
+                        self.add(tirx.Select(valid, term, _ZERO), valid.astype("int32"))
+
+    def _add_listed(self, terms: Terms, total: Expr, boxes: int) -> None:
+        """Sum up valid boxes from lists."""
+        code, item, tile = self.code, self.item, self.items * boxes
+        found = self._share("listed", "int32", tile)
+        ends = [self._share(f"ends{i}", "int32", self.items) for i in range(2)]
+        with self._steps(total, tile) as first:
+            chosen = code.alloc("chosen", (boxes,), "int32")
+            mine: Expr = number(0)
+            for part in range(boxes):
+                code.store(chosen, number(0), part)
+                place = code.name("place", first + part * self.items + item)
+                with code.when(place < total):
+                    valid = _Box.at(terms, code, place).compute(terms.valid)
+                    code.store(chosen, valid.astype("int32"), part)
+                mine = mine + chosen[part]
+            mine = code.name("mine", mine)
+            end, listed = self._prefix_sum(mine, ends)
+            at = code.alloc("at", (1,), "int32")
+            code.store(at, end - mine, 0)
+            for part in range(boxes):
+                with code.when(chosen[part] != 0):
+                    code.store(found, part * self.items + item, at[0])
+                    code.store(at, at[0] + 1, 0)
+            code.barrier()
+            with code.loop("turn", tirx.truncdiv(listed + (self.items - 1), self.items)) as turn:
+                entry = code.name("entry", turn * self.items + item)
+                with code.when(entry < listed):
+                    place = code.name("place", first + found[entry])
+                    self.add(_Box.at(terms, code, place).compute(terms.term), number(1))
+            # Before the list of the next step is written.
+            code.barrier()
+
+    def _prefix_sum(self, value: Expr, buffers: Sequence[Buffer]) -> tuple[Expr, Expr]:
+        """Sums of this item's value and those of all items before it, and of all items.
+
+        By doubling steps, after Hillis and Steele (Data parallel algorithms, 1986).
+        """
+        code, item = self.code, self.item
+        source, result = buffers
+        code.store(source, value, item)
+        step = 1
+        while step < self.items:
+            code.barrier()
+            before = tirx.if_then_else(item >= step, source[item - step], number(0))
+            code.store(result, source[item] + before, item)
+            source, result = result, source
+            step *= 2
+        code.barrier()
+        return code.name("end", source[item]), code.name("listed", source[self.items - 1])
+
+
+class _Box:
+    """A box, whose rows are read when they are needed, and once."""
+
+    def __init__(self, terms: Terms, code: Statements, sample: Expr, box: Expr):
+        self.code = code
+        self.places = terms.places(sample, box)
+        self.rows: list[Row] = []
+        self.texels: list[Var] = []
+
+    @classmethod
+    def at(cls, terms: Terms, code: Statements, place: Expr) -> _Box:
+        """The box at a place of ``[samples, boxes]``, in one dimension."""
+        sample = code.name("sample", tirx.truncdiv(place, terms.boxes))
+        box = code.name("box", tirx.truncmod(place, terms.boxes))
+        return cls(terms, code, sample, box)
+
+    def compute(self, expression: Expr) -> Expr:
+        for row in rows_of(expression):
+            if row not in self.rows:
+                self.rows.append(row)
+                self.texels.append(self.code.name("box", row.at(self.places).read()))
+        numbers = _with_rows(
+            expression, self.rows, lambda row, corner: shuffle([self.texels[row]], [corner])
+        )
+        return self.code.name_all(replaced(numbers, self.places))
+
+
+# -- on a CPU: 16 boxes at a time, in the lanes of a vector -------------------------------
+
+#: Boxes of a vector, and of each of the four vectors that they are read by.
+LANES = 16
+_QUARTERS = LANES // COORDINATES
+_ALL = ramp(0, LANES)
+
+#: Which lanes of a vector count; ``None`` for all of them.
+_Chosen = Callable[[Expr], Expr] | None
+
+
+def _lane_of_neighbour(place: Expr | int) -> Expr | int:
+    """The lane of the ``place``-th of 16 neighbours in memory, and the other way round."""
+    return place % _QUARTERS * _QUARTERS + place // _QUARTERS
+
+
+class _Part:
+    """Statements that sum up chunks, for one part.
+
+    Samples are cut into chunks, and chunks are dealt out to parts, each a thread's or a work-item's
+    work.  In a chunk, vectors of neighbouring boxes come first.  With the knob ``skip``
+
+    ``none``
+        all are computed, and lanes that are not valid are dropped;
+    ``warp``
+        vectors without a valid box are skipped;
+    ``list``
+        all lanes are valid: other boxes wait in a list until there is a vector of them, with rows
+        from anywhere.  Reading those costs more than half a vector of neighbours.
+
+    What fewer boxes than a vector are left at the end of a tensor, or of a chunk without a limit,
+    waits in that list, too.
+    """
+
+    def __init__(self, code: Statements, terms: Terms, skip: str):
+        self.code, self.terms, self.skip = code, terms, skip
+        self.rows = terms.rows_in_memory()
+        self.sums = code.alloc("sums", (LANES,))
+        self.count = code.alloc("count", (1,), "int32")
+        code.store(self.sums, tirx.Broadcast(_ZERO, LANES), _ALL)
+        code.store(self.count, number(0), 0)
+        if self.rows:
+            # What waits: fewer boxes than a vector has, and at most a vector's more.
+            self.waiting = code.alloc("waiting", (1,), "int32")
+            self.samples, self.boxes = (
+                code.alloc(f"waiting_{name}", (2 * LANES,), "int32")
+                for name in ("samples", "boxes")
+            )
+            code.store(self.waiting, number(0), 0)
+
+    # -- a chunk --------------------------------------------------------------------------
+
+    def add_chunk(self, sample: Expr, begin: Expr, end: Expr) -> None:
+        """Sum up boxes from ``begin`` to ``end`` of a sample."""
+        code, terms = self.code, self.terms
+        stop = end
+        if terms.limit is not None:
+            limit = tirx.Min(terms.limit_of(sample), end)
+            stop = code.name("stop", tirx.Max(limit, begin))
+            self._add_to_count(stop - begin)
+        vectors = code.name("vectors", self._vectors(begin, end, stop))
+        with code.loop("vector", vectors) as vector:
+            first = code.name("first", begin + vector * LANES)
+            if terms.limit is None:
+                self._add_chosen(sample, first)
+            else:
+                self._add_limited(sample, first, stop)
+        self._add_rest(sample, code.name("rest", begin + vectors * LANES), stop)
+
+    def _add_to_count(self, more: Expr) -> None:
+        self.code.store(self.count, self.count[0] + more, 0)
+
+    def _vectors(self, begin: Expr, end: Expr, stop: Expr) -> Expr:
+        """So many vectors of neighbours are looked at; what is left waits."""
+        if self.terms.limit is None or self.skip == "list" or not self.rows:
+            return tirx.truncdiv(stop - begin, number(LANES))
+        last = end if self.skip == "none" else stop
+        return tirx.truncdiv(last - begin + (LANES - 1), number(LANES))
+
+    def _add_limited(self, sample: Expr, first: Expr, stop: Expr) -> None:
+        """Sum up neighbours below a limit."""
+        code = self.code
+        if self.skip == "list" or not self.rows:
+            self._add(sample, first, None)
+            return
+        left = code.name("left", stop - first)
+        # A vector may go on where the next sample begins, but not where a tensor ends.
+        inside = [self._reaches(row.at(self.terms.places(sample, first))) for row in self.rows]
+        inside = code.name("inside", tirx.all(*inside).astype("int32"))
+        with code.when(inside != 0):
+            self._add(sample, first, lambda lane: _lane_of_neighbour(lane) < left)
+        with code.when(inside == 0):
+            self._add_rest(sample, first, stop)
+
+    @staticmethod
+    def _reaches(row: Row) -> Expr:
+        """Tell whether a tensor has a vector of rows from one on."""
+        position: Expr = number(0)
+        total: Expr = number(1)
+        for index, extent in zip(row.place, row.tensor.shape, strict=False):
+            position = position * extent.astype("int32") + index.astype("int32")
+            total = total * extent.astype("int32")
+        return position + LANES <= total
+
+    def _add_chosen(self, sample: Expr, first: Expr) -> None:
+        """Sum up neighbours that are valid each by itself."""
+        code = self.code
+        mask = code.alloc("mask", (LANES,), "int32")
+        found: Expr = number(0)
+        lanes = [_lane_of_neighbour(place) if self.rows else place for place in range(LANES)]
+        for place, lane in enumerate(lanes):
+            chosen = code.name("chosen", self._valid(sample, first + place))
+            code.store(mask, chosen, lane)
+            found = found + chosen
+        found = code.name("found", found)
+        self._add_to_count(found)
+        if self.skip == "none":
+            self._add(sample, first, lambda lane: mask[lane] != 0)
+        elif self.skip == "warp":
+            with code.when(found > 0):
+                self._add(sample, first, lambda lane: mask[lane] != 0)
+        else:
+            with code.when(found == LANES):
+                self._add(sample, first, None)
+            with code.when(tirx.all(found > 0, found < LANES)):
+                for place, lane in enumerate(lanes):
+                    self._append(sample, first + place, mask[lane])
+                self._drain()
+
+    def _add_rest(self, sample: Expr, first: Expr, stop: Expr) -> None:
+        """Let fewer boxes than a vector has wait."""
+        code = self.code
+        with code.loop("left", tirx.Max(stop - first, number(0))) as left:
+            box = code.name("box", first + left)
+            chosen = None
+            if self.terms.limit is None:
+                chosen = code.name("chosen", self._valid(sample, box))
+                self._add_to_count(chosen)
+            self._append(sample, box, chosen)
+        self._drain()
+
+    def _valid(self, sample: Expr, box: Expr) -> Expr:
+        return replaced(self.terms.valid, self.terms.places(sample, box)).astype("int32")
+
+    def _add(self, sample: Expr, first: Expr, chosen: _Chosen) -> None:
+        """Sum up neighbours, those that are chosen."""
+        staged = [
+            self._transposed(i, self._neighbours(r, sample, first)) for i, r in enumerate(self.rows)
+        ]
+        self._accumulate(staged, lambda lane: self.terms.places(sample, first + lane), chosen)
+
+    def _neighbours(self, row: Row, sample: Expr, first: Expr) -> list[Var]:
+        """Vectors of four neighbours each, as :meth:`_transposed` takes them."""
+
+        def at(place: int) -> Row:
+            return row.at(self.terms.places(sample, first + place))
+
+        starts = range(0, LANES, _QUARTERS)
+        if is_texture(row.tensor.scope()):
+            return [self._joined([at(q + i).read() for i in range(_QUARTERS)]) for q in starts]
+        return [self.code.name("quarter", at(q).read(LANES)) for q in starts]
+
+    # -- the list -------------------------------------------------------------------------
+
+    def _append(self, sample: Expr, box: Expr, chosen: Expr | None) -> None:
+        """Let a box wait if it is chosen, 1 or 0; without a list, sum it up at once."""
+        code, terms = self.code, self.terms
+        if self.rows:
+            last = self.waiting[0]
+            code.store(self.samples, sample, last)
+            code.store(self.boxes, box, last)
+            code.store(self.waiting, last + (1 if chosen is None else chosen), 0)
+            return
+        with nullcontext() if chosen is None else code.when(chosen != 0):
+            term = replaced(terms.term, terms.places(sample, box))
+            code.store(self.sums, self.sums[0] + code.name_all(term), 0)
+
+    def _drain(self) -> None:
+        """Sum up a vector of what waits, where there is one."""
+        if not self.rows:
+            return
+        code = self.code
+        with code.when(self.waiting[0] >= LANES):
+            self._add_waiting(None)
+            for entries in (self.samples, self.boxes):
+                code.store(entries, tirx.BufferLoad(entries, [ramp(LANES, LANES)]), _ALL)
+            code.store(self.waiting, self.waiting[0] - LANES, 0)
+
+    def finish(self) -> None:
+        """Sum up what still waits."""
+        if not self.rows:
+            return
+        code = self.code
+        with code.when(self.waiting[0] > 0):
+            # Lanes without a box compute that of the first, for nothing.
+            with code.loop("lane", LANES - self.waiting[0]) as lane:
+                for entries in (self.samples, self.boxes):
+                    code.store(entries, entries[0], self.waiting[0] + lane)
+            self._add_waiting(lambda lane: lane < self.waiting[0])
+
+    def _add_waiting(self, chosen: _Chosen) -> None:
+        """Sum up the first vector of the list."""
+
+        def places(lane: Expr) -> dict[Var, Expr]:
+            return self.terms.places(self.samples[lane], self.boxes[lane])
+
+        staged = []
+        for index, row in enumerate(self.rows):
+            rows = [row.at(places(number(lane))).read() for lane in range(LANES)]
+            quarters = [self._joined(rows[quarter::_QUARTERS]) for quarter in range(_QUARTERS)]
+            staged.append(self._transposed(index, quarters))
+        self._accumulate(staged, places, chosen)
+
+    def total(self) -> Expr:
+        """The sum of the lanes, pair by pair."""
+        lanes: list[Expr] = [self.sums[lane] for lane in range(LANES)]
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            lanes = [a + b for a, b in zip(lanes[:half], lanes[half:], strict=True)]
+        return lanes[0]
+
+    # -- vectors --------------------------------------------------------------------------
+
+    def _joined(self, rows: Sequence[Expr]) -> Var:
+        """A vector of four rows."""
+        rows = [self.code.name("row", row) for row in rows]
+        return self.code.name("quarter", shuffle(rows, range(LANES)))
+
+    def _transposed(self, row: int, quarters: Sequence[Var]) -> Buffer:
+        """Numbers of rows, ``[4, 16]``, of four vectors of rows.
+
+        In two steps of shuffles that stay within quarters of vectors, where they are cheap.  Lane
+        ``4 i + k`` is of row ``i`` of vector ``k``; a sum does not mind the order::
+
+            a0 a1 a2 a3 | ..      a0 b0 a1 b1 | ..      a0 b0 c0 d0 | ..
+            b0 b1 b2 b3 | ..  ->  a2 b2 a3 b3 | ..  ->  a1 b1 c1 d1 | ..
+            c0 c1 c2 c3 | ..      c0 d0 c1 d1 | ..      a2 b2 c2 d2 | ..
+            d0 d1 d2 d3 | ..      c2 d2 c3 d3 | ..      a3 b3 c3 d3 | ..
+        """
+        code, starts = self.code, range(0, LANES, COORDINATES)
+        low = [lane for q in starts for lane in (q, LANES + q, q + 1, LANES + q + 1)]
+        first = [lane for q in starts for lane in (q, q + 1, LANES + q, LANES + q + 1)]
+        pairs = [shuffled_pairs(code, quarters, [lane + up for lane in low]) for up in (0, 2)]
+        staged = code.alloc(f"row{row}", (COORDINATES, LANES))
+        for corner in range(COORDINATES):
+            lanes = [lane + corner % 2 * 2 for lane in first]
+            code.store(staged, shuffle(pairs[corner // 2], lanes), corner, _ALL)
+        return staged
+
+    def _accumulate(
+        self,
+        staged: Sequence[Buffer],
+        places: Callable[[Expr], dict[Var, Expr]],
+        chosen: _Chosen,
+    ) -> None:
+        """Add terms to the sums, lane by lane."""
+        code = self.code
+        with code.loop("lane", LANES, ForKind.VECTORIZED) as lane:
+            term = _with_rows(
+                self.terms.term, self.rows, lambda row, corner: staged[row][corner, lane]
+            )
+            value = code.name_all(replaced(term, places(lane)))
+            if chosen is not None:
+                value = tirx.Select(chosen(lane), value, _ZERO)
+            code.store(self.sums, self.sums[lane] + value, lane)

@@ -1,0 +1,804 @@
+"""Functions of boxes, box by box: all coordinates of a box from one evaluation.
+
+Computes, for boxes ``b, m`` and coordinates ``k``::
+
+    y[b, m, k] = f_k(x[b, m, 0:4], ...)          or one number a box, y[b, m] = f(x[b, m, 0:4], ...)
+
+Several such outputs over the same boxes are one loop nest.  A work-item of a GPU takes whole
+boxes, each of them one vector of four or one texel; a CPU's computes the boxes of a stretch, 16
+at a time.  Extents may be variables.
+
+A block that computes a coordinate of a box, with shared values as ``let`` expressions and an
+index for the coordinate, becomes statements that compute all four::
+
+    out[b, m, k] = let w = x[b, m, 2] - x[b, m, 0] in select(k == 0, -w, select(k == 1, 0, ...))
+
+    box[0:4] = x[b, m, 0:4]
+    w = box[2] - box[0]
+    result[0] = -w;  result[1] = 0.0;  ...
+    out[b, m, 0:4] = result[0:4]
+
+In the lanes of a CPU's vector are 16 boxes.  Coordinates of a box are neighbours in memory, which
+four vectors read as they are; two steps of shuffles make of them a vector for each coordinate, and
+of results what is written::
+
+    x0 y0 u0 v0  x1 y1 u1 v1        x0 x1 y0 y1                x0 x1 x2 x3
+    x2 y2 u2 v2  x3 y3 u3 v3   ->   u0 u1 v0 v1, x2 x3 ..  ->  y0 y1 y2 y3  ..
+
+A sample that has fewer boxes than a vector lanes is computed box by box, as is what is not valid;
+else the last vector begins earlier, and some boxes are computed twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from math import prod
+
+import tvm_ffi
+from tvm import s_tir, te, tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+from tvm.tirx import Buffer, Expr, ForKind, Stmt, Var
+
+from ...devices.target import Device
+from ...ir.expressions import uses
+from ...ir.scope import is_texture
+from ..common import FAMILY, LANES, Workload, group_sizes, is_injective
+from ..family import GROUP_FITS, Constraint, Value, knob
+from .builder import (
+    COORDINATES,
+    Row,
+    Statements,
+    choice,
+    in_32_bits,
+    loads_of,
+    number,
+    places_of,
+    product,
+    ramp,
+    replaced,
+    schedule_of,
+    sequence,
+    shuffle,
+    shuffled_pairs,
+    unravel,
+)
+
+logger = logging.getLogger(__name__)
+
+NAME = "boxes"
+ORDER = 100
+
+#: What a block is marked with whose last axis counts the coordinates of a box.
+WHOLE = "tvmflow.whole_boxes"
+#: What a block is marked with that writes boxes to rows.
+_ROWS = "tvmflow.rows"
+
+
+# -- what it computes ---------------------------------------------------------------------
+
+
+def compute(
+    shape: Sequence[Expr], body: Callable[..., Expr], name: str, *, whole: bool
+) -> te.Tensor:
+    """A tensor with a number for each box, or with ``whole`` its coordinates in the last axis.
+
+    What coordinates share should be ``let`` expressions, and what only some boxes have an
+    ``if_then_else`` around it.
+    """
+    marks = {FAMILY: NAME, **({WHOLE: "yes"} if whole else {})}
+    return te.compute(shape, body, name=name, attrs=marks)
+
+
+def compute_rows(boxes: te.Tensor, row: te.Tensor, rows: Expr, name: str) -> te.Tensor:
+    """Boxes at the rows of a packed tensor that ``row`` says, negative where a box has none.
+
+    Computes, for boxes ``b, m`` and coordinates ``k``::
+
+        y[p, k] = 0;    y[row[b, m], k] = x[b, m, k] where row[b, m] >= 0
+
+    No two boxes have one row.
+    """
+
+    def body(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
+        (source, index), (target,), code = ins, outs, Statements()
+        with code.loops(target.shape) as place:
+            code.store(target, tirx.const(0, target.dtype), *place)
+        with code.loops(source.shape) as place:
+            *box, lane = place
+            at = tirx.BufferLoad(index, box)
+            with code.when(at >= 0):
+                code.store(target, tirx.BufferLoad(source, place), at, lane)
+        return code.finish()
+
+    buffers = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in (boxes, row)]
+    result = tirx.decl_buffer((rows, COORDINATES), boxes.dtype, name)
+    return te.extern(
+        [result.shape], [boxes, row], body, name, [boxes.dtype], buffers, [result],
+        attrs={_ROWS: "yes"},
+    )  # fmt: skip
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many boxes there are, and what is computed of each."""
+
+    #: Samples, and boxes of each; 0 where it is known at run time.
+    samples: int
+    boxes: int
+    outputs: int
+    #: Whether an output is four coordinates a box.
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a work-item computes."""
+
+    boxes: int = knob("Boxes that a work-item computes, at most; on a CPU a stretch of them.")
+    vector: int = knob("Boxes that a CPU computes at once, in the lanes of a vector.")
+    group_size: int = knob("Work-items of a work-group.")
+
+
+CONSTRAINTS = (
+    Constraint(
+        "vector is 1 or the width of a vector type; on a GPU 1.",
+        lambda k, s, d: k.vector == 1 or (d.is_cpu and k.vector in LANES),
+    ),
+    GROUP_FITS,
+)
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """A stretch that hides the start of a work-group; on GPUs one box an item."""
+    if device.is_cpu:
+        return Knobs(boxes=1024, vector=max(LANES), group_size=device.group_size)
+    return Knobs(boxes=1, vector=1, group_size=device.group_size)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Stretches and vectors on a CPU; on GPUs a few boxes an item."""
+    return {
+        "boxes": (128, 256, 512, 1024, 2048, 4096, 8192) if device.is_cpu else (1, 2, 3, 4, 6, 8),
+        "vector": (1, 8, 16) if device.is_cpu else (1,),
+        "group_size": group_sizes(device),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape | None:
+    """The shape of a function whose anchors are this family's blocks."""
+    anchors = [b for b in workload.blocks if workload.annotation(b, FAMILY) == NAME]
+    if not anchors:
+        return None
+    whole = _whole(workload)
+    extents = [axis.dom.extent for axis in workload.sch.get(anchors[0]).iter_vars]
+    if whole:
+        extents.pop()
+    numbers = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in extents]
+    return Shape(samples=prod(numbers[:-1]), boxes=numbers[-1], outputs=len(anchors), whole=whole)
+
+
+def _whole(workload: Workload) -> bool:
+    """Tell whether the last axis counts coordinates."""
+    return any(workload.annotation(block, WHOLE) for block in workload.blocks)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+    """Inline what surrounds the anchors, and write the loops around what is left."""
+    sch, whole = workload.sch, _whole(workload)
+    for block in list(workload.blocks):
+        if is_injective(sch, block) and sch.get_consumers(block):
+            workload.inline(block)
+    nests = _nests_of([sch.get(block) for block in workload.blocks], whole)
+    if nests is None:
+        logger.debug("%s declines: a block computes more than one element an iteration", NAME)
+        return None
+    rest = [
+        _UnownedRows(nest, out) for nest in nests for out in nest.outputs if out.row is not None
+    ]
+    nests = [nest.flattened() if nest.is_flat else nest for nest in nests]
+    code, launches = Statements(), workload.target.is_gpu_kernel
+    with code.block("root"):
+        for nest in nests:
+            if workload.is_cpu:
+                _write_stretches(code, nest, knobs, launches)
+            else:
+                for place in _items(code, product(nest.extents), knobs):
+                    _write_box(code, nest, unravel(place, nest.extents))
+        for rows in rest:
+            places = (
+                _stretches(code, rows.places, knobs.boxes, launches) if workload.is_cpu
+                else _items(code, rows.places, knobs)
+            )  # fmt: skip
+            for place in places:
+                rows.clear(code, place)
+    return schedule_of(sch.mod["main"], code.finish())
+
+
+def _items(code: Statements, total: Expr, knobs: Knobs) -> Iterator[Expr]:
+    """A place for each work-item of a GPU, or a few that lie far apart."""
+    groups = tirx.Max(tirx.ceildiv(total, knobs.group_size * knobs.boxes), 1)
+    with code.items("boxes", groups, knobs.group_size) as (group, item):
+        for part in range(knobs.boxes):
+            place = (group * knobs.boxes + part) * knobs.group_size + item
+            with code.when(place < total):
+                yield place
+
+
+def _stretches(code: Statements, total: Expr, size: int, launches: bool) -> Iterator[Expr]:
+    """The places of a stretch, for each work-item of a CPU."""
+    with code.parts("boxes", tirx.ceildiv(total, size), launches) as part:
+        begin = part * size
+        with code.loop("i", tirx.Min(total - begin, size)) as i:
+            yield begin + i
+
+
+def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool) -> None:
+    """A stretch of boxes of one sample for each work-item of a CPU."""
+    *outer, last = nest.extents
+    stretches = [*outer, tirx.ceildiv(last, knobs.boxes)]
+    with code.parts("boxes", product(stretches), launches) as part:
+        *sample, place = unravel(part, stretches)
+        begin = place * knobs.boxes
+        length = tirx.Min(last - begin, knobs.boxes)
+        _write_stretch(code, nest, sample, begin, length, knobs.vector)
+
+
+# -- outputs of the same boxes ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor, and what is written of a box: all of its coordinates, or one number."""
+
+    tensor: Buffer
+    values: list[Expr]
+    #: The row that a valid box is written to, where that is not its own place.
+    row: Expr | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether a box is four coordinates."""
+        return len(self.values) == COORDINATES
+
+    def place(self, box: Sequence[Expr]) -> list[Expr]:
+        """The index of a box in the tensor; a nest that is flat counts on from the first row."""
+        rank = len(self.tensor.shape) - (1 if self.whole else 0)
+        return [*[number(0)] * (rank - len(box)), *box]
+
+    def with_variables(self, values: dict[Var, Expr]) -> Output:
+        """The same with variables replaced."""
+        row = None if self.row is None else replaced(self.row, values)
+        return replace(self, values=[replaced(v, values) for v in self.values], row=row)
+
+    def with_values(self, value: Callable[[Expr], Expr]) -> Output:
+        """The same with a function of each value."""
+        return replace(self, values=[value(v) for v in self.values])
+
+    def branch(self, at: int) -> Output:
+        """The same where its values' condition holds, 1, or does not, 2."""
+        return self.with_values(lambda value: value.args[at])
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Outputs over the same boxes, whose values depend on the variables ``box``."""
+
+    extents: list[Expr]
+    box: list[Var]
+    outputs: list[Output]
+
+    @property
+    def is_flat(self) -> bool:
+        """Tell whether all tensors have their boxes in one order, so that one index counts them.
+
+        Images are no memory in a row.
+        """
+        if any(is_texture(out.tensor.scope()) for out in self.outputs):
+            return False
+        values = _values_of(self.outputs)
+        for load in loads_of(values):
+            used = any(uses(i, var) for i in load.indices for var in self.box)
+            if used and (is_texture(load.source.scope()) or not self._in_order(load)):
+                return False
+        # What depends on the place of a box by itself, as counts do, tells samples apart.
+        one = (TensorLoad, lambda load: tirx.const(1, load.ty.dtype))
+        by_place = [tvm_ffi.structural_map(value, one) for value in values]
+        return not any(uses(value, var) for value in by_place for var in self.box)
+
+    def _in_order(self, load: TensorLoad) -> bool:
+        """Tell whether a load is of the box's own row."""
+        rank = len(self.box)
+        return (
+            len(load.indices) in (rank, rank + 1)
+            and all(i.same_as(var) for i, var in zip(load.indices[:rank], self.box, strict=True))
+            and _equal([in_32_bits(extent) for extent in load.source.shape[:rank]], self.extents)
+        )
+
+    def flattened(self) -> Nest:
+        """The same with one extent; earlier indices are 0, and the last one runs on."""
+        *outer, last = self.box
+        outputs = self.at([number(0)] * len(outer))
+        return Nest([Analyzer().simplify(product(self.extents))], [last], outputs)
+
+    def at(self, box: Sequence[Expr]) -> list[Output]:
+        """The outputs of one box."""
+        return [out.with_variables(places_of(self.box, box)) for out in self.outputs]
+
+    def test(self) -> Expr | None:
+        """The condition under which all values are computed."""
+        return _shared_test(_values_of(self.outputs))
+
+    def limit(self) -> Expr | None:
+        """Up to which place in its sample a box counts, if that is all that its test says."""
+        test = self.test()
+        if not isinstance(test, tirx.LT) or not test.a.same_as(self.box[-1]):
+            return None
+        return None if uses(test.b, self.box[-1]) else test.b
+
+    def limit_of(self, sample: Sequence[Expr]) -> Expr:
+        """The limit of a sample, which there must be."""
+        return replaced(self.limit(), places_of(self.box, sample)).astype("int32")
+
+
+def _values_of(outputs: Sequence[Output]) -> list[Expr]:
+    return [value for out in outputs for value in out.values]
+
+
+def _shared_test(values: Sequence[Expr]) -> Expr | None:
+    """The condition of values that are all computed under the same one."""
+    tests = [found and found[0] for found in map(choice, values)]
+    if not tests or tests[0] is None:
+        return None
+    equal = tvm_ffi.structural_equal
+    same = all(test is not None and equal(test, tests[0]) for test in tests)
+    return tests[0] if same else None
+
+
+def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
+    equal = Analyzer().can_prove_equal
+    return len(some) == len(others) and all(map(equal, some, others))
+
+
+def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest] | None:
+    """The nests of blocks that write an element an iteration; ``None`` where they do more."""
+    nests: list[Nest] = []
+    passed_on: list[s_tir.SBlock] = []
+    scattered = []
+    for block in blocks:
+        scatter = _scatter_of(block, blocks)
+        scattered.append(None if scatter is None else scatter[0])
+        passed_on += [] if scatter is None else scatter[1]
+    for block, scatter_nest in zip(blocks, scattered, strict=True):
+        if any(block.same_as(producer) for producer in passed_on):
+            continue
+        found = scatter_nest or _nest_of(block, whole)
+        if found is None:
+            return None
+        nest = next((n for n in nests if _equal(n.extents, found.extents)), None)
+        if nest is None:
+            nests.append(found)
+        else:
+            renamed = dict(zip(found.box, nest.box, strict=True))
+            nest.outputs.extend(out.with_variables(renamed) for out in found.outputs)
+    return nests
+
+
+def _nest_of(block: s_tir.SBlock, whole: bool) -> Nest | None:
+    store, box = block.body, [axis.var for axis in block.iter_vars]
+    if not isinstance(store, tirx.BufferStore) or len(store.indices) != len(box):
+        return None
+    if not all(index.same_as(var) for index, var in zip(store.indices, box, strict=True)):
+        return None
+    extents = [axis.dom.extent for axis in block.iter_vars]
+    lane = box.pop() if whole else None
+    if lane is not None:
+        coordinates = extents.pop()
+        if not isinstance(coordinates, tirx.IntImm) or int(coordinates) != COORDINATES:
+            return None
+    output = Output(store.buffer, _values_by_lane(store.value, lane))
+    return Nest(list(map(in_32_bits, extents)), box, [output])
+
+
+def _scatter_of(
+    block: s_tir.SBlock, others: Sequence[s_tir.SBlock]
+) -> tuple[Nest, list[s_tir.SBlock]] | None:
+    """The nest of a block of :func:`compute_rows`, and the blocks that pass values to it."""
+    if _ROWS not in block.annotations:
+        return None
+    loop, variables, extents = block.body.seq[-1], [], []
+    while isinstance(loop, tirx.For):
+        variables.append(loop.loop_var)
+        extents.append(loop.extent)
+        loop = loop.body
+    store, producers, inlined = loop.then_case, [], []
+    for load in (store.value, store.indices[0]):
+        producer = next((b for b in others if _writes(b, load.source)), None)
+        if producer is None:
+            return None
+        producers.append(producer)
+        axes = [axis.var for axis in producer.iter_vars]
+        inlined.append(replaced(producer.body.value, dict(zip(axes, load.indices, strict=True))))
+    value, row = inlined[0], choice(inlined[1])
+    if row is None:
+        return None
+    *box, lane = variables
+    output = Output(store.buffer, _values_by_lane(value, lane), row[1])
+    return Nest(list(map(in_32_bits, extents[:-1])), box, [output]), producers
+
+
+def _writes(block: s_tir.SBlock, tensor: Buffer) -> bool:
+    return isinstance(block.body, tirx.BufferStore) and block.body.buffer.same_as(tensor)
+
+
+def _values_by_lane(body: Expr, lane: Var | None) -> list[Expr]:
+    """The expression for each coordinate, before it is rounded; one where there are none."""
+    if isinstance(body, tirx.Cast) and str(body.value.ty.dtype) == "float32":
+        body = body.value
+    if lane is None:
+        return [body]
+    simplify = Analyzer().simplify
+    lanes = (number(k, lane.ty.dtype) for k in range(COORDINATES))
+    return [simplify(replaced(body, {lane: k})) for k in lanes]
+
+
+# -- straight code for one box ------------------------------------------------------------
+
+
+class _BoxCode(Statements):
+    """Statements for one box, which is read and written as one vector of four, or one texel.
+
+    What values have in common is computed once.
+    """
+
+    def __init__(self, box: Sequence[Expr]):
+        super().__init__()
+        self.box = box
+        #: Lanes of a vector, and which one this is, as further indices of private memory.
+        self.lanes: tuple[int, ...] = ()
+        self.lane: tuple[Var, ...] = ()
+        #: Private memory, allocated ahead of all statements.
+        self.memory: list[Stmt] = []
+        #: Values that have a name, and expressions for names that occur in code to come.
+        self.values: list[tuple[Expr, Var]] = []
+        self.names: dict[Var, Expr] = {}
+        #: Boxes that were copied.
+        self.copies: list[tuple[Row, Buffer]] = []
+
+    def nested(self) -> _BoxCode:
+        """Code inside of this one: it knows the same, and what it adds is known there only."""
+        inner = copy(self)
+        inner._open = [[]]
+        inner.values, inner.names = [*self.values], {**self.names}
+        inner.copies = [*self.copies]
+        return inner
+
+    def finish(self) -> Stmt:
+        """All statements, behind their memory."""
+        return sequence([*self.memory, *self.written])
+
+    def alloc(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Buffer:
+        """Private memory, ahead of all statements."""
+        buffer = tirx.decl_buffer(tuple(shape), dtype, name, scope="local")
+        self.memory.append(tirx.AllocBuffer(buffer))
+        return buffer
+
+    def name(self, name: str, value: Expr) -> Var:
+        """A variable that has a value already, or a new one."""
+        if isinstance(value, (Var, tirx.IntImm, tirx.FloatImm)):
+            return value
+        for known, var in self.values:
+            if tvm_ffi.structural_equal(known, value):
+                return var
+        var = (
+            super().name(name, value) if isinstance(value, TensorLoad)
+            else self.name_stored(name, value, *self.lanes, *self.lane)
+        )  # fmt: skip
+        self.values.append((value, var))
+        return var
+
+    # -- expressions ----------------------------------------------------------------------
+
+    def lift(self, expression: Expr) -> Expr:
+        """The expression without ``let``, whose values become statements.
+
+        What only one branch of a condition reads stays in it.
+        """
+
+        def cast(found: tirx.Cast, mutator: tvm_ffi.StructuralMutator) -> Expr:
+            found = mutator.default_mutate(found)
+            return found.value if found.value.ty == found.ty else found
+
+        def call(found: Call, mutator: tvm_ffi.StructuralMutator) -> Expr:
+            lazy = choice(found) is not None
+            return replaced(found, self.names) if lazy else mutator.default_mutate(found)
+
+        return tvm_ffi.structural_mutate(
+            expression,
+            [
+                (tirx.Let, lambda let, _: self.lift(self.peel(let))),
+                (Var, lambda var, _: self.names.get(var, var)),
+                (TensorLoad, lambda load, mutator: self.read(mutator.default_mutate(load))),
+                (tirx.Cast, cast),
+                (Call, call),
+            ],
+        )
+
+    def peel(self, expression: Expr) -> Expr:
+        """The expression with its outer names as statements, else as it is."""
+        while isinstance(expression, tirx.Let):
+            var = expression.var
+            self.names[var] = self.name(var.name, self.lift(expression.value))
+            expression = expression.body
+        return expression
+
+    def compute(self, outputs: Sequence[Output]) -> None:
+        """Compute outputs; a condition that they share is a branch."""
+        peeled = [out.with_values(self.peel) for out in outputs]
+        test = _shared_test(_values_of(peeled))
+        if test is None:
+            for out in peeled:
+                self.write(out, [self.lift(value) for value in out.values])
+            return
+        condition = self.lift(test)
+        branches = []
+        for at in (1, 2):
+            # A box without a row has nowhere to be written.
+            chosen = [out for out in peeled if at == 1 or out.row is None]
+            branch = self.nested()
+            branch.compute([out.branch(at) for out in chosen])
+            branches.append(sequence(branch.written) if chosen else None)
+        self.add(tirx.IfThenElse(condition, *branches))
+
+    # -- boxes ----------------------------------------------------------------------------
+
+    def read(self, load: TensorLoad) -> Expr:
+        """A coordinate of a copy of the whole box; other loads as they are."""
+        row = Row.of(load)
+        if row is None or not self._is_copied(row):
+            return load
+        found = next((memory for known, memory in self.copies if known == row), None)
+        if found is None:
+            found = self._private(row.tensor)
+            self._copy_in(row, found)
+            self.copies.append((row, found))
+        return tirx.BufferLoad(found, [load.indices[-1], *self.lane])
+
+    def write(self, out: Output, values: Sequence[Expr]) -> None:
+        """Store what there is of a box."""
+        place = out.place(self.box) if out.row is None else [self.lift(out.row)]
+        if out.whole:
+            self.write_whole(out.tensor, place, values)
+        else:
+            self.store(out.tensor, values[0].astype(out.tensor.dtype), *place)
+
+    def write_whole(self, tensor: Buffer, place: list[Expr], values: Sequence[Expr]) -> None:
+        """Store all coordinates."""
+        result = self._private(tensor)
+        for corner, value in enumerate(values):
+            self.store(result, value.astype("float32"), corner, *self.lane)
+        self._copy_out(Row(tensor, tuple(place)), result)
+
+    def _private(self, tensor: Buffer) -> Buffer:
+        return self.alloc(f"{tensor.name}_box{'es' * len(self.lanes)}", (COORDINATES, *self.lanes))
+
+    def _is_copied(self, row: Row) -> bool:
+        return True
+
+    def _copy_in(self, row: Row, memory: Buffer) -> None:
+        with self.loop("k", COORDINATES, ForKind.VECTORIZED) as k:
+            value = tirx.BufferLoad(row.tensor, [*row.place, k])
+            self.store(memory, value.astype("float32"), k)
+
+    def _copy_out(self, row: Row, memory: Buffer) -> None:
+        with self.loop("k", COORDINATES, ForKind.VECTORIZED) as k:
+            self.store(row.tensor, memory[k].astype(row.tensor.dtype), *row.place, k)
+
+
+def _write_box(code: Statements, nest: Nest, box: Sequence[Expr]) -> None:
+    """Compute one box."""
+    inner = _BoxCode(box)
+    inner.compute(nest.at(box))
+    code.add(inner.finish())
+
+
+class _UnownedRows:
+    """Rows of a packed tensor that no box has, and that are made 0.
+
+    Such rows are before those of the first sample, behind those of the last one, and at the end
+    of samples that are longer than there are boxes.
+    """
+
+    def __init__(self, nest: Nest, out: Output):
+        self.nest, self.out = nest, out
+        self.rows = out.tensor.shape[0].astype("int32")
+        *self.outer, self.boxes = nest.extents
+        self.samples = product(self.outer) if self.outer else number(1)
+        #: How many places there are that :meth:`clear` takes.
+        self.places = self.rows if nest.limit() is None else tirx.Max(self.rows, self.samples)
+
+    def clear(self, code: Statements, place: Expr) -> None:
+        """Write the row and the sample that a place counts."""
+        if self.nest.limit() is None:
+            self._clear_row(code, place)
+            return
+        first = self._row_of([number(0)] * (len(self.outer) + 1))
+        last_sample = [extent - 1 for extent in self.outer]
+        last = Analyzer().simplify(self._row_of([*last_sample, self.nest.limit_of(last_sample)]))
+        outside = tirx.any(place < first, place >= last)
+        with code.when(tirx.all(place < self.rows, outside)):
+            self._clear_row(code, place)
+        with code.when(place < self.samples):
+            sample = unravel(place, self.outer) if self.outer else []
+            begin = self._row_of([*sample, self.boxes])
+            too_long = tirx.Max(self.nest.limit_of(sample) - self.boxes, 0)
+            with code.loop("i", too_long) as i:
+                self._clear_row(code, begin + i)
+
+    def _row_of(self, box: Sequence[Expr]) -> Expr:
+        return replaced(self.out.row, places_of(self.nest.box, box)).astype("int32")
+
+    def _clear_row(self, code: Statements, row: Expr) -> None:
+        inner = _BoxCode([])
+        zeros = [tirx.const(0, "float32")] * COORDINATES
+        inner.write_whole(self.out.tensor, [row], zeros)
+        code.add(inner.finish())
+
+
+# -- boxes in the lanes of a vector -------------------------------------------------------
+
+#: Numbers that vectors are read of; TVM's OpenCL code is wrong for vectors of bytes.
+_FLOATS = ("float", "bfloat")
+
+
+def _write_stretch(
+    code: Statements,
+    nest: Nest,
+    sample: Sequence[Expr],
+    begin: Expr,
+    length: Expr,
+    lanes: int,
+) -> None:
+    """The boxes of a sample from ``begin`` on."""
+
+    def one_by_one(first: Expr) -> None:
+        with code.loop("i", length - first) as i:
+            _write_box(code, nest, [*sample, begin + first + i])
+
+    if lanes == 1 or not _is_vector(nest):
+        one_by_one(number(0))
+        return
+    counted = length
+    if nest.limit() is not None:
+        # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is wrong.
+        limit = tirx.Max(tirx.Min(nest.limit_of(sample) - begin, length), 0)
+        counted = code.name_stored("counted", limit)
+    enough = counted >= lanes
+    with code.loop("i", tirx.Select(enough, tirx.ceildiv(counted, lanes), 0)) as i:
+        first = begin + tirx.Min(i * lanes, counted - lanes)
+        vector = _VectorCode([*sample, first], lanes)
+        vector.compute_vector(nest)
+        code.add(vector.finish())
+    one_by_one(tirx.Select(enough, counted, 0))
+
+
+def _is_vector(nest: Nest) -> bool:
+    """Tell whether neighbours are so in all that is read and written, and nothing is lazy."""
+    place, limited = nest.box[-1], nest.limit() is not None
+    for out in nest.outputs:
+        if is_texture(out.tensor.scope()):
+            return False
+        if out.row is not None and not (limited and _follows(out.row, place)):
+            return False
+    values = _values_of(nest.outputs)
+    if limited:
+        values = [value.args[1] for value in values]
+    elif nest.test() is not None:
+        values = [part for value in values for part in value.args[1:]]
+    lazy: list[Call] = []
+    tvm_ffi.structural_walk(
+        values, (Call, lambda node: lazy.append(node) if choice(node) else None)
+    )
+    return not lazy and all(_is_of_neighbours(load, place) for load in loads_of(values))
+
+
+def _is_of_neighbours(load: TensorLoad, place: Var) -> bool:
+    """Tell whether a load is of neighbours, or of the same for all of them."""
+    if not any(uses(index, place) for index in load.indices):
+        return True
+    if is_texture(load.source.scope()) or not str(load.source.dtype).startswith(_FLOATS):
+        return False
+    row = Row.of(load)
+    *outer, last = load.indices if row is None else row.place
+    return _follows(last, place) and not any(uses(index, place) for index in outer)
+
+
+def _follows(index: Expr, place: Var) -> bool:
+    """Tell whether an index counts with a variable."""
+    return not uses(Analyzer().simplify(index - place), place)
+
+
+class _VectorCode(_BoxCode):
+    """Statements for neighbouring boxes, one a lane: they are read before, and written behind."""
+
+    def __init__(self, first: Sequence[Expr], lanes: int):
+        lane = Var("lane", "int32")
+        super().__init__([*first[:-1], first[-1] + lane])
+        self.lanes, self.lane = (lanes,), (lane,)
+        self.before, self.behind = Statements(), Statements()
+
+    def compute_vector(self, nest: Nest) -> None:
+        """Compute all outputs, also of boxes that are not valid, which are left out."""
+        outputs = nest.at(self.box)
+        test = _shared_test(_values_of(outputs))
+        if test is not None and nest.limit() is None:
+            if not all(_is_of_neighbours(load, nest.box[-1]) for load in loads_of(nest.test())):
+                test = self._tested(test)
+            outputs = [out.with_values(lambda v: tirx.Select(test, *v.args[1:])) for out in outputs]
+        elif test is not None:
+            outputs = [out.branch(1) for out in outputs]
+        self.compute(outputs)
+
+    def finish(self) -> Stmt:
+        """The loop over lanes, behind its memory and what it reads."""
+        (lane,), (lanes,) = self.lane, self.lanes
+        body = sequence(self.written)
+        loop = tirx.For(lane, number(0), number(lanes), ForKind.VECTORIZED, body)
+        return sequence([*self.memory, *self.before.written, loop, *self.behind.written])
+
+    def _tested(self, test: Expr) -> Expr:
+        """A condition of lanes, computed one by one ahead of the vector."""
+        (lane,) = self.lane
+        flags = self.alloc("chosen", self.lanes)
+        for place in range(*self.lanes):
+            self.before.store(flags, replaced(test, {lane: number(place)}).astype("float32"), place)
+        return flags[lane] != 0
+
+    def _is_copied(self, row: Row) -> bool:
+        return uses(row.place[-1], self.lane[0])
+
+    def _copy_in(self, row: Row, memory: Buffer) -> None:
+        code, (lanes,), half = self.before, self.lanes, self.lanes[0] // 2
+        row = row.at({self.lane[0]: number(0)})
+        parts = [code.name("part", row.read(lanes, lanes * part)) for part in range(COORDINATES)]
+        boxes = range(half)
+        for corners in ((0, 1), (2, 3)):
+            # Of two vectors of boxes two coordinates of each, the first ones before the others.
+            pairs = shuffled_pairs(
+                code, parts, [COORDINATES * box + corner for corner in corners for box in boxes]
+            )
+            for corner in corners:
+                begin = corner % 2 * half
+                lanes_of_corner = [v * lanes + begin + box for v in range(2) for box in boxes]
+                code.store(memory, shuffle(pairs, lanes_of_corner), corner, ramp(0, lanes))
+
+    def _copy_out(self, row: Row, memory: Buffer) -> None:
+        code, (lanes,), half = self.behind, self.lanes, self.lanes[0] // 2
+        row = row.at({self.lane[0]: number(0)})
+        corners = [
+            code.name("corner", tirx.BufferLoad(memory, [number(k), ramp(0, lanes)]))
+            for k in range(COORDINATES)
+        ]
+        for boxes in (range(half), range(half, lanes)):
+            both = [place for box in boxes for place in (box, lanes + box)]
+            pairs = shuffled_pairs(code, corners, both)
+            for quarter in (0, 1):
+                begin = quarter * half
+                places = [
+                    place
+                    for pair in range(begin, begin + half, 2)
+                    for place in (pair, pair + 1, lanes + pair, lanes + pair + 1)
+                ]
+                value = shuffle(pairs, places).astype(f"{row.tensor.dtype}x{lanes}")
+                at = ramp((2 * boxes.start // half + quarter) * lanes, lanes, row.place)
+                code.store(row.tensor, value, *row.place, at)
