@@ -324,6 +324,6 @@ def test_the_layout_pass_starts_and_ends_in_blocks():
         {"x": "nchw4c", "t3": "nchw4c", "t1": "nchw4c", "t4": "nchw4c"},
         imported.inputs, imported.outputs, device,
     )  # fmt: skip
-    text = LayoutPass(imported.mod, device, kept=kept).run().script()
+    text = LayoutPass(imported.mod, device, interface=kept).run().script()
     assert "pack" not in text
     assert "pack" in LayoutPass(imported.mod, device).run().script()

@@ -135,6 +135,11 @@ CASES = {
                 mode="linear"),
         {"resize"},
     ),
+    "sampled": (
+        partial(single, "GridSample", [(1, 5, 6, 7)],
+                {"grid": np.linspace(-1.1, 0.9, 24, dtype=np.float32).reshape(1, 3, 4, 2)}),
+        {"grid_sample"},
+    ),
     "moved": (partial(single, "Concat", [(1, 3, 5, 5), (1, 5, 5, 5)], axis=1), {"moving"}),
     "running_sum": (
         partial(single, "CumSum", [(3, 41)], {"axis": np.array(1, np.int64)}), {"moving"}

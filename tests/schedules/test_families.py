@@ -27,6 +27,7 @@ ASKED = [
     "normalization",
     "reduction",
     "resize",
+    "grid_sample",
     "transpose",
     "moving",
     "fallback",

@@ -201,6 +201,9 @@ _add("OneHot", np.array([[0, 2], [4, 1]]), (np.array(5),), _f([_NAN, _INF]))
 # Pictures have NaN; of coordinates that are NaN ONNX Runtime makes integers.
 _grid = np.clip(_RNG.standard_normal((1, 4, 4, 2)) * 0.6, -1.2, 1.2).astype(np.float32)
 _add("GridSample", X, _grid)
+_offsets = np.full((1, 8, 5, 7), 0.25, np.float32)
+_weights = np.linspace(-1, 1, 2 * SHAPE[1] * 4, dtype=np.float32).reshape(2, SHAPE[1], 2, 2)
+_add("DeformConv", X, (_weights,), (_offsets,), opset=19)
 _add("AffineGrid", mixed(1, 2, 3)[:, :, :], _i(1, 3, 4, 4))
 _add(
     "RoiAlign",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
@@ -237,7 +238,8 @@ def test_patience_and_time_end_a_task(tune, tmp_path):
 
 def test_a_throttled_device_is_asked_again_where_no_rival_throttles_with_it(tune, monkeypatch):
     pauses = []
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    clock = SimpleNamespace(**{**vars(time), "sleep": pauses.append})
+    monkeypatch.setattr(module, "time", clock)
     numbers = count()
 
     def hot(knobs):
@@ -251,7 +253,8 @@ def test_a_throttled_device_is_asked_again_where_no_rival_throttles_with_it(tune
 
 def test_a_device_that_stays_slow_is_not_waited_for_again(tune, monkeypatch):
     pauses = []
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    clock = SimpleNamespace(**{**vars(time), "sleep": pauses.append})
+    monkeypatch.setattr(module, "time", clock)
     found, _, _, records = tune(lambda knobs: drifted(2 * cost_of(knobs), 2.0), every=True)
     assert len(found) > 1
     assert all(r.cost == pytest.approx(cost_of(r.knobs)) for r in records)
