@@ -18,6 +18,7 @@ from tvmflow.explain.scaling import devices, measure
 from tvmflow.farm import connect, tracker
 from tvmflow.farm.network import Address
 from tvmflow.runtime.process import Worker, WorkerLostError
+from tvmflow.runtime.timing import Spread
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def simulated(monkeypatch):
 
     def ask(worker, place, path, batched, devices, threads, *others, limit_s):
         ms = (2 + (4 if path.stem == "four" else 1)) * (0.2 + 0.8 / (threads or 1))
-        return ms, 0.9 * ms, 1.25 * ms
+        return Spread(ms, 0.9 * ms, 1.25 * ms)
 
     monkeypatch.setattr(measure, "_ask", ask)
 

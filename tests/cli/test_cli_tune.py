@@ -141,7 +141,7 @@ def test_a_slower_network_is_said_to_be_slower(cli, tmp_path, monkeypatch):
     graph = Graph(1, 8, 6, 6)
     onnx.save(graph.model(graph.conv("x", 8)), "one.onnx")
     slower = session.Comparison(before_ms=10.0, after_ms=11.0, is_slower=True)
-    monkeypatch.setattr(session, "compare", lambda *_: slower)
+    monkeypatch.setattr(session, "compare_networks", lambda *_: slower)
     journal = tmp_path / "a.journal"
     said = cli("tune", "one.onnx", "--journal", journal, *OPTIONS, *BUFFER, "--trials", "1")
     assert "The network is slower with the knobs that were found" in said.stderr
