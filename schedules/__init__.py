@@ -21,10 +21,11 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 
 from ..devices.target import TargetSpec
+from ..ir.expressions import nodes_in
 from ..ir.scope import CHANNELS, is_texture
 from ..runtime.json_types import JsonMapping, JsonObject
 from .boxes import masked_mean, per_box
-from .common import FAMILY, LOCAL_BYTES, Workload, launches_threads, local_bytes, nodes_in
+from .common import FAMILY, LOCAL_BYTES, Workload, launches_threads, local_bytes
 from .family import Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import tvm
 import tvm_ffi
@@ -26,7 +26,7 @@ from tvm.tirx import IterVar
 from ..codegen.masks import keeps_booleans
 from ..codegen.opencl_source import CONSTANT_SUFFIX
 from ..devices.target import Device, TargetSpec
-from ..ir.expressions import uses
+from ..ir.expressions import nodes_in, uses
 from ..ir.scope import is_half, is_texture
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
 #: From two factors to their product.
 Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-Node = TypeVar("Node")
 
 
 # -- sizes of tiles -----------------------------------------------------------------------
@@ -95,13 +94,6 @@ def power_of_2(number: int) -> int:
 
 
 # -- questions about blocks ---------------------------------------------------------------
-
-
-def nodes_in(root: object, kind: type[Node]) -> list[Node]:
-    """All nodes of a kind in a statement or expression."""
-    found: list[Node] = []
-    tvm_ffi.structural_walk(root, (kind, found.append))
-    return found
 
 
 def is_reduction(sch: s_tir.Schedule, block: Block) -> bool:

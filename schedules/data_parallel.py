@@ -33,7 +33,7 @@ from tvm.sym import Analyzer, detect_linear_equation
 from tvm.tirx import IterVar
 
 from ..devices.target import Device
-from ..ir.expressions import uses
+from ..ir.expressions import nodes_in, uses
 from ..ir.scope import is_texture
 from .common import (
     LANES,
@@ -44,7 +44,6 @@ from .common import (
     gathers_channels,
     is_vector,
     largest_divisor,
-    nodes_in,
     tile_of,
 )
 

@@ -20,6 +20,7 @@ import tvm
 from tvm import relax, s_tir, te, tirx
 
 from ..devices.target import Device
+from ..ir.expressions import register_operator
 from .common import (
     FAMILY,
     ROLE,
@@ -123,10 +124,7 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, *call.args, primfunc_name_hint=NAME, **options)
 
 
-if OPERATOR not in tvm.ir.Op.list_op_names():
-    tvm.ir._ffi_api.RegisterOp(OPERATOR, "samples at real indices")
-    for key, value in (("FInferType", _type_of), ("FLegalize", _legalize), ("FPurity", True)):
-        tvm.ir.register_op_attr(OPERATOR, key, value)
+register_operator(OPERATOR, "Samples at real indices.", _type_of, _legalize)
 
 
 # -- its knobs ----------------------------------------------------------------------------

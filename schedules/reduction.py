@@ -22,9 +22,9 @@ from tvm.tirx import IterVar
 
 from ..codegen.masks import keeps_booleans
 from ..devices.target import Device
-from ..ir.expressions import uses
+from ..ir.expressions import nodes_in, uses
 from . import fallback
-from .common import LANES, Block, Workload, is_injective, is_reduction, nodes_in, power_of_2
+from .common import LANES, Block, Workload, is_injective, is_reduction, power_of_2
 from .family import Constraint, Value, knob
 from .partial_sums import (
     GROUP_IS_POWER_OF_2,

@@ -19,6 +19,8 @@ from tvm.ir import Call, Op, Range
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import Buffer, Expr, ForKind, IterVar, Stmt, Var
 
+from ...ir.expressions import nodes_in
+
 #: Numbers of a row: the coordinates of a box.
 COORDINATES = 4
 
@@ -227,9 +229,7 @@ def replaced(expression: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 def loads_of(expressions: Expr | Sequence[Expr]) -> list[TensorLoad]:
     """All that expressions read."""
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expressions, (TensorLoad, found.append))
-    return found
+    return nodes_in(expressions, TensorLoad)
 
 
 def choice(expression: Expr) -> tuple[Expr, Expr, Expr] | None:

@@ -28,7 +28,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, Var
 
 from ...devices.target import Device
-from ...ir.expressions import uses
+from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
 from ..common import FAMILY, Block, Workload, is_injective, power_of_2
 from ..family import GROUP_FITS, Constraint, Value, knob
@@ -440,8 +440,7 @@ def _read_terms(workload: Workload, anchor: Block) -> Terms | None:
     block = workload.sch.get(anchor)
     loops = [workload.sch.get(loop) for loop in workload.sch.get_loops(anchor)]
     # A sum that starts from what is there, and the same of numbers.
-    sums: list[tirx.Bind] = []
-    tvm_ffi.structural_walk(block.body, (tirx.Bind, sums.append))
+    sums = nodes_in(block.body, tirx.Bind)
     if len(sums) != 2 or len(loops) != 2 or len(block.iter_vars) != 2:
         return None
     added = choice(sums[0].value.b)

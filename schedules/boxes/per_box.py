@@ -45,7 +45,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, Stmt, Var
 
 from ...devices.target import Device
-from ...ir.expressions import uses
+from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
 from ..common import FAMILY, LANES, Workload, group_sizes, is_injective
 from ..family import GROUP_FITS, Constraint, Value, knob
@@ -705,10 +705,7 @@ def _is_vector(nest: Nest) -> bool:
         values = [value.args[1] for value in values]
     elif nest.test() is not None:
         values = [part for value in values for part in value.args[1:]]
-    lazy: list[Call] = []
-    tvm_ffi.structural_walk(
-        values, (Call, lambda node: lazy.append(node) if choice(node) else None)
-    )
+    lazy = any(choice(call) for call in nodes_in(values, Call))
     return not lazy and all(_is_of_neighbours(load, place) for load in loads_of(values))
 
 

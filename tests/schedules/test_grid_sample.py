@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
-from first_stages import chosen_schedules
+from checks import check_any_knobs, check_outputs, of_family
 from onnx import helper
 from operators import build, feeds_for, random
 from rows import MODES, TURNS
 from turns import in_turn
 
 import tvmflow
-from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import grid_sample
-from tvmflow.schedules.family import candidates
-from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -84,19 +80,6 @@ def positions(model):
     }
 
 
-def check(model, module, dtype="fp32"):
-    feeds = positions(model)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
-    outputs = module(**feeds)
-    for info, reference in zip(module.outputs, expected, strict=True):
-        table = STORED_AS_HALF if dtype == "fp16" else NETWORK
-        assert_close(outputs[info.name], reference, table, info.name)
-
-
-def samplers(schedules):
-    return {name: found for name, found in schedules.items() if found["family"] == "grid_sample"}
-
-
 @pytest.mark.parametrize(("case", "mode"), in_turn(SAMPLES, MODES, *TURNS))
 def test_samples_are_right(case, mode):
     target, device, storage, dtype = mode
@@ -105,8 +88,8 @@ def test_samples_are_right(case, mode):
     model = sampling(case)
     options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
     with tvmflow.compile(model, **options) as module:
-        check(model, module, dtype)
-        found = samplers(module.metadata["schedules"])
+        check_outputs(model, module, positions(model), dtype)
+        found = of_family(grid_sample, module.metadata["schedules"])
     assert len(found) == (2 if SAMPLES[case][1] else 0)
     if found:
         block = 16 if device == "cpu" else 4
@@ -119,25 +102,15 @@ def test_deformable_convolutions_are_right(case, mode):
     model = deforming(case)
     options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
     with tvmflow.compile(model, **options) as module:
-        check(model, module, dtype)
+        check_outputs(model, module, positions(model), dtype)
         # Several groups of offsets are sampled as pictures of their own, in the plain layout.
-        assert len(samplers(module.metadata["schedules"])) == (case != "groups")
+        assert len(of_family(grid_sample, module.metadata["schedules"])) == (case != "groups")
 
 
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 def test_any_knobs_are_right(device):
     model = deforming("mask")
-    found = samplers(chosen_schedules(model, device=device))
-    spaces = {
-        name: list(candidates(grid_sample, grid_sample.Shape(**choice["shape"]), PRESETS[device]))
-        for name, choice in found.items()
-    }
-    for step in (1, 4):
-        knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
-        with tvmflow.compile(model, device=device, knobs=knobs) as module:
-            taken = samplers(module.metadata["schedules"])
-            assert {choice["source"] for choice in taken.values()} == {"given"}
-            check(model, module)
+    check_any_knobs(model, grid_sample, device, (1, 4), positions(model))
 
 
 def test_operands_that_do_not_fit_are_refused():

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import onnxruntime
 import pytest
-from first_stages import chosen_schedules
+from checks import check_any_knobs, check_outputs, of_family
 from onnx import helper
 from operators import build, feeds_for, random
 from rows import MODES, TURNS
 from turns import in_turn
 
 import tvmflow
-from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import resize
-from tvmflow.schedules.family import candidates
-from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -58,28 +54,14 @@ def network(case, channels=10):
     return build(nodes, inputs, ["y", "z"], constants, opset=18)
 
 
-def resizes(schedules):
-    """What the family was given, function by function."""
-    return {name: choice for name, choice in schedules.items() if choice["family"] == "resize"}
-
-
-def check(model, module, dtype="fp32"):
-    feeds = feeds_for(model)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
-    outputs = module(**feeds)
-    for info, reference in zip(module.outputs, expected, strict=True):
-        table = STORED_AS_HALF if dtype == "fp16" else NETWORK
-        assert_close(outputs[info.name], reference, table, info.name)
-
-
 @pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES, *TURNS))
 def test_resizes_are_right(case, mode):
     target, device, storage, dtype = mode
     model = network(case)
     options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
     with tvmflow.compile(model, **options) as module:
-        check(model, module, dtype)
-        found = resizes(module.metadata["schedules"])
+        check_outputs(model, module, feeds_for(model), dtype)
+        found = of_family(resize, module.metadata["schedules"])
     # Cubic modes have a function for each axis.
     assert len(found) == {"cubic": 4}.get(case, 2)
     assert {choice["shape"]["lanes"] for choice in found.values()} >= {16 if device == "cpu" else 4}
@@ -88,17 +70,7 @@ def test_resizes_are_right(case, mode):
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 def test_any_knobs_are_right(device):
     model = network("linear", channels=6)
-    found = resizes(chosen_schedules(model, device=device))
-    spaces = {
-        name: list(candidates(resize, resize.Shape(**choice["shape"]), PRESETS[device]))
-        for name, choice in found.items()
-    }
-    for step in (2, 5):
-        knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
-        with tvmflow.compile(model, device=device, knobs=knobs) as module:
-            taken = resizes(module.metadata["schedules"])
-            assert {choice["source"] for choice in taken.values()} == {"given"}
-            check(model, module)
+    check_any_knobs(model, resize, device, (2, 5), feeds_for(model))
 
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
@@ -121,7 +93,7 @@ def test_texels_are_read_and_written_whole(storage, tmp_path):
 
 def test_a_cpu_computes_a_row_in_vectors(tmp_path):
     with tvmflow.compile(network("linear"), device="cpu", dump_ir=tmp_path) as module:
-        found = resizes(module.metadata["schedules"])
+        found = of_family(resize, module.metadata["schedules"])
         blocked = [c for c in found.values() if c["shape"]["lanes"] == 16]
         assert blocked[0]["knobs"]["tile_w"] > 4
     (source,) = tmp_path.glob("*export.0.opencl")

@@ -30,10 +30,9 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import Call, Op
-from tvm.relax.transform.legalize_ops.common import register_legalize
 from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.expressions import register_intrinsic
+from ..ir.expressions import register_intrinsic, register_operator
 from ..ir.passes import node_pass
 from ..ir.rewriter import constant_array
 from .nan_propagation import at_least, never_nan
@@ -180,13 +179,12 @@ def _cuda_call(name: str, call: Call) -> tirx.PrimExpr:
     return tirx.call_pure_extern(call.ty, _CUDA[name], *call.args)
 
 
+_SUMMARY = "Arithmetic of fp32 that is rounded once."
+
 for _name in _OPERATORS:
     _operator, _intrinsic = f"relax.tvmflow.{_name}", f"tirx.tvmflow_{_name}"
-    tvm.ir._ffi_api.RegisterOp(_operator, "Arithmetic of fp32 that is rounded once.")
-    tvm.ir.register_op_attr(_operator, "FInferType", _result_type)
-    tvm.ir.register_op_attr(_operator, "FPurity", True)
-    register_legalize(_operator, _legalized)
-    register_intrinsic(_intrinsic, "Arithmetic of fp32 that is rounded once.")
+    register_operator(_operator, _SUMMARY, _result_type, _legalized)
+    register_intrinsic(_intrinsic, _SUMMARY)
     register_intrin_lowering(_intrinsic, target="llvm", f=_LLVM[_name])
     register_intrin_lowering(_intrinsic, target="opencl", f=partial(_opencl_call, _name))
     register_intrin_lowering(_intrinsic, target="cuda", f=partial(_cuda_call, _name))

@@ -115,9 +115,9 @@ def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
     integers = integer_product(c, 0) if len(c.shape()) == 4 else None
     if integers is None:
-        return _with_bias(c, convolve(c, c.input(0), c.input(1), c.shape(1)))
+        return with_bias(c, convolve(c, c.input(0), c.input(1), c.shape(1)))
     total = convolve(c, integers.x, constant(integers.weight), c.shape(1))
-    return _with_bias(c, integers.scaled(c, total, 1))
+    return with_bias(c, integers.scaled(c, total, 1))
 
 
 @converts("ConvInteger")
@@ -140,7 +140,7 @@ def qlinear_conv(c: NodeContext) -> relax.Expr:
 def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> relax.Expr:
     """Return the node's convolution, of its operands or what was made of them."""
     shape, groups = c.shape(0), c.attribute("group", 1)
-    rank = _spatial_rank(shape, weight[1] * groups)
+    rank = spatial_rank(shape, weight[1] * groups)
     windows = read_windows(c.attributes, weight[2:], shape[2:])
     return _CONV[rank](
         x, w, strides=windows.strides, padding=windows.pads,
@@ -148,7 +148,7 @@ def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> r
     )  # fmt: skip
 
 
-def _spatial_rank(shape: Extents, channels: int) -> int:
+def spatial_rank(shape: Extents, channels: int) -> int:
     """Count the spatial axes; compare the channels, which ONNX's inference does not."""
     rank = len(shape) - 2
     if rank not in _CONV:
@@ -158,16 +158,16 @@ def _spatial_rank(shape: Extents, channels: int) -> int:
     return rank
 
 
-def _with_bias(c: NodeContext, result: relax.Expr) -> relax.Expr:
-    """Add the third input, if there is one, along the channels."""
-    if not c.has(2):
+def with_bias(c: NodeContext, result: relax.Expr, index: int = 2) -> relax.Expr:
+    """Add an input, if there is one, along the channels."""
+    if not c.has(index):
         return result
-    shape = (1, c.shape(2)[0]) + (1,) * (len(c.shape()) - 2)
-    values = c.known(2)
+    shape = (1, c.shape(index)[0]) + (1,) * (len(c.shape()) - 2)
+    values = c.known(index)
     if values is not None:
         bias: relax.Expr = constant(np.ascontiguousarray(values.reshape(shape)))
     else:
-        bias = c.emit(R.reshape(c.input(2), shape))
+        bias = c.emit(R.reshape(c.input(index), shape))
     return R.add(c.emit(result), bias)
 
 
@@ -237,7 +237,7 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     stride or more) is computed without padding, then cropped or padded.
     """
     shape, weight = c.shape(0), c.shape(1)
-    operator = _CONV_TRANSPOSE[_spatial_rank(shape, weight[0])]
+    operator = _CONV_TRANSPOSE[spatial_rank(shape, weight[0])]
     windows = transposed_windows(c.attributes, weight[2:], shape[2:])
     native = all(
         0 <= begin < span and 0 <= end < span and 0 <= extra < stride
@@ -252,8 +252,8 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     }
     if native:
         options |= {"padding": windows.pads, "output_padding": windows.extra}
-        return _with_bias(c, operator(c.input(0), c.input(1), **options))
-    return _with_bias(c, _cut(c, operator(c.input(0), c.input(1), **options), windows))
+        return with_bias(c, operator(c.input(0), c.input(1), **options))
+    return with_bias(c, _cut(c, operator(c.input(0), c.input(1), **options), windows))
 
 
 def _cut(c: NodeContext, full: relax.Expr, windows: TransposedWindows) -> relax.Expr:

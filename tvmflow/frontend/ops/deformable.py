@@ -15,7 +15,7 @@ from tvm import relax
 
 from ...schedules.grid_sample import sample
 from ..converter import NodeContext, Refusal, constant, converts
-from .convolution import read_windows
+from .convolution import read_windows, spatial_rank, with_bias
 
 R = relax.op
 
@@ -27,7 +27,7 @@ def deform_conv(c: NodeContext) -> relax.Expr:
         raise Refusal(f"it has {len(c.shape()) - 2} spatial axes; only two are supported")
     batch, channels, *size = c.shape()
     _check(c)
-    outputs, kernel = c.shape(1)[0], c.shape(1)[2:]
+    kernel = c.shape(1)[2:]
     height, width = c.result.shape[2:]
     groups, taps = c.attribute("offset_group", 1), kernel[0] * kernel[1]
     # A group of channels with its offsets is like a picture of the batch.
@@ -47,10 +47,7 @@ def deform_conv(c: NodeContext) -> relax.Expr:
         c.emit(R.reshape(c.input(1), shape)) if known is None else constant(known.reshape(shape))
     )
     result = R.nn.conv2d(samples, weight, dilation=(height, 1), groups=c.attribute("group", 1))
-    if not c.has(3):
-        return result
-    bias = c.emit(R.reshape(c.input(3), (1, outputs, 1, 1)))
-    return R.add(c.emit(result), bias)
+    return with_bias(c, result, 3)
 
 
 def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
@@ -80,9 +77,7 @@ def _check(c: NodeContext) -> None:
     batch, channels = c.shape()[:2]
     group, groups = c.attribute("group", 1), c.attribute("offset_group", 1)
     taps, extents = int(np.prod(c.shape(1)[2:])), c.result.shape[2:]
-    if channels != c.shape(1)[1] * group:
-        expected = c.shape(1)[1] * group
-        raise Refusal(f"its input has {channels} channels, its weight is for {expected}")
+    spatial_rank(c.shape(), c.shape(1)[1] * group)
     if channels % groups or c.shape(1)[0] % group:
         raise Refusal(f"its {channels} channels are not divided by its groups")
     for index, name, numbers in ((2, "offsets", 2), (4, "masks", 1)):

@@ -1,0 +1,57 @@
+"""Networks with a family's functions, beside ONNX Runtime and with any of its knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from first_stages import chosen_schedules
+
+import tvmflow
+from tvmflow import Module
+from tvmflow.devices.target import PRESETS
+from tvmflow.schedules.family import candidates
+from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
+
+Schedules = Mapping[str, Mapping[str, Any]]
+
+
+def of_family(family: ModuleType, schedules: Schedules) -> Schedules:
+    """Choices of a family, function by function."""
+    return {name: found for name, found in schedules.items() if found["family"] == family.NAME}
+
+
+def check_outputs(
+    model: onnx.ModelProto, module: Module, feeds: Mapping[str, np.ndarray], dtype: str = "fp32"
+) -> None:
+    """Compare a module's outputs with ONNX Runtime's."""
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, dict(feeds))
+    outputs = module(**feeds)
+    for info, reference in zip(module.outputs, expected, strict=True):
+        table = STORED_AS_HALF if dtype == "fp16" else NETWORK
+        assert_close(outputs[info.name], reference, table, info.name)
+
+
+def check_any_knobs(
+    model: onnx.ModelProto,
+    family: ModuleType,
+    device: str,
+    steps: Sequence[int],
+    feeds: Mapping[str, np.ndarray],
+) -> None:
+    """Compile with knobs from so far into the space of each function; outputs stay right."""
+    found = of_family(family, chosen_schedules(model, device=device))
+    spaces = {
+        name: list(candidates(family, family.Shape(**choice["shape"]), PRESETS[device]))
+        for name, choice in found.items()
+    }
+    for step in steps:
+        knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
+        with tvmflow.compile(model, device=device, knobs=knobs) as module:
+            taken = of_family(family, module.metadata["schedules"])
+            assert {choice["source"] for choice in taken.values()} == {"given"}
+            check_outputs(model, module, feeds)
