@@ -65,7 +65,7 @@ def compute(
     """
     sizes = [int(x.shape[3]), int(x.shape[2])]
 
-    def place(n: tirx.Var, axis: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+    def place(n: tirx.Var, axis: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
         """An element's real index along the columns or the rows."""
         if align_corners is None:
             return grid(n, axis, i, j)
@@ -76,10 +76,8 @@ def compute(
 
     places = te.compute(grid.shape, place, name="places", attrs={ROLE: PLACES})
 
-    def element(
-        n: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var, *lane: tirx.Var
-    ) -> tirx.PrimExpr:
-        def at(row: tirx.PrimExpr, column: tirx.PrimExpr) -> tirx.PrimExpr:
+    def element(n: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var, *lane: tirx.Var) -> tirx.Expr:
+        def at(row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
             inside = tirx.all(row >= 0, column >= 0, row < sizes[1], column < sizes[0])
             # Fused functions count in int64.
             source = (tirx.Cast("int64", index) for index in (row, column))

@@ -69,7 +69,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     zero, lanes, steps = (tirx.const(i, dtype) for i in (0, LANES, extent // LANES))
     index = step * lanes + lane
 
-    def replace(var: tirx.Var) -> tirx.PrimExpr:
+    def replace(var: tirx.Var) -> tirx.Expr:
         return index if var.same_as(loop.loop_var) else var
 
     body = tvm_ffi.structural_map(loop.body, (tirx.Var, replace))
@@ -109,7 +109,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
             bindings.append(tirx.Bind(variable, found))
             return variable
 
-        def operand(found: tirx.Cast | tirx.Select | Call) -> tirx.PrimExpr:
+        def operand(found: tirx.Cast | tirx.Select | Call) -> tirx.Expr:
             lanes = tvm_ffi.dtype(str(getattr(found.ty, "dtype", "void"))).lanes
             return found if lanes == 1 else tvm_ffi.structural_map(found, (TensorLoad, load))
 
@@ -129,14 +129,14 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
 
 
 #: Variables, and the values that they stand for.
-Held = list[tuple[tirx.Var, "tirx.PrimExpr"]]
+Held = list[tuple[tirx.Var, "tirx.Expr"]]
 
 
-def _hold(value: tirx.PrimExpr) -> tuple[tirx.PrimExpr, Held]:
+def _hold(value: tirx.Expr) -> tuple[tirx.Expr, Held]:
     """Replace what loads must stay in by variables: choices have scopes of their own."""
     held: Held = []
 
-    def hold(found: tirx.PrimExpr) -> tirx.PrimExpr:
+    def hold(found: tirx.Expr) -> tirx.Expr:
         if isinstance(found, Call) and not any(found.op.same_as(op) for op in (_CHOICE, _ADDRESS)):
             return found
         held.append((tirx.Var("held", found.ty), found))
@@ -145,7 +145,7 @@ def _hold(value: tirx.PrimExpr) -> tuple[tirx.PrimExpr, Held]:
     return tvm_ffi.structural_map(value, ((Call, tirx.Let), hold)), held
 
 
-def _restore(value: tirx.PrimExpr, held: Held) -> tirx.PrimExpr:
+def _restore(value: tirx.Expr, held: Held) -> tirx.Expr:
     """Put back what was held, the outer ones first."""
     for variable, found in reversed(held):
         value = tvm_ffi.structural_map(

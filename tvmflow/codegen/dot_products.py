@@ -32,12 +32,12 @@ register_intrinsic(NAME, "A sum plus the dot product of four 8-bit numbers.")
 _DOT = Op.get(NAME)
 
 
-def dot(total: tirx.PrimExpr, x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+def dot(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
     """``total`` plus the products of the four bytes of ``x`` (unsigned) and ``w`` (signed)."""
     return tirx.call_intrin("int32", NAME, total, x, w)
 
 
-def _chained(add: tirx.Add) -> tirx.PrimExpr:
+def _chained(add: tirx.Add) -> tirx.Expr:
     product = add.b
     if not (isinstance(product, Call) and product.op.same_as(_DOT)):
         return add
@@ -51,7 +51,7 @@ ChainDots = node_pass("ChainDots", (tirx.Add, _chained))
 # -- LLVM ---------------------------------------------------------------------------------
 
 
-def _for_llvm(call: Call) -> tirx.PrimExpr:
+def _for_llvm(call: Call) -> tirx.Expr:
     total, *factors = call.args
     target = tvm.target.Target.current(allow_none=True)
     lanes = call.ty.dtype.lanes
@@ -61,10 +61,10 @@ def _for_llvm(call: Call) -> tirx.PrimExpr:
     return _arithmetic(*call.args)
 
 
-def _arithmetic(total: tirx.PrimExpr, x: tirx.PrimExpr, w: tirx.PrimExpr) -> tirx.PrimExpr:
+def _arithmetic(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
     """The same in shifts, products and sums of 32 bits."""
 
-    def constant(value: int) -> tirx.PrimExpr:
+    def constant(value: int) -> tirx.Expr:
         scalar = tirx.const(value, "int32")
         return scalar if total.ty.dtype.lanes == 1 else tirx.Broadcast(scalar, total.ty.dtype.lanes)
 
@@ -78,11 +78,11 @@ def _arithmetic(total: tirx.PrimExpr, x: tirx.PrimExpr, w: tirx.PrimExpr) -> tir
 # -- OpenCL C and CUDA C++ ----------------------------------------------------------------
 
 
-def _by_function(call: Call) -> tirx.PrimExpr:
+def _by_function(call: Call) -> tirx.Expr:
     return tirx.call_pure_extern(call.ty, f"{FUNCTION}{call.ty.dtype.lanes}", *call.args)
 
 
-def _by_scalar_function(call: Call) -> tirx.PrimExpr:
+def _by_scalar_function(call: Call) -> tirx.Expr:
     # TVM's CUDA code calls functions lane by lane.
     return tirx.call_pure_extern(call.ty, f"{FUNCTION}1", *call.args)
 

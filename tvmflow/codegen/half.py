@@ -114,11 +114,11 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
             return statement
         return tirx.BufferStore(half, _converted(statement.value), statement.indices)
 
-    def load(load: TensorLoad) -> tirx.PrimExpr:
+    def load(load: TensorLoad) -> tirx.Expr:
         half = halves.get(load.source)
         return load if half is None else tirx.BufferLoad(half, load.indices)
 
-    def cast(cast: tirx.Cast) -> tirx.PrimExpr:
+    def cast(cast: tirx.Cast) -> tirx.Expr:
         if cast.value.ty.dtype == cast.ty.dtype:
             return cast.value
         return _converted(cast.value) if str(cast.ty.dtype) == "float16" else cast
@@ -130,7 +130,7 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     )  # fmt: skip
 
 
-def _converted(value: tirx.PrimExpr) -> tirx.PrimExpr:
+def _converted(value: tirx.Expr) -> tirx.Expr:
     """A value as half, converted where it is loaded and not behind a choice."""
     if isinstance(value, Call) and value.op.same_as(_CHOICE):
         condition, *sides = value.args
@@ -155,7 +155,7 @@ def _only_read_as_half(body: tirx.Stmt) -> list[tirx.Buffer]:
 # -- images of 16 bits --------------------------------------------------------------------
 
 
-def _read_texel(cast: tirx.Cast) -> tirx.PrimExpr:
+def _read_texel(cast: tirx.Cast) -> tirx.Expr:
     call = cast.value
     if not (_is_half(cast.ty) and _is_texel(call) and is_half(image_of(call.args[0]).scope())):
         return cast
@@ -172,7 +172,7 @@ def _store_texel(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.BufferStore(store.buffer, texel, store.indices)
 
 
-def _is_texel(value: tirx.PrimExpr) -> bool:
+def _is_texel(value: tirx.Expr) -> bool:
     return isinstance(value, Call) and value.op.same_as(_LOAD_TEXEL)
 
 
@@ -203,17 +203,17 @@ def is_half_buffer(buffer: tirx.Var) -> bool:
     return tirx.is_buffer_var(buffer) and buffer.scope() == HALF_BUFFER
 
 
-def _load(load: TensorLoad) -> tirx.PrimExpr:
+def _load(load: TensorLoad) -> tirx.Expr:
     return _converting_load(load, load.ty) if is_half_buffer(load.source) else load
 
 
-def _converting_load(load: TensorLoad, ty: tvm.ir.Type) -> tirx.PrimExpr:
+def _converting_load(load: TensorLoad, ty: tvm.ir.Type) -> tirx.Expr:
     (index,) = load.indices
     kind, place, lanes = _place(index)
     return tirx.call_pure_extern(ty, f"{PREFIX}{kind}{lanes}", *place, load.source.data)
 
 
-def _read(cast: tirx.Cast) -> tirx.PrimExpr:
+def _read(cast: tirx.Cast) -> tirx.Expr:
     """A load whose result is converted back to half: no conversion at all.
 
     And one of halves whose result is converted to fp32: no arithmetic of halves.
@@ -228,7 +228,7 @@ def _read(cast: tirx.Cast) -> tirx.PrimExpr:
     return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
 
 
-def _arguments(value: tirx.PrimExpr, name: str) -> list[tirx.PrimExpr]:
+def _arguments(value: tirx.Expr, name: str) -> list[tirx.Expr]:
     """Arguments of a call of the macro of this name; none if a value is no such call."""
     if not (isinstance(value, Call) and value.op.same_as(_EXTERN) and value.args[0].value == name):
         return []
@@ -265,7 +265,7 @@ def _store(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_extern("int32", name, value, *place, store.buffer.data))
 
 
-def _place(index: tirx.PrimExpr) -> tuple[str, list[tirx.PrimExpr], int]:
+def _place(index: tirx.Expr) -> tuple[str, list[tirx.Expr], int]:
     """The places of elements: one after another from an offset, or each by its own index."""
     if isinstance(index, tirx.Ramp) and int(index.stride) == 1:
         return "load", [index.base], int(index.lanes)
@@ -321,7 +321,7 @@ def macros() -> str:
 # -- bfloat16 -----------------------------------------------------------------------------
 
 
-def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
+def _widened(cast: tirx.Cast) -> tirx.Expr:
     dtype = tvm_ffi.dtype(cast.value.ty.dtype)
     if not str(dtype).startswith("bfloat16"):
         return cast

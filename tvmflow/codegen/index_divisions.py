@@ -24,14 +24,14 @@ _NAME = "tvmflow_carry"
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
-def _hide(node: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
+def _hide(node: tirx.FloorDiv | tirx.FloorMod) -> tirx.Expr:
     if str(node.ty.dtype) not in ("int32", "int64") or not _adds_constant(node.a):
         return node
     kind = _DIVISIONS.index(type(node))
     return tirx.call_pure_extern(node.ty.dtype, _NAME, node.a, node.b, tirx.const(kind, "int32"))
 
 
-def _adds_constant(value: tirx.PrimExpr) -> bool:
+def _adds_constant(value: tirx.Expr) -> bool:
     """True if a number that is not zero is a term of a sum, whatever it is multiplied by."""
     if isinstance(value, (tirx.Add, tirx.Sub)):
         return any(
@@ -43,7 +43,7 @@ def _adds_constant(value: tirx.PrimExpr) -> bool:
     return False
 
 
-def _restore(call: Call) -> tirx.PrimExpr:
+def _restore(call: Call) -> tirx.Expr:
     if getattr(call.op, "name", "") != "tirx.call_pure_extern" or call.args[0].value != _NAME:
         return call
     _, dividend, divisor, kind = call.args

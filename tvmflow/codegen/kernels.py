@@ -192,7 +192,7 @@ class _Host:
         self.behind: dict[tirx.Var, int] = {param: i for i, param in enumerate(params)}
         #: Values of variables.  Functions of TVM's own accept tensors that begin inside of
         #: others; those of a plan do not.
-        self.values: dict[tirx.Var, tirx.PrimExpr] = {
+        self.values: dict[tirx.Var, tirx.Expr] = {
             param.elem_offset: tirx.const(0, param.elem_offset.ty.dtype)
             for param in params
             if tirx.is_buffer_var(param) and isinstance(param.elem_offset, tirx.Var)
@@ -227,7 +227,7 @@ class _Host:
             what = "memory" if isinstance(body, tirx.AllocBuffer) else type(body).__name__
             raise refuse(self.name, f"it has {what} on the host, where only kernels are launched")
 
-    def evaluate(self, value: tirx.PrimExpr, what: str) -> tirx.PrimExpr:
+    def evaluate(self, value: tirx.Expr, what: str) -> tirx.Expr:
         """A number that the host computes, as an immediate."""
         replaced = tvm_ffi.structural_map(value, (tirx.Var, lambda v: self.values.get(v, v)))
         found = self.analyzer.simplify(replaced)
@@ -235,7 +235,7 @@ class _Host:
             raise refuse(self.name, f"{what} is {found} on the host, not known before it runs")
         return found
 
-    def call(self, call: tirx.PrimExpr) -> None:
+    def call(self, call: tirx.Expr) -> None:
         """Follow a call; numbers are left of statements that do nothing."""
         if isinstance(call, (tirx.IntImm, tirx.FloatImm)):
             return
@@ -258,9 +258,7 @@ class _Host:
         arguments = self.arguments(kernel, call.args[1:split])
         self.calls.append(KernelCall(kernel, arguments, size, local))
 
-    def arguments(
-        self, kernel: str, operands: Sequence[tirx.PrimExpr]
-    ) -> tuple[Argument | bytes, ...]:
+    def arguments(self, kernel: str, operands: Sequence[tirx.Expr]) -> tuple[Argument | bytes, ...]:
         """Parameters of the function, and numbers, in the order of the kernel's parameters."""
         device = self.kernels.devices[kernel]
         accesses = accesses_of(device)

@@ -43,7 +43,7 @@ def _convergent(numerator: Callable[[int], int], terms: int) -> _Coefficients:
     return list(p.coef), list(q.coef)
 
 
-def _polynomial(coefficients: list[float], x: tirx.PrimExpr) -> tirx.PrimExpr:
+def _polynomial(coefficients: list[float], x: tirx.Expr) -> tirx.Expr:
     *rest, last = coefficients
     result = tirx.const(last, x.ty.dtype)
     for coefficient in reversed(rest):
@@ -51,12 +51,12 @@ def _polynomial(coefficients: list[float], x: tirx.PrimExpr) -> tirx.PrimExpr:
     return result
 
 
-def _tanh_of_large(x: tirx.PrimExpr) -> tirx.PrimExpr:
+def _tanh_of_large(x: tirx.Expr) -> tirx.Expr:
     one, two = (tirx.const(v, x.ty.dtype) for v in (1, 2))
     return one - two / (tirx.exp(x * two) + one)
 
 
-def _atanh_of_large(x: tirx.PrimExpr) -> tirx.PrimExpr:
+def _atanh_of_large(x: tirx.Expr) -> tirx.Expr:
     one, half = (tirx.const(v, x.ty.dtype) for v in (1, 0.5))
     return tirx.log((one + x) / (one - x)) * half
 
@@ -64,12 +64,12 @@ def _atanh_of_large(x: tirx.PrimExpr) -> tirx.PrimExpr:
 def _written(
     terms: dict[int, int],
     numerator: Callable[[int], int],
-    of_large: Callable[[tirx.PrimExpr], tirx.PrimExpr],
-) -> Callable[[Call], tirx.PrimExpr]:
+    of_large: Callable[[tirx.Expr], tirx.Expr],
+) -> Callable[[Call], tirx.Expr]:
     """Writes an odd function, by its continued fraction and by what is right for x > 0."""
     coefficients = {bits: _convergent(numerator, count) for bits, count in terms.items()}
 
-    def written(call: Call) -> tirx.PrimExpr:
+    def written(call: Call) -> tirx.Expr:
         dtype = call.ty.dtype
         if dtype.bits not in coefficients:
             wide = tvm_ffi.dtype("float32").with_lanes(dtype.lanes)
@@ -96,7 +96,7 @@ _WRITTEN = {
 }
 
 
-def _replaced(call: Call) -> tirx.PrimExpr:
+def _replaced(call: Call) -> tirx.Expr:
     write = _WRITTEN.get(call.op.name) if isinstance(call.op, Op) else None
     return call if write is None else write(call)
 

@@ -98,13 +98,13 @@ def _split(body: tirx.Stmt, threads: Mapping[tirx.Var, tuple[str, int]]) -> tirx
     return tirx.IfThenElse(analyzer.simplify(condition), inside, body)
 
 
-def _is_possible(conditions: list[tirx.PrimExpr], var: tirx.Var, extent: int) -> bool:
+def _is_possible(conditions: list[tirx.Expr], var: tirx.Var, extent: int) -> bool:
     """True if some value of a variable meets all conditions on it alone."""
     on_var = [c for c in conditions if set(nodes_in(c, tirx.Var)) == {var}]
     analyzer = Analyzer()
 
     def holds(value: int) -> bool:
-        def replace(used: tirx.Var) -> tirx.PrimExpr:
+        def replace(used: tirx.Var) -> tirx.Expr:
             return tirx.IntImm("int32", value) if used.same_as(var) else used
 
         placed = (tvm_ffi.structural_map(c, (tirx.Var, replace)) for c in on_var)
@@ -125,8 +125,8 @@ def _border_choices(body: tirx.Stmt) -> list[Call]:
 
 
 def _least(
-    test: tirx.PrimExpr, inner: Mapping[tirx.Var, IntervalSet], analyzer: Analyzer
-) -> tirx.PrimExpr | None:
+    test: tirx.Expr, inner: Mapping[tirx.Var, IntervalSet], analyzer: Analyzer
+) -> tirx.Expr | None:
     """The condition under which ``test`` holds for all values of ``inner``; ``None``: unknown."""
     for table, compare in ((_NOT_NEGATIVE, tirx.GE), (_POSITIVE, tirx.GT)):
         for kind, difference in table.items():
@@ -142,7 +142,7 @@ def _least(
 def _without(body: tirx.Stmt, choices: list[Call]) -> tirx.Stmt:
     """``body`` with the elements in place of the choices."""
 
-    def replace(call: Call) -> tirx.PrimExpr:
+    def replace(call: Call) -> tirx.Expr:
         return call.args[1] if any(call.same_as(choice) for choice in choices) else call
 
     return tvm_ffi.structural_map(body, (Call, replace))

@@ -79,7 +79,7 @@ def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     return map_nodes(map_nodes(function, (tirx.Cast, _as_choice)), (tirx.For, _lanes))
 
 
-def _as_choice(cast: tirx.Cast) -> tirx.PrimExpr:
+def _as_choice(cast: tirx.Cast) -> tirx.Expr:
     if is_boolean(cast) or not is_boolean(cast.value):
         return cast
     one, zero = (tirx.const(value, cast.ty.dtype) for value in (1, 0))
@@ -94,7 +94,7 @@ def _lanes(loop: tirx.For) -> tirx.For:
         kind = tirx.ForKind.UNROLLED
     else:
         # `select` takes a vector of conditions; one for all lanes is a branch.
-        def branch(choice: tirx.Select) -> tirx.PrimExpr:
+        def branch(choice: tirx.Select) -> tirx.Expr:
             if uses(choice.condition, loop.loop_var) or not uses(choice, loop.loop_var):
                 return choice
             sides = [choice.condition, choice.true_value, choice.false_value]
@@ -104,11 +104,11 @@ def _lanes(loop: tirx.For) -> tirx.For:
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
 
 
-def _lanes_of(expr: tirx.PrimExpr) -> int:
+def _lanes_of(expr: tirx.Expr) -> int:
     return int(tvm_ffi.dtype(expr.ty.dtype).lanes)
 
 
-def _is_wide(expr: tirx.PrimExpr) -> bool:
+def _is_wide(expr: tirx.Expr) -> bool:
     return is_boolean(expr) and _lanes_of(expr) > 1
 
 

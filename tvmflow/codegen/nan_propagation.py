@@ -40,12 +40,12 @@ _FLOAT = tvm_ffi.dtype("float32").type_code
 _INTEGERS = (tvm_ffi.dtype("int32").type_code, tvm_ffi.dtype("uint32").type_code)
 
 
-def at_least(value: tirx.PrimExpr, limit: tirx.PrimExpr) -> tirx.PrimExpr:
+def at_least(value: tirx.Expr, limit: tirx.Expr) -> tirx.Expr:
     """``max(value, limit)`` that is the limit where the value is NaN."""
     return tirx.call_intrin(value.ty, _AT_LEAST_NAME, value, limit)
 
 
-def reducer(largest: bool, dtype: str) -> Callable[..., tirx.PrimExpr]:
+def reducer(largest: bool, dtype: str) -> Callable[..., tirx.Expr]:
     """Maximum or minimum over axes; of floats from an infinity on."""
     extreme = te.max if largest else te.min
     if not dtype.startswith(("float", "bfloat")):
@@ -71,10 +71,10 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
         "cuda": (_by_overload, tirx.Max),
     }.get(kind, (_by_choice, tirx.Max))
 
-    def extreme(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
+    def extreme(node: tirx.Max | tirx.Min) -> tirx.Expr:
         return written(node) if _is_float(node) else node
 
-    def call(call: Call) -> tirx.PrimExpr:
+    def call(call: Call) -> tirx.Expr:
         # The operand behind the comparison is the result for NaN: the limit.
         return limited(*call.args) if call.op.same_as(_AT_LEAST) else call
 
@@ -84,11 +84,11 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     return map_nodes(function, *callbacks)
 
 
-def _is_float(expr: tirx.PrimExpr) -> bool:
+def _is_float(expr: tirx.Expr) -> bool:
     return tvm_ffi.dtype(expr.ty.dtype).type_code == _FLOAT
 
 
-def never_nan(expr: tirx.PrimExpr) -> bool:
+def never_nan(expr: tirx.Expr) -> bool:
     """True for a value that is known to be a number."""
     if isinstance(expr, tirx.FloatImm):
         return expr.value == expr.value
@@ -101,7 +101,7 @@ def never_nan(expr: tirx.PrimExpr) -> bool:
     return False
 
 
-def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.PrimExpr, tirx.PrimExpr, bool]:
+def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.Expr, tirx.Expr, bool]:
     """The operands, the one that is no NaN first, and true if there is one."""
     if never_nan(node.a):
         return node.a, node.b, True
@@ -111,7 +111,7 @@ def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.PrimExpr, tirx.PrimExpr, b
 # -- LLVM ---------------------------------------------------------------------------------
 
 
-def _by_choice(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
+def _by_choice(node: tirx.Max | tirx.Min) -> tirx.Expr:
     """Maxima as LLVM gets them from TVM: ``a > b ? a : b``, each operand computed once.
 
     Names (``Let``) only where there is no other way: TVM's code generator puts what they stand
@@ -129,7 +129,7 @@ def _by_choice(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
     return tirx.Let(name, first, tirx.Select(tirx.EQ(name, name), extreme(name, second), name))
 
 
-def _differs(node: tirx.NE) -> tirx.PrimExpr:
+def _differs(node: tirx.NE) -> tirx.Expr:
     """``a != b``, true where one is NaN; LLVM is asked for numbers that differ otherwise."""
     return tirx.Not(tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
@@ -144,22 +144,22 @@ def _function(node: tirx.Max | tirx.Min) -> str:
     return f"{PREFIX}{'max' if isinstance(node, tirx.Max) else 'min'}"
 
 
-def _by_function(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
+def _by_function(node: tirx.Max | tirx.Min) -> tirx.Expr:
     first, second, is_limit = _ordered(node)
     name = f"{_function(node)}{'_limit' if is_limit else ''}_{_opencl_type(node)}"
     return tirx.call_pure_extern(node.ty, name, first, second)
 
 
-def _limited_by_function(value: tirx.PrimExpr, limit: tirx.PrimExpr) -> tirx.PrimExpr:
+def _limited_by_function(value: tirx.Expr, limit: tirx.Expr) -> tirx.Expr:
     return tirx.call_pure_extern(value.ty, f"{PREFIX}max_limit_{_opencl_type(value)}", value, limit)
 
 
-def _opencl_type(value: tirx.PrimExpr) -> str:
+def _opencl_type(value: tirx.Expr) -> str:
     dtype = tvm_ffi.dtype(value.ty.dtype)
     return _OPENCL_TYPES[dtype.bits] + (str(dtype.lanes) if dtype.lanes > 1 else "")
 
 
-def _by_overload(node: tirx.Max | tirx.Min) -> tirx.PrimExpr:
+def _by_overload(node: tirx.Max | tirx.Min) -> tirx.Expr:
     # TVM's CUDA code calls functions lane by lane.
     return tirx.call_pure_extern(node.ty, _function(node), node.a, node.b)
 

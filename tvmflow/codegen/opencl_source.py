@@ -52,7 +52,7 @@ _FUNCTIONS = (
 )  # fmt: skip
 
 
-def _call_by_name(call: tvm.ir.Call) -> tirx.PrimExpr:
+def _call_by_name(call: tvm.ir.Call) -> tirx.Expr:
     return tirx.call_pure_extern(call.ty, call.op.name.removeprefix("tirx."), *call.args)
 
 
@@ -66,7 +66,7 @@ for _name in _FUNCTIONS:
 _FROM_BITS = {"float32": ("as_float", np.int32), "float64": ("as_double", np.int64)}
 
 
-def _literal(literal: tirx.FloatImm) -> tirx.PrimExpr:
+def _literal(literal: tirx.FloatImm) -> tirx.Expr:
     dtype = str(literal.ty.dtype)
     if dtype not in _FROM_BITS:
         # Half and bfloat16 have fewer digits.
@@ -88,7 +88,7 @@ _SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16")
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot)
 
 
-def _wrapped(node: tirx.PrimExpr) -> tirx.PrimExpr:
+def _wrapped(node: tirx.Expr) -> tirx.Expr:
     dtype = str(node.ty.dtype)
     if dtype not in _SMALL_INTEGERS:
         return node
@@ -109,7 +109,7 @@ _SHUFFLE_NAME = re.compile(rf"\b{_SHUFFLE}([a-z]+)(\d+)x(\d+)((?:_\d+)+)\b")
 _SHUFFLED = {"float32": "float", "int32": "int"}
 
 
-def _shuffled(shuffle: tirx.Shuffle) -> tirx.PrimExpr:
+def _shuffled(shuffle: tirx.Shuffle) -> tirx.Expr:
     if len(shuffle.indices) == 1:
         return shuffle
     dtype = tvm_ffi.dtype(shuffle.vectors[0].ty.dtype)
@@ -149,7 +149,7 @@ _BYTE_TYPES = {"int8": "char", "uint8": "uchar"}
 _ONE = tirx.const(1, "int32")
 
 
-def _gathered(load: TensorLoad) -> tirx.PrimExpr:
+def _gathered(load: TensorLoad) -> tirx.Expr:
     dtype = tvm_ffi.dtype(load.ty.dtype)
     kind = _BYTE_TYPES.get(str(dtype).removesuffix(f"x{dtype.lanes}"))
     if kind is None or dtype.lanes == 1:

@@ -54,7 +54,7 @@ _BITS = int(np.float32(_SHIFT).view(np.int32))
 _LARGEST = 2**22
 
 
-def _added(cast: tirx.Cast) -> tirx.PrimExpr:
+def _added(cast: tirx.Cast) -> tirx.Expr:
     if tvm_ffi.dtype(cast.ty.dtype).type_code not in _INTEGERS:
         return cast
     rounded, kind = cast.value, cast.ty.dtype
@@ -66,7 +66,7 @@ def _added(cast: tirx.Cast) -> tirx.PrimExpr:
     return tirx.Cast(kind, _with_lower_limit(rounded))
 
 
-def _with_lower_limit(value: tirx.PrimExpr) -> tirx.PrimExpr:
+def _with_lower_limit(value: tirx.Expr) -> tirx.Expr:
     """A float that becomes an integer, its lower limit where it is NaN."""
     if isinstance(value, Call) and value.op in _TO_WHOLE:
         return Call(value.op, [_with_lower_limit(value.args[0])], ret_ty=value.ty)
@@ -77,7 +77,7 @@ def _with_lower_limit(value: tirx.PrimExpr) -> tirx.PrimExpr:
     return value
 
 
-def _is_limited(value: tirx.PrimExpr) -> bool:
+def _is_limited(value: tirx.Expr) -> bool:
     """True if an fp32 number has a lower and an upper limit that are small enough."""
     kinds = set()
     while isinstance(value, (tirx.Max, tirx.Min)) and str(value.ty.dtype) == "float32":
@@ -120,7 +120,7 @@ def _result_type(call: relax.Call, _context: relax.BlockBuilder) -> relax.Tensor
 
 
 def elementwise(
-    bb: relax.BlockBuilder, call: relax.Call, name: str, element: Callable[..., tirx.PrimExpr]
+    bb: relax.BlockBuilder, call: relax.Call, name: str, element: Callable[..., tirx.Expr]
 ) -> relax.Expr:
     """Emit one function whose elements are independent; operands broadcast, numbers stay such."""
     shape = [int(e) for e in call.ty.shape]
@@ -130,8 +130,8 @@ def elementwise(
         for argument, array in zip(call.args, arrays, strict=True)
     ]
 
-    def compute(*tensors: te.Tensor | tirx.PrimExpr) -> te.Tensor:
-        def at(*index: tirx.Var) -> tirx.PrimExpr:
+    def compute(*tensors: te.Tensor | tirx.Expr) -> te.Tensor:
+        def at(*index: tirx.Var) -> tirx.Expr:
             values = [_element(t, index, shape) if isinstance(t, te.Tensor) else t for t in tensors]
             return element(*values)
 
@@ -146,7 +146,7 @@ def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return elementwise(bb, call, name, partial(tirx.call_intrin, "float32", intrinsic))
 
 
-def _element(tensor: te.Tensor, at: Sequence[tirx.Var], shape: Sequence[int]) -> tirx.PrimExpr:
+def _element(tensor: te.Tensor, at: Sequence[tirx.Var], shape: Sequence[int]) -> tirx.Expr:
     """An operand's element for one of the result.
 
     Where nothing is repeated, indices are the result's, also of axes of one element: TVM then sees
@@ -160,14 +160,14 @@ def _element(tensor: te.Tensor, at: Sequence[tirx.Var], shape: Sequence[int]) ->
 # -- Targets ------------------------------------------------------------------------------
 
 
-def _opencl_call(name: str, call: Call) -> tirx.PrimExpr:
+def _opencl_call(name: str, call: Call) -> tirx.Expr:
     # OpenCL C has one of them itself.
     function = "fma" if name == "multiply_add" else f"{FUNCTION}{name}{call.ty.dtype.lanes}"
     return tirx.call_pure_extern(call.ty, function, *call.args)
 
 
 # LLVM divides correctly, and is not asked to fuse.
-_LLVM: dict[str, Callable[[Call], tirx.PrimExpr]] = {
+_LLVM: dict[str, Callable[[Call], tirx.Expr]] = {
     "quotient": lambda call: tirx.Div(*call.args),
     "product": lambda call: tirx.Mul(*call.args),
     "multiply_add": lambda call: tirx.call_llvm_pure_intrin(call.ty, "llvm.fma", *call.args),
@@ -175,7 +175,7 @@ _LLVM: dict[str, Callable[[Call], tirx.PrimExpr]] = {
 _CUDA = {"quotient": "__fdiv_rn", "product": "__fmul_rn", "multiply_add": "__fmaf_rn"}
 
 
-def _cuda_call(name: str, call: Call) -> tirx.PrimExpr:
+def _cuda_call(name: str, call: Call) -> tirx.Expr:
     return tirx.call_pure_extern(call.ty, _CUDA[name], *call.args)
 
 

@@ -51,7 +51,7 @@ LOAD = "tirx.texture2d_load"
 STORE = "tirx.texture2d_store"
 
 
-def image_of(pointer: tirx.PrimExpr) -> tirx.PrimExpr:
+def image_of(pointer: tirx.Expr) -> tirx.Expr:
     """The variable behind the pointer that an image access is given."""
     return pointer.args[0] if isinstance(pointer, Call) else pointer
 
@@ -99,14 +99,14 @@ def _check_extent(function: tirx.PrimFunc, buffer: tirx.Buffer) -> None:
         )
 
 
-def _access(buffer: tirx.Buffer, indices: Sequence[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+def _access(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
     """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
     bits = CHANNELS * tvm_ffi.dtype(buffer.dtype).bits
     place = coordinates(buffer.shape, buffer.scope(), indices)
     return [buffer.data, *place, tirx.const(bits, "int32")]
 
 
-def _load(load: TensorLoad) -> tirx.PrimExpr:
+def _load(load: TensorLoad) -> tirx.Expr:
     if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
         return load
     place = _access(load.source, load.indices)

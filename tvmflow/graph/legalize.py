@@ -60,7 +60,7 @@ def extreme(
     shape = [1 if a in reduced else x.shape[a] for a in (range(rank) if keepdims else kept)]
     reduce = reducer(largest, str(x.dtype))
 
-    def element(*places: tirx.Var) -> tirx.PrimExpr:
+    def element(*places: tirx.Var) -> tirx.Expr:
         at = dict(zip(kept, [places[a] for a in kept] if keepdims else places, strict=True))
         over = {axis: te.reduce_axis((0, x.shape[axis])) for axis in sorted(reduced)}
         return reduce(x(*[(at | over)[axis] for axis in range(rank)]), axis=list(over.values()))
@@ -82,7 +82,7 @@ def position(x: te.Tensor, axis: int | None, keepdims: bool, *, largest: bool) -
     win, lose = tirx.const(infinity, x.dtype), tirx.const(-infinity, x.dtype)
     least = tirx.const(float("-inf"), x.dtype)
 
-    def number(*i: tirx.Var) -> tirx.PrimExpr:
+    def number(*i: tirx.Var) -> tirx.Expr:
         stands_in = tirx.Select(i[along] == 0, win, lose)
         return tirx.Select(x(*i) >= least, x(*i), stands_in)
 
@@ -112,7 +112,7 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype = str(call.ty.dtype)
     zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
 
-    def element(x: tirx.PrimExpr) -> tirx.PrimExpr:
+    def element(x: tirx.Expr) -> tirx.Expr:
         # What is neither above nor below zero is zero or NaN, and stays.
         rest = x if dtype.startswith("uint") else tirx.Select(x < zero, tirx.const(-1, dtype), x)
         return tirx.Select(x > zero, one, rest)
@@ -132,7 +132,7 @@ def _or(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     whole = not str(call.ty.dtype).startswith("float")
 
-    def element(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
+    def element(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         return a - b if whole else a + b * tirx.const(-1, call.ty.dtype)
 
     return elementwise(builder, call, "subtract", element)
@@ -151,7 +151,7 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             x = topi.nn.pad(x, [0, 0, *before], [0, 0, *after], lowest, name="pad")
         over = [te.reduce_axis((0, extent)) for extent in window]
 
-        def element(*index: tirx.Var) -> tirx.PrimExpr:
+        def element(*index: tirx.Var) -> tirx.Expr:
             at = [
                 place * stride + step * tap
                 for place, stride, step, tap in zip(index[2:], strides, dilation, over, strict=True)
@@ -178,7 +178,7 @@ def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
         channel = te.reduce_axis((0, inputs), name="channel")
         taps = [te.reduce_axis((0, extent)) for extent in w.shape[2:]]
 
-        def element(n: tirx.Var, k: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
+        def element(n: tirx.Var, k: tirx.Var, *place: tirx.Var) -> tirx.Expr:
             # The input's element that a tap spreads to this place, if there is one.
             steps = [
                 p + before - tap * step
@@ -287,7 +287,7 @@ class _CumsumInSteps(Rewriter):
         """``x[i - distance]``, or the sum of ``x[i]`` and that."""
 
         def step(data: te.Tensor) -> te.Tensor:
-            def body(*index: tirx.Var) -> tirx.PrimExpr:
+            def body(*index: tirx.Var) -> tirx.Expr:
                 place = list(index)
                 place[axis] = index[axis] - distance
                 earlier = tirx.if_then_else(

@@ -30,7 +30,7 @@ def uses(expr: Node, var: tirx.Var | None) -> bool:
     return var is not None and any(found.same_as(var) for found in nodes_in(expr, tirx.Var))
 
 
-def conjuncts(test: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+def conjuncts(test: tirx.Expr) -> list[tirx.Expr]:
     """The conditions that must all hold."""
     if isinstance(test, tirx.And):
         return [*conjuncts(test.a), *conjuncts(test.b)]

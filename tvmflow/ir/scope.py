@@ -108,8 +108,8 @@ def extent_of(shape: Sequence[int], scope: str) -> Extent:
 
 
 def coordinates(
-    shape: Sequence[tirx.PrimExpr], scope: str, indices: Sequence[tirx.PrimExpr]
-) -> tuple[tirx.PrimExpr, tirx.PrimExpr, tirx.PrimExpr]:
+    shape: Sequence[tirx.Expr], scope: str, indices: Sequence[tirx.Expr]
+) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
     """Column, row and layer of a texel, as expressions of the tensor's indices."""
     if match := _PANELS.match(scope):
         panels = int(match.group(1))
@@ -120,7 +120,7 @@ def coordinates(
         return column, below * height + y, tirx.const(0, "int32")
     rows, columns = _cuts(scope)
 
-    def flat(begin: int, end: int) -> tirx.PrimExpr:
+    def flat(begin: int, end: int) -> tirx.Expr:
         offset = tirx.const(0, "int32")
         for axis in range(begin, end):
             offset = offset * shape[axis] + indices[axis]

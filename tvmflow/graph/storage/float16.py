@@ -83,7 +83,7 @@ def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
         if is_half_buffer(param)
     }
 
-    def load(load: TensorLoad) -> tirx.PrimExpr:
+    def load(load: TensorLoad) -> tirx.Expr:
         half = halves.get(load.source)
         if half is None:
             return load
@@ -99,7 +99,7 @@ def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
         half = halves.get(region.source)
         return region if half is None else tirx.BufferRegion(half, region.region)
 
-    def cast(cast: tirx.Cast) -> tirx.PrimExpr:
+    def cast(cast: tirx.Cast) -> tirx.Expr:
         return _rounded(cast.value) if str(cast.ty.dtype) == HALF_DTYPE else cast
 
     function = map_nodes(
@@ -150,7 +150,7 @@ def _copy(source: tirx.Buffer, target: tirx.Buffer) -> tirx.Stmt:
     return body
 
 
-def _rounded(value: tirx.PrimExpr) -> tirx.PrimExpr:
+def _rounded(value: tirx.Expr) -> tirx.Expr:
     """A value in 16 bits: what was widened only for this is taken as it was."""
     if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == HALF_DTYPE:
         return value.value

@@ -18,7 +18,7 @@ from .moving import Index, element
 if TYPE_CHECKING:
     from ..layout import LayoutPass
 
-Compare = Callable[["tirx.PrimExpr", "tirx.PrimExpr"], "tirx.PrimExpr"]
+Compare = Callable[["tirx.Expr", "tirx.Expr"], "tirx.Expr"]
 
 
 def unary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -84,13 +84,13 @@ def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.Tensor:
     """``c if compare(a, b) else d`` for four operands that broadcast to ``shape``."""
 
-    def at(x: te.Tensor, index: tuple[Index, ...]) -> tirx.PrimExpr:
+    def at(x: te.Tensor, index: tuple[Index, ...]) -> tirx.Expr:
         if not x.shape:
             return x()
         tail = index[len(index) - len(x.shape) :]
         return x[tuple(0 if int(e) == 1 else i for i, e in zip(tail, x.shape, strict=True))]
 
-    def body(*index: Index) -> tirx.PrimExpr:
+    def body(*index: Index) -> tirx.Expr:
         a, b, c, d = (at(x, index) for x in operands)
         return tirx.Select(compare(a, b), c, d)
 

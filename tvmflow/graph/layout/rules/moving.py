@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..layout import LayoutPass
 
 #: An element of a tensor at an index of each of four axes.
-Value = Callable[..., "tirx.PrimExpr"]
-Index: TypeAlias = "tirx.PrimExpr | int"
+Value = Callable[..., "tirx.Expr"]
+Index: TypeAlias = "tirx.Expr | int"
 
 
 def _moved(
@@ -34,7 +34,7 @@ def _moved(
     return Result(layout.emit(name, compute, *tensors, pattern=INJECTIVE), True)
 
 
-def element(x: te.Tensor, n: Index, channel: Index, y: Index, v: Index) -> tirx.PrimExpr:
+def element(x: te.Tensor, n: Index, channel: Index, y: Index, v: Index) -> tirx.Expr:
     """An element of a plain or a blocked tensor."""
     if len(x.shape) == 4:
         return x[n, channel, y, v]
@@ -93,7 +93,7 @@ def concat(parts: Sequence[te.Tensor], extents: list[int], axis: int, shape: Seq
     """``parts``, whose plain extents along ``axis`` are given, one after the other."""
     begins = np.cumsum([0, *extents[:-1]]).tolist()
 
-    def value(*index: Index) -> tirx.PrimExpr:
+    def value(*index: Index) -> tirx.Expr:
         result = None
         for part, begin, extent in reversed(list(zip(parts, begins, extents, strict=True))):
             place = list(index)
@@ -134,7 +134,7 @@ def strided_slice(
     """``x[begin + i * step]`` along each axis, for a result of plain ``shape``."""
     block = int(x.shape[4])
 
-    def value(*index: Index) -> tirx.PrimExpr:
+    def value(*index: Index) -> tirx.Expr:
         places = [b + i * s for b, i, s in zip(begins, index, steps, strict=True)]
         return element(x, *places)
 
@@ -159,7 +159,7 @@ def pad(x: te.Tensor, channels: int, widths: Sequence[int], fill: float) -> te.T
     before = widths[::2]
     shape = [b + e + a for b, e, a in zip(before, extents, widths[1::2], strict=True)]
 
-    def value(*index: Index) -> tirx.PrimExpr:
+    def value(*index: Index) -> tirx.Expr:
         inside, places = [], []
         for i, b, extent, whole in zip(index, before, extents, shape, strict=True):
             places.append(i - b)
@@ -200,7 +200,7 @@ def take(x: te.Tensor, axis: int, shape: Sequence[int], places: np.ndarray,
     block = int(x.shape[4])
     formula = place_formula(places)
 
-    def value(*index: Index) -> tirx.PrimExpr:
+    def value(*index: Index) -> tirx.Expr:
         source = list(index)
         # Padding lanes have no place: they take the last one.
         at = index[axis] if axis != 1 else tirx.min(index[axis], len(places) - 1)
@@ -214,7 +214,7 @@ def take(x: te.Tensor, axis: int, shape: Sequence[int], places: np.ndarray,
     return rearrange(shape, block, str(x.dtype), value, "take", guarded=axis == 1)
 
 
-def _index(value: tirx.PrimExpr) -> tirx.PrimExpr:
+def _index(value: tirx.Expr) -> tirx.Expr:
     """A number from a table as an index: fused functions count in int64."""
     return tirx.Cast("int64", value)
 
@@ -344,7 +344,7 @@ def view(x: te.Tensor, steps: list[Step]) -> te.Tensor:
     """The picture that ``steps`` make of the picture ``x``."""
     shape, block = steps[-1].result, int(x.shape[4])
 
-    def value(*index: Index) -> tirx.PrimExpr:
+    def value(*index: Index) -> tirx.Expr:
         places = list(index)
         for step in reversed(steps):
             places = step.back(places)
