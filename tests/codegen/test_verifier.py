@@ -9,7 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Call
 from tvm.script import tirx as T
 
-from tvmflow.codegen.textures import STORE, TextureFlatten, VerifyTextures, check_textures
+from tvmflow.codegen.textures import STORE, TextureFlatten, VerifyTextures
 from tvmflow.errors import CompileError
 from tvmflow.ir.passes import original_errors, refuse
 from tvmflow.ir.signatures import with_scopes
@@ -123,13 +123,13 @@ def test_an_access_that_was_left_unflattened():
         pytest.raises(CompileError, match="forgotten treats the image x as memory"),
         original_errors(),
     ):
-        check_textures(function)
+        VerifyTextures(tvm.IRModule({"f": function}))
     function = scheduled(double([None, P1], "forgotten"), by_texel)
     with (
         pytest.raises(CompileError, match="forgotten treats the image y as memory"),
         original_errors(),
     ):
-        check_textures(function)
+        VerifyTextures(tvm.IRModule({"f": function}))
 
 
 def test_stores_of_other_than_four_channels():
@@ -144,7 +144,7 @@ def test_stores_of_other_than_four_channels():
             pytest.raises(CompileError, match=f"stores {lanes} of the 4 channels"),
             original_errors(),
         ):
-            check_textures(function)
+            VerifyTextures(tvm.IRModule({"f": function}))
 
 
 def test_what_is_right_passes():
@@ -168,13 +168,13 @@ def test_a_refusal_keeps_its_type_and_words_through_the_pass_manager():
 
 def test_refusals_do_not_outlive_their_compilation():
     with pytest.raises(CompileError), original_errors():
-        refuse("First.", remedy="None.")
+        refuse(double([None, None]), "is the first", remedy="None.")
     # An error of another kind is not taken for the one before.
     with pytest.raises(ZeroDivisionError), original_errors():
         raise ZeroDivisionError
-    refused = pytest.raises(CompileError, match="Second")
+    refused = pytest.raises(CompileError, match="second")
     with refused, original_errors():
-        refuse("Second.", remedy="None.")
+        refuse(double([None, None]), "is the second", remedy="None.")
 
 
 def test_the_next_compilation_works_after_a_refusal():
@@ -188,4 +188,4 @@ def test_a_buffer_is_left_alone():
     tvm.ir.assert_structural_equal(
         TextureFlatten(tvm.IRModule({"f": function}))["f"].body, function.body
     )
-    check_textures(function)
+    VerifyTextures(tvm.IRModule({"f": function}))

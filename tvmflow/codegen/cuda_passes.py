@@ -30,35 +30,23 @@ from __future__ import annotations
 
 import itertools
 
-import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import nodes_in
-from ..ir.passes import map_nodes, prim_func_pass
+from ..ir.expressions import nodes_in, substitute_vars
+from ..ir.passes import map_nodes, node_pass, prim_func_pass
+from ..ir.rewriter import op_name
 
 #: Lanes of fp32 in a vector register.
 LANES = 4
-_CHOICE = Op.get("prim.if_then_else")
-_ADDRESS = Op.get("tirx.address_of")
+_CHOICE, _ADDRESS = "prim.if_then_else", "tirx.address_of"
 
 
-def _for_cuda() -> bool:
-    target = tvm.target.Target.current(allow_none=True)
-    return target is not None and target.kind.name == "cuda"
-
-
-@prim_func_pass("SplitVectors")
-def SplitVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@node_pass(tirx.For, targets=("cuda",))
+def SplitVectors(loop: tirx.For) -> tirx.Stmt:
     """Vectorised loops of more than four lanes in steps of four; runs on loops, no blocks."""
-    if not _for_cuda():
-        return function
-    return map_nodes(function, (tirx.For, _split))
-
-
-def _split(loop: tirx.For) -> tirx.Stmt:
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
     extent = int(loop.extent)
@@ -67,12 +55,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     dtype = str(loop.loop_var.ty.dtype)
     step, lane = tirx.Var(f"{loop.loop_var.name}_step", dtype), tirx.Var("lane", dtype)
     zero, lanes, steps = (tirx.const(i, dtype) for i in (0, LANES, extent // LANES))
-    index = step * lanes + lane
-
-    def replace(var: tirx.Var) -> tirx.Expr:
-        return index if var.same_as(loop.loop_var) else var
-
-    body = tvm_ffi.structural_map(loop.body, (tirx.Var, replace))
+    body = substitute_vars(loop.body, {loop.loop_var: step * lanes + lane})
     inner = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, body)
     return tirx.For(step, zero, steps, tirx.ForKind.UNROLLED, inner)
 
@@ -82,13 +65,13 @@ def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
     if extent != 2 * LANES or not isinstance(body, tirx.BufferStore):
         return False
     value = body.value
-    if isinstance(value, Call) and value.op.same_as(_CHOICE):
+    if op_name(value) == _CHOICE:
         value = value.args[1]
     return isinstance(value, TensorLoad) and str(value.ty.dtype) == "float16"
 
 
-@prim_func_pass("RewriteStorage")
-def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """TVM's pass, by which buffers share memory, but not in functions with ``shared.dyn``."""
     allocated = nodes_in(function.body, tirx.AllocBuffer)
     if any(statement.buffer.scope() == "shared.dyn" for statement in allocated):
@@ -96,8 +79,8 @@ def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     return tirx.transform.StorageRewrite()(IRModule({"main": function}))["main"]
 
 
-@prim_func_pass("BindLoads", "cuda")
-def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass("cuda")
+def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Loads that TVM's code generator may take for earlier ones; runs last, on kernels."""
     names = (f"load_{number}" for number in itertools.count())
 
@@ -115,7 +98,9 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
 
         value, held = _hold(statement.value)
         value = tvm_ffi.structural_map(value, ((tirx.Cast, tirx.Select, Call), operand))
-        value = _restore(value, held)
+        # The outer ones first.
+        for variable, found in reversed(held.items()):
+            value = substitute_vars(value, {variable: found})
         if isinstance(statement, tirx.BufferStore):
             last: tirx.Stmt = tirx.BufferStore(statement.buffer, value, statement.indices)
         elif isinstance(statement, tirx.Bind):
@@ -128,27 +113,15 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     return map_nodes(function, (kinds, bind))
 
 
-#: Variables, and the values that they stand for.
-Held = list[tuple[tirx.Var, "tirx.Expr"]]
-
-
-def _hold(value: tirx.Expr) -> tuple[tirx.Expr, Held]:
+def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:
     """Replace what loads must stay in by variables: choices have scopes of their own."""
-    held: Held = []
+    held: dict[tirx.Var, tirx.Expr] = {}
 
     def hold(found: tirx.Expr) -> tirx.Expr:
-        if isinstance(found, Call) and not any(found.op.same_as(op) for op in (_CHOICE, _ADDRESS)):
+        if isinstance(found, Call) and op_name(found) not in (_CHOICE, _ADDRESS):
             return found
-        held.append((tirx.Var("held", found.ty), found))
-        return held[-1][0]
+        variable = tirx.Var("held", found.ty)
+        held[variable] = found
+        return variable
 
     return tvm_ffi.structural_map(value, ((Call, tirx.Let), hold)), held
-
-
-def _restore(value: tirx.Expr, held: Held) -> tirx.Expr:
-    """Put back what was held, the outer ones first."""
-    for variable, found in reversed(held):
-        value = tvm_ffi.structural_map(
-            value, (tirx.Var, lambda var, v=variable, f=found: f if var.same_as(v) else var)
-        )
-    return value

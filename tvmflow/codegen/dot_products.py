@@ -16,12 +16,13 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 from tvm.target import codegen
 from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.expressions import register_intrinsic
+from ..ir.expressions import lower_to_function, register_intrinsic
 from ..ir.passes import node_pass
+from ..ir.rewriter import op_name
 from .nan_propagation import with_cuda_functions
 
 NAME = "tirx.tvmflow_dot4"
@@ -29,7 +30,6 @@ NAME = "tirx.tvmflow_dot4"
 FUNCTION = "tvmflow_dot4_"
 
 register_intrinsic(NAME, "A sum plus the dot product of four 8-bit numbers.")
-_DOT = Op.get(NAME)
 
 
 def dot(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
@@ -37,15 +37,13 @@ def dot(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
     return tirx.call_intrin("int32", NAME, total, x, w)
 
 
-def _chained(add: tirx.Add) -> tirx.Expr:
+@node_pass(tirx.Add)
+def ChainDots(add: tirx.Add) -> tirx.Expr:
+    """Let dot products add to the sum that they are added to."""
     product = add.b
-    if not (isinstance(product, Call) and product.op.same_as(_DOT)):
+    if op_name(product) != NAME:
         return add
     return tirx.call_intrin(product.ty, NAME, add.a, *product.args[1:])
-
-
-#: Let dot products add to the sum that they are added to.
-ChainDots = node_pass("ChainDots", (tirx.Add, _chained))
 
 
 # -- LLVM ---------------------------------------------------------------------------------
@@ -54,8 +52,8 @@ ChainDots = node_pass("ChainDots", (tirx.Add, _chained))
 def _for_llvm(call: Call) -> tirx.Expr:
     total, *factors = call.args
     target = tvm.target.Target.current(allow_none=True)
-    lanes = call.ty.dtype.lanes
-    if lanes == 16 and target is not None and codegen.target_has_features("avx512vnni", target):
+    has_dots = target is not None and codegen.target_has_features("avx512vnni", target)
+    if has_dots and call.ty.dtype.lanes == 16:
         bytes_ = [tirx.reinterpret("int8x64", factor) for factor in factors]
         return tirx.call_llvm_pure_intrin(call.ty, "llvm.x86.avx512.vpdpbusd.512", total, *bytes_)
     return _arithmetic(*call.args)
@@ -65,8 +63,7 @@ def _arithmetic(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
     """The same in shifts, products and sums of 32 bits."""
 
     def constant(value: int) -> tirx.Expr:
-        scalar = tirx.const(value, "int32")
-        return scalar if total.ty.dtype.lanes == 1 else tirx.Broadcast(scalar, total.ty.dtype.lanes)
+        return tirx.const(value, total.ty.dtype)
 
     for byte in range(4):
         unsigned = (x >> constant(8 * byte)) & constant(255)
@@ -78,18 +75,10 @@ def _arithmetic(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
 # -- OpenCL C and CUDA C++ ----------------------------------------------------------------
 
 
-def _by_function(call: Call) -> tirx.Expr:
-    return tirx.call_pure_extern(call.ty, f"{FUNCTION}{call.ty.dtype.lanes}", *call.args)
-
-
-def _by_scalar_function(call: Call) -> tirx.Expr:
-    # TVM's CUDA code calls functions lane by lane.
-    return tirx.call_pure_extern(call.ty, f"{FUNCTION}1", *call.args)
-
-
 register_intrin_lowering(NAME, target="llvm", f=_for_llvm)
-register_intrin_lowering(NAME, target="opencl", f=_by_function)
-register_intrin_lowering(NAME, target="cuda", f=_by_scalar_function)
+lower_to_function(NAME, "opencl", FUNCTION + "{}")
+# TVM's CUDA code calls functions lane by lane.
+lower_to_function(NAME, "cuda", FUNCTION + "1")
 
 #: Vectors of two and more lanes, by halves.
 _HALVES = (

@@ -26,18 +26,23 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import Call, GlobalVar, Op
+from tvm.ir import Call, GlobalVar
 from tvm.ir.expr import TensorLoad
 
 from ..ir.expressions import nodes_in
 from ..ir.passes import map_nodes, node_pass, prim_func_pass
+from ..ir.rewriter import op_name
 from ..ir.scope import CHANNELS, HALF_BUFFER, is_half
 from .textures import LOAD, image_of
+
+if TYPE_CHECKING:
+    from tvm.ir import Node
 
 #: Beginning of the names of the macros.
 PREFIX = "tvmflow_half_"
@@ -49,10 +54,7 @@ MOST_PRODUCTS = 8192
 #: times 1,000 is near the largest half, 65,504.
 LARGEST_WINDOW = 64
 
-_CHOICE = Op.get("prim.if_then_else")
-_EXTERN = Op.get("tirx.call_pure_extern")
-_LOAD_TEXEL = Op.get(LOAD)
-_FLOAT = tvm_ffi.dtype("float16").type_code
+_HALF, _SINGLE = tvm_ffi.dtype("float16"), tvm_ffi.dtype("float32")
 
 
 # -- which sums ---------------------------------------------------------------------------
@@ -92,8 +94,8 @@ def half_lengths(function: tirx.PrimFunc) -> list[int]:
 # -- registers of 16 bits -----------------------------------------------------------------
 
 
-@prim_func_pass("NarrowLocals")
-def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep what is staged in 16 bits where every read converts it; runs on loops, no blocks.
 
     The same numbers, converted once where they are written: fewer registers, and reads of
@@ -104,39 +106,31 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
         for buffer in _only_read_as_half(function.body)
     }
 
-    def allocate(statement: tirx.AllocBuffer) -> tirx.Stmt:
-        half = halves.get(statement.buffer)
-        return statement if half is None else tirx.AllocBuffer(half, statement.annotations)
-
-    def store(statement: tirx.BufferStore) -> tirx.Stmt:
-        half = halves.get(statement.buffer)
+    def narrow(node: tirx.AllocBuffer | tirx.BufferStore | TensorLoad) -> Node:
+        half = halves.get(node.source if isinstance(node, TensorLoad) else node.buffer)
         if half is None:
-            return statement
-        return tirx.BufferStore(half, _converted(statement.value), statement.indices)
-
-    def load(load: TensorLoad) -> tirx.Expr:
-        half = halves.get(load.source)
-        return load if half is None else tirx.BufferLoad(half, load.indices)
+            return node
+        if isinstance(node, TensorLoad):
+            return tirx.BufferLoad(half, node.indices)
+        if isinstance(node, tirx.AllocBuffer):
+            return tirx.AllocBuffer(half, node.annotations)
+        return tirx.BufferStore(half, _converted(node.value), node.indices)
 
     def cast(cast: tirx.Cast) -> tirx.Expr:
         if cast.value.ty.dtype == cast.ty.dtype:
             return cast.value
-        return _converted(cast.value) if str(cast.ty.dtype) == "float16" else cast
+        return _converted(cast.value) if cast.ty.dtype == "float16" else cast
 
-    return map_nodes(
-        function,
-        (tirx.AllocBuffer, allocate), (tirx.BufferStore, store), (TensorLoad, load),
-        (tirx.Cast, cast),
-    )  # fmt: skip
+    kinds = (tirx.AllocBuffer, tirx.BufferStore, TensorLoad)
+    return map_nodes(function, (kinds, narrow), (tirx.Cast, cast))
 
 
 def _converted(value: tirx.Expr) -> tirx.Expr:
     """A value as half, converted where it is loaded and not behind a choice."""
-    if isinstance(value, Call) and value.op.same_as(_CHOICE):
+    if op_name(value) == "prim.if_then_else":
         condition, *sides = value.args
         return tirx.if_then_else(condition, *map(_converted, sides))
-    lanes = value.ty.dtype.lanes
-    return tirx.Cast("float16" if lanes == 1 else f"float16x{lanes}", value)
+    return tirx.Cast(_HALF.with_lanes(value.ty.dtype.lanes), value)
 
 
 def _only_read_as_half(body: tirx.Stmt) -> list[tirx.Buffer]:
@@ -155,25 +149,29 @@ def _only_read_as_half(body: tirx.Stmt) -> list[tirx.Buffer]:
 # -- images of 16 bits --------------------------------------------------------------------
 
 
+@prim_func_pass()
+def ReadHalfTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Read what is wanted as half from images of 16 bits as it is, with ``read_imageh``.
+
+    Runs on vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
+    """
+    return map_nodes(function, (tirx.Cast, _read_texel), (tirx.BufferStore, _store_texel))
+
+
 def _read_texel(cast: tirx.Cast) -> tirx.Expr:
     call = cast.value
-    if not (_is_half(cast.ty) and _is_texel(call) and is_half(image_of(call.args[0]).scope())):
-        return cast
-    return _texel(call, cast.ty)
+    is_texel = op_name(call) == LOAD and is_half(image_of(call.args[0]).scope())
+    return _texel(call, cast.ty) if is_texel and _is_half(cast) else cast
 
 
 def _store_texel(store: tirx.BufferStore) -> tirx.Stmt:
     """A texel for the application's tensor of halves as it is: through fp32, as in `_store`."""
     value = store.value
-    if not (_is_typed(store.buffer) and _is_texel(value) and _is_half(value.ty)):
+    if not (_is_typed(store.buffer) and op_name(value) == LOAD and _is_half(value)):
         return store
-    wide = tvm.ir.PrimType(tvm_ffi.dtype("float32").with_lanes(value.ty.dtype.lanes))
+    wide = tvm.ir.PrimType(_SINGLE.with_lanes(value.ty.dtype.lanes))
     texel = tirx.Cast(value.ty.dtype, _texel(value, wide))
     return tirx.BufferStore(store.buffer, texel, store.indices)
-
-
-def _is_texel(value: tirx.Expr) -> bool:
-    return isinstance(value, Call) and value.op.same_as(_LOAD_TEXEL)
 
 
 def _texel(call: Call, ty: tvm.ir.Type) -> Call:
@@ -183,16 +181,8 @@ def _texel(call: Call, ty: tvm.ir.Type) -> Call:
     return Call(call.op, [image, *place, bits, lane], ret_ty=ty)
 
 
-def _is_half(ty: tvm.ir.Type) -> bool:
-    dtype = tvm_ffi.dtype(ty.dtype)
-    return dtype.type_code == _FLOAT and dtype.bits == 16
-
-
-#: Read what is wanted as half from images of 16 bits as it is, with ``read_imageh``.  Runs on
-#: vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
-ReadHalfTexels = node_pass(
-    "ReadHalfTexels", (tirx.Cast, _read_texel), (tirx.BufferStore, _store_texel)
-)
+def _is_half(value: tirx.Expr) -> bool:
+    return value.ty.dtype.with_lanes(1) == _HALF
 
 
 # -- buffers of 16 bits -------------------------------------------------------------------
@@ -203,14 +193,19 @@ def is_half_buffer(buffer: tirx.Var) -> bool:
     return tirx.is_buffer_var(buffer) and buffer.scope() == HALF_BUFFER
 
 
+@prim_func_pass("opencl")
+def LowerHalfBuffers(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace accesses to 16-bit buffers by conversions; runs on vectors."""
+    return map_nodes(function, (TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store))
+
+
 def _load(load: TensorLoad) -> tirx.Expr:
     return _converting_load(load, load.ty) if is_half_buffer(load.source) else load
 
 
 def _converting_load(load: TensorLoad, ty: tvm.ir.Type) -> tirx.Expr:
-    (index,) = load.indices
-    kind, place, lanes = _place(index)
-    return tirx.call_pure_extern(ty, f"{PREFIX}{kind}{lanes}", *place, load.source.data)
+    kind, place, lanes = _place(*load.indices)
+    return tirx.call_pure_extern(ty, f"{PREFIX}{kind}{lanes}", place, load.source.data)
 
 
 def _read(cast: tirx.Cast) -> tirx.Expr:
@@ -218,76 +213,61 @@ def _read(cast: tirx.Cast) -> tirx.Expr:
 
     And one of halves whose result is converted to fp32: no arithmetic of halves.
     """
-    value, lanes = cast.value, tvm_ffi.dtype(cast.ty.dtype).lanes
+    value, dtype = cast.value, cast.ty.dtype
     is_load_of_halves = isinstance(value, TensorLoad) and _is_typed(value.source)
-    if is_load_of_halves and str(cast.ty.dtype).startswith("float32"):
+    if is_load_of_halves and dtype.with_lanes(1) == _SINGLE:
         return _converting_load(value, cast.ty)
-    arguments = _arguments(value, f"{PREFIX}load{lanes}")
-    if not (_is_half(cast.ty) and arguments):
+    arguments = _arguments(value, f"{PREFIX}load{dtype.lanes}")
+    if not (_is_half(cast) and arguments):
         return cast
-    return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{lanes}", *arguments)
+    return tirx.call_pure_extern(cast.ty, f"{PREFIX}read{dtype.lanes}", *arguments)
 
 
 def _arguments(value: tirx.Expr, name: str) -> list[tirx.Expr]:
     """Arguments of a call of the macro of this name; none if a value is no such call."""
-    if not (isinstance(value, Call) and value.op.same_as(_EXTERN) and value.args[0].value == name):
-        return []
-    return list(value.args[1:])
+    is_call = op_name(value) == "tirx.call_pure_extern" and value.args[0].value == name
+    return list(value.args[1:]) if is_call else []
 
 
 def _is_typed(buffer: tirx.Var) -> bool:
     """True for a tensor whose type is float16, as the application has it."""
-    return (
-        tirx.is_buffer_var(buffer)
-        and str(buffer.dtype) == "float16"
-        and buffer.scope() in ("", "global")
-    )
+    is_global = tirx.is_buffer_var(buffer) and buffer.scope() in ("", "global")
+    return is_global and buffer.dtype == _HALF
 
 
 def _store(store: tirx.BufferStore) -> tirx.Stmt:
     value = store.value
-    lanes = tvm_ffi.dtype(value.ty.dtype).lanes
+    lanes = value.ty.dtype.lanes
     read = _arguments(value, f"{PREFIX}read{lanes}")
     if _is_typed(store.buffer) and read:
         # From one tensor of 16 bits to another: through fp32, which needs no arithmetic of halves.
-        wide = tvm_ffi.dtype("float32").with_lanes(lanes)
-        value = tirx.call_pure_extern(str(wide), f"{PREFIX}load{lanes}", *read)
+        value = tirx.call_pure_extern(_SINGLE.with_lanes(lanes), f"{PREFIX}load{lanes}", *read)
     elif _is_typed(store.buffer) and isinstance(value, tirx.Cast):
         value = value.value
-        if not str(value.ty.dtype).startswith("float32"):
+        if value.ty.dtype.with_lanes(1) != _SINGLE:
             return store
     elif not is_half_buffer(store.buffer):
         return store
-    (index,) = store.indices
-    kind, place, lanes = _place(index)
-    kind = {"load": "store", "gather": "scatter", "gather_long": "scatter_long"}[kind]
+    kind, place, lanes = _place(*store.indices)
+    kind = kind.replace("load", "store").replace("gather", "scatter")
     name = f"{PREFIX}{kind}{lanes}"
-    return tirx.Evaluate(tirx.call_extern("int32", name, value, *place, store.buffer.data))
+    return tirx.Evaluate(tirx.call_extern("int32", name, value, place, store.buffer.data))
 
 
-def _place(index: tirx.Expr) -> tuple[str, list[tirx.Expr], int]:
-    """The places of elements: one after another from an offset, or each by its own index."""
+def _place(index: tirx.Expr) -> tuple[str, tirx.Expr, int]:
+    """The place of elements: one after another from an offset, or each by its own index."""
     if isinstance(index, tirx.Ramp) and int(index.stride) == 1:
-        return "load", [index.base], int(index.lanes)
-    dtype = tvm_ffi.dtype(index.ty.dtype)
+        return "load", index.base, int(index.lanes)
+    dtype = index.ty.dtype
     if dtype.lanes == 1:
-        return "load", [index], 1
-    return ("gather_long" if dtype.bits == 64 else "gather"), [index], dtype.lanes
-
-
-#: Replace accesses to 16-bit buffers by conversions; runs on vectors.
-LowerHalfBuffers = node_pass(
-    "LowerHalfBuffers",
-    (TensorLoad, _load), (tirx.Cast, _read), (tirx.BufferStore, _store),
-    targets=("opencl",),
-)  # fmt: skip
+        return "load", index, 1
+    return ("gather_long" if dtype.bits == 64 else "gather"), index, dtype.lanes
 
 
 @cache
 def macros() -> str:
     """Definitions of the macros that the pass calls; the same text in every kernel's source."""
-    # Once, where sources of several kernels are one program.
-    lines = [f"#ifndef {PREFIX}load1"]
+    lines = []
     for lanes in WIDTHS:
         suffix = "" if lanes == 1 else str(lanes)
         load = f"vload_half{suffix}(0, (const __global half*)(p) + (i))"
@@ -295,45 +275,43 @@ def macros() -> str:
         read = f"vload{lanes}(0, (const __global half*)(p) + (i))"
         if lanes == 1:
             read = "((const __global half*)(p))[i]"
-        lines.append(f"#define {PREFIX}load{lanes}(i, p) {load}")
-        lines.append(f"#define {PREFIX}read{lanes}(i, p) {read}")
-        lines.append(f"#define {PREFIX}store{lanes}(v, i, p) {store}")
-        if lanes == 1:
-            continue
+        lines += [
+            f"#define {PREFIX}load{lanes}(i, p) {load}",
+            f"#define {PREFIX}read{lanes}(i, p) {read}",
+            f"#define {PREFIX}store{lanes}(v, i, p) {store}",
+        ]
         # Functions: a macro would have the indices, long texts, once for each lane.
         each = ", ".join(f"{PREFIX}load1(i.s{lane:x}, p)" for lane in range(lanes))
         stores = " ".join(f"{PREFIX}store1(v.s{n:x}, i.s{n:x}, p);" for n in range(lanes))
-        for index, name in (("int", ""), ("long", "_long")):
+        for index, name in (("int", ""), ("long", "_long")) if lanes > 1 else ():
             place = f"{index}{lanes} i, __global void* p"
-            result = f"float{lanes}"
             lines += [
-                f"inline {result} {PREFIX}gather{name}{lanes}({place}) {{",
-                f"  return ({result})({each});",
+                f"inline float{lanes} {PREFIX}gather{name}{lanes}({place}) {{",
+                f"  return (float{lanes})({each});",
                 "}",
-                f"inline void {PREFIX}scatter{name}{lanes}({result} v, {place}) {{",
+                f"inline void {PREFIX}scatter{name}{lanes}(float{lanes} v, {place}) {{",
                 f"  {stores}",
                 "}",
             ]
-    lines.append("#endif")
-    return "\n".join(lines) + "\n"
+    # Once, where sources of several kernels are one program.
+    return "\n".join([f"#ifndef {PREFIX}load1", *lines, "#endif\n"])
 
 
 # -- bfloat16 -----------------------------------------------------------------------------
 
 
-def _widened(cast: tirx.Cast) -> tirx.Expr:
-    dtype = tvm_ffi.dtype(cast.value.ty.dtype)
-    if not str(dtype).startswith("bfloat16"):
+@node_pass(tirx.Cast)
+def WidenBFloat16(cast: tirx.Cast) -> tirx.Expr:
+    """Convert numbers from bfloat16 by their bits, the upper half of a float32's.
+
+    Runs before TVM's passes for them, which do not look into values that have a name (`tirx.Let`,
+    `tirx.Bind`): these would be the bits taken as an integer.
+    """
+    dtype = cast.value.ty.dtype
+    if dtype.with_lanes(1) != "bfloat16":
         return cast
-    lanes = "" if dtype.lanes == 1 else f"x{dtype.lanes}"
-    bits = tirx.reinterpret(f"uint16{lanes}", cast.value).astype(f"uint32{lanes}")
-    places = tirx.const(16, "uint32")
-    if lanes:
-        places = tirx.Broadcast(places, dtype.lanes)
-    return tirx.reinterpret(f"float32{lanes}", bits << places).astype(cast.ty.dtype)
-
-
-#: Convert numbers from bfloat16 by their bits, the upper half of a float32's.  Runs before TVM's
-#: passes for them, which do not look into values that have a name (`tirx.Let`, `tirx.Bind`): these
-#: would be the bits taken as an integer.
-WidenBFloat16 = node_pass("WidenBFloat16", (tirx.Cast, _widened))
+    short, word, single = (
+        tvm_ffi.dtype(kind).with_lanes(dtype.lanes) for kind in ("uint16", "uint32", "float32")
+    )
+    bits = tirx.reinterpret(short, cast.value).astype(word) << tirx.const(16, word)
+    return tirx.reinterpret(single, bits).astype(cast.ty.dtype)

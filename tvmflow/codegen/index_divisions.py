@@ -18,13 +18,16 @@ from tvm import tirx
 from tvm.ir import Call
 
 from ..ir.passes import node_pass
+from ..ir.rewriter import op_name
 
 _NAME = "tvmflow_carry"
 #: By the call's last argument.
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
-def _hide(node: tirx.FloorDiv | tirx.FloorMod) -> tirx.Expr:
+@node_pass(*_DIVISIONS)
+def HideDivisions(node: tirx.FloorDiv | tirx.FloorMod) -> tirx.Expr:
+    """Make divisions of sums with a constant calls; runs before ``FlattenBuffer``."""
     if str(node.ty.dtype) not in ("int32", "int64") or not _adds_constant(node.a):
         return node
     kind = _DIVISIONS.index(type(node))
@@ -43,14 +46,10 @@ def _adds_constant(value: tirx.Expr) -> bool:
     return False
 
 
-def _restore(call: Call) -> tirx.Expr:
-    if getattr(call.op, "name", "") != "tirx.call_pure_extern" or call.args[0].value != _NAME:
+@node_pass(Call)
+def RestoreDivisions(call: Call) -> tirx.Expr:
+    """Make calls divisions again; runs after ``FlattenBuffer``."""
+    if op_name(call) != "tirx.call_pure_extern" or call.args[0].value != _NAME:
         return call
     _, dividend, divisor, kind = call.args
     return _DIVISIONS[int(kind)](dividend, divisor)
-
-
-#: Make divisions of sums with a constant calls; runs before ``FlattenBuffer``.
-HideDivisions = node_pass("HideDivisions", *((kind, _hide) for kind in _DIVISIONS))
-#: Make calls divisions again; runs after ``FlattenBuffer``.
-RestoreDivisions = node_pass("RestoreDivisions", (Call, _restore))

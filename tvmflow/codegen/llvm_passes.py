@@ -18,47 +18,33 @@ which is the stack.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from math import prod
 
 import tvm_ffi
 from numpy.polynomial import Polynomial
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 
 from ..ir.passes import node_pass
+from ..ir.rewriter import op_name
 
 #: Up to here the continued fractions are used.
 _SMALL = 0.5
-#: Their terms, by operator and bits: what is left out is less than half a unit in the last place.
-_TERMS = {"tanh": {32: 4, 64: 7}, "atanh": {32: 6, 64: 13}}
-
-_Coefficients = tuple[list[float], list[float]]
 
 
-def _convergent(numerator: Callable[[int], int], terms: int) -> _Coefficients:
-    """Coefficients of p and q, where x · p(x²) / q(x²) is the function."""
+def _convergent(numerator: Callable[[int], int], terms: int) -> tuple[Polynomial, Polynomial]:
+    """The polynomials p and q, where x · p(x²) / q(x²) is the function."""
     square = Polynomial([0.0, 1.0])
     q, p = Polynomial([2.0 * terms + 1]), Polynomial([1.0])
     for k in range(terms, 0, -1):
         q, p = (2 * k - 1) * q + numerator(k) * square * p, q
-    return list(p.coef), list(q.coef)
+    return p, q
 
 
-def _polynomial(coefficients: list[float], x: tirx.Expr) -> tirx.Expr:
-    *rest, last = coefficients
-    result = tirx.const(last, x.ty.dtype)
-    for coefficient in reversed(rest):
-        result = result * x + tirx.const(coefficient, x.ty.dtype)
-    return result
-
-
-def _tanh_of_large(x: tirx.Expr) -> tirx.Expr:
-    one, two = (tirx.const(v, x.ty.dtype) for v in (1, 2))
-    return one - two / (tirx.exp(x * two) + one)
-
-
-def _atanh_of_large(x: tirx.Expr) -> tirx.Expr:
-    one, half = (tirx.const(v, x.ty.dtype) for v in (1, 0.5))
-    return tirx.log((one + x) / (one - x)) * half
+def _polynomial(polynomial: Polynomial, x: tirx.Expr) -> tirx.Expr:
+    *rest, last = (tirx.const(float(c), x.ty.dtype) for c in polynomial.coef)
+    return reduce(lambda result, coefficient: result * x + coefficient, reversed(rest), last)
 
 
 def _written(
@@ -66,17 +52,21 @@ def _written(
     numerator: Callable[[int], int],
     of_large: Callable[[tirx.Expr], tirx.Expr],
 ) -> Callable[[Call], tirx.Expr]:
-    """Writes an odd function, by its continued fraction and by what is right for x > 0."""
-    coefficients = {bits: _convergent(numerator, count) for bits, count in terms.items()}
+    """Writes an odd function, by its continued fraction and by what is right for x > 0.
+
+    Of the fraction there are as many terms, by bits, as leave out less than half a unit in the
+    last place.
+    """
+    fractions = {bits: _convergent(numerator, count) for bits, count in terms.items()}
 
     def written(call: Call) -> tirx.Expr:
         dtype = call.ty.dtype
-        if dtype.bits not in coefficients:
-            wide = tvm_ffi.dtype("float32").with_lanes(dtype.lanes)
-            single = tirx.Cast(wide, call.args[0])
-            return tirx.Cast(dtype, written(tirx.call_intrin(wide, call.op, single)))
-        p, q = coefficients[dtype.bits]
         (argument,) = call.args
+        if dtype.bits not in fractions:
+            wide = tvm_ffi.dtype("float32").with_lanes(dtype.lanes)
+            single = tirx.call_intrin(wide, call.op, tirx.Cast(wide, argument))
+            return tirx.Cast(dtype, written(single))
+        p, q = fractions[dtype.bits]
         # Not a name for a name, which TVM's analysis takes for another value.
         named = isinstance(argument, tirx.Var)
         x, zero = argument if named else tirx.Var("x", dtype), tirx.const(0, dtype)
@@ -91,18 +81,18 @@ def _written(
 
 
 _WRITTEN = {
-    "tirx.tanh": _written(_TERMS["tanh"], lambda _: 1, _tanh_of_large),
-    "tirx.atanh": _written(_TERMS["atanh"], lambda k: -k * k, _atanh_of_large),
+    "tirx.tanh": _written({32: 4, 64: 7}, lambda _: 1, lambda x: 1 - 2 / (tirx.exp(x * 2) + 1)),
+    "tirx.atanh": _written(
+        {32: 6, 64: 13}, lambda k: -k * k, lambda x: tirx.log((1 + x) / (1 - x)) * 0.5
+    ),
 }
 
 
-def _replaced(call: Call) -> tirx.Expr:
-    write = _WRITTEN.get(call.op.name) if isinstance(call.op, Op) else None
+@node_pass(Call, targets=("llvm",))
+def WriteHyperbolics(call: Call) -> tirx.Expr:
+    """Write ``tanh`` and ``atanh``, before TVM does."""
+    write = _WRITTEN.get(op_name(call) or "")
     return call if write is None else write(call)
-
-
-#: Write ``tanh`` and ``atanh``, before TVM does.
-WriteHyperbolics = node_pass("WriteHyperbolics", (Call, _replaced), targets=("llvm",))
 
 
 #: The largest buffer that is kept on the stack; threads have some megabytes.
@@ -111,19 +101,13 @@ LARGEST_BYTES = 64 << 10
 _ON_STACK = "disable_lower_builtin"
 
 
-def _on_stack(statement: tirx.AllocBuffer) -> tirx.Stmt:
+@node_pass(tirx.AllocBuffer)
+def KeepOnStack(statement: tirx.AllocBuffer) -> tirx.Stmt:
+    """Keep private buffers of up to 64 KiB on the stack; runs before TVM's lowering of calls."""
     buffer = statement.buffer
-    if not buffer.scope().startswith("local"):
+    static = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
+    if not (static and buffer.scope().startswith("local")):
         return statement
-    size = tvm_ffi.dtype(str(buffer.dtype)).itemsize
-    for extent in buffer.shape:
-        if not isinstance(extent, tirx.IntImm):
-            return statement
-        size *= int(extent)
-    if size > LARGEST_BYTES:
+    if prod(map(int, buffer.shape)) * buffer.dtype.itemsize > LARGEST_BYTES:
         return statement
     return tirx.AllocBuffer(buffer, {**statement.annotations, _ON_STACK: tirx.IntImm("int32", 1)})
-
-
-#: Keep private buffers of up to 64 KiB on the stack; runs before TVM's lowering of calls.
-KeepOnStack = node_pass("KeepOnStack", (tirx.AllocBuffer, _on_stack))

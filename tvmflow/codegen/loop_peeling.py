@@ -29,88 +29,84 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, IntervalSet
 
-from ..ir.expressions import conjuncts, nodes_in
+from ..ir.expressions import conjuncts, nodes_in, substitute_vars
 from ..ir.passes import map_nodes, prim_func_pass
+from ..ir.rewriter import op_name
 
 #: Annotation of a loop by its schedule, and the attribute that it is once blocks are lowered.
 PRAGMA = "pragma_tvmflow_borders"
 
-_CHOICE = ir.Op.get("prim.if_then_else")
-#: Comparisons, with what is not negative (or positive) when they hold.
+#: What is not negative (or positive) when a comparison holds.
 _NOT_NEGATIVE = {tirx.LE: lambda c: c.b - c.a, tirx.GE: lambda c: c.a - c.b}
-_POSITIVE = {tirx.LT: lambda c: c.b - c.a, tirx.GT: lambda c: c.a - c.b}
+_POSITIVE = {tirx.LT: _NOT_NEGATIVE[tirx.LE], tirx.GT: _NOT_NEGATIVE[tirx.GE]}
 
 
-@prim_func_pass("PeelBorders")
-def PeelBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def PeelBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split what is below every such pragma; runs on loops, before tests become vectors."""
     attributes = nodes_in(function.body, tirx.AttrStmt)
     marked = [statement for statement in attributes if statement.attr_key == PRAGMA]
     if not marked:
         return function
-    threads = {
-        statement.node.var: (str(statement.node.thread_tag), int(statement.value))
+    # Scans of TVM's own have launches whose extents are computed; none is marked.
+    threads = [
+        (str(statement.node.thread_tag), statement.node.var, int(statement.value))
         for statement in attributes
-        # Scans of TVM's own have launches whose extents are computed; none is marked.
         if statement.attr_key == "thread_extent" and isinstance(statement.value, tirx.IntImm)
-    }
-    split = [_split(statement.body, threads) for statement in marked]
+    ]
+    items, groups = (
+        {var: extent for tag, var, extent in threads if tag.startswith(kind)}
+        for kind in ("threadIdx", "blockIdx")
+    )
+    split = [_split(statement.body, items, groups) for statement in marked]
 
     def replace(statement: tirx.AttrStmt) -> tirx.Stmt:
-        for old, new in zip(marked, split, strict=True):
-            if statement.same_as(old):
-                return new
-        return statement
+        return next(
+            (n for o, n in zip(marked, split, strict=True) if statement.same_as(o)), statement
+        )
 
     return map_nodes(function, (tirx.AttrStmt, replace))
 
 
-def _split(body: tirx.Stmt, threads: Mapping[tirx.Var, tuple[str, int]]) -> tirx.Stmt:
+def _split(
+    body: tirx.Stmt, items: Mapping[tirx.Var, int], groups: Mapping[tirx.Var, int]
+) -> tirx.Stmt:
+    """Both copies, where ``items`` and ``groups`` are the extents of a launch's variables."""
     choices = _border_choices(body)
     if not choices:
         return body
-    inner = {
-        var: IntervalSet(0, extent - 1)
-        for var, (tag, extent) in threads.items()
-        if tag.startswith("threadIdx")
-    }
+    inner = {var: IntervalSet(0, extent - 1) for var, extent in items.items()}
     for loop in nodes_in(body, tirx.For):
         inner[loop.loop_var] = IntervalSet(loop.min, loop.min + loop.extent - 1)
     analyzer = Analyzer()
-    for var, (tag, extent) in threads.items():
-        if tag.startswith("blockIdx"):
-            analyzer.bind(var, ir.Range.from_min_extent(0, extent))
+    for var, extent in groups.items():
+        analyzer.bind(var, ir.Range.from_min_extent(0, extent))
     conditions = []
-    for choice in choices:
-        for test in conjuncts(choice.args[0]):
-            least = _least(test, inner, analyzer)
-            if least is None:
-                return body
-            if not analyzer.can_prove(least):
-                conditions.append(least)
-    inside = _without(body, choices)
+    for test in (test for choice in choices for test in conjuncts(choice.args[0])):
+        least = _least(test, inner, analyzer)
+        if least is None:
+            return body
+        if not analyzer.can_prove(least):
+            conditions.append(least)
+
+    def inside(call: Call) -> tirx.Expr:
+        return call.args[1] if any(call.same_as(choice) for choice in choices) else call
+
+    plain = tvm_ffi.structural_map(body, (Call, inside))
     if not conditions:
-        return inside
-    groups = {v: extent for v, (tag, extent) in threads.items() if tag.startswith("blockIdx")}
+        return plain
     if not all(_is_possible(conditions, var, extent) for var, extent in groups.items()):
         return body
     condition = tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
-    return tirx.IfThenElse(analyzer.simplify(condition), inside, body)
+    return tirx.IfThenElse(analyzer.simplify(condition), plain, body)
 
 
 def _is_possible(conditions: list[tirx.Expr], var: tirx.Var, extent: int) -> bool:
     """True if some value of a variable meets all conditions on it alone."""
     on_var = [c for c in conditions if set(nodes_in(c, tirx.Var)) == {var}]
     analyzer = Analyzer()
-
-    def holds(value: int) -> bool:
-        def replace(used: tirx.Var) -> tirx.Expr:
-            return tirx.IntImm("int32", value) if used.same_as(var) else used
-
-        placed = (tvm_ffi.structural_map(c, (tirx.Var, replace)) for c in on_var)
-        return all(analyzer.can_prove(condition) for condition in placed)
-
-    return any(holds(value) for value in range(extent))
+    values = ({var: tirx.IntImm("int32", value)} for value in range(extent))
+    return any(all(analyzer.can_prove(substitute_vars(c, at)) for c in on_var) for at in values)
 
 
 def _border_choices(body: tirx.Stmt) -> list[Call]:
@@ -118,7 +114,7 @@ def _border_choices(body: tirx.Stmt) -> list[Call]:
     return [
         call
         for call in nodes_in(body, Call)
-        if call.op.same_as(_CHOICE)
+        if op_name(call) == "prim.if_then_else"
         and isinstance(call.args[2], (tirx.IntImm, tirx.FloatImm))
         and not nodes_in(call.args[0], TensorLoad)
     ]
@@ -137,12 +133,3 @@ def _least(
                     return None
                 return analyzer.simplify(compare(least, tirx.IntImm(least.ty.dtype, 0)))
     return None
-
-
-def _without(body: tirx.Stmt, choices: list[Call]) -> tirx.Stmt:
-    """``body`` with the elements in place of the choices."""
-
-    def replace(call: Call) -> tirx.Expr:
-        return call.args[1] if any(call.same_as(choice) for choice in choices) else call
-
-    return tvm_ffi.structural_map(body, (Call, replace))

@@ -22,26 +22,25 @@ After::
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
 from ..ir.expressions import nodes_in, uses
-from ..ir.passes import map_nodes, name_of, prim_func_pass, refuse
+from ..ir.passes import map_nodes, prim_func_pass, refuse
+from ..ir.rewriter import op_name
 
 if TYPE_CHECKING:
     from tvm.ir import Node
 
-_CHOICE = Op.get("prim.if_then_else")
+_CHOICE = "prim.if_then_else"
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: Functions that give masks for vectors, or take one boolean for all lanes.
-_MASK_CALLS = (
-    _CHOICE,
-    *map(Op.get, ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.likely")),
-)
+_MASK_CALLS = ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.likely")
 
 
 def is_boolean(expr: Node) -> bool:
@@ -66,15 +65,14 @@ def _is_more_than_choice(node: Node) -> bool:
         return str(node.buffer.dtype) == "bool"
     if isinstance(node, _COMPARISONS):
         return is_boolean(node.a)
-    if isinstance(node, Call) and any(node.op.same_as(op) for op in _MASK_CALLS):
-        return is_boolean(node) and node.op.same_as(_CHOICE)
-    if isinstance(node, Call):
-        return any(is_boolean(value) for value in (node, *node.args))
+    if isinstance(node, Call) and op_name(node) != _CHOICE:
+        values = () if op_name(node) in _MASK_CALLS else (node, *node.args)
+        return any(map(is_boolean, values))
     return is_boolean(node)
 
 
-@prim_func_pass("MaskLanes", "opencl")
-def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass("opencl")
+def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Leave no boolean in a vector but masks that choose; runs before ``VectorizeLoop``."""
     return map_nodes(map_nodes(function, (tirx.Cast, _as_choice)), (tirx.For, _lanes))
 
@@ -104,12 +102,8 @@ def _lanes(loop: tirx.For) -> tirx.For:
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
 
 
-def _lanes_of(expr: tirx.Expr) -> int:
-    return int(tvm_ffi.dtype(expr.ty.dtype).lanes)
-
-
 def _is_wide(expr: tirx.Expr) -> bool:
-    return is_boolean(expr) and _lanes_of(expr) > 1
+    return is_boolean(expr) and expr.ty.dtype.lanes > 1
 
 
 #: Statements and expressions that must not have vectors of booleans, verbs for errors about them,
@@ -120,14 +114,14 @@ _MISUSES = (
     ((tirx.Cast,), "converts", lambda node: _is_wide(node) or _is_wide(node.value)),
     (_COMPARISONS, "compares", lambda node: _is_wide(node.a)),
     ((tirx.Select,), "chooses", _is_wide),
-    ((Call,), "chooses", lambda node: node.op.same_as(_CHOICE) and _is_wide(node)),
+    ((Call,), "chooses", lambda node: op_name(node) == _CHOICE and _is_wide(node)),
     ((tirx.Bind,), "names", lambda node: _is_wide(node.value)),
     ((tirx.Shuffle,), "puts together", is_boolean),
 )
 
 
-@prim_func_pass("VerifyMasks", "opencl")
-def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass("opencl")
+def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Check that vectors of booleans are masks only; a pass that changes nothing.
 
     Raises
@@ -135,20 +129,14 @@ def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     CompileError
         Naming the primary function and what is wrong in it.
     """
-
-    def wrong(what: str) -> None:
-        refuse(
-            f"The primary function {name_of(function)} {what} a vector of booleans, which OpenCL C "
-            "has as masks only.",
-            remedy="Compile with `target=llvm`, and report the model.",
-        )
-
+    wrong = partial(refuse, function, remedy="Compile with `target=llvm`, and report the model.")
+    masks = "a vector of booleans, which OpenCL C has as masks only"
     for kinds, verb, is_misuse in _MISUSES:
         if any(is_misuse(node) for node in nodes_in(function.body, *kinds)):
-            wrong(verb)
+            wrong(f"{verb} {masks}")
     for node in nodes_in(function.body, tirx.Select):
         test = node.condition
         # A boolean that is repeated is 1 in each lane, whose highest bit `select` asks for.
-        if _lanes_of(test) != _lanes_of(node) or isinstance(test, tirx.Broadcast):
-            wrong("chooses by one boolean in place of")
+        if test.ty.dtype.lanes != node.ty.dtype.lanes or isinstance(test, tirx.Broadcast):
+            wrong(f"chooses by one boolean in place of {masks}")
     return function

@@ -21,28 +21,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import tvm_ffi
 from tvm import te, tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 
 from ..ir.expressions import register_intrinsic
 from ..ir.passes import map_nodes, prim_func_pass, target_kind
+from ..ir.rewriter import op_name
 
 #: Prefix of the functions in kernels' source.
 PREFIX = "tvmflow_nan_"
 
-_AT_LEAST_NAME = "tirx.tvmflow_at_least"
-register_intrinsic(_AT_LEAST_NAME, "A float, or its lower limit where that is not less.")
-_AT_LEAST = Op.get(_AT_LEAST_NAME)
-
-_FLOAT = tvm_ffi.dtype("float32").type_code
-_INTEGERS = (tvm_ffi.dtype("int32").type_code, tvm_ffi.dtype("uint32").type_code)
+_AT_LEAST = "tirx.tvmflow_at_least"
+register_intrinsic(_AT_LEAST, "A float, or its lower limit where that is not less.")
+_FLOAT, *INTEGERS = (tvm_ffi.dtype(kind).type_code for kind in ("float32", "int32", "uint32"))
 
 
 def at_least(value: tirx.Expr, limit: tirx.Expr) -> tirx.Expr:
     """``max(value, limit)`` that is the limit where the value is NaN."""
-    return tirx.call_intrin(value.ty, _AT_LEAST_NAME, value, limit)
+    return tirx.call_intrin(value.ty, _AT_LEAST, value, limit)
 
 
 def reducer(largest: bool, dtype: str) -> Callable[..., tirx.Expr]:
@@ -57,8 +56,8 @@ def reducer(largest: bool, dtype: str) -> Callable[..., tirx.Expr]:
     )
 
 
-@prim_func_pass("PropagateNaN")
-def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write maxima and minima of floats, and tests for inequality, as choices that NaN obeys.
 
     Runs on kernels, behind everything that simplifies or shares results between threads.
@@ -67,7 +66,7 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     if kind is None:
         return function
     written, limited = {
-        "opencl": (_by_function, _limited_by_function),
+        "opencl": (_by_function, partial(_opencl_call, "max_limit")),
         "cuda": (_by_overload, tirx.Max),
     }.get(kind, (_by_choice, tirx.Max))
 
@@ -76,16 +75,14 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
 
     def call(call: Call) -> tirx.Expr:
         # The operand behind the comparison is the result for NaN: the limit.
-        return limited(*call.args) if call.op.same_as(_AT_LEAST) else call
+        return limited(*call.args) if op_name(call) == _AT_LEAST else call
 
-    callbacks = [(tirx.Max, extreme), (tirx.Min, extreme), (Call, call)]
-    if written is _by_choice:
-        callbacks.append((tirx.NE, _differs))
-    return map_nodes(function, *callbacks)
+    differs = [(tirx.NE, _differs)] if written is _by_choice else []
+    return map_nodes(function, ((tirx.Max, tirx.Min), extreme), (Call, call), *differs)
 
 
 def _is_float(expr: tirx.Expr) -> bool:
-    return tvm_ffi.dtype(expr.ty.dtype).type_code == _FLOAT
+    return expr.ty.dtype.type_code == _FLOAT
 
 
 def never_nan(expr: tirx.Expr) -> bool:
@@ -95,7 +92,7 @@ def never_nan(expr: tirx.Expr) -> bool:
     if isinstance(expr, tirx.Broadcast):
         return never_nan(expr.value)
     if isinstance(expr, tirx.Cast):
-        return tvm_ffi.dtype(expr.value.ty.dtype).type_code in _INTEGERS or never_nan(expr.value)
+        return expr.value.ty.dtype.type_code in INTEGERS or never_nan(expr.value)
     if isinstance(expr, (tirx.Max, tirx.Min)):
         return never_nan(expr.a) and never_nan(expr.b)
     return False
@@ -103,9 +100,9 @@ def never_nan(expr: tirx.Expr) -> bool:
 
 def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.Expr, tirx.Expr, bool]:
     """The operands, the one that is no NaN first, and true if there is one."""
-    if never_nan(node.a):
-        return node.a, node.b, True
-    return (node.b, node.a, True) if never_nan(node.b) else (node.a, node.b, False)
+    swapped = never_nan(node.b) and not never_nan(node.a)
+    first, second = (node.b, node.a) if swapped else (node.a, node.b)
+    return first, second, never_nan(first)
 
 
 # -- LLVM ---------------------------------------------------------------------------------
@@ -137,54 +134,39 @@ def _differs(node: tirx.NE) -> tirx.Expr:
 # -- OpenCL C and CUDA C++ ----------------------------------------------------------------
 
 _OPENCL_TYPES = {16: "half", 32: "float", 64: "double"}
-_NAME = re.compile(rf"\b{PREFIX}(max|min)(_limit)?_(half|float|double)(\d*)\b")
+#: The functions' names in OpenCL C.
+NAME = re.compile(rf"\b{PREFIX}(max|min)(_limit)?_(half|float|double)(\d*)\b")
 
 
-def _function(node: tirx.Max | tirx.Min) -> str:
-    return f"{PREFIX}{'max' if isinstance(node, tirx.Max) else 'min'}"
+def _name(node: tirx.Max | tirx.Min) -> str:
+    return "max" if isinstance(node, tirx.Max) else "min"
 
 
 def _by_function(node: tirx.Max | tirx.Min) -> tirx.Expr:
-    first, second, is_limit = _ordered(node)
-    name = f"{_function(node)}{'_limit' if is_limit else ''}_{_opencl_type(node)}"
-    return tirx.call_pure_extern(node.ty, name, first, second)
+    *operands, is_limit = _ordered(node)
+    return _opencl_call(_name(node) + ("_limit" if is_limit else ""), *operands)
 
 
-def _limited_by_function(value: tirx.Expr, limit: tirx.Expr) -> tirx.Expr:
-    return tirx.call_pure_extern(value.ty, f"{PREFIX}max_limit_{_opencl_type(value)}", value, limit)
-
-
-def _opencl_type(value: tirx.Expr) -> str:
-    dtype = tvm_ffi.dtype(value.ty.dtype)
-    return _OPENCL_TYPES[dtype.bits] + (str(dtype.lanes) if dtype.lanes > 1 else "")
+def _opencl_call(name: str, *operands: tirx.Expr) -> tirx.Expr:
+    ty = operands[0].ty
+    kind = _OPENCL_TYPES[ty.dtype.bits] + (str(ty.dtype.lanes) if ty.dtype.lanes > 1 else "")
+    return tirx.call_pure_extern(ty, f"{PREFIX}{name}_{kind}", *operands)
 
 
 def _by_overload(node: tirx.Max | tirx.Min) -> tirx.Expr:
     # TVM's CUDA code calls functions lane by lane.
-    return tirx.call_pure_extern(node.ty, _function(node), node.a, node.b)
+    return tirx.call_pure_extern(node.ty, PREFIX + _name(node), node.a, node.b)
 
 
-def with_opencl_functions(source: str) -> str:
-    """OpenCL C of kernels behind the functions that they call."""
-    found = sorted({match.group(): match for match in _NAME.finditer(source)}.items())
-    return "".join(_definition(match) for _, match in found) + source
-
-
-def _definition(match: re.Match[str]) -> str:
-    name, kind, comparison = match.group(), f"{match[3]}{match[4]}", "><"[match[1] == "min"]
+def definition(match: re.Match[str]) -> str:
+    """OpenCL C of a function that kernels call by a `NAME`."""
+    comparison = "><"[match[1] == "min"]
     value = f"a {comparison} b ? a : b" if match[2] else f"a != a ? a : a {comparison} b ? a : b"
-    # Kernels are built together, and each has the functions. A choice takes vectors as it does
-    # numbers (section 6.3.9), each lane by its own test.
-    extension = f"#pragma OPENCL EXTENSION cl_khr_fp{_BITS[match[3]]} : enable\n"
-    return (
-        f"#ifndef {name.upper()}\n#define {name.upper()}\n"
-        f"{'' if match[3] == 'float' else extension}"
-        f"inline {kind} {name}({kind} a, {kind} b) {{ return {value}; }}\n"
-        "#endif\n"
-    )
-
-
-_BITS = {name: bits for bits, name in _OPENCL_TYPES.items()}
+    kind = f"{match[3]}{match[4]}"
+    # A choice takes vectors as it does numbers (section 6.3.9), each lane by its own test.
+    function = f"inline {kind} {match.group()}({kind} a, {kind} b) {{ return {value}; }}\n"
+    bits = {"half": 16, "double": 64}.get(match[3])
+    return f"#pragma OPENCL EXTENSION cl_khr_fp{bits} : enable\n{function}" if bits else function
 
 
 _KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
@@ -200,38 +182,31 @@ def with_cuda_functions(source: str) -> str:
     return source[: kernel.start()] + functions + source[kernel.start() :]
 
 
+def _cuda_functions(kind: str, greater: str, less: str) -> str:
+    return "".join(
+        f"static __device__ __forceinline__ {kind} {PREFIX}{name}({kind} a, {kind} b) {{\n"
+        f"  return {test} ? a : b;\n"
+        "}\n"
+        for name, test in (("max", greater), ("min", less))
+    )
+
+
+_PLAIN = ("a != a || a > b", "a != a || a < b")
 # From compute capability 8.0 there is an instruction.
-_CUDA = """\
+_CUDA = f"""\
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
 #define TVMFLOW_NAN_FLOAT(name, op)                                   \\
-  static __device__ __forceinline__ float name(float a, float b) {    \\
+  static __device__ __forceinline__ float name(float a, float b) {{    \\
     float c;                                                          \\
     asm(#op ".NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));       \\
     return c;                                                         \\
-  }
+  }}
 TVMFLOW_NAN_FLOAT(tvmflow_nan_max, max)
 TVMFLOW_NAN_FLOAT(tvmflow_nan_min, min)
 #undef TVMFLOW_NAN_FLOAT
 #else
-static __device__ __forceinline__ float tvmflow_nan_max(float a, float b) {
-  return a != a || a > b ? a : b;
-}
-static __device__ __forceinline__ float tvmflow_nan_min(float a, float b) {
-  return a != a || a < b ? a : b;
-}
+{_cuda_functions("float", *_PLAIN)}\
 #endif
-static __device__ __forceinline__ double tvmflow_nan_max(double a, double b) {
-  return a != a || a > b ? a : b;
-}
-static __device__ __forceinline__ double tvmflow_nan_min(double a, double b) {
-  return a != a || a < b ? a : b;
-}
+{_cuda_functions("double", *_PLAIN)}\
 """
-_CUDA_HALF = """\
-static __device__ __forceinline__ half tvmflow_nan_max(half a, half b) {
-  return __hisnan(a) || __hgt(a, b) ? a : b;
-}
-static __device__ __forceinline__ half tvmflow_nan_min(half a, half b) {
-  return __hisnan(a) || __hlt(a, b) ? a : b;
-}
-"""
+_CUDA_HALF = _cuda_functions("half", "__hisnan(a) || __hgt(a, b)", "__hisnan(a) || __hlt(a, b)")

@@ -32,7 +32,7 @@ are read by macros::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tvm
@@ -40,10 +40,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from ..ir.expressions import lower_to_function
 from ..ir.passes import node_pass
-from . import half, rounding
+from . import half, nan_propagation, rounding
 from .dot_products import OPENCL, with_functions
-from .nan_propagation import with_opencl_functions
 
 #: Functions that OpenCL C has for every float type, where TVM prints those of C (``acosf``).
 _FUNCTIONS = (
@@ -52,12 +52,8 @@ _FUNCTIONS = (
 )  # fmt: skip
 
 
-def _call_by_name(call: tvm.ir.Call) -> tirx.Expr:
-    return tirx.call_pure_extern(call.ty, call.op.name.removeprefix("tirx."), *call.args)
-
-
 for _name in _FUNCTIONS:
-    tirx.op.register_intrin_lowering(f"tirx.{_name}", target="opencl", f=_call_by_name, level=99)
+    lower_to_function(f"tirx.{_name}", "opencl", _name)
 
 
 # -- constants, integer promotion, shuffles and gathers ---------------------------------------
@@ -66,7 +62,9 @@ for _name in _FUNCTIONS:
 _FROM_BITS = {"float32": ("as_float", np.int32), "float64": ("as_double", np.int64)}
 
 
-def _literal(literal: tirx.FloatImm) -> tirx.Expr:
+@node_pass(tirx.FloatImm, targets=("opencl",))
+def WriteLiterals(literal: tirx.FloatImm) -> tirx.Expr:
+    """Write constants that seven digits do not tell as bits; runs last, on kernels."""
     dtype = str(literal.ty.dtype)
     if dtype not in _FROM_BITS:
         # Half and bfloat16 have fewer digits.
@@ -79,27 +77,19 @@ def _literal(literal: tirx.FloatImm) -> tirx.Expr:
     return tirx.call_pure_extern(literal.ty, name, bits)
 
 
-#: Write constants that seven digits do not tell as bits; runs last, on kernels.
-WriteLiterals = node_pass("WriteLiterals", (tirx.FloatImm, _literal), targets=("opencl",))
-
-
 _SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16")
 #: Operations whose results may leave the type.
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot)
 
 
-def _wrapped(node: tirx.Expr) -> tirx.Expr:
+@node_pass(*_OPERATIONS, targets=("opencl", "cuda"))
+def UndoIntegerPromotion(node: tirx.Expr) -> tirx.Expr:
+    """Compute with small integers as TIR does; runs once vectors are made, which do so anyway."""
     dtype = str(node.ty.dtype)
     if dtype not in _SMALL_INTEGERS:
         return node
     operands = [node.a] if isinstance(node, tirx.BitwiseNot) else [node.a, node.b]
     return tirx.Cast(dtype, type(node)(*(tirx.Cast("int32", operand) for operand in operands)))
-
-
-#: Compute with small integers as TIR does; runs once vectors are made, which do so anyway.
-UndoIntegerPromotion = node_pass(
-    "UndoIntegerPromotion", (_OPERATIONS, _wrapped), targets=("opencl", "cuda")
-)
 
 
 #: Of the functions' names; type, lanes and number of the vectors and the lanes taken follow.
@@ -109,24 +99,16 @@ _SHUFFLE_NAME = re.compile(rf"\b{_SHUFFLE}([a-z]+)(\d+)x(\d+)((?:_\d+)+)\b")
 _SHUFFLED = {"float32": "float", "int32": "int"}
 
 
-def _shuffled(shuffle: tirx.Shuffle) -> tirx.Expr:
+@node_pass(tirx.Shuffle, targets=("opencl",))
+def NameShuffles(shuffle: tirx.Shuffle) -> tirx.Expr:
+    """Call functions for shuffles."""
     if len(shuffle.indices) == 1:
         return shuffle
-    dtype = tvm_ffi.dtype(shuffle.vectors[0].ty.dtype)
-    kind = _SHUFFLED[str(dtype).removesuffix(f"x{dtype.lanes}")]
+    dtype = shuffle.vectors[0].ty.dtype
     lanes = "".join(f"_{int(index)}" for index in shuffle.indices)
-    name = f"{_SHUFFLE}{kind}{dtype.lanes}x{len(shuffle.vectors)}{lanes}"
+    kind = f"{_SHUFFLED[str(dtype.with_lanes(1))]}{dtype.lanes}"
+    name = f"{_SHUFFLE}{kind}x{len(shuffle.vectors)}{lanes}"
     return tirx.call_pure_extern(shuffle.ty, name, *shuffle.vectors)
-
-
-#: Call functions for shuffles.
-NameShuffles = node_pass("NameShuffles", (tirx.Shuffle, _shuffled), targets=("opencl",))
-
-
-def with_shuffles(source: str) -> str:
-    """A kernel's source behind the shuffles that it calls."""
-    found = sorted({match.group(): match for match in _SHUFFLE_NAME.finditer(source)}.items())
-    return "".join(_shuffle(match) for _, match in found) + source
 
 
 def _shuffle(match: re.Match[str]) -> str:
@@ -136,12 +118,7 @@ def _shuffle(match: re.Match[str]) -> str:
     parameters = ", ".join(f"{kind}{width} {vector}" for vector in vectors)
     lanes = ", ".join(f"{vectors[lane // width]}.s{lane % width:x}" for lane in taken)
     result = f"{kind}{len(taken)}"
-    guard = match.group().upper()
-    return (
-        f"#ifndef {guard}\n#define {guard}\n"
-        f"inline {result} {match.group()}({parameters}) {{ return ({result})({lanes}); }}\n"
-        "#endif\n"
-    )
+    return f"inline {result} {match.group()}({parameters}) {{ return ({result})({lanes}); }}\n"
 
 
 _GATHER, _LOAD = "tvmflow_gather_", "tvmflow_load_"
@@ -149,9 +126,11 @@ _BYTE_TYPES = {"int8": "char", "uint8": "uchar"}
 _ONE = tirx.const(1, "int32")
 
 
-def _gathered(load: TensorLoad) -> tirx.Expr:
-    dtype = tvm_ffi.dtype(load.ty.dtype)
-    kind = _BYTE_TYPES.get(str(dtype).removesuffix(f"x{dtype.lanes}"))
+@node_pass(TensorLoad, targets=("opencl",))
+def NameGathers(load: TensorLoad) -> tirx.Expr:
+    """Call macros for vectors of bytes; runs on vectors, over flat buffers."""
+    dtype = load.ty.dtype
+    kind = _BYTE_TYPES.get(str(dtype.with_lanes(1)))
     if kind is None or dtype.lanes == 1:
         return load
     (index,) = load.indices
@@ -159,10 +138,6 @@ def _gathered(load: TensorLoad) -> tirx.Expr:
     if isinstance(index, tirx.Ramp) and tvm_ffi.structural_equal(index.stride, _ONE):
         name, place = _LOAD, index.base
     return tirx.call_pure_extern(load.ty, f"{name}{kind}{dtype.lanes}", place, load.source.data)
-
-
-#: Call macros for vectors of bytes; runs on vectors, over flat buffers.
-NameGathers = node_pass("NameGathers", (TensorLoad, _gathered), targets=("opencl",))
 
 
 def _gather_macros() -> str:
@@ -289,10 +264,23 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
     source = without_need_of_half(source)
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
-    source = with_shuffles(with_functions(store_bytes(source), OPENCL))
-    source = with_opencl_functions(source)
+    source = with_functions(store_bytes(source), OPENCL)
+    source = _with_definitions(source, _SHUFFLE_NAME, _shuffle)
+    source = _with_definitions(source, nan_propagation.NAME, nan_propagation.definition)
     if rounding.FUNCTION in source:
         source = rounding.OPENCL + source
     if _GATHER in source or _LOAD in source:
         source = _gather_macros() + source
     return half.macros() + source if half.PREFIX in source else source
+
+
+def _with_definitions(
+    source: str, name: re.Pattern[str], definition: Callable[[re.Match[str]], str]
+) -> str:
+    """A kernel's source behind the functions of such names that it calls.
+
+    Kernels are built together, and each has its functions.
+    """
+    found = sorted({match.group(): match for match in name.finditer(source)}.items())
+    texts = ((called.upper(), definition(match)) for called, match in found)
+    return "".join(f"#ifndef {g}\n#define {g}\n{text}#endif\n" for g, text in texts) + source

@@ -27,25 +27,21 @@ from functools import partial
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import Call, Op
 from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.expressions import register_intrinsic, register_operator
+from ..ir.expressions import lower_to_function, register_intrinsic, register_operator
 from ..ir.passes import node_pass
-from ..ir.rewriter import constant_array
-from .nan_propagation import at_least, never_nan
+from ..ir.rewriter import constant_array, op_name
+from .nan_propagation import INTEGERS, at_least, never_nan
 
-_ROUND = Op.get("tirx.nearbyint")
+_ROUND = "tirx.nearbyint"
 # Every target rounds whole vectors, to even; TVM's operator does not say so.
-tvm.ir.register_op_attr(_ROUND.name, "TVectorizable", True)
+tvm.ir.register_op_attr(_ROUND, "TVectorizable", True)
 
 #: Operators of one float whose result is NaN where that is.
-_TO_WHOLE = tuple(
-    map(Op.get, ("tirx.nearbyint", "tirx.round", "tirx.floor", "tirx.trunc", "prim.ceil"))
-)
-_INTEGERS = (tvm_ffi.dtype("int32").type_code, tvm_ffi.dtype("uint32").type_code)
+_TO_WHOLE = (_ROUND, "tirx.round", "tirx.floor", "tirx.trunc", "prim.ceil")
 
 #: An even number of seven digits: TVM writes no more into OpenCL C.
 _SHIFT = 12582910
@@ -54,11 +50,13 @@ _BITS = int(np.float32(_SHIFT).view(np.int32))
 _LARGEST = 2**22
 
 
-def _added(cast: tirx.Cast) -> tirx.Expr:
-    if tvm_ffi.dtype(cast.ty.dtype).type_code not in _INTEGERS:
-        return cast
+@node_pass(tirx.Cast)
+def RoundByAddition(cast: tirx.Cast) -> tirx.Expr:
+    """Round numbers within limits by an addition; runs on scalars, before they become vectors."""
     rounded, kind = cast.value, cast.ty.dtype
-    if isinstance(rounded, Call) and rounded.op.same_as(_ROUND) and str(kind) == "int32":
+    if kind.type_code not in INTEGERS:
+        return cast
+    if op_name(rounded) == _ROUND and kind == "int32":
         value = rounded.args[0]
         if _is_limited(value):
             shifted = _with_lower_limit(value) + tirx.const(_SHIFT, "float32")
@@ -68,7 +66,7 @@ def _added(cast: tirx.Cast) -> tirx.Expr:
 
 def _with_lower_limit(value: tirx.Expr) -> tirx.Expr:
     """A float that becomes an integer, its lower limit where it is NaN."""
-    if isinstance(value, Call) and value.op in _TO_WHOLE:
+    if op_name(value) in _TO_WHOLE:
         return Call(value.op, [_with_lower_limit(value.args[0])], ret_ty=value.ty)
     if isinstance(value, tirx.Max) and never_nan(value.b):
         return at_least(value.a, value.b)
@@ -88,15 +86,10 @@ def _is_limited(value: tirx.Expr) -> bool:
     return len(kinds) == 2
 
 
-#: Round numbers within limits by an addition; runs on scalars, before they become vectors.
-RoundByAddition = node_pass("RoundByAddition", (tirx.Cast, _added))
-
-
 # -- arithmetic that is rounded once ------------------------------------------------------
 
-#: Prefix of the functions in kernels' source; operator and number of lanes follow.
+#: Prefix of the functions in OpenCL C; operator and number of lanes follow.
 FUNCTION = "tvmflow_exact_"
-_OPERATORS = ("quotient", "product", "multiply_add")
 
 
 def quotient(x: relax.Expr, y: relax.Expr) -> relax.Call:
@@ -160,34 +153,24 @@ def _element(tensor: te.Tensor, at: Sequence[tirx.Var], shape: Sequence[int]) ->
 # -- Targets ------------------------------------------------------------------------------
 
 
-def _opencl_call(name: str, call: Call) -> tirx.Expr:
-    # OpenCL C has one of them itself.
-    function = "fma" if name == "multiply_add" else f"{FUNCTION}{name}{call.ty.dtype.lanes}"
-    return tirx.call_pure_extern(call.ty, function, *call.args)
-
-
-# LLVM divides correctly, and is not asked to fuse.
-_LLVM: dict[str, Callable[[Call], tirx.Expr]] = {
-    "quotient": lambda call: tirx.Div(*call.args),
-    "product": lambda call: tirx.Mul(*call.args),
-    "multiply_add": lambda call: tirx.call_llvm_pure_intrin(call.ty, "llvm.fma", *call.args),
-}
-_CUDA = {"quotient": "__fdiv_rn", "product": "__fmul_rn", "multiply_add": "__fmaf_rn"}
-
-
-def _cuda_call(name: str, call: Call) -> tirx.Expr:
-    return tirx.call_pure_extern(call.ty, _CUDA[name], *call.args)
-
-
+#: Of each operator: what LLVM is given, which divides correctly and is not asked to fuse, and the
+#: functions of OpenCL C, which has one itself, and CUDA.
+_LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {
+    "quotient": (tirx.Div, FUNCTION + "quotient{}", "__fdiv_rn"),
+    "product": (tirx.Mul, FUNCTION + "product{}", "__fmul_rn"),
+    "multiply_add": (
+        lambda x, *yz: tirx.call_llvm_pure_intrin(x.ty, "llvm.fma", x, *yz), "fma", "__fmaf_rn",
+    ),
+}  # fmt: skip
 _SUMMARY = "Arithmetic of fp32 that is rounded once."
 
-for _name in _OPERATORS:
-    _operator, _intrinsic = f"relax.tvmflow.{_name}", f"tirx.tvmflow_{_name}"
-    register_operator(_operator, _SUMMARY, _result_type, _legalized)
+for _name, (_llvm, _opencl, _cuda) in _LOWERED.items():
+    _intrinsic = f"tirx.tvmflow_{_name}"
+    register_operator(f"relax.tvmflow.{_name}", _SUMMARY, _result_type, _legalized)
     register_intrinsic(_intrinsic, _SUMMARY)
-    register_intrin_lowering(_intrinsic, target="llvm", f=_LLVM[_name])
-    register_intrin_lowering(_intrinsic, target="opencl", f=partial(_opencl_call, _name))
-    register_intrin_lowering(_intrinsic, target="cuda", f=partial(_cuda_call, _name))
+    register_intrin_lowering(_intrinsic, target="llvm", f=lambda call, f=_llvm: f(*call.args))
+    lower_to_function(_intrinsic, "opencl", _opencl)
+    lower_to_function(_intrinsic, "cuda", _cuda)
 
 # In a function of its own, and without contraction, no compiler fuses a product with a sum.
 _PRODUCT = """\

@@ -34,13 +34,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
 from ..ir.expressions import nodes_in, uses
-from ..ir.passes import map_nodes, name_of, prim_func_pass, refuse
+from ..ir.passes import map_nodes, prim_func_pass, refuse
+from ..ir.rewriter import op_name
 from ..ir.scope import CHANNELS, coordinates, extent_of, is_texture
 
 #: Attributes of TVM's OpenCL targets: width and height, and layers, of the largest image.
@@ -56,8 +56,8 @@ def image_of(pointer: tirx.Expr) -> tirx.Expr:
     return pointer.args[0] if isinstance(pointer, Call) else pointer
 
 
-@prim_func_pass("TextureFlatten")
-def TextureFlatten(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def TextureFlatten(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace loads and stores of texture tensors by image accesses.
 
     Raises
@@ -66,19 +66,23 @@ def TextureFlatten(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
         If a texture is not stored in whole texels.
     """
     for param in function.params:
-        if tirx.is_buffer_var(param) and is_texture(param.scope()):
+        if _is_image(param):
             _check_extent(function, param)
     names = (f"texel{number}" for number in itertools.count())
     flat = map_nodes(function, (TensorLoad, _load), (tirx.For, partial(_store_texel, names)))
     for store in nodes_in(flat.body, tirx.BufferStore):
         if is_texture(store.buffer.scope()):
             refuse(
-                f"The primary function {name_of(function)} stores single channels of the "
-                f"texture {store.buffer.name}; an image is written in whole texels of "
-                f"{CHANNELS} channels.",
+                function,
+                f"stores single channels of the texture {store.buffer.name}; an image is written "
+                f"in whole texels of {CHANNELS} channels",
                 remedy="Compile with `storage=buffer`, or keep this tensor in a buffer.",
             )
     return flat
+
+
+def _is_image(var: tirx.Var) -> bool:
+    return tirx.is_buffer_var(var) and is_texture(var.scope())
 
 
 def _check_extent(function: tirx.PrimFunc, buffer: tirx.Buffer) -> None:
@@ -93,21 +97,22 @@ def _check_extent(function: tirx.PrimFunc, buffer: tirx.Buffer) -> None:
     limit, layers = int(attributes[EXTENT_LIMIT]), int(attributes[LAYERS_LIMIT])
     if max(extent.width, extent.height) > limit or extent.layers > layers:
         refuse(
-            f"The primary function {name_of(function)} has an image of {extent} texels, "
-            f"{buffer.name}; the device's are at most {limit}x{limit} in {layers} layers.",
+            function,
+            f"has an image of {extent} texels, {buffer.name}; the device's are at most "
+            f"{limit}x{limit} in {layers} layers",
             remedy="Compile with `storage=auto` or `storage=buffer`.",
         )
 
 
 def _access(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
     """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
-    bits = CHANNELS * tvm_ffi.dtype(buffer.dtype).bits
+    bits = CHANNELS * buffer.dtype.bits
     place = coordinates(buffer.shape, buffer.scope(), indices)
     return [buffer.data, *place, tirx.const(bits, "int32")]
 
 
 def _load(load: TensorLoad) -> tirx.Expr:
-    if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
+    if not _is_image(load.source):
         return load
     place = _access(load.source, load.indices)
     return Call(LOAD, [*place, load.indices[-1]], ret_ty=load.ty)
@@ -120,16 +125,9 @@ def _store_texel(names: Iterator[str], loop: tirx.For) -> tirx.Stmt:
         body, guard = body.then_case, body.condition
     if not (isinstance(body, tirx.BufferStore) and is_texture(body.buffer.scope())):
         return loop
-    lane = body.indices[-1]
-    whole = (
-        isinstance(lane, tirx.Var)
-        and lane.same_as(loop.loop_var)
-        and int(loop.min) == 0
-        and int(loop.extent) == CHANNELS
-        and (guard is None or not uses(guard, lane))
-        and not any(uses(index, lane) for index in body.indices[:-1])
-    )
-    if not whole:
+    *place, lane = body.indices
+    is_whole = lane.same_as(loop.loop_var) and (int(loop.min), int(loop.extent)) == (0, CHANNELS)
+    if not is_whole or any(uses(expr, lane) for expr in (*place, guard) if expr is not None):
         return loop
     texel = tirx.decl_buffer((CHANNELS,), body.buffer.dtype, next(names), scope="local")
     gathered = tirx.BufferStore(texel, body.value, [lane])
@@ -137,14 +135,14 @@ def _store_texel(names: Iterator[str], loop: tirx.For) -> tirx.Stmt:
         loop.loop_var, loop.min, loop.extent, loop.kind, gathered, annotations=loop.annotations
     )
     lanes = tirx.BufferLoad(texel, [tirx.Ramp(0, 1, CHANNELS)])
-    place = _access(body.buffer, body.indices)
-    store = tirx.Evaluate(Call(STORE, [*place, lanes], ret_ty="void"))
+    arguments = [*_access(body.buffer, body.indices), lanes]
+    store = tirx.Evaluate(Call(STORE, arguments, ret_ty="void"))
     statement = tirx.SeqStmt([tirx.AllocBuffer(texel), gather, store])
     return statement if guard is None else tirx.IfThenElse(guard, statement, None)
 
 
-@prim_func_pass("NameTexels")
-def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Bind what each image store writes to a variable of its own.
 
     TVM's OpenCL code generator remembers the text of a stored value and takes the same
@@ -155,7 +153,7 @@ def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
 
     def bind(statement: tirx.Evaluate) -> tirx.Stmt:
         call = statement.value
-        if not (isinstance(call, Call) and isinstance(call.op, Op) and call.op.name == STORE):
+        if op_name(call) != STORE:
             return statement
         *place, value = call.args
         texel = tirx.Var(next(names), value.ty)
@@ -165,8 +163,8 @@ def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     return map_nodes(function, (tirx.Evaluate, bind))
 
 
-@prim_func_pass("VerifyTextures")
-def VerifyTextures(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
+@prim_func_pass()
+def VerifyTextures(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Check one lowered function; a pass that changes nothing.
 
     Raises
@@ -174,35 +172,23 @@ def VerifyTextures(function: tirx.PrimFunc) -> tirx.PrimFunc:  # noqa: N802
     CompileError
         Naming the primary function and what is wrong in it.
     """
-    check_textures(function)
-    return function
-
-
-def check_textures(function: tirx.PrimFunc) -> None:
-    """The pass as a function."""
     accessed: dict[str, set[tirx.Var]] = {LOAD: set(), STORE: set()}
-
-    def wrong(what: str) -> None:
-        refuse(
-            f"The primary function {name_of(function)} {what}.",
-            remedy="Compile with `storage=buffer`.",
-        )
-
+    wrong = partial(refuse, function, remedy="Compile with `storage=buffer`.")
     for node in nodes_in(function.body, Call, TensorLoad, tirx.BufferStore, tirx.AllocBuffer):
         if isinstance(node, Call):
-            operator = node.op.name if isinstance(node.op, Op) else ""
+            operator = op_name(node)
             if operator not in accessed:
                 continue
             accessed[operator].add(image_of(node.args[0]))
-            lanes = tvm_ffi.dtype(node.args[5].ty.dtype).lanes if operator == STORE else CHANNELS
+            lanes = node.args[5].ty.dtype.lanes if operator == STORE else CHANNELS
             if lanes != CHANNELS:
                 wrong(f"stores {lanes} of the {CHANNELS} channels of a texel of an image")
             continue
         buffer = node.source if isinstance(node, TensorLoad) else node.buffer
-        if not (tirx.is_buffer_var(buffer) and is_texture(buffer.scope())):
-            continue
-        if isinstance(node, tirx.AllocBuffer):
+        if _is_image(buffer) and isinstance(node, tirx.AllocBuffer):
             wrong(f"allocates the image {buffer.name} for itself")
-        wrong(f"treats the image {buffer.name} as memory")
+        if _is_image(buffer):
+            wrong(f"treats the image {buffer.name} as memory")
     for image in accessed[LOAD] & accessed[STORE]:
         wrong(f"writes and reads the image {image.name}")
+    return function

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.ir import Call
 from tvm.relax.transform.legalize_ops.common import register_legalize
+from tvm.tirx.op import register_intrin_lowering
 
 if TYPE_CHECKING:
     from tvm.ir import Node
-
-_PURE = 1
 
 Found = TypeVar("Found")
 
@@ -23,6 +23,11 @@ def nodes_in(root: object, *kinds: type[Found]) -> list[Found]:
     found: list[Found] = []
     tvm_ffi.structural_walk(root, (kinds, found.append))
     return found
+
+
+def substitute_vars(node: Found, values: Mapping[tirx.Var, tirx.Expr]) -> Found:
+    """A node of TIR with expressions in place of variables."""
+    return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
 
 
 def uses(expr: Node, var: tirx.Var | None) -> bool:
@@ -54,5 +59,17 @@ def register_intrinsic(name: str, summary: str) -> None:
     """Register a pure operator of TIR, ``tirx.NAME``, that TVM vectorises lane by lane."""
     tvm.ir._ffi_api.RegisterOp(name, summary)
     tvm.ir.register_op_attr(name, "TVectorizable", True)
-    tvm.ir.register_op_attr(name, "TCallEffectKind", _PURE)
+    tvm.ir.register_op_attr(name, "TCallEffectKind", 1)  # pure
     tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+
+
+def lower_to_function(operator: str, target: str, function: str) -> None:
+    """Let code for a target call a function for an operator of TIR.
+
+    The function is one for each number of lanes where its name has a place for it, ``{}``.
+    """
+
+    def call(call: Call) -> tirx.Expr:
+        return tirx.call_pure_extern(call.ty, function.format(call.ty.dtype.lanes), *call.args)
+
+    register_intrin_lowering(operator, target=target, f=call, level=99)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import tvm
 import tvm_ffi
@@ -31,50 +32,41 @@ _raised = threading.local()
 
 def module_pass(name: str) -> Callable[[Callable[[IRModule], IRModule]], Pass]:
     """Make a pass of a function from module to module."""
-
-    def make(function: Callable[[IRModule], IRModule]) -> Pass:
-        @tvm.transform.module_pass(opt_level=0, name=f"tvmflow.{name}")
-        def run(mod: IRModule, _context: PassContext) -> IRModule:
-            return _run(function, mod)
-
-        return run
-
-    return make
+    make = tvm.transform.module_pass(opt_level=0, name=f"tvmflow.{name}")
+    return lambda function: make(lambda mod, _context: _run(function, mod))
 
 
-def prim_func_pass(
-    name: str, *targets: str
-) -> Callable[[Callable[[tirx.PrimFunc], tirx.PrimFunc]], Pass]:
-    """Make a pass of a function from primary function to primary function.
+def prim_func_pass(*targets: str) -> Callable[[Callable[[tirx.PrimFunc], tirx.PrimFunc]], Pass]:
+    """Make a pass of a function from primary function to primary function, called as it is.
 
     With ``targets`` it leaves functions alone that are not bound to one of these kinds.
     """
 
     def make(function: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Pass:
-        @tirx.transform.prim_func_pass(opt_level=0, name=f"tvmflow.{name}")
         def run(primary: tirx.PrimFunc, _mod: IRModule, _context: PassContext) -> tirx.PrimFunc:
-            if targets and target_kind(primary) not in targets:
-                return primary
-            return _run(function, primary)
+            runs = not targets or target_kind(primary) in targets
+            return _run(function, primary) if runs else primary
 
-        return run
+        return tirx.transform.prim_func_pass(run, 0, f"tvmflow.{function.__name__}")
 
     return make
 
 
-def node_pass(name: str, *callbacks: Callback, targets: tuple[str, ...] = ()) -> Pass:
-    """Make a pass over primary functions of callbacks for single nodes."""
-    return prim_func_pass(name, *targets)(lambda function: map_nodes(function, *callbacks))
+def node_pass(
+    *kinds: type, targets: tuple[str, ...] = ()
+) -> Callable[[Callable[[Any], Node]], Pass]:
+    """Make a pass over primary functions of what takes the place of nodes of these classes."""
+
+    def make(change: Callable[[Any], Node]) -> Pass:
+        run = wraps(change)(lambda function: map_nodes(function, (kinds, change)))
+        return prim_func_pass(*targets)(run)
+
+    return make
 
 
 def map_nodes(function: tirx.PrimFunc, *callbacks: Callback) -> tirx.PrimFunc:
     """A primary function with nodes of its body replaced, the inner ones first."""
     return function.with_body(tvm_ffi.structural_map(function.body, list(callbacks)))
-
-
-def name_of(function: tirx.PrimFunc) -> str:
-    """The primary function's name, for messages."""
-    return str((function.attrs or {}).get("global_symbol", "(without a name)"))
 
 
 def target_kind(function: tirx.PrimFunc) -> str | None:
@@ -92,9 +84,10 @@ def _run(function: Callable[[_Program], _Program], program: _Program) -> _Progra
         raise
 
 
-def refuse(message: str, remedy: str) -> NoReturn:
-    """Raise a :class:`CompileError` out of a pass, also out of what TVM calls within it."""
-    _raised.error = CompileError(message, remedy=remedy)
+def refuse(function: tirx.PrimFunc, what: str, remedy: str) -> NoReturn:
+    """Raise a :class:`CompileError` about a primary function, also within what TVM calls."""
+    name = (function.attrs or {}).get("global_symbol", "(without a name)")
+    _raised.error = CompileError(f"The primary function {name} {what}.", remedy=remedy)
     raise _raised.error
 
 
