@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.ir.transform import Sequential
 from tvm.sym import Analyzer
@@ -29,7 +28,8 @@ from tvm.tirx.build import codegen_build
 
 from ..devices.target import TargetSpec
 from ..errors import CompileError
-from ..ir.expressions import nodes_in
+from ..ir.expressions import nodes_in, substitute_vars
+from ..ir.rewriter import op_name
 from .half import PREFIX as HALF_PREFIX
 from .textures import STORE, image_of
 from .tir_pipeline import finish_device, host_and_device, store_narrow
@@ -72,9 +72,7 @@ def split_kernels(
 def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
     """Lower the scheduled primary functions of a module and generate their source."""
     hosts, devices = split_kernels(mod, target)
-    if not devices:
-        return Kernels(hosts, {}, {})
-    return Kernels(hosts, devices, split_source(device_source(devices)))
+    return Kernels(hosts, devices, split_source(device_source(devices)) if devices else {})
 
 
 def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
@@ -87,11 +85,8 @@ def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
 
 def split_source(code: str) -> dict[str, str]:
     """The text of each kernel in generated code, without declarations of the others."""
-    kernels = {}
-    for part in code.split(_DELIMITER)[1:]:
-        name, _, text = part.partition("\n")
-        kernels[name.strip()] = _DECLARATION.sub("", text).strip() + "\n"
-    return kernels
+    parts = (part.partition("\n") for part in code.split(_DELIMITER)[1:])
+    return {n.strip(): _DECLARATION.sub("", text).strip() + "\n" for n, _, text in parts}
 
 
 # -- workspaces ---------------------------------------------------------------------------
@@ -99,10 +94,9 @@ def split_source(code: str) -> dict[str, str]:
 
 def allocates(function: tirx.PrimFunc) -> bool:
     """True if a function allocates memory of the device while it runs."""
-    blocks = nodes_in(function.body, s_tir.SBlock)
-    buffers = [buffer for block in blocks for buffer in block.alloc_buffers]
-    buffers += [statement.buffer for statement in nodes_in(function.body, tirx.AllocBuffer)]
-    return any(_is_global(buffer) for buffer in buffers)
+    found = nodes_in(function.body, s_tir.SBlock, tirx.AllocBuffer)
+    buffers = (n.alloc_buffers if isinstance(n, s_tir.SBlock) else [n.buffer] for n in found)
+    return any(_is_global(buffer) for each in buffers for buffer in each)
 
 
 def with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
@@ -134,7 +128,6 @@ REMEDY = "Compile with `format=tvm`, whose modules run in TVM's runtime."
 _LAUNCH = "tirx.call_ffi_kernel"
 #: The pointer of a buffer, whatever is done with it.
 _POINTER = "tirx.buffer_data"
-_AXES = ("x", "y", "z")
 
 
 @dataclass(frozen=True)
@@ -159,10 +152,8 @@ class KernelCall:
 
 def refuse(function: str, what: str) -> CompileError:
     """The error for something that a plan cannot hold."""
-    return CompileError(
-        f"The function {function} cannot be part of a standalone module: {what}.",
-        remedy=REMEDY,
-    )
+    message = f"The function {function} cannot be part of a standalone module: {what}."
+    return CompileError(message, remedy=REMEDY)
 
 
 #: Launches of one primary function, at most: a loop of more is no loop over kernels.
@@ -216,10 +207,8 @@ class _Host:
                 self.values[body.loop_var] = tirx.const(step, body.loop_var.ty.dtype)
                 self.run(body.body)
         elif isinstance(body, tirx.IfThenElse):
-            branch = body.then_case
-            if not int(self.evaluate(body.condition, "a condition")):
-                branch = body.else_case
-            if branch is not None:
+            holds = int(self.evaluate(body.condition, "a condition"))
+            if (branch := body.then_case if holds else body.else_case) is not None:
                 self.run(branch)
         elif isinstance(body, tirx.Evaluate):
             self.call(body.value)
@@ -229,8 +218,7 @@ class _Host:
 
     def evaluate(self, value: tirx.Expr, what: str) -> tirx.Expr:
         """A number that the host computes, as an immediate."""
-        replaced = tvm_ffi.structural_map(value, (tirx.Var, lambda v: self.values.get(v, v)))
-        found = self.analyzer.simplify(replaced)
+        found = self.analyzer.simplify(substitute_vars(value, self.values))
         if not isinstance(found, (tirx.IntImm, tirx.FloatImm)):
             raise refuse(self.name, f"{what} is {found} on the host, not known before it runs")
         return found
@@ -239,7 +227,7 @@ class _Host:
         """Follow a call; numbers are left of statements that do nothing."""
         if isinstance(call, (tirx.IntImm, tirx.FloatImm)):
             return
-        if not (isinstance(call, Call) and isinstance(call.op, Op) and call.op.name == _LAUNCH):
+        if op_name(call) != _LAUNCH:
             raise refuse(self.name, f"it calls {call} on the host, where only kernels are launched")
         if len(self.calls) == _LIMIT:
             raise refuse(self.name, f"it has more than {_LIMIT} launches")
@@ -251,9 +239,11 @@ class _Host:
             if not tag.startswith(("blockIdx.", "threadIdx.")):
                 raise refuse(self.name, f"its kernel {kernel} has the launch parameter {tag}")
             sizes[tag] = int(self.evaluate(extent, f"{tag} of the kernel {kernel}"))
-        dimensions = max((_AXES.index(tag[-1]) + 1 for tag in sizes), default=1)
-        local = tuple(sizes.get(f"threadIdx.{axis}", 1) for axis in _AXES[:dimensions])
-        groups = tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in _AXES[:dimensions])
+        axes = "xyz"[: max(("xyz".index(tag[-1]) + 1 for tag in sizes), default=1)]
+        local, groups = (
+            tuple(sizes.get(f"{kind}.{axis}", 1) for axis in axes)
+            for kind in ("threadIdx", "blockIdx")
+        )
         size = tuple(a * b for a, b in zip(local, groups, strict=True))
         arguments = self.arguments(kernel, call.args[1:split])
         self.calls.append(KernelCall(kernel, arguments, size, local))
@@ -282,19 +272,15 @@ def accesses_of(kernel: tirx.PrimFunc) -> dict[tirx.Var, tuple[bool, bool]]:
     read = {load.source for load in nodes_in(kernel.body, TensorLoad)}
     written = {store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)}
     for call in nodes_in(kernel.body, Call):
-        if isinstance(call.op, Op) and call.op.name != _POINTER:
-            pointers = (image_of(argument) for argument in call.args)
-            variables = (p for p in pointers if isinstance(p, tirx.Var) or tirx.is_buffer_var(p))
-            (written if _stores(call) else read).update(variables)
+        if op_name(call) not in (None, _POINTER):
+            pointers = (p for p in map(image_of, call.args) if isinstance(p, tirx.Var))
+            (written if _stores(call) else read).update(pointers)
     reads, writes = ({behind[v] for v in used if v in behind} for used in (read, written))
     return {param: (param in reads, param in writes) for param in kernel.params}
 
 
 def _stores(call: Call) -> bool:
     """True if a call writes to the pointer among its arguments."""
-    if call.op.name == STORE:
-        return True
-    name = getattr(call.args[0], "value", "") if call.args else ""
-    return isinstance(name, str) and name.startswith(
-        (f"{HALF_PREFIX}store", f"{HALF_PREFIX}scatter")
-    )
+    name = str(getattr(call.args[0], "value", "")) if call.args else ""
+    stores = (f"{HALF_PREFIX}store", f"{HALF_PREFIX}scatter")
+    return op_name(call) == STORE or name.startswith(stores)

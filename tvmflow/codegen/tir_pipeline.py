@@ -1,8 +1,7 @@
 """Our own TIR pipeline: from scheduled primary functions to host code and kernels.
 
-It differs from TVM's default in the passes for textures and for CUDA (:mod:`.cuda_passes`), and
-leaves out what only other targets and instrumentation need.  It is registered with
-TVM under :data:`TIR_PIPELINE`; ``relax.build`` must be given that name, because what
+It differs from TVM's default in our own passes, and leaves out what only other targets and
+instrumentation need.  ``relax.build`` must be given its name, :data:`TIR_PIPELINE`, because what
 it takes otherwise treats an image as a pointer.
 """
 
@@ -29,10 +28,11 @@ from .textures import NameTexels, TextureFlatten, VerifyTextures
 TIR_PIPELINE = "tvmflow"
 
 
-def _blocks_to_loops() -> list[Pass]:
-    """From schedulable blocks to plain loops over allocated buffers."""
+def host_and_device() -> list[Pass]:
+    """From scheduled primary functions to a function for the host and one for each kernel."""
     transform = s_tir.transform
     return [
+        # From schedulable blocks to plain loops over allocated buffers.
         transform.CanonicalizeLoop(),
         transform.LowerCrossThreadReduction(),
         transform.LowerInitBlock(),
@@ -46,41 +46,40 @@ def _blocks_to_loops() -> list[Pass]:
         transform.AnnotateIrregularLoop(),
         transform.InjectSoftwarePipeline(),
         transform.LowerOpaqueBlock(),
-    ]
-
-
-def _loops_to_statements() -> list[Pass]:
-    """Flat buffers, vectors, unrolled loops."""
-    return [
+        PeelBorders,
+        NarrowLocals,
+        SplitVectors,
+        TextureFlatten,
+        # Flat buffers, vectors, unrolled loops.
         HideDivisions,
         tirx.transform.FlattenBuffer(),
         RestoreDivisions,
         WidenBFloat16,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
-        s_tir.transform.LoopPartition(),
+        transform.LoopPartition(),
         RoundByAddition,
         MaskLanes,
         tirx.transform.VectorizeLoop(True),
         ChainDots,
         ReadHalfTexels,
-        s_tir.transform.InjectVirtualThread(),
-        s_tir.transform.InjectDoubleBuffer(),
+        transform.InjectVirtualThread(),
+        transform.InjectDoubleBuffer(),
         RewriteStorage,
-        s_tir.transform.HoistIfThenElse(),
+        transform.HoistIfThenElse(),
         tirx.transform.UnrollLoop(),
-        s_tir.transform.RenormalizeSplitPattern(),
+        transform.RenormalizeSplitPattern(),
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
-        s_tir.transform.RewriteUnsafeSelect(),
+        transform.RewriteUnsafeSelect(),
         tirx.transform.CommonSubexprElim(),
-    ]
-
-
-def _split() -> list[Pass]:
-    """One function for the host, and one for each kernel."""
-    transform = s_tir.transform
-    return [
+        NameTexels,
+        NameShuffles,
+        UndoIntegerPromotion,
+        VerifyTextures,
+        VerifyMasks,
+        LowerHalfBuffers,
+        # One function for the host, and one for each kernel.
         tirx.transform.FP8ComputeLegalize(),
         tirx.transform.VerifyMemory(),
         tirx.transform.AnnotateEntryFunc(),
@@ -92,25 +91,6 @@ def _split() -> list[Pass]:
         transform.InjectPTXAsyncCopy(),
         transform.MergeSharedMemoryAllocations(),
         tirx.transform.SplitHostDevice(),
-    ]
-
-
-def host_and_device() -> list[Pass]:
-    """From scheduled primary functions to a function for the host and one for each kernel."""
-    return [
-        *_blocks_to_loops(),
-        PeelBorders,
-        NarrowLocals,
-        SplitVectors,
-        TextureFlatten,
-        *_loops_to_statements(),
-        NameTexels,
-        NameShuffles,
-        UndoIntegerPromotion,
-        VerifyTextures,
-        VerifyMasks,
-        LowerHalfBuffers,
-        *_split(),
         # Behind the barriers, which only reads as TIR has them ask for.
         NameGathers,
         PropagateNaN,
@@ -121,11 +101,6 @@ def host_and_device() -> list[Pass]:
 def store_narrow() -> list[Pass]:
     """Tensors of bfloat16 and of 8-bit floats, in functions as they are called."""
     return [tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()]
-
-
-def finish_host() -> list[Pass]:
-    """The rest of the way of the host's functions."""
-    return [KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
 
 
 def finish_device() -> list[Pass]:
@@ -141,10 +116,9 @@ def finish_device() -> list[Pass]:
 
 def stages() -> dict[str, list[Pass]]:
     """All passes on TIR, in order."""
-    packed = tirx.transform.MakePackedAPI()
     return {
-        "functions": [*host_and_device(), packed, *store_narrow()],
-        "host": finish_host(),
+        "functions": [*host_and_device(), tirx.transform.MakePackedAPI(), *store_narrow()],
+        "host": [KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()],
         "kernels": finish_device(),
     }
 

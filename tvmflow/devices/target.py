@@ -17,28 +17,15 @@ from typing import TYPE_CHECKING
 from ..errors import TargetError
 from .choices import PRECISIONS, STORAGES, TARGETS
 from .host import Host
-from .presets import PRESETS, Device, first_gpu, multiprocessors, preset_of, without_images
+
+# These are for others, too.
+from .presets import PRESETS as PRESETS
+from .presets import Device as Device
+from .presets import first_gpu, multiprocessors, without_images
+from .presets import preset_of as preset_of
 
 if TYPE_CHECKING:
     import tvm
-
-__all__ = [
-    "PRESETS",
-    "STORAGES",
-    "TARGETS",
-    "Device",
-    "TargetSpec",
-    "check_accumulate",
-    "check_choice",
-    "check_cuda_graph",
-    "check_dtype",
-    "check_target",
-    "preset_of",
-    "resolve",
-    "with_dtype",
-    "with_storage",
-]
-
 
 #: Without LLVM's vectoriser of loops: the one in TVM's wheel (22) reads wrong elements where an
 #: index holds ``i & 3`` for a loop ``i`` that it widens past 3, as `Tile` has.  Our schedules write

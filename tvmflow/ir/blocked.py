@@ -32,24 +32,28 @@ def pad_axis(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
     return np.pad(array, widths)
 
 
+def split_axis(array: np.ndarray, axis: int, block: int) -> np.ndarray:
+    """``array`` with an axis in blocks, whose lanes are the last axis, padded with zeros.
+
+    Of channels first, ``OIHW``, axis 0 gives ``[O', I, H, W, c]``.
+    """
+    padded = pad_axis(array, axis, block)
+    blocks = padded.shape[axis] // block
+    split = padded.reshape(*padded.shape[:axis], blocks, block, *padded.shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(split, axis + 1, -1))
+
+
 def block_constant(array: np.ndarray, block: int) -> np.ndarray:
     """A constant ``[N, C, H, W]`` in the blocked layout; a single channel stays broadcast.
 
     ``[1, C, 1, 1]`` becomes ``[1, C', 1, 1, c]`` and ``[1, 1, H, W]`` becomes ``[1, 1, H, W, 1]``.
     """
-    if array.shape[1] == 1:
-        return array[..., None]
-    n, channels, h, w = array.shape
-    padded = pad_axis(array, 1, block).reshape(n, blocks_of(channels, block), block, h, w)
-    return np.ascontiguousarray(padded.transpose(0, 1, 3, 4, 2))
+    return split_axis(array, 1, 1 if array.shape[1] == 1 else block)
 
 
 def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
     """``OIHW`` to ``[O', I, KH, KW, c]``, output channels padded with zeros."""
-    padded = pad_axis(weight, 0, block)
-    outputs, inputs, kh, kw = padded.shape
-    split = padded.reshape(outputs // block, block, inputs, kh, kw)
-    return np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
+    return split_axis(weight, 0, block)
 
 
 def gemm_weight(weight: np.ndarray, block: int, depth: int, columns: int) -> np.ndarray:
@@ -78,25 +82,17 @@ def transposed_weight(
 def winograd_weight(transformed: np.ndarray, block: int) -> np.ndarray:
     """``[a, a, O, I]`` to ``[a*a, O', I, c]``, output channels padded with zeros."""
     a, _, outputs, inputs = transformed.shape
-    padded = pad_axis(transformed.reshape(a * a, outputs, inputs), 1, block)
-    split = padded.reshape(a * a, padded.shape[1] // block, block, inputs)
-    return np.ascontiguousarray(split.transpose(0, 1, 3, 2))
+    return split_axis(transformed.reshape(a * a, outputs, inputs), 1, block)
 
 
 def depthwise_weight(weight: np.ndarray, block: int) -> np.ndarray:
     """``[C, 1, KH, KW]`` to ``[C', KH, KW, c]``, channels padded with zeros."""
-    padded = pad_axis(weight[:, 0], 0, block)
-    channels, kh, kw = padded.shape
-    return np.ascontiguousarray(
-        padded.reshape(channels // block, block, kh, kw).transpose(0, 2, 3, 1)
-    )
+    return split_axis(weight[:, 0], 0, block)
 
 
 def dense_weight(weight: np.ndarray, block: int) -> np.ndarray:
     """``[K, N]`` to ``[N', K, c]``, columns padded with zeros."""
-    padded = pad_axis(weight, 1, block)
-    depth, units = padded.shape
-    return np.ascontiguousarray(padded.reshape(depth, units // block, block).transpose(1, 0, 2))
+    return split_axis(weight.T, 0, block)
 
 
 def words(weight: np.ndarray, axis: int) -> np.ndarray:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
-import tvm_ffi
 from numpy.typing import NDArray
 from tvm import tirx
-from tvm.ir import Call, Op
+
+from .expressions import nodes_in
+from .rewriter import op_name
 
 Array = NDArray[np.int64]
 #: A variable, and the number of its values, which count from 0.
@@ -56,50 +58,37 @@ CALLS: dict[str, Callable[..., Array]] = {
 
 
 def evaluate(expr: tirx.Expr, values: Mapping[tirx.Var, Array]) -> Array:
-    """Compute an expression of whole numbers.
+    """Compute an expression of whole numbers, for arrays of its variables that broadcast.
 
-    Parameters
-    ----------
-    values
-        Of every variable, arrays that broadcast to each other.
-
-    Returns
-    -------
-    array
-        A number for each of the variables' values; for vectors the lanes are the last axis.
+    The result has a number for each of the variables' values; for vectors the lanes are the last
+    axis.
 
     Raises
     ------
     UnknownError
         If it depends on anything but those variables.
     """
-    operation = _BINARY.get(type(expr))
-    if operation is not None:
-        return operation(evaluate(expr.a, values), evaluate(expr.b, values))
+    at = partial(evaluate, values=values)
+    if (operation := _BINARY.get(type(expr))) is not None:
+        return operation(at(expr.a), at(expr.b))
     if isinstance(expr, tirx.IntImm):
         return np.asarray(int(expr), np.int64)
-    if isinstance(expr, tirx.Var):
-        value = values.get(expr)
-        if value is None:
-            raise UnknownError(str(expr))
-        return value
+    if isinstance(expr, tirx.Var) and expr in values:
+        return values[expr]
     if isinstance(expr, tirx.Not):
-        return np.logical_not(evaluate(expr.a, values))
+        return np.logical_not(at(expr.a))
     if isinstance(expr, tirx.Cast) and is_whole(expr):
-        return np.asarray(evaluate(expr.value, values)).astype(np.int64)
+        return np.asarray(at(expr.value)).astype(np.int64)
     if isinstance(expr, tirx.Broadcast):
-        value = np.asarray(evaluate(expr.value, values))[..., None]
+        value = np.asarray(at(expr.value))[..., None]
         return np.broadcast_to(value, (*value.shape[:-1], int(expr.lanes)))
     if isinstance(expr, tirx.Ramp):
-        base, stride = (
-            np.asarray(evaluate(e, values))[..., None] for e in (expr.base, expr.stride)
-        )
+        base, stride = (np.asarray(at(e))[..., None] for e in (expr.base, expr.stride))
         return base + stride * np.arange(int(expr.lanes))
     if isinstance(expr, tirx.Select):
-        parts = (expr.condition, expr.true_value, expr.false_value)
-        return np.where(*(evaluate(part, values) for part in parts))
-    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in CALLS:
-        return CALLS[expr.op.name](*(evaluate(argument, values) for argument in expr.args))
+        return np.where(at(expr.condition), at(expr.true_value), at(expr.false_value))
+    if (name := op_name(expr)) in CALLS:
+        return CALLS[name](*map(at, expr.args))
     raise UnknownError(str(expr))
 
 
@@ -122,12 +111,7 @@ def all_hold(
 
 def variables(exprs: Iterable[tirx.Expr]) -> list[tirx.Var]:
     """Variables of expressions, each once."""
-    found: dict[tirx.Var, None] = {}
-    for expr in exprs:
-        if isinstance(expr, tirx.IntImm):
-            continue
-        tvm_ffi.structural_walk(expr, (tirx.Var, found.setdefault))
-    return list(found)
+    return list(dict.fromkeys(nodes_in(list(exprs), tirx.Var)))
 
 
 def sharing(used: Sequence[frozenset[tirx.Var]]) -> list[list[int]]:

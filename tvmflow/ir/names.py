@@ -42,22 +42,20 @@ LONGEST_FUNCTION = 128
 @module_pass("ShortenFunctions")
 def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
     """Cut the names of fused functions that are too long for drivers, and put a digest behind."""
-    renamed: dict[str, GlobalVar] = {}
+    renamed: dict[GlobalVar, GlobalVar] = {}
     for var, _ in mod.functions_items():
         name = var.name_hint
         if len(name) > LONGEST_FUNCTION:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-            renamed[name] = GlobalVar(f"{name[: LONGEST_FUNCTION - 9]}_{digest}")
-            relax.expr._update_type(renamed[name], var.ty)
+            renamed[var] = GlobalVar(f"{name[: LONGEST_FUNCTION - 9]}_{digest}")
+            relax.expr._update_type(renamed[var], var.ty)
     if not renamed:
         return mod
     functions = {}
     for var, function in mod.functions_items():
-        new = renamed.get(var.name_hint, var)
+        new = renamed.get(var, var)
         if isinstance(function, relax.Function):
-            function = tvm_ffi.structural_map(
-                function, (GlobalVar, lambda v: renamed.get(v.name_hint, v))
-            )
+            function = tvm_ffi.structural_map(function, (GlobalVar, lambda v: renamed.get(v, v)))
         elif new is not var:
             function = function.with_attr("global_symbol", new.name_hint)
         functions[new] = function
@@ -85,10 +83,8 @@ class _Values:
         if not isinstance(expr, relax.Call):
             return str(expr)
         arguments = tuple(self.of(argument, env) for argument in expr.args)
-        return self.number((str(expr.op), arguments, str(expr.attrs), str(expr.ty)))
-
-    def number(self, key: Hashable) -> Hashable:
-        """A number in place of a key, which would hold all that led to it."""
+        key = (str(expr.op), arguments, str(expr.attrs), str(expr.ty))
+        # A number in place of the key, which would hold all that led to it.
         return ("value", self.numbers.setdefault(key, len(self.numbers)))
 
 
@@ -105,14 +101,11 @@ def restore_names(
     the tensors that one call computes, by the name of its result.
     """
     values = _Values()
-    env: dict[relax.Var, Hashable] = {}
-    for parameter in before["main"].params:
-        env[parameter] = ("parameter", parameter.name)
+    env: dict[relax.Var, Hashable] = {p: ("parameter", p.name) for p in before["main"].params}
     for binding in bindings_of(before["main"]):
         env[binding.var] = values.of(binding.value, env)
-        values.names.setdefault(env[binding.var], []).append(
-            _model_name(binding.var.name, model_names)
-        )
+        name = _model_name(binding.var.name, model_names)
+        values.names.setdefault(env[binding.var], []).append(name)
 
     main = fused["main"]
     env = {parameter: ("parameter", parameter.name) for parameter in main.params}
@@ -154,10 +147,8 @@ def _call(
     if not (isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar)):
         return values.of(value, env)
     function = mod[value.op]
-    inner = {
-        parameter: values.of(argument, env)
-        for parameter, argument in zip(function.params, value.args, strict=True)
-    }
+    arguments = (values.of(argument, env) for argument in value.args)
+    inner = dict(zip(function.params, arguments, strict=True))
     for binding in bindings_of(function):
         inner[binding.var] = values.of(binding.value, inner)
         found.append(inner[binding.var])

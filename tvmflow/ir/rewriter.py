@@ -29,8 +29,7 @@ class _Substitute(PyExprMutator):
     def visit_var_(self, op: relax.Var) -> relax.Expr:
         return self.lookup(op)
 
-    def visit_dataflow_var_(self, op: relax.DataflowVar) -> relax.Expr:
-        return self.lookup(op)
+    visit_dataflow_var_ = visit_var_
 
 
 def substitute(expr: relax.Expr, replaced: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
@@ -93,13 +92,17 @@ class Rewriter:
         """Rewrite ``main`` and return the new module."""
         main = self.mod["main"]
         params = [self.parameter(index, param) for index, param in enumerate(main.params)]
-        for old, new in zip(main.params, params, strict=True):
-            self.env[old] = new
+        self.env.update(zip(main.params, params, strict=True))
         self.start(params)
         with self.bb.function("main_rewritten", params, attrs=dict(main.attrs or {})):
             with self.bb.dataflow():
                 for binding in bindings_of(main):
-                    self._bind(binding)
+                    new = self.rewrite(binding.var, binding.value)
+                    if new is None:
+                        continue  # the subclass keeps the variable in a form of its own
+                    if not isinstance(new, (relax.Var, GenericConst)):
+                        new = self.bb.emit(new, name_hint=identifier(binding.var.name))
+                    self.env[binding.var] = new
                 result = self.bb.emit_output(self.result(main.body.body))
             self.bb.emit_func_output(result)
         rewritten = self.bb.get()
@@ -136,17 +139,6 @@ class Rewriter:
     def substitute(self, expr: relax.Expr) -> relax.Expr:
         """``expr`` with every old variable replaced."""
         return _Substitute(self.plain).visit_expr(expr)
-
-    # -- ---------------------------------------------------------------------------------------
-
-    def _bind(self, binding: relax.Binding) -> None:
-        value = binding.value
-        new = self.rewrite(binding.var, value)
-        if new is None:
-            return  # the subclass keeps the variable in a form of its own
-        if not isinstance(new, (relax.Var, GenericConst)):
-            new = self.bb.emit(new, name_hint=identifier(binding.var.name))
-        self.env[binding.var] = new
 
 
 def identifier(name: str) -> str:
@@ -186,6 +178,4 @@ def ints(values: Iterable[tirx.IntImm]) -> tuple[int, ...]:
 
 def op_name(expr: relax.Expr) -> str | None:
     """``"relax.nn.conv2d"`` and the like for a call of a Relax operator, else ``None``."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
-        return expr.op.name
-    return None
+    return expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, Op) else None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Op, Var
+
+from .expressions import substitute_vars
 
 
 def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
@@ -28,7 +29,7 @@ def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx
     Their names and alignments may differ, which TVM's ``specialize`` keeps or refuses.
     """
     params = [buffers.get(param, param) for param in function.params]
-    body = tvm_ffi.structural_map(function.body, (Var, lambda var: buffers.get(var, var)))
+    body = substitute_vars(function.body, buffers)
     return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
 
 
@@ -41,9 +42,8 @@ def called_function(
     mod: IRModule, value: relax.Expr
 ) -> tuple[tirx.PrimFunc, list[relax.Expr]] | None:
     """The primary function that ``value`` calls and its tensor arguments, if it does."""
-    if not (isinstance(value, relax.Call) and isinstance(value.op, Op)):
-        return None
-    if value.op.name != "relax.call_tir" or len(value.args) != 2:
+    is_call = isinstance(value, relax.Call) and isinstance(value.op, Op)
+    if not is_call or value.op.name != "relax.call_tir" or len(value.args) != 2:
         return None
     arguments = value.args[1]
     fields = list(arguments.fields) if isinstance(arguments, relax.Tuple) else [arguments]
