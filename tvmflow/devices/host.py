@@ -52,7 +52,8 @@ class Host:
     def native(cls) -> Host:
         """Return the machine that this process runs on."""
         machine = platform.machine().lower()
-        abi = "musl" if platform.libc_ver()[0] == "" and _runs_on_musl() else "gnu"
+        is_musl = not platform.libc_ver()[0] and any(Path("/lib").glob("ld-musl-*"))
+        abi = "musl" if is_musl else "gnu"
         return cls(_ARCHITECTURES.get(machine, machine), "linux", abi)
 
     @property
@@ -74,7 +75,3 @@ class Host:
     def is_native(self) -> bool:
         """True if this process could load a library of this host."""
         return self == Host.native()
-
-
-def _runs_on_musl() -> bool:
-    return any(Path("/lib").glob("ld-musl-*"))

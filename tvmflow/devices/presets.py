@@ -21,12 +21,9 @@ class TextureSpeed:
     ``docs/texture.md``.
     """
 
-    #: Writing texels.
-    write: float
-    #: Reading texels for the first time, from memory.
-    stream: float
-    #: Reading them again, from the cache.
-    cached: float
+    write: float  #: Writing texels.
+    stream: float  #: Reading texels for the first time, from memory.
+    cached: float  #: Reading them again, from the cache.
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,8 @@ class WinogradCost:
     #: A multiply-add of the products: less where they suit the registers better than the direct
     #: convolution, more where they read more for each.
     product: float
-    #: A vector of a transformed tile: written, read, and transformed.
-    tile: float
-    #: A vector of the transformed weights.
-    weight: float
+    tile: float  #: A vector of a transformed tile: written, read, and transformed.
+    weight: float  #: A vector of the transformed weights.
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,8 @@ class Multiprocessors:
     """Facts about a GPU's multiprocessors: CUDA tells them, and OpenCL does not."""
 
     count: int
-    #: Shared memory that one work-group may have.
-    shared_bytes: int
-    #: Whether products of 16×16 halves are one instruction.
-    tensor_cores: bool
+    shared_bytes: int  #: Shared memory that one work-group may have.
+    tensor_cores: bool  #: Whether products of 16×16 halves are one instruction.
     #: Whether memory is copied to shared memory while the group computes (``cp.async``).
     async_copies: bool
 
@@ -65,25 +58,21 @@ class Device:
     name: str
     #: Lanes of the blocked layout ``NCHW{c}c``: one vector register, or one RGBA texel.
     channel_block: int
-    #: Vector accumulators that one work-item keeps in registers.
-    accumulators: int
+    accumulators: int  #: Vector accumulators that one work-item keeps in registers.
     #: Work-items in a work-group; 1 where a work-item is a whole CPU thread's worth of work.
     group_size: int
-    #: Largest work-group the device accepts.
-    max_group_size: int
+    max_group_size: int  #: Largest work-group the device accepts.
     #: Whether a work-item should copy its padded input tile to private memory first.
     stage_input: bool
     #: Largest width and height of an image, in texels; 0 where there are no images.
     image_extent: int
-    #: Largest number of layers of an image array.
-    image_layers: int
+    image_layers: int  #: Largest number of layers of an image array.
     texture: TextureSpeed
     #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` where devices
     #: of the class differ, so that only loading a module on one tells.
     fp16: bool | None
     winograd: WinogradCost
-    #: Known for the target ``cuda`` only.
-    multiprocessors: Multiprocessors | None = None
+    multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
 
     @property
     def is_cpu(self) -> bool:
@@ -91,84 +80,70 @@ class Device:
         return self.group_size == 1
 
 
-#: The presets of ``--device``.  Limits are the least that the devices of a class report (of CPUs:
-#: work-groups of Mesa's rusticl).
-PRESETS = {
-    # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
-    # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
-    "cpu": Device(
-        name="cpu",
-        channel_block=16,
-        accumulators=28,
-        group_size=1,
-        max_group_size=1024,
-        stage_input=True,
-        image_extent=8192,
-        image_layers=2048,
-        texture=TextureSpeed(write=0.2, stream=0.2, cached=0.05),
-        fp16=None,
-        winograd=WinogradCost(product=0.7, tile=15.0, weight=9.0),
-    ),
-    # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
-    # The L1 cache serves textures only.
-    "adreno": Device(
-        name="adreno",
-        channel_block=4,
-        accumulators=16,
-        group_size=64,
-        max_group_size=256,
-        stage_input=False,
-        image_extent=16384,
-        image_layers=2048,
-        texture=TextureSpeed(write=1.0, stream=1.0, cached=3.0),
-        fp16=True,
-        winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
-    ),
-    # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
-    # Buffers and textures share their cache.
-    "mali": Device(
-        name="mali",
-        channel_block=4,
-        accumulators=8,
-        group_size=32,
-        max_group_size=256,
-        stage_input=False,
-        image_extent=16384,
-        image_layers=2048,
-        texture=TextureSpeed(write=0.8, stream=1.0, cached=0.9),
-        fp16=True,
-        winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
-    ),
-    # NVIDIA since Volta: scalar lanes, 255 registers a thread.
-    # One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
-    # driver has no cl_khr_fp16.
-    "nvidia": Device(
-        name="nvidia",
-        channel_block=4,
-        accumulators=16,
-        group_size=64,
-        max_group_size=1024,
-        stage_input=False,
-        image_extent=16384,
-        image_layers=2048,
-        texture=TextureSpeed(write=0.8, stream=1.0, cached=0.5),
-        fp16=False,
-        winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
-    ),
-}
+# Limits are the least that the devices of a class report (of CPUs: work-groups of Mesa's rusticl).
+
+# A CPU core: wide vectors, many registers, caches instead of texture units. The block is
+# 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
+_CPU = Device(
+    name="cpu",
+    channel_block=16,
+    accumulators=28,
+    group_size=1,
+    max_group_size=1024,
+    stage_input=True,
+    image_extent=8192,
+    image_layers=2048,
+    texture=TextureSpeed(write=0.2, stream=0.2, cached=0.05),
+    fp16=None,
+    winograd=WinogradCost(product=0.7, tile=15.0, weight=9.0),
+)
+# Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
+# The L1 cache serves textures only.
+_ADRENO = Device(
+    name="adreno",
+    channel_block=4,
+    accumulators=16,
+    group_size=64,
+    max_group_size=256,
+    stage_input=False,
+    image_extent=16384,
+    image_layers=2048,
+    texture=TextureSpeed(write=1.0, stream=1.0, cached=3.0),
+    fp16=True,
+    winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
+)
+# Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
+# Buffers and textures share their cache.
+_MALI = replace(
+    _ADRENO,
+    name="mali",
+    accumulators=8,
+    group_size=32,
+    texture=TextureSpeed(write=0.8, stream=1.0, cached=0.9),
+)
+# NVIDIA since Volta: scalar lanes, 255 registers a thread.
+# One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
+# driver has no cl_khr_fp16.
+_NVIDIA = replace(
+    _ADRENO,
+    name="nvidia",
+    max_group_size=1024,
+    texture=TextureSpeed(write=0.8, stream=1.0, cached=0.5),
+    fp16=False,
+)
+#: The presets of ``--device``.
+PRESETS = {device.name: device for device in (_CPU, _ADRENO, _MALI, _NVIDIA)}
 
 
 def preset_of(info: DeviceInfo) -> Device:
     """Preset for a running OpenCL device, with its own limits in place of the class's."""
     vendor = f"{info.vendor} {info.name}".lower()
     if info.device_type == "cpu":
-        base = PRESETS["cpu"]
+        base = _CPU
     elif "nvidia" in vendor:
-        base = PRESETS["nvidia"]
-    elif "arm" in vendor or "mali" in vendor:
-        base = PRESETS["mali"]
+        base = _NVIDIA
     else:
-        base = PRESETS["adreno"]
+        base = _MALI if "arm" in vendor or "mali" in vendor else _ADRENO
     return replace(
         base,
         max_group_size=info.max_work_group_size,

@@ -7,6 +7,7 @@ import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,59 +23,33 @@ FP16_EXTENSION, FP64_EXTENSION = "cl_khr_fp16", "cl_khr_fp64"
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Facts about one device; what a kind of device does not tell is empty, 0 or False.
+    """Facts about one device; what a kind of device does not tell is empty, 0 or False."""
 
-    Parameters
-    ----------
-    kind, index
-        ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU); ``tvm.device(kind, index)``.
-    name, vendor, version, driver
-        As the driver spells them; ``version`` is that of the interface.
-    device_type
-        ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"other"``.
-    platform, library
-        The OpenCL platform; path of the shared library that the device was reached through.
-    compute_units, max_work_group_size
-        Compute units, multiprocessors or CPU cores; work-items (threads) of the largest work-group.
-    local_memory_bytes, global_memory_bytes, max_allocation_bytes
-        Local (shared) memory of a work-group, memory of the device, largest buffer.
-    native_vector_width_float
-        Lanes of fp32 that the device prefers in a vector.
-    fp16, images
-        Whether kernels may compute in half precision; whether there are images, which texture
-        storage needs.
-    image2d_max_width, image2d_max_height, image_max_array_size, image2d_from_buffer
-        Limits of an image array: texels, texels, layers; whether a buffer can become an image.
-    assumed_processor
-        The processor that kernels are compiled for, where the driver's compiler is
-        older than this CPU and does not know it.
-    extensions
-        OpenCL extensions, sorted.
-    """
-
-    kind: str
-    index: int
-    name: str
+    kind: str  #: ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU).
+    index: int  #: Of the device of TVM, ``tvm.device(kind, index)``.
+    name: str  #: As the driver spells it, as are the next ones.
     vendor: str = ""
-    version: str = ""
+    version: str = ""  #: Of the interface.
     driver: str = ""
-    device_type: str = "cpu"
-    platform: str = ""
-    library: str = ""
-    compute_units: int = 0
-    max_work_group_size: int = 0
-    local_memory_bytes: int = 0
+    device_type: str = "cpu"  #: ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"other"``.
+    platform: str = ""  #: Of OpenCL.
+    library: str = ""  #: Path of the shared library that the device was reached through.
+    compute_units: int = 0  #: Compute units, multiprocessors or CPU cores.
+    max_work_group_size: int = 0  #: Work-items (threads) of the largest work-group.
+    local_memory_bytes: int = 0  #: Local (shared) memory of a work-group.
     global_memory_bytes: int = 0
-    max_allocation_bytes: int = 0
-    native_vector_width_float: int = 0
-    fp16: bool = False
-    images: bool = False
-    image2d_max_width: int = 0
+    max_allocation_bytes: int = 0  #: The largest buffer.
+    native_vector_width_float: int = 0  #: Lanes of fp32 that the device prefers in a vector.
+    fp16: bool = False  #: Whether kernels may compute in half precision.
+    images: bool = False  #: Whether there are images, which texture storage needs.
+    image2d_max_width: int = 0  #: Limits of an image array: texels, texels, layers.
     image2d_max_height: int = 0
     image_max_array_size: int = 0
-    image2d_from_buffer: bool = False
+    image2d_from_buffer: bool = False  #: Whether a buffer can become an image.
+    #: The processor that kernels are compiled for, where the driver's compiler is
+    #: older than this CPU and does not know it.
     assumed_processor: str = ""
-    extensions: tuple[str, ...] = field(default=(), repr=False)
+    extensions: tuple[str, ...] = field(default=(), repr=False)  #: OpenCL extensions, sorted.
 
 
 def list_devices() -> list[DeviceInfo]:
@@ -101,11 +76,14 @@ def opencl_devices() -> list[DeviceInfo]:
 
     plugin.load()
     described: list[JsonObject] = json.loads(tvm_ffi.get_global_func("tvmflow.opencl.describe")())
-    names = [fact.name for fact in fields(DeviceInfo) if fact.name != "kind"]
-    listed = ({n: item[_OF_THE_PLUGIN.get(n, n)] for n in names} for item in described)
+    names = [fact.name for fact in fields(DeviceInfo) if fact.name not in ("kind", "extensions")]
     return [
-        DeviceInfo("opencl", **{**facts, "extensions": tuple(facts["extensions"])})
-        for facts in listed
+        DeviceInfo(
+            "opencl",
+            extensions=tuple(item["extensions"]),
+            **{n: item[_OF_THE_PLUGIN.get(n, n)] for n in names},
+        )
+        for item in described
     ]
 
 
@@ -121,28 +99,24 @@ def cuda_devices() -> list[DeviceInfo]:
     """Return the CUDA devices; empty where TVM's CUDA runtime or the driver is missing."""
     import tvm
 
-    devices: list[DeviceInfo] = []
-    gpu = tvm.cuda(0)
-    while exists(gpu):
-        devices.append(
-            DeviceInfo(
-                kind="cuda",
-                index=gpu.index,
-                name=str(gpu.device_name),
-                vendor="NVIDIA Corporation",
-                version=f"compute capability {gpu.compute_version}",
-                device_type="gpu",
-                compute_units=int(gpu.multi_processor_count or 0),
-                max_work_group_size=int(gpu.max_threads_per_block or 0),
-                local_memory_bytes=int(gpu.max_shared_memory_per_block or 0),
-                global_memory_bytes=int(gpu.total_global_memory or 0),
-                max_allocation_bytes=int(gpu.total_global_memory or 0),
-                native_vector_width_float=1,
-                fp16=True,
-            )
+    return [
+        DeviceInfo(
+            kind="cuda",
+            index=gpu.index,
+            name=str(gpu.device_name),
+            vendor="NVIDIA Corporation",
+            version=f"compute capability {gpu.compute_version}",
+            device_type="gpu",
+            compute_units=int(gpu.multi_processor_count or 0),
+            max_work_group_size=int(gpu.max_threads_per_block or 0),
+            local_memory_bytes=int(gpu.max_shared_memory_per_block or 0),
+            global_memory_bytes=int(gpu.total_global_memory or 0),
+            max_allocation_bytes=int(gpu.total_global_memory or 0),
+            native_vector_width_float=1,
+            fp16=True,
         )
-        gpu = tvm.cuda(gpu.index + 1)
-    return devices
+        for gpu in takewhile(exists, map(tvm.cuda, count()))
+    ]
 
 
 def exists(device: tvm.runtime.Device) -> bool:
@@ -161,13 +135,12 @@ def host_device() -> DeviceInfo:
 
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return DeviceInfo(
-        kind="llvm",
-        index=0,
-        name=_processor_name(),
+        "llvm",
+        0,
+        _processor_name(),
         vendor=llvm_get_system_cpu(),
         version=f"LLVM {llvm_version_major()}",
         driver=f"TVM {tvm.__version__}",
-        device_type="cpu",
         compute_units=len(os.sched_getaffinity(0)),
         global_memory_bytes=memory_bytes,
         max_allocation_bytes=memory_bytes,

@@ -61,16 +61,11 @@ def load() -> None:
     EnvironmentMismatchError
         If the plug-in was not built, or does not fit the installed TVM.
     """
-    if _handle is not None:
-        return
+    global _handle
     # The plug-in uses TVM's runtime library.  Importing TVM calls autoload(), unless
     # this is that call or TVM_DEVICE_BACKEND_AUTOLOAD=0 forbids it.
-    import_module("tvm")
-    _load_once()
-
-
-def _load_once() -> None:
-    global _handle
+    if _handle is None:
+        import_module("tvm")
     if _handle is not None:
         return
     import tvm_ffi
