@@ -44,12 +44,9 @@ _DECLARATION = re.compile(r"^__kernel [^{;]*;[ \t]*\n", re.MULTILINE)
 class Kernels:
     """Generated code of the primary functions of a module."""
 
-    #: The host's side of each primary function, by its name.
-    hosts: dict[str, tirx.PrimFunc]
-    #: Each kernel as it was before code generation, by its name.
-    devices: dict[str, tirx.PrimFunc]
-    #: OpenCL C of each kernel.
-    sources: dict[str, str]
+    hosts: dict[str, tirx.PrimFunc]  #: The host's side of each primary function, by its name.
+    devices: dict[str, tirx.PrimFunc]  #: Each kernel before code generation, by its name.
+    sources: dict[str, str]  #: OpenCL C of each kernel.
 
 
 def split_kernels(
@@ -134,8 +131,7 @@ _POINTER = "tirx.buffer_data"
 class Argument:
     """An argument of a kernel that is a parameter of the primary function."""
 
-    #: Its number.
-    source: int
+    source: int  #: Its number.
     read: bool
     written: bool
 

@@ -122,13 +122,7 @@ _MISUSES = (
 
 @prim_func_pass("opencl")
 def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Check that vectors of booleans are masks only; a pass that changes nothing.
-
-    Raises
-    ------
-    CompileError
-        Naming the primary function and what is wrong in it.
-    """
+    """Raise a `CompileError` unless vectors of booleans are masks only; changes nothing."""
     wrong = partial(refuse, function, remedy="Compile with `target=llvm`, and report the model.")
     masks = "a vector of booleans, which OpenCL C has as masks only"
     for kinds, verb, is_misuse in _MISUSES:

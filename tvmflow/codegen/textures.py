@@ -60,10 +60,7 @@ def image_of(pointer: tirx.Expr) -> tirx.Expr:
 def TextureFlatten(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace loads and stores of texture tensors by image accesses.
 
-    Raises
-    ------
-    CompileError
-        If a texture is not stored in whole texels.
+    Raises a `CompileError` if an image is too large, or not stored in whole texels.
     """
     for param in function.params:
         if _is_image(param):
@@ -165,13 +162,7 @@ def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 @prim_func_pass()
 def VerifyTextures(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Check one lowered function; a pass that changes nothing.
-
-    Raises
-    ------
-    CompileError
-        Naming the primary function and what is wrong in it.
-    """
+    """Raise a `CompileError` for what is wrong in a lowered function; changes nothing."""
     accessed: dict[str, set[tirx.Var]] = {LOAD: set(), STORE: set()}
     wrong = partial(refuse, function, remedy="Compile with `storage=buffer`.")
     for node in nodes_in(function.body, Call, TensorLoad, tirx.BufferStore, tirx.AllocBuffer):

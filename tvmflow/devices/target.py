@@ -39,10 +39,8 @@ class TargetSpec:
 
     kind: str
     device: Device
-    #: LLVM triple of the host code; ``None`` is this machine.
-    host: str | None
-    #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
-    arch: str | None = None
+    host: str | None  #: LLVM triple of the host code; ``None`` is this machine.
+    arch: str | None = None  #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
 
     @property
     def is_gpu_kernel(self) -> bool:
@@ -129,9 +127,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     """
     check_target(target)
     check_choice("device", device, ("auto", *PRESETS))
-    if host is not None:
-        Host.parse(host)
-    arch = None
+    machine = None if host is None else Host.parse(host)
     if target == "llvm":
         if device not in ("auto", "cpu"):
             raise TargetError(
@@ -146,11 +142,12 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 remedy="Use `device=nvidia`, or `target=opencl`.",
             )
         arch, count = first_gpu()
-        preset = without_images(PRESETS["nvidia"])
-        gpu = replace(preset, multiprocessors=multiprocessors(arch, count))
+        facts = multiprocessors(arch, count)
+        gpu = replace(without_images(PRESETS["nvidia"]), multiprocessors=facts)
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
-        if host is not None and _is_elsewhere(Host.parse(host)):
+        here = Host.native().architecture
+        if machine is not None and (machine.is_android or machine.architecture != here):
             raise TargetError(
                 "The device 'auto' stands for the OpenCL device of this machine, but the host "
                 f"{host} is another one.",
@@ -179,11 +176,7 @@ def with_storage(
 
     Textures hold blocks of four channels; a device that prefers wider blocks has them
     as long as nobody insists on textures, for all tensors or for one, or on such blocks.
-
-    Raises
-    ------
-    TargetError
-        If the storage is unknown, or the target has no textures.
+    Raises a `TargetError` if the storage is unknown, or the target has no textures.
     """
     check_choice("storage", storage, STORAGES)
     kept = list((keep_layout or {}).values())
@@ -203,12 +196,11 @@ def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
 
     On CUDA a block of channels is one access of 16 bytes: four in fp32, eight in fp16.
     """
-    device = spec.device
     if dtype != "fp16" or spec.kind != "cuda":
         return spec
-    block, accumulators = 2 * device.channel_block, device.accumulators // 2
-    narrow = replace(device, channel_block=block, accumulators=accumulators)
-    return replace(spec, device=narrow)
+    block, accumulators = 2 * spec.device.channel_block, spec.device.accumulators // 2
+    device = replace(spec.device, channel_block=block, accumulators=accumulators)
+    return replace(spec, device=device)
 
 
 def check_dtype(spec: TargetSpec, dtype: str) -> None:
@@ -231,25 +223,20 @@ def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str)
     if accumulate == "fp32":
         return
     if dtype != accumulate:
-        raise TargetError(
-            f"Sums in {accumulate} were asked for tensors stored in {dtype}; they are for tensors "
-            f"stored in {accumulate}.",
-            remedy="Add `dtype=fp16`, or leave `accumulate` out.",
-        )
-    if spec.kind != "opencl":
-        raise TargetError(
-            f"Sums in {accumulate} were asked for the target {spec.kind}; only opencl has them.",
-            remedy="Leave `accumulate=fp16` out, or use `target=opencl`.",
-        )
-    if spec.device.fp16 is False:
+        what = f"tensors stored in {dtype}; they are for tensors stored in {accumulate}"
+        remedy = "Add `dtype=fp16`, or leave `accumulate` out."
+    elif spec.kind != "opencl":
+        what = f"the target {spec.kind}; only opencl has them"
+        remedy = "Leave `accumulate=fp16` out, or use `target=opencl`."
+    elif spec.device.fp16 is False:
         from ..runtime.devices import opencl_devices
 
         name = opencl_devices()[0].name if device == "auto" else device
-        raise TargetError(
-            f"Sums in {accumulate} were asked for the device {name}, whose OpenCL lacks "
-            "cl_khr_fp16.",
-            remedy="Leave `accumulate=fp16` out, or name another device with `device`.",
-        )
+        what = f"the device {name}, whose OpenCL lacks cl_khr_fp16"
+        remedy = "Leave `accumulate=fp16` out, or name another device with `device`."
+    else:
+        return
+    raise TargetError(f"Sums in {accumulate} were asked for {what}.", remedy=remedy)
 
 
 def _llvm_opt_level() -> int | None:
@@ -261,10 +248,6 @@ def _llvm_opt_level() -> int | None:
         f"The environment variable TVMFLOW_LLVM_OPT_LEVEL is {given!r}; expected 0, 1, 2 or 3.",
         remedy="Unset it, or give it one of them.",
     )
-
-
-def _is_elsewhere(host: Host) -> bool:
-    return host.is_android or host.architecture != Host.native().architecture
 
 
 def _running_opencl_device() -> Device:

@@ -26,29 +26,17 @@ def _truncated(a: Array, b: Array) -> Array:
 
 
 _BINARY: dict[type, Callable[[Array, Array], Array]] = {
-    tirx.Add: np.add,
-    tirx.Sub: np.subtract,
-    tirx.Mul: np.multiply,
-    tirx.FloorDiv: np.floor_divide,
-    tirx.FloorMod: np.mod,
-    tirx.Div: _truncated,
-    tirx.Mod: lambda a, b: a - b * _truncated(a, b),
-    tirx.Min: np.minimum,
-    tirx.Max: np.maximum,
-    tirx.LT: np.less,
-    tirx.LE: np.less_equal,
-    tirx.GT: np.greater,
-    tirx.GE: np.greater_equal,
-    tirx.EQ: np.equal,
-    tirx.NE: np.not_equal,
-    tirx.And: np.logical_and,
-    tirx.Or: np.logical_or,
-    tirx.LShift: np.left_shift,
-    tirx.RShift: np.right_shift,
-    tirx.BitwiseAnd: np.bitwise_and,
-    tirx.BitwiseOr: np.bitwise_or,
+    tirx.Add: np.add, tirx.Sub: np.subtract, tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide, tirx.FloorMod: np.mod,
+    tirx.Div: _truncated, tirx.Mod: lambda a, b: a - b * _truncated(a, b),
+    tirx.Min: np.minimum, tirx.Max: np.maximum,
+    tirx.LT: np.less, tirx.LE: np.less_equal, tirx.GT: np.greater, tirx.GE: np.greater_equal,
+    tirx.EQ: np.equal, tirx.NE: np.not_equal,
+    tirx.And: np.logical_and, tirx.Or: np.logical_or,
+    tirx.LShift: np.left_shift, tirx.RShift: np.right_shift,
+    tirx.BitwiseAnd: np.bitwise_and, tirx.BitwiseOr: np.bitwise_or,
     tirx.BitwiseXor: np.bitwise_xor,
-}
+}  # fmt: skip
 
 #: Calls that indices are made of.
 CALLS: dict[str, Callable[..., Array]] = {

@@ -33,12 +33,7 @@ def memory_bytes() -> int:
 def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
     """Say why a tensor is too large, ``None`` if it is not.
 
-    Parameters
-    ----------
-    kind
-        Its shape and dtype.
-    in_memory
-        Whether it has to fit this machine's memory: a weight in a file need not.
+    A weight in a file need not fit this machine's memory.
     """
     # NumPy knows bfloat16 only with another package.
     itemsize = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize

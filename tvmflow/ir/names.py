@@ -63,9 +63,15 @@ def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
 
 
 class _Values:
-    """Numbers for values by how they are computed (value numbering), with their names."""
+    """Numbers for values by how they are computed (value numbering), with their names.
 
-    def __init__(self) -> None:
+    Calls of the functions of ``mod`` are looked into, and ``inner`` gets the values of their own
+    bindings.
+    """
+
+    def __init__(self, mod: IRModule) -> None:
+        self.mod = mod
+        self.inner: list[Hashable] = []
         self.numbers: dict[Hashable, int] = {}
         self.names: dict[Hashable, list[str]] = {}
 
@@ -83,6 +89,13 @@ class _Values:
         if not isinstance(expr, relax.Call):
             return str(expr)
         arguments = tuple(self.of(argument, env) for argument in expr.args)
+        if isinstance(expr.op, GlobalVar):
+            function = self.mod[expr.op]
+            within: dict[relax.Var, Hashable] = dict(zip(function.params, arguments, strict=True))
+            for binding in bindings_of(function):
+                within[binding.var] = self.of(binding.value, within)
+                self.inner.append(within[binding.var])
+            return self.of(function.body.body, within)
         key = (str(expr.op), arguments, str(expr.attrs), str(expr.ty))
         # A number in place of the key, which would hold all that led to it.
         return ("value", self.numbers.setdefault(key, len(self.numbers)))
@@ -100,7 +113,7 @@ def restore_names(
     behind one of them, because a function is called so, loses it.  ``members`` gets the names of
     the tensors that one call computes, by the name of its result.
     """
-    values = _Values()
+    values = _Values(fused)
     env: dict[relax.Var, Hashable] = {p: ("parameter", p.name) for p in before["main"].params}
     for binding in bindings_of(before["main"]):
         env[binding.var] = values.of(binding.value, env)
@@ -114,9 +127,9 @@ def restore_names(
 
     def rename(binding: relax.Binding) -> list[relax.Binding]:
         var, value = binding.var, binding.value
-        inner: list[Hashable] = []
-        env[var] = _call(values, fused, value, env, inner)
-        known = [values.names[v][0] for v in (*inner, env[var]) if values.names.get(v)]
+        values.inner.clear()
+        env[var] = values.of(value, env)
+        known = [values.names[v][0] for v in (*values.inner, env[var]) if values.names.get(v)]
         names = values.names.get(env[var], [])
         # Equal tensors that were computed twice have the names in their order.
         name = unique(names.pop(0) if names else var.name, taken)
@@ -131,28 +144,6 @@ def restore_names(
     main = with_bindings(main, rename)
     result = substitute(main.body.body, renamed)
     return with_main(fused, with_body(main, main.body.blocks, result))
-
-
-def _call(
-    values: _Values,
-    mod: IRModule,
-    value: relax.Expr,
-    env: dict[relax.Var, Hashable],
-    found: list[Hashable],
-) -> Hashable:
-    """The value of a binding of the fused ``main``; calls of fused functions are looked into.
-
-    ``found`` gets the values of such a function's own bindings.
-    """
-    if not (isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar)):
-        return values.of(value, env)
-    function = mod[value.op]
-    arguments = (values.of(argument, env) for argument in value.args)
-    inner = dict(zip(function.params, arguments, strict=True))
-    for binding in bindings_of(function):
-        inner[binding.var] = values.of(binding.value, inner)
-        found.append(inner[binding.var])
-    return values.of(function.body.body, inner)
 
 
 def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dict[str, list[str]]:

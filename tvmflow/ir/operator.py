@@ -118,9 +118,8 @@ class Operator:
     @property
     def differentiable(self) -> tuple[str, ...]:
         """Names of the inputs that the gradient operator has gradients of."""
-        if self.gradient is None:
-            return ()
-        return tuple(output.name.removeprefix("grad_") for output in self.gradient.outputs)
+        outputs = self.gradient.outputs if self.gradient is not None else ()
+        return tuple(output.name.removeprefix("grad_") for output in outputs)
 
     def complete(self, given: Attributes) -> dict[str, Any]:
         """All attributes: those given, and the defaults of the others.
@@ -170,7 +169,17 @@ class Operator:
                 remedy="Leave the last ones out.",
             )
         for operand, kind in zip(self.inputs, padded, strict=True):
-            _check_operand(self.name, operand, kind)
+            if kind is None and not operand.optional:
+                raise OperatorError(
+                    f"{self.name} is not given its input {operand.name!r}.",
+                    remedy="Give it a tensor.",
+                )
+            if kind is not None and kind.dtype not in operand.dtypes:
+                raise OperatorError(
+                    f"The input {operand.name!r} of {self.name} is {kind}, expected "
+                    f"{' or '.join(operand.dtypes)}.",
+                    remedy=f"Convert it to {operand.dtypes[0]}.",
+                )
         try:
             results = tuple(self.infer(padded, attributes))
         except (OperatorError, ShapeError):
@@ -182,10 +191,8 @@ class Operator:
                 f"{type(error).__name__}: {error}",
                 remedy="Let its `infer` raise a tvmflow.errors.ShapeError for what does not fit.",
             ) from error
-        found = [kind.dtype for kind in results]
-        if len(found) != len(self.outputs) or not all(
-            dtype in operand.dtypes for dtype, operand in zip(found, self.outputs, strict=True)
-        ):
+        fit = (kind.dtype in o.dtypes for kind, o in zip(results, self.outputs, strict=False))
+        if len(results) != len(self.outputs) or not all(fit):
             wanted = ", ".join(f"{o.name} of {' or '.join(o.dtypes)}" for o in self.outputs)
             raise OperatorError(
                 f"The `infer` of {self.name} returns {', '.join(map(str, results)) or 'nothing'}, "
@@ -220,9 +227,8 @@ class Operator:
         types = [None if a is None else TensorType(a.shape, a.dtype.name) for a in padded]
         results = self.result_types(types, attributes)
         with np.errstate(all="ignore"):  # NaN and infinity are results like others
-            values = self.reference(
-                [None if a is None else _widened(a) for a in padded], attributes
-            )
+            wide = [None if a is None else _widened(a) for a in padded]
+            values = self.reference(wide, attributes)
             return [
                 np.asarray(value).astype(dtype_of(kind.dtype)).reshape(kind.shape)
                 for value, kind in zip(values, results, strict=True)
@@ -271,20 +277,6 @@ def _check_operands(operator: Operator) -> None:
             f"The gradient of {operator.name}, {gradient.name}, has the attribute {strange[0]!r}, "
             f"which {operator.name} has not.",
             remedy="Give both the attribute.",
-        )
-
-
-def _check_operand(operator: str, operand: Operand, kind: TensorType | None) -> None:
-    """Refuse a missing input, and one of another dtype."""
-    if kind is None and not operand.optional:
-        raise OperatorError(
-            f"{operator} is not given its input {operand.name!r}.", remedy="Give it a tensor."
-        )
-    if kind is not None and kind.dtype not in operand.dtypes:
-        raise OperatorError(
-            f"The input {operand.name!r} of {operator} is {kind}, expected "
-            f"{' or '.join(operand.dtypes)}.",
-            remedy=f"Convert it to {operand.dtypes[0]}.",
         )
 
 

@@ -60,10 +60,8 @@ class Extent:
 
     def fits(self, device: Device) -> bool:
         """True if a device has images of this size."""
-        return (
-            max(self.width, self.height) <= device.image_extent
-            and self.layers <= device.image_layers
-        )
+        longest = max(self.width, self.height)
+        return longest <= device.image_extent and self.layers <= device.image_layers
 
     @property
     def texels(self) -> int:
@@ -102,9 +100,7 @@ def extent_of(shape: Sequence[int], scope: str) -> Extent:
         n, blocks, height, width, _ = shape
         return Extent(panels * width, n * -(-blocks // panels) * height)
     rows, columns = _cuts(scope)
-    return Extent(
-        width=prod(shape[columns:-1]), height=prod(shape[rows:columns]), layers=prod(shape[:rows])
-    )
+    return Extent(prod(shape[columns:-1]), prod(shape[rows:columns]), prod(shape[:rows]))
 
 
 def coordinates(
@@ -168,14 +164,13 @@ def constant_scope(shape: Sequence[int], device: Device) -> str | None:
     Weights should have a row for each block of output channels, their first axis, and
     need few layers.
     """
-    candidates = []
-    for rows in range(len(shape) - 1):
-        for columns in range(rows, len(shape)):
-            scope = f"{PREFIX}:{rows}.{columns}"
-            extent = extent_of(shape, scope)
-            if extent.fits(device):
-                candidates.append(((extent.layers > 1, abs(columns - 1), extent.layers), scope))
-    return min(candidates)[1] if candidates else None
+    fitting = [
+        ((extent.layers > 1, abs(columns - 1), extent.layers), scope)
+        for rows in range(len(shape) - 1)
+        for columns in range(rows, len(shape))
+        if (extent := extent_of(shape, scope := f"{PREFIX}:{rows}.{columns}")).fits(device)
+    ]
+    return min(fitting)[1] if fitting else None
 
 
 def _cuts(scope: str) -> tuple[int, int]:

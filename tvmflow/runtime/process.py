@@ -56,11 +56,8 @@ class Worker:
     def call(self, function: Callable[..., T], *arguments: object, timeout_s: float) -> T:
         """Run a module's function in the process.
 
-        Raises
-        ------
-        WorkerLostError
-            If the process did not survive it, or did not finish in time; the next call starts
-            another one, unless the worker was interrupted.
+        Raises a `WorkerLostError` if the process did not survive it, or did not finish in time; the
+        next call starts another one, unless the worker was interrupted.
         """
         self.start()
         return self._exchange(function, arguments, timeout_s)
@@ -68,17 +65,28 @@ class Worker:
     def start(self) -> None:
         """Start the process now, unless it is there, and wait until it is ready.
 
-        Raises
-        ------
-        WorkerLostError
-            If it ends at once, takes longer than `START_LIMIT_S`, or was interrupted.
+        Raises a `WorkerLostError` if it ends at once, takes longer than `START_LIMIT_S`, or was
+        interrupted.
         """
         if self._process is not None:
             return
         with self._starting:
             if self._interrupted:
                 raise WorkerLostError("it was interrupted", timed_out=False)
-            self._start()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._log.seek(0)
+                self._log.truncate()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", __name__, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    env={**os.environ, **self._environment},
+                    start_new_session=True,
+                )
+            self._connection = Connection(ours.detach())
         self._exchange(_ready, (), START_LIMIT_S)
 
     def _exchange(
@@ -98,27 +106,10 @@ class Worker:
             raise failure
         return result
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._log.seek(0)
-            self._log.truncate()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env={**os.environ, **self._environment},
-                start_new_session=True,
-            )
-        self._connection = Connection(ours.detach())
-
     def _obituary(self) -> str:
         """Tell what the process ended with, and its last line."""
-        process = self._process
-        assert process is not None
-        status = process.wait()
+        assert self._process is not None
+        status = self._process.wait()
         self.stop()
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").split("\n")
@@ -129,8 +120,7 @@ class Worker:
     @property
     def pid(self) -> int | None:
         """The process, while there is one."""
-        process = self._process
-        return None if process is None else process.pid
+        return getattr(self._process, "pid", None)
 
     def stop(self) -> None:
         """End the process, also in the middle of its work."""
