@@ -109,8 +109,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:
             last = tirx.Evaluate(value)
         return tirx.SeqStmt([*bindings, last]) if bindings else statement
 
-    kinds = (tirx.BufferStore, tirx.Evaluate, tirx.Bind)
-    return map_nodes(function, (kinds, bind))
+    return map_nodes(function, ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), bind))
 
 
 def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:

@@ -32,7 +32,7 @@ from ..ir.expressions import nodes_in, substitute_vars
 from ..ir.rewriter import op_name
 from .half import PREFIX as HALF_PREFIX
 from .textures import STORE, image_of
-from .tir_pipeline import finish_device, host_and_device, store_narrow
+from .tir_pipeline import DEVICE, HOST_AND_DEVICE, STORE_NARROW
 
 #: TVM's code generator writes this line before each kernel.
 _DELIMITER = "// Function: "
@@ -56,7 +56,7 @@ def split_kernels(
     primary = {gv: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     named = relax.transform.AttachGlobalSymbol()(IRModule(primary))
     bound = tirx.transform.BindTarget(target.tvm_target)(named)
-    split = Sequential(host_and_device())(bound)
+    split = Sequential(HOST_AND_DEVICE)(bound)
     hosts: dict[str, tirx.PrimFunc] = {}
     devices: dict[str, tirx.PrimFunc] = {}
     for gv, function in split.functions.items():
@@ -76,8 +76,7 @@ def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
     """Generate the source of lowered kernels: OpenCL C or CUDA C++."""
     mod = IRModule({tvm.ir.GlobalVar(name): f for name, f in devices.items()})
     kind = next(iter(devices.values())).attrs["target"]
-    lowered = Sequential([*store_narrow(), *finish_device()])(mod)
-    return str(codegen_build(lowered, kind).inspect_source())
+    return str(codegen_build(Sequential([*STORE_NARROW, *DEVICE])(mod), kind).inspect_source())
 
 
 def split_source(code: str) -> dict[str, str]:
@@ -159,10 +158,7 @@ _LIMIT = 4096
 def kernel_calls(kernels: Kernels, name: str) -> list[KernelCall]:
     """The launches of a primary function.
 
-    Raises
-    ------
-    CompileError
-        If its host does anything else than launching kernels of static sizes.
+    Raises a `CompileError` if its host does anything else than launching kernels of static sizes.
     """
     host = _Host(kernels, name)
     host.run(kernels.hosts[name].body)

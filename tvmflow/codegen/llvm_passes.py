@@ -47,52 +47,37 @@ def _polynomial(polynomial: Polynomial, x: tirx.Expr) -> tirx.Expr:
     return reduce(lambda result, coefficient: result * x + coefficient, reversed(rest), last)
 
 
-def _written(
-    terms: dict[int, int],
-    numerator: Callable[[int], int],
-    of_large: Callable[[tirx.Expr], tirx.Expr],
-) -> Callable[[Call], tirx.Expr]:
-    """Writes an odd function, by its continued fraction and by what is right for x > 0.
-
-    Of the fraction there are as many terms, by bits, as leave out less than half a unit in the
-    last place.
-    """
-    fractions = {bits: _convergent(numerator, count) for bits, count in terms.items()}
-
-    def written(call: Call) -> tirx.Expr:
-        dtype = call.ty.dtype
-        (argument,) = call.args
-        if dtype.bits not in fractions:
-            wide = tvm_ffi.dtype("float32").with_lanes(dtype.lanes)
-            single = tirx.call_intrin(wide, call.op, tirx.Cast(wide, argument))
-            return tirx.Cast(dtype, written(single))
-        p, q = fractions[dtype.bits]
-        # Not a name for a name, which TVM's analysis takes for another value.
-        named = isinstance(argument, tirx.Var)
-        x, zero = argument if named else tirx.Var("x", dtype), tirx.const(0, dtype)
-        square, size = x * x, tirx.Select(x < zero, zero - x, x)
-        large = of_large(size)
-        large = tirx.Select(x < zero, zero - large, large)
-        small = x * _polynomial(p, square) / _polynomial(q, square)
-        chosen = tirx.Select(size < tirx.const(_SMALL, dtype), small, large)
-        return chosen if named else tirx.Let(x, argument, chosen)
-
-    return written
-
-
-_WRITTEN = {
-    "tirx.tanh": _written({32: 4, 64: 7}, lambda _: 1, lambda x: 1 - 2 / (tirx.exp(x * 2) + 1)),
-    "tirx.atanh": _written(
-        {32: 6, 64: 13}, lambda k: -k * k, lambda x: tirx.log((1 + x) / (1 - x)) * 0.5
+#: Of each odd function: how many terms of its continued fraction leave out less than half a unit in
+#: the last place, by bits; their numerators; and what is right for large x > 0.
+_FUNCTIONS: dict[str, tuple[dict[int, int], Callable[[int], int], Callable[..., tirx.Expr]]] = {
+    "tirx.tanh": ({32: 4, 64: 7}, lambda _: 1, lambda x: 1 - 2 / (tirx.exp(x * 2) + 1)),
+    "tirx.atanh": (
+        {32: 6, 64: 13}, lambda k: -k * k, lambda x: tirx.log((1 + x) / (1 - x)) * 0.5,
     ),
-}
+}  # fmt: skip
 
 
 @node_pass(Call, targets=("llvm",))
 def WriteHyperbolics(call: Call) -> tirx.Expr:
     """Write ``tanh`` and ``atanh``, before TVM does."""
-    write = _WRITTEN.get(op_name(call) or "")
-    return call if write is None else write(call)
+    if (name := op_name(call)) not in _FUNCTIONS:
+        return call
+    terms, numerator, of_large = _FUNCTIONS[name]
+    (argument,), dtype = call.args, call.ty.dtype
+    if dtype.bits not in terms:
+        dtype = tvm_ffi.dtype("float32").with_lanes(dtype.lanes)
+        argument = tirx.Cast(dtype, argument)
+    p, q = _convergent(numerator, terms[dtype.bits])
+    # Not a name for a name, which TVM's analysis takes for another value.
+    named = isinstance(argument, tirx.Var)
+    x, zero = argument if named else tirx.Var("x", dtype), tirx.const(0, dtype)
+    square, size = x * x, tirx.Select(x < zero, zero - x, x)
+    large = of_large(size)
+    large = tirx.Select(x < zero, zero - large, large)
+    small = x * _polynomial(p, square) / _polynomial(q, square)
+    chosen = tirx.Select(size < tirx.const(_SMALL, dtype), small, large)
+    result = chosen if named else tirx.Let(x, argument, chosen)
+    return result if dtype == call.ty.dtype else tirx.Cast(call.ty.dtype, result)
 
 
 #: The largest buffer that is kept on the stack; threads have some megabytes.

@@ -127,8 +127,7 @@ def _least(
     for table, compare in ((_NOT_NEGATIVE, tirx.GE), (_POSITIVE, tirx.GT)):
         for kind, difference in table.items():
             if isinstance(test, kind):
-                values = analyzer.int_set(analyzer.simplify(difference(test)), inner)
-                least = values.min_value
+                least = analyzer.int_set(analyzer.simplify(difference(test)), inner).min_value
                 if any(v.name in ("neg_inf", "pos_inf") for v in nodes_in(least, tirx.Var)):
                     return None
                 return analyzer.simplify(compare(least, tirx.IntImm(least.ty.dtype, 0)))

@@ -111,8 +111,7 @@ def _access(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> list[tirx.Expr
 def _load(load: TensorLoad) -> tirx.Expr:
     if not _is_image(load.source):
         return load
-    place = _access(load.source, load.indices)
-    return Call(LOAD, [*place, load.indices[-1]], ret_ty=load.ty)
+    return Call(LOAD, [*_access(load.source, load.indices), load.indices[-1]], ret_ty=load.ty)
 
 
 def _store_texel(names: Iterator[str], loop: tirx.For) -> tirx.Stmt:
@@ -132,9 +131,8 @@ def _store_texel(names: Iterator[str], loop: tirx.For) -> tirx.Stmt:
         loop.loop_var, loop.min, loop.extent, loop.kind, gathered, annotations=loop.annotations
     )
     lanes = tirx.BufferLoad(texel, [tirx.Ramp(0, 1, CHANNELS)])
-    arguments = [*_access(body.buffer, body.indices), lanes]
-    store = tirx.Evaluate(Call(STORE, arguments, ret_ty="void"))
-    statement = tirx.SeqStmt([tirx.AllocBuffer(texel), gather, store])
+    texel_store = Call(STORE, [*_access(body.buffer, body.indices), lanes], ret_ty="void")
+    statement = tirx.SeqStmt([tirx.AllocBuffer(texel), gather, tirx.Evaluate(texel_store)])
     return statement if guard is None else tirx.IfThenElse(guard, statement, None)
 
 

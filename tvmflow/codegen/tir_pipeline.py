@@ -28,99 +28,93 @@ from .textures import NameTexels, TextureFlatten, VerifyTextures
 TIR_PIPELINE = "tvmflow"
 
 
-def host_and_device() -> list[Pass]:
-    """From scheduled primary functions to a function for the host and one for each kernel."""
-    transform = s_tir.transform
-    return [
-        # From schedulable blocks to plain loops over allocated buffers.
-        transform.CanonicalizeLoop(),
-        transform.LowerCrossThreadReduction(),
-        transform.LowerInitBlock(),
-        transform.PlanAndUpdateBufferAllocationLocation(),
-        transform.ConvertBlocksToOpaque(),
-        transform.LiftThreadBinding(),
-        transform.CompactBufferAllocation(),
-        transform.UnifyThreadBinding(),
-        transform.LowerMatchBuffer(),
-        tirx.transform.StmtSimplify(),
-        transform.AnnotateIrregularLoop(),
-        transform.InjectSoftwarePipeline(),
-        transform.LowerOpaqueBlock(),
-        PeelBorders,
-        NarrowLocals,
-        SplitVectors,
-        TextureFlatten,
-        # Flat buffers, vectors, unrolled loops.
-        HideDivisions,
-        tirx.transform.FlattenBuffer(),
-        RestoreDivisions,
-        WidenBFloat16,
-        tirx.transform.BF16ComputeLegalize(),
-        tirx.transform.NarrowDataType(32),
-        transform.LoopPartition(),
-        RoundByAddition,
-        MaskLanes,
-        tirx.transform.VectorizeLoop(True),
-        ChainDots,
-        ReadHalfTexels,
-        transform.InjectVirtualThread(),
-        transform.InjectDoubleBuffer(),
-        RewriteStorage,
-        transform.HoistIfThenElse(),
-        tirx.transform.UnrollLoop(),
-        transform.RenormalizeSplitPattern(),
-        tirx.transform.StmtSimplify(),
-        tirx.transform.RemoveNoOp(),
-        transform.RewriteUnsafeSelect(),
-        tirx.transform.CommonSubexprElim(),
-        NameTexels,
-        NameShuffles,
-        UndoIntegerPromotion,
-        VerifyTextures,
-        VerifyMasks,
-        LowerHalfBuffers,
-        # One function for the host, and one for each kernel.
-        tirx.transform.FP8ComputeLegalize(),
-        tirx.transform.VerifyMemory(),
-        tirx.transform.AnnotateEntryFunc(),
-        transform.ThreadSync("shared"),
-        transform.ThreadSync("shared.dyn"),
-        transform.ThreadSync("warp"),
-        transform.InferFragment(),
-        transform.LowerThreadAllreduce(),
-        transform.InjectPTXAsyncCopy(),
-        transform.MergeSharedMemoryAllocations(),
-        tirx.transform.SplitHostDevice(),
-        # Behind the barriers, which only reads as TIR has them ask for.
-        NameGathers,
-        PropagateNaN,
-        WriteHyperbolics,
-    ]
+_transform = s_tir.transform
+#: From scheduled primary functions to a function for the host and one for each kernel.
+HOST_AND_DEVICE: list[Pass] = [
+    # From schedulable blocks to plain loops over allocated buffers.
+    _transform.CanonicalizeLoop(),
+    _transform.LowerCrossThreadReduction(),
+    _transform.LowerInitBlock(),
+    _transform.PlanAndUpdateBufferAllocationLocation(),
+    _transform.ConvertBlocksToOpaque(),
+    _transform.LiftThreadBinding(),
+    _transform.CompactBufferAllocation(),
+    _transform.UnifyThreadBinding(),
+    _transform.LowerMatchBuffer(),
+    tirx.transform.StmtSimplify(),
+    _transform.AnnotateIrregularLoop(),
+    _transform.InjectSoftwarePipeline(),
+    _transform.LowerOpaqueBlock(),
+    PeelBorders,
+    NarrowLocals,
+    SplitVectors,
+    TextureFlatten,
+    # Flat buffers, vectors, unrolled loops.
+    HideDivisions,
+    tirx.transform.FlattenBuffer(),
+    RestoreDivisions,
+    WidenBFloat16,
+    tirx.transform.BF16ComputeLegalize(),
+    tirx.transform.NarrowDataType(32),
+    _transform.LoopPartition(),
+    RoundByAddition,
+    MaskLanes,
+    tirx.transform.VectorizeLoop(True),
+    ChainDots,
+    ReadHalfTexels,
+    _transform.InjectVirtualThread(),
+    _transform.InjectDoubleBuffer(),
+    RewriteStorage,
+    _transform.HoistIfThenElse(),
+    tirx.transform.UnrollLoop(),
+    _transform.RenormalizeSplitPattern(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.RemoveNoOp(),
+    _transform.RewriteUnsafeSelect(),
+    tirx.transform.CommonSubexprElim(),
+    NameTexels,
+    NameShuffles,
+    UndoIntegerPromotion,
+    VerifyTextures,
+    VerifyMasks,
+    LowerHalfBuffers,
+    # One function for the host, and one for each kernel.
+    tirx.transform.FP8ComputeLegalize(),
+    tirx.transform.VerifyMemory(),
+    tirx.transform.AnnotateEntryFunc(),
+    _transform.ThreadSync("shared"),
+    _transform.ThreadSync("shared.dyn"),
+    _transform.ThreadSync("warp"),
+    _transform.InferFragment(),
+    _transform.LowerThreadAllreduce(),
+    _transform.InjectPTXAsyncCopy(),
+    _transform.MergeSharedMemoryAllocations(),
+    tirx.transform.SplitHostDevice(),
+    # Behind the barriers, which only reads as TIR has them ask for.
+    NameGathers,
+    PropagateNaN,
+    WriteHyperbolics,
+]
 
 
-def store_narrow() -> list[Pass]:
-    """Tensors of bfloat16 and of 8-bit floats, in functions as they are called."""
-    return [tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()]
-
-
-def finish_device() -> list[Pass]:
-    """The rest of the way of kernels, once they are functions of their own."""
-    return [
-        tirx.transform.LowerWarpMemory(),
-        tirx.transform.StmtSimplify(),
-        tirx.transform.LowerIntrin(),
-        WriteLiterals,
-        BindLoads,
-    ]
+#: Tensors of bfloat16 and of 8-bit floats, in functions as they are called.
+STORE_NARROW = [tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()]
+#: The rest of the way of the host's functions.
+_HOST = [KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
+#: The rest of the way of kernels, once they are functions of their own.
+DEVICE = [
+    tirx.transform.LowerWarpMemory(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.LowerIntrin(),
+    WriteLiterals,
+    BindLoads,
+]
 
 
 def stages() -> dict[str, list[Pass]]:
     """All passes on TIR, in order."""
-    return {
-        "functions": [*host_and_device(), tirx.transform.MakePackedAPI(), *store_narrow()],
-        "host": [KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()],
-        "kernels": finish_device(),
-    }
+    functions = [*HOST_AND_DEVICE, tirx.transform.MakePackedAPI(), *STORE_NARROW]
+    return {"functions": functions, "host": _HOST, "kernels": DEVICE}
 
 
 def _pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:

@@ -29,10 +29,7 @@ class Host:
     def parse(cls, triple: str) -> Host:
         """Read a short name (`HOSTS`), or a triple of three or four parts.
 
-        Raises
-        ------
-        TargetError
-            If it is not of that form, or its system is not Linux or Android.
+        Raises a `TargetError` if it is not of that form, or its system not Linux or Android.
         """
         name = triple.strip().lower()
         parts = HOSTS.get(name, name).split("-")
@@ -45,16 +42,14 @@ class Host:
                 remedy="Use one of these names, or a triple such as x86_64-linux-gnu, "
                 "aarch64-linux-gnu or aarch64-linux-android24.",
             )
-        architecture = _ARCHITECTURES.get(parts[0], parts[0])
-        return cls(architecture, parts[1], parts[2])
+        return cls(_ARCHITECTURES.get(parts[0], parts[0]), parts[1], parts[2])
 
     @classmethod
     def native(cls) -> Host:
         """Return the machine that this process runs on."""
         machine = platform.machine().lower()
         is_musl = not platform.libc_ver()[0] and any(Path("/lib").glob("ld-musl-*"))
-        abi = "musl" if is_musl else "gnu"
-        return cls(_ARCHITECTURES.get(machine, machine), "linux", abi)
+        return cls(_ARCHITECTURES.get(machine, machine), "linux", "musl" if is_musl else "gnu")
 
     @property
     def triple(self) -> str:

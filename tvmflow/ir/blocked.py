@@ -28,14 +28,14 @@ def pad_axis(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
     short = -array.shape[axis] % multiple
     if not short:
         return array
-    widths = [(0, short if a == axis else 0) for a in range(array.ndim)]
-    return np.pad(array, widths)
+    return np.pad(array, [(0, short if a == axis else 0) for a in range(array.ndim)])
 
 
 def split_axis(array: np.ndarray, axis: int, block: int) -> np.ndarray:
     """``array`` with an axis in blocks, whose lanes are the last axis, padded with zeros.
 
-    Of channels first, ``OIHW``, axis 0 gives ``[O', I, H, W, c]``.
+    So weights of dense layers ``[N, K]`` become ``[N', K, c]``, those of depthwise convolutions
+    ``[C, KH, KW]`` become ``[C', KH, KW, c]``.
     """
     padded = pad_axis(array, axis, block)
     blocks = padded.shape[axis] // block
@@ -58,8 +58,7 @@ def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
 
 def gemm_weight(weight: np.ndarray, block: int, depth: int, columns: int) -> np.ndarray:
     """``OIHW`` to the matrix ``[KH * KW * I' * c, O]``, padded with zeros to these extents."""
-    outputs = weight.shape[0]
-    matrix = pad_axis(weight, 1, block).transpose(2, 3, 1, 0).reshape(-1, outputs)
+    matrix = pad_axis(weight, 1, block).transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
     return pad_matrix(matrix, depth, columns)
 
 
@@ -83,16 +82,6 @@ def winograd_weight(transformed: np.ndarray, block: int) -> np.ndarray:
     """``[a, a, O, I]`` to ``[a*a, O', I, c]``, output channels padded with zeros."""
     a, _, outputs, inputs = transformed.shape
     return split_axis(transformed.reshape(a * a, outputs, inputs), 1, block)
-
-
-def depthwise_weight(weight: np.ndarray, block: int) -> np.ndarray:
-    """``[C, 1, KH, KW]`` to ``[C', KH, KW, c]``, channels padded with zeros."""
-    return split_axis(weight[:, 0], 0, block)
-
-
-def dense_weight(weight: np.ndarray, block: int) -> np.ndarray:
-    """``[K, N]`` to ``[N', K, c]``, columns padded with zeros."""
-    return split_axis(weight.T, 0, block)
 
 
 def words(weight: np.ndarray, axis: int) -> np.ndarray:

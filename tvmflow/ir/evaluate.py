@@ -49,12 +49,7 @@ def evaluate(expr: tirx.Expr, values: Mapping[tirx.Var, Array]) -> Array:
     """Compute an expression of whole numbers, for arrays of its variables that broadcast.
 
     The result has a number for each of the variables' values; for vectors the lanes are the last
-    axis.
-
-    Raises
-    ------
-    UnknownError
-        If it depends on anything but those variables.
+    axis.  Raises an `UnknownError` if it depends on anything but those variables.
     """
     at = partial(evaluate, values=values)
     if (operation := _BINARY.get(type(expr))) is not None:

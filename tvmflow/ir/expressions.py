@@ -37,9 +37,7 @@ def uses(expr: Node, var: tirx.Var | None) -> bool:
 
 def conjuncts(test: tirx.Expr) -> list[tirx.Expr]:
     """The conditions that must all hold."""
-    if isinstance(test, tirx.And):
-        return [*conjuncts(test.a), *conjuncts(test.b)]
-    return [test]
+    return [*conjuncts(test.a), *conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
 
 
 def register_operator(

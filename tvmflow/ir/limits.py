@@ -54,12 +54,6 @@ def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
 
 
 def check_size(what: str, kind: TensorType, remedy: str, *, in_memory: bool = True) -> None:
-    """Refuse a tensor that is too large; `what` begins the sentence, such as "The input 'x'".
-
-    Raises
-    ------
-    ShapeError
-        If it has more elements than kernels count, or does not fit this machine's memory.
-    """
+    """Raise a `ShapeError` if a tensor is too large; `what` begins it, as "The input 'x'" does."""
     if (reason := excess(kind, in_memory=in_memory)) is not None:
         raise ShapeError(f"{what} is too large: {reason}.", remedy=remedy)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping
+from itertools import chain, count
 
 import tvm_ffi
 from tvm import IRModule, relax
@@ -142,8 +143,7 @@ def restore_names(
         return [relax.VarBinding(renamed[var], substitute(value, renamed))]
 
     main = with_bindings(main, rename)
-    result = substitute(main.body.body, renamed)
-    return with_main(fused, with_body(main, main.body.blocks, result))
+    return with_main(fused, with_body(main, main.body.blocks, substitute(main.body.body, renamed)))
 
 
 def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dict[str, list[str]]:
@@ -190,12 +190,10 @@ def _model_name(name: str, model_names: Collection[str]) -> str:
 
 def unique(name: str, taken: set[str], form: Callable[[str], str] = str) -> str:
     """``name``, with a number behind it if its form is taken; that is then taken."""
-    candidate, number = name, 0
-    while form(candidate) in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(form(candidate))
-    return candidate
+    candidates = chain([name], (f"{name}_{number}" for number in count(1)))
+    found = next(candidate for candidate in candidates if form(candidate) not in taken)
+    taken.add(form(found))
+    return found
 
 
 def resolve_names(

@@ -56,10 +56,7 @@ def search_folders() -> list[str]:
 def load() -> None:
     """Load the plug-in into this process; does nothing when it is loaded.
 
-    Raises
-    ------
-    EnvironmentMismatchError
-        If the plug-in was not built, or does not fit the installed TVM.
+    Raises an `EnvironmentMismatchError` if it was not built, or does not fit the installed TVM.
     """
     global _handle
     # The plug-in uses TVM's runtime library.  Importing TVM calls autoload(), unless

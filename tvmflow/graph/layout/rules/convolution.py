@@ -60,7 +60,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         name, family = "depthwise", depthwise
     compute = family.compute if integers is None else integers.integers.around(family.compute)
     if of_one_filter:
-        packed = layout.constant(blocked.depthwise_weight(weight, block))
+        packed = layout.constant(blocked.split_axis(weight[:, 0], 0, block))
         return Result(layout.emit(name, compute, layout.blocked(x), packed, **options), True)
     packed = layout.constant(blocked.conv_weight(weight, block))
     options["groups"] = groups

@@ -60,7 +60,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     flat = shape[-2] < FEW_ROWS or array is None
     left = layout.plain_as(x, (prod(shape[:-1]), shape_of(x)[-1])) if flat else layout.substitute(x)
     if array is not None:
-        weights = blocked.dense_weight(array, layout.block)
+        weights = blocked.split_axis(array.T, 0, layout.block)
         if layout.device.is_cpu:
             panels = dense.whole_panels(array.shape[1], layout.block)
             weights = blocked.pad_axis(weights, 0, panels)
