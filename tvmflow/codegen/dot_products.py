@@ -46,9 +46,6 @@ def ChainDots(add: tirx.Add) -> tirx.Expr:
     return tirx.call_intrin(product.ty, NAME, add.a, *product.args[1:])
 
 
-# -- LLVM ---------------------------------------------------------------------------------
-
-
 def _for_llvm(call: Call) -> tirx.Expr:
     total, *factors = call.args
     target = tvm.target.Target.current(allow_none=True)
@@ -70,9 +67,6 @@ def _arithmetic(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
         signed = (w << constant(24 - 8 * byte)) >> constant(24)
         total = total + unsigned * signed
     return total
-
-
-# -- OpenCL C and CUDA C++ ----------------------------------------------------------------
 
 
 register_intrin_lowering(NAME, target="llvm", f=_for_llvm)

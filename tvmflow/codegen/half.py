@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 #: Beginning of the names of the macros.
 PREFIX = "tvmflow_half_"
-WIDTHS = (1, 2, 4, 8, 16)
 #: Products in the longest sum that is taken in 16 bits: its error is some 2 % (see
 #: :func:`tvmflow.verify.tolerance.summed_in_half`), and grows with the root of the length.
 MOST_PRODUCTS = 8192
@@ -83,12 +83,12 @@ def half_sums(mod: IRModule) -> list[int]:
 
 def half_lengths(function: tirx.PrimFunc) -> list[int]:
     """Lengths of the sums in 16 bits of a primary function without a schedule."""
-    lengths = []
-    for block in nodes_in(function.body, s_tir.SBlock):
-        reduced = [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce]
-        if reduced and str(block.writes[0].source.dtype) == "float16":
-            lengths.append(int(np.prod([int(v.dom.extent) for v in reduced])))
-    return lengths
+    return [
+        prod(int(v.dom.extent) for v in reduced)
+        for block in nodes_in(function.body, s_tir.SBlock)
+        if (reduced := [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce])
+        and block.writes[0].source.dtype == _HALF
+    ]
 
 
 # -- registers of 16 bits -----------------------------------------------------------------
@@ -264,37 +264,37 @@ def _place(index: tirx.Expr) -> tuple[str, tirx.Expr, int]:
     return ("gather_long" if dtype.bits == 64 else "gather"), index, dtype.lanes
 
 
+_MACROS = """\
+#define tvmflow_half_load{n}(i, p) vload_half{w}(0, (const __global half*)(p) + (i))
+#define tvmflow_half_read{n}(i, p) {read}
+#define tvmflow_half_store{n}(v, i, p) vstore_half{w}((v), 0, (__global half*)(p) + (i))
+"""
+# Functions: a macro would have the indices, long texts, once for each lane.
+_FUNCTIONS = """\
+inline float{n} tvmflow_half_gather{k}{n}({index}{n} i, __global void* p) {{
+  return (float{n})({loads});
+}}
+inline void tvmflow_half_scatter{k}{n}(float{n} v, {index}{n} i, __global void* p) {{
+  {stores}
+}}
+"""
+
+
 @cache
 def macros() -> str:
     """Definitions of the macros that the pass calls; the same text in every kernel's source."""
-    lines = []
-    for lanes in WIDTHS:
-        suffix = "" if lanes == 1 else str(lanes)
-        load = f"vload_half{suffix}(0, (const __global half*)(p) + (i))"
-        store = f"vstore_half{suffix}((v), 0, (__global half*)(p) + (i))"
-        read = f"vload{lanes}(0, (const __global half*)(p) + (i))"
-        if lanes == 1:
-            read = "((const __global half*)(p))[i]"
-        lines += [
-            f"#define {PREFIX}load{lanes}(i, p) {load}",
-            f"#define {PREFIX}read{lanes}(i, p) {read}",
-            f"#define {PREFIX}store{lanes}(v, i, p) {store}",
+    texts = [_MACROS.format(n=1, w="", read="((const __global half*)(p))[i]")]
+    for n in (2, 4, 8, 16):
+        read = f"vload{n}(0, (const __global half*)(p) + (i))"
+        texts.append(_MACROS.format(n=n, w=n, read=read))
+        loads = ", ".join(f"{PREFIX}load1(i.s{lane:x}, p)" for lane in range(n))
+        stores = " ".join(f"{PREFIX}store1(v.s{lane:x}, i.s{lane:x}, p);" for lane in range(n))
+        texts += [
+            _FUNCTIONS.format(n=n, k=k, index=index, loads=loads, stores=stores)
+            for index, k in (("int", ""), ("long", "_long"))
         ]
-        # Functions: a macro would have the indices, long texts, once for each lane.
-        each = ", ".join(f"{PREFIX}load1(i.s{lane:x}, p)" for lane in range(lanes))
-        stores = " ".join(f"{PREFIX}store1(v.s{n:x}, i.s{n:x}, p);" for n in range(lanes))
-        for index, name in (("int", ""), ("long", "_long")) if lanes > 1 else ():
-            place = f"{index}{lanes} i, __global void* p"
-            lines += [
-                f"inline float{lanes} {PREFIX}gather{name}{lanes}({place}) {{",
-                f"  return (float{lanes})({each});",
-                "}",
-                f"inline void {PREFIX}scatter{name}{lanes}(float{lanes} v, {place}) {{",
-                f"  {stores}",
-                "}",
-            ]
     # Once, where sources of several kernels are one program.
-    return "\n".join([f"#ifndef {PREFIX}load1", *lines, "#endif\n"])
+    return f"#ifndef {PREFIX}load1\n{''.join(texts)}#endif\n"
 
 
 # -- bfloat16 -----------------------------------------------------------------------------

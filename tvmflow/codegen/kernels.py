@@ -184,11 +184,9 @@ class _Host:
 
     def run(self, body: tirx.Stmt) -> None:
         """Follow a statement."""
-        if isinstance(body, tirx.SeqStmt):
-            for statement in body.seq:
+        if isinstance(body, (tirx.SeqStmt, tirx.AttrStmt)):
+            for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body.body]:
                 self.run(statement)
-        elif isinstance(body, tirx.AttrStmt):
-            self.run(body.body)
         elif isinstance(body, tirx.DeclBuffer):
             self.behind[body.buffer] = self.behind[image_of(body.data)]
         elif isinstance(body, tirx.Bind):
@@ -242,13 +240,12 @@ class _Host:
 
     def arguments(self, kernel: str, operands: Sequence[tirx.Expr]) -> tuple[Argument | bytes, ...]:
         """Parameters of the function, and numbers, in the order of the kernel's parameters."""
-        device = self.kernels.devices[kernel]
-        accesses = accesses_of(device)
         found: list[Argument | bytes] = []
-        for param, operand in zip(device.params, operands, strict=True):
+        accesses = accesses_of(self.kernels.devices[kernel])
+        for (param, access), operand in zip(accesses.items(), operands, strict=True):
             source = self.behind.get(image_of(operand)) if isinstance(operand, Call) else None
             if source is not None:
-                found.append(Argument(source, *accesses[param]))
+                found.append(Argument(source, *access))
                 continue
             value = self.evaluate(operand, f"{param.name} of the kernel {kernel}")
             found.append(np.array(value.value, str(operand.ty.dtype)).tobytes())

@@ -36,9 +36,13 @@ from ..ir.rewriter import op_name
 #: Annotation of a loop by its schedule, and the attribute that it is once blocks are lowered.
 PRAGMA = "pragma_tvmflow_borders"
 
-#: What is not negative (or positive) when a comparison holds.
-_NOT_NEGATIVE = {tirx.LE: lambda c: c.b - c.a, tirx.GE: lambda c: c.a - c.b}
-_POSITIVE = {tirx.LT: _NOT_NEGATIVE[tirx.LE], tirx.GT: _NOT_NEGATIVE[tirx.GE]}
+#: What is not negative, or positive, when a comparison holds.
+_DIFFERENCES = {
+    tirx.LE: (tirx.GE, lambda c: c.b - c.a),
+    tirx.GE: (tirx.GE, lambda c: c.a - c.b),
+    tirx.LT: (tirx.GT, lambda c: c.b - c.a),
+    tirx.GT: (tirx.GT, lambda c: c.a - c.b),
+}
 
 
 @prim_func_pass()
@@ -124,11 +128,10 @@ def _least(
     test: tirx.Expr, inner: Mapping[tirx.Var, IntervalSet], analyzer: Analyzer
 ) -> tirx.Expr | None:
     """The condition under which ``test`` holds for all values of ``inner``; ``None``: unknown."""
-    for table, compare in ((_NOT_NEGATIVE, tirx.GE), (_POSITIVE, tirx.GT)):
-        for kind, difference in table.items():
-            if isinstance(test, kind):
-                least = analyzer.int_set(analyzer.simplify(difference(test)), inner).min_value
-                if any(v.name in ("neg_inf", "pos_inf") for v in nodes_in(least, tirx.Var)):
-                    return None
-                return analyzer.simplify(compare(least, tirx.IntImm(least.ty.dtype, 0)))
-    return None
+    if type(test) not in _DIFFERENCES:
+        return None
+    compare, difference = _DIFFERENCES[type(test)]
+    least = analyzer.int_set(analyzer.simplify(difference(test)), inner).min_value
+    if any(v.name in ("neg_inf", "pos_inf") for v in nodes_in(least, tirx.Var)):
+        return None
+    return analyzer.simplify(compare(least, tirx.IntImm(least.ty.dtype, 0)))

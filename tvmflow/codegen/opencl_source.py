@@ -187,25 +187,24 @@ def fold_splats(source: str) -> str:
     return "".join(parts)
 
 
+_STRUCTURES = "".join(
+    f"struct TVMFLOW_PACKED tvmflow_bytes{n} {{ uchar{n} value; }};\n" for n in (2, 4, 8, 16)
+)
 #: PoCL stores a vector of bytes byte by byte, as pointers say nothing of its alignment.  A packed
 #: structure says that there is none, which x86 is indifferent to.
-_STORES = """\
+_STORES = f"""\
 #ifndef TVMFLOW_STORE
 #define TVMFLOW_STORE
 #if defined(__SSE2__)
 #define TVMFLOW_PACKED __attribute__((packed, may_alias))
-{structures}\
+{_STRUCTURES}\
 #define TVMFLOW_STORE_BYTES(n, v, p) \\
   (((__global struct tvmflow_bytes##n*)(p))->value = as_uchar##n(v))
 #else
 #define TVMFLOW_STORE_BYTES(n, v, p) vstore##n(as_uchar##n(v), 0, (__global uchar*)(p))
 #endif
 #endif
-""".format(
-    structures="".join(
-        f"struct TVMFLOW_PACKED tvmflow_bytes{n} {{ uchar{n} value; }};\n" for n in (2, 4, 8, 16)
-    )
-)
+"""
 
 
 def store_bytes(source: str) -> str:

@@ -125,8 +125,7 @@ def elementwise(
 
     def compute(*tensors: te.Tensor | tirx.Expr) -> te.Tensor:
         def at(*index: tirx.Var) -> tirx.Expr:
-            values = [_element(t, index, shape) if isinstance(t, te.Tensor) else t for t in tensors]
-            return element(*values)
+            return element(*(_element(tensor, index, shape) for tensor in tensors))
 
         return te.compute(shape, at, name=name, tag="broadcast")
 
@@ -135,16 +134,19 @@ def elementwise(
 
 def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     name = call.op.name.removeprefix("relax.tvmflow.")
-    intrinsic = f"tirx.tvmflow_{name}"
-    return elementwise(bb, call, name, partial(tirx.call_intrin, "float32", intrinsic))
+    return elementwise(bb, call, name, partial(tirx.call_intrin, "float32", f"tirx.tvmflow_{name}"))
 
 
-def _element(tensor: te.Tensor, at: Sequence[tirx.Var], shape: Sequence[int]) -> tirx.Expr:
+def _element(
+    tensor: te.Tensor | tirx.Expr, at: Sequence[tirx.Var], shape: Sequence[int]
+) -> tirx.Expr:
     """An operand's element for one of the result.
 
     Where nothing is repeated, indices are the result's, also of axes of one element: TVM then sees
     that the function is elementwise, and fuses it behind convolutions.
     """
+    if not isinstance(tensor, te.Tensor):
+        return tensor
     places = list(zip(at, shape, strict=True))[len(at) - len(tensor.shape) :]
     own = zip(places, tensor.shape, strict=True)
     return tensor(*(i if int(extent) == whole else 0 for (i, whole), extent in own))
@@ -213,13 +215,8 @@ inline float{n} tvmflow_exact_quotient{w}(float{n} a, float{n} b) {{
 
 
 #: Functions in OpenCL C for all that TVM vectorises by.
-OPENCL = "".join(
-    (
-        "#ifndef TVMFLOW_EXACT\n#define TVMFLOW_EXACT\n",
-        *(
-            (_PRODUCT + _QUOTIENT).format(n=lanes if lanes > 1 else "", w=lanes)
-            for lanes in (1, 2, 4, 8, 16)
-        ),
-        "#endif\n",
-    )
+_BY_LANES = "".join(
+    (_PRODUCT + _QUOTIENT).format(n=lanes if lanes > 1 else "", w=lanes)
+    for lanes in (1, 2, 4, 8, 16)
 )
+OPENCL = f"#ifndef TVMFLOW_EXACT\n#define TVMFLOW_EXACT\n{_BY_LANES}#endif\n"

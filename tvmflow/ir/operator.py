@@ -129,8 +129,7 @@ class Operator:
         OperatorError
             If one is unknown or of another type.
         """
-        unknown = [name for name in given if name not in self.attributes]
-        if unknown:
+        if unknown := [name for name in given if name not in self.attributes]:
             raise OperatorError(
                 f"{self.name} has no attribute {unknown[0]!r}; expected "
                 f"{', '.join(map(repr, self.attributes)) or 'none'}.",
@@ -254,8 +253,7 @@ def _check_operands(operator: Operator) -> None:
                 "different Python identifiers.",
                 remedy="Rename them.",
             )
-    gradient = operator.gradient
-    if gradient is None:
+    if (gradient := operator.gradient) is None:
         return
     inputs = {operand.name for operand in operator.inputs}
     outputs = {operand.name for operand in operator.outputs}
@@ -264,8 +262,7 @@ def _check_operands(operator: Operator) -> None:
         ("outputs", gradient.outputs, {f"grad_{name}" for name in inputs}),
     )
     for kind, operands, known in allowed:
-        strange = [operand.name for operand in operands if operand.name not in known]
-        if strange:
+        if strange := [operand.name for operand in operands if operand.name not in known]:
             raise OperatorError(
                 f"The gradient of {operator.name}, {gradient.name}, has {strange[0]!r} among its "
                 f"{kind}, expected some of {', '.join(sorted(known))}.",

@@ -52,17 +52,14 @@ def called_function(
 
 def parameter_scopes(mod: IRModule) -> dict[str, str]:
     """Memory scopes of those parameters of ``main`` that are no plain buffers."""
-    params, scopes = set(mod["main"].params), {}
-    for binding in bindings_of(mod["main"]):
-        call = called_function(mod, binding.value)
-        if call is None:
-            continue
-        function, arguments = call
-        for param, argument in zip(function.params, arguments, strict=False):
-            scope = param.scope()
-            if argument in params and scope not in ("", "global"):
-                scopes[argument.name] = scope
-    return scopes
+    params = set(mod["main"].params)
+    calls = (called_function(mod, binding.value) for binding in bindings_of(mod["main"]))
+    return {
+        argument.name: param.scope()
+        for function, arguments in filter(None, calls)
+        for param, argument in zip(function.params, arguments, strict=False)
+        if argument in params and param.scope() not in ("", "global")
+    }
 
 
 def wants_schedule(function: tirx.PrimFunc) -> bool:
@@ -70,7 +67,6 @@ def wants_schedule(function: tirx.PrimFunc) -> bool:
 
     TVM's own sorts and scans come scheduled, or as low-level loops without blocks.
     """
-    if "tirx.is_scheduled" in (function.attrs or {}):
-        return False
-    body = function.body
-    return isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
+    body, attributes = function.body, function.attrs or {}
+    is_root = isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
+    return is_root and "tirx.is_scheduled" not in attributes

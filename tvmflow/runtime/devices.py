@@ -122,10 +122,9 @@ def cuda_devices() -> list[DeviceInfo]:
 def exists(device: tvm.runtime.Device) -> bool:
     """Tell whether there is such a device of TVM, and the driver to use it."""
     # TVM asks the CUDA runtime, which fails instead of answering where no driver is.
-    try:
+    with suppress(RuntimeError):
         return bool(device.exist)
-    except RuntimeError:
-        return False
+    return False
 
 
 def host_device() -> DeviceInfo:

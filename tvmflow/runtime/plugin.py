@@ -46,8 +46,7 @@ _handle: ctypes.CDLL | None = None
 def search_folders() -> list[str]:
     """Return the folders where wheels put OpenCL drivers: ``site-packages``, and ``lib``."""
     folders = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
-    folders += [path for path in sys.path if path.endswith("-packages")]
-    folders.append(str(Path(sys.prefix, "lib")))
+    folders += [*(p for p in sys.path if p.endswith("-packages")), str(Path(sys.prefix, "lib"))]
     if site.ENABLE_USER_SITE and site.USER_BASE:
         folders.append(str(Path(site.USER_BASE, "lib")))
     return list(dict.fromkeys(folders))
@@ -153,15 +152,12 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     text = inner.message if inner is not None else str(error)
     # The plug-in may know a remedy of its own.
     message, own_remedy, log = split_message(text.strip())
-    if kind == "KernelBuildError":
-        ours: type[TvmflowError] = KernelBuildError
-        remedy: str | None = _REFUSED_REMEDY
-    elif kind == "DeviceError":
-        ours = DeviceError
-        # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
-        remedy = _REFUSED_REMEDY if target == "opencl" else NO_DEVICE_REMEDIES.get(target)
-    else:
+    if kind not in ("KernelBuildError", "DeviceError"):
         return None
+    ours = KernelBuildError if kind == "KernelBuildError" else DeviceError
+    # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
+    is_refused = ours is KernelBuildError or target == "opencl"
+    remedy = _REFUSED_REMEDY if is_refused else NO_DEVICE_REMEDIES.get(target)
     return ours(f"{attempt} failed: {message}", remedy=own_remedy or remedy, details=_shorten(log))
 
 

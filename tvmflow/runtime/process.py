@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -202,17 +203,16 @@ def _end_with_parent() -> None:
 def _serve(connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import_module("tvm")
-    while True:
-        try:
+    # Until the process that started this one closes its end.
+    with suppress(EOFError):
+        while True:
             module, name, arguments = connection.recv()
-        except EOFError:
-            return
-        failure, result = None, None
-        try:
-            result = getattr(import_module(module), name)(*arguments)
-        except Exception as error:  # noqa: BLE001 (told to the caller)
-            failure = RuntimeError(f"{type(error).__name__}: {error}")
-        connection.send((failure, result))
+            failure, result = None, None
+            try:
+                result = getattr(import_module(module), name)(*arguments)
+            except Exception as error:  # noqa: BLE001 (told to the caller)
+                failure = RuntimeError(f"{type(error).__name__}: {error}")
+            connection.send((failure, result))
 
 
 if __name__ == "__main__":
