@@ -13,6 +13,8 @@ put before the kernels for OpenCL C and CUDA C++, and plain arithmetic for any o
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -47,21 +49,13 @@ def ChainDots(add: tirx.Add) -> tirx.Expr:
 
 
 def _for_llvm(call: Call) -> tirx.Expr:
-    total, *factors = call.args
+    total, x, w = call.args
     target = tvm.target.Target.current(allow_none=True)
     has_dots = target is not None and codegen.target_has_features("avx512vnni", target)
     if has_dots and call.ty.dtype.lanes == 16:
-        bytes_ = [tirx.reinterpret("int8x64", factor) for factor in factors]
+        bytes_ = [tirx.reinterpret("int8x64", factor) for factor in (x, w)]
         return tirx.call_llvm_pure_intrin(call.ty, "llvm.x86.avx512.vpdpbusd.512", total, *bytes_)
-    return _arithmetic(*call.args)
-
-
-def _arithmetic(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
-    """The same in shifts, products and sums of 32 bits."""
-
-    def constant(value: int) -> tirx.Expr:
-        return tirx.const(value, total.ty.dtype)
-
+    constant = partial(tirx.const, dtype=call.ty.dtype)
     for byte in range(4):
         unsigned = (x >> constant(8 * byte)) & constant(255)
         signed = (w << constant(24 - 8 * byte)) >> constant(24)

@@ -76,7 +76,14 @@ def _split(
     body: tirx.Stmt, items: Mapping[tirx.Var, int], groups: Mapping[tirx.Var, int]
 ) -> tirx.Stmt:
     """Both copies, where ``items`` and ``groups`` are the extents of a launch's variables."""
-    choices = _border_choices(body)
+    # Between an element and a constant, by tests of indices alone.
+    choices = [
+        call
+        for call in nodes_in(body, Call)
+        if op_name(call) == "prim.if_then_else"
+        and isinstance(call.args[2], (tirx.IntImm, tirx.FloatImm))
+        and not nodes_in(call.args[0], TensorLoad)
+    ]
     if not choices:
         return body
     inner = {var: IntervalSet(0, extent - 1) for var, extent in items.items()}
@@ -111,17 +118,6 @@ def _is_possible(conditions: list[tirx.Expr], var: tirx.Var, extent: int) -> boo
     analyzer = Analyzer()
     values = ({var: tirx.IntImm("int32", value)} for value in range(extent))
     return any(all(analyzer.can_prove(substitute_vars(c, at)) for c in on_var) for at in values)
-
-
-def _border_choices(body: tirx.Stmt) -> list[Call]:
-    """Choices between an element and a constant by tests of indices alone."""
-    return [
-        call
-        for call in nodes_in(body, Call)
-        if op_name(call) == "prim.if_then_else"
-        and isinstance(call.args[2], (tirx.IntImm, tirx.FloatImm))
-        and not nodes_in(call.args[0], TensorLoad)
-    ]
 
 
 def _least(

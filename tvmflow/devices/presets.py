@@ -153,11 +153,6 @@ def preset_of(info: DeviceInfo) -> Device:
     )
 
 
-def without_images(device: Device) -> Device:
-    """The device as targets see it that have no images."""
-    return replace(device, image_extent=0, image_layers=0)
-
-
 def first_gpu() -> tuple[str, int]:
     """Architecture and multiprocessors of the first GPU, or those of an A100."""
     import tvm

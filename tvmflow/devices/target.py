@@ -21,7 +21,7 @@ from .host import Host
 # These are for others, too.
 from .presets import PRESETS as PRESETS
 from .presets import Device as Device
-from .presets import first_gpu, multiprocessors, without_images
+from .presets import first_gpu, multiprocessors
 from .presets import preset_of as preset_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
                 remedy="Use `target=opencl` (or cuda) for a GPU, or `device=cpu`.",
             )
-        return TargetSpec("llvm", without_images(PRESETS["cpu"]), host)
+        cpu = replace(PRESETS["cpu"], image_extent=0, image_layers=0)
+        return TargetSpec("llvm", cpu, host)
     if target == "cuda":
         if device not in ("auto", "nvidia"):
             raise TargetError(
@@ -143,7 +144,8 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
             )
         arch, count = first_gpu()
         facts = multiprocessors(arch, count)
-        gpu = replace(without_images(PRESETS["nvidia"]), multiprocessors=facts)
+        preset = PRESETS["nvidia"]
+        gpu = replace(preset, image_extent=0, image_layers=0, multiprocessors=facts)
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
         here = Host.native().architecture

@@ -103,10 +103,7 @@ class _Values:
 
 
 def restore_names(
-    before: IRModule,
-    fused: IRModule,
-    model_names: Collection[str] = (),
-    members: dict[str, list[str]] | None = None,
+    before: IRModule, fused: IRModule, model_names: Collection[str], members: dict[str, list[str]]
 ) -> IRModule:
     """Give the variables of ``main`` the names that their tensors had before fusion.
 
@@ -118,7 +115,9 @@ def restore_names(
     env: dict[relax.Var, Hashable] = {p: ("parameter", p.name) for p in before["main"].params}
     for binding in bindings_of(before["main"]):
         env[binding.var] = values.of(binding.value, env)
-        name = _model_name(binding.var.name, model_names)
+        name = binding.var.name
+        if name not in model_names and (base := name.rstrip("0123456789")) in model_names:
+            name = base
         values.names.setdefault(env[binding.var], []).append(name)
 
     main = fused["main"]
@@ -134,11 +133,10 @@ def restore_names(
         names = values.names.get(env[var], [])
         # Equal tensors that were computed twice have the names in their order.
         name = unique(names.pop(0) if names else var.name, taken)
-        if members is not None:
-            # Another name of a tensor, such as that of a result, has what the tensor has.
-            other = renamed.get(value) if isinstance(value, relax.Var) else None
-            same = members.get(other.name) if other is not None else None
-            members[name] = same or list(dict.fromkeys(known or [name]))
+        # Another name of a tensor, such as that of a result, has what the tensor has.
+        other = renamed.get(value) if isinstance(value, relax.Var) else None
+        same = members.get(other.name) if other is not None else None
+        members[name] = same or list(dict.fromkeys(known or [name]))
         renamed[var] = type(var)(name, var.ty)
         return [relax.VarBinding(renamed[var], substitute(value, renamed))]
 
@@ -181,11 +179,6 @@ def nodes_of_functions(mod: IRModule, nodes: Mapping[str, list[str]]) -> dict[st
             known = found.setdefault(value.args[0].name_hint, [])
             known += [n for n in nodes.get(binding.var.name, []) if n not in known]
     return found
-
-
-def _model_name(name: str, model_names: Collection[str]) -> str:
-    base = name.rstrip("0123456789")
-    return base if name not in model_names and base in model_names else name
 
 
 def unique(name: str, taken: set[str], form: Callable[[str], str] = str) -> str:

@@ -113,7 +113,36 @@ class Operator:
     check: Callable[[Arrays, Attributes], None] | None = None
 
     def __post_init__(self) -> None:
-        _check_operands(self)
+        for kind, operands in ("inputs", self.inputs), ("outputs", self.outputs):
+            names = [operand.name for operand in operands]
+            if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):
+                raise OperatorError(
+                    f"The {kind} of {self.name} are called {', '.join(map(repr, names))}; expected "
+                    "different Python identifiers.",
+                    remedy="Rename them.",
+                )
+        if (gradient := self.gradient) is None:
+            return
+        inputs = {operand.name for operand in self.inputs}
+        outputs = {operand.name for operand in self.outputs}
+        allowed = (
+            ("inputs", gradient.inputs, inputs | outputs | {f"grad_{name}" for name in outputs}),
+            ("outputs", gradient.outputs, {f"grad_{name}" for name in inputs}),
+        )
+        for kind, operands, known in allowed:
+            if strange := [operand.name for operand in operands if operand.name not in known]:
+                raise OperatorError(
+                    f"The gradient of {self.name}, {gradient.name}, has {strange[0]!r} among its "
+                    f"{kind}, expected some of {', '.join(sorted(known))}.",
+                    remedy="Name it after an operand of the operator, with grad_ before it for a "
+                    "gradient.",
+                )
+        if strange := [name for name in gradient.attributes if name not in self.attributes]:
+            raise OperatorError(
+                f"The gradient of {self.name}, {gradient.name}, has the attribute {strange[0]!r}, "
+                f"which {self.name} has not.",
+                remedy="Give both the attribute.",
+            )
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -241,40 +270,6 @@ def dtype_of(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
-
-
-def _check_operands(operator: Operator) -> None:
-    """Refuse operands that cannot be told apart, and a gradient whose operands do not fit."""
-    for kind, operands in ("inputs", operator.inputs), ("outputs", operator.outputs):
-        names = [operand.name for operand in operands]
-        if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):
-            raise OperatorError(
-                f"The {kind} of {operator.name} are called {', '.join(map(repr, names))}; expected "
-                "different Python identifiers.",
-                remedy="Rename them.",
-            )
-    if (gradient := operator.gradient) is None:
-        return
-    inputs = {operand.name for operand in operator.inputs}
-    outputs = {operand.name for operand in operator.outputs}
-    allowed = (
-        ("inputs", gradient.inputs, inputs | outputs | {f"grad_{name}" for name in outputs}),
-        ("outputs", gradient.outputs, {f"grad_{name}" for name in inputs}),
-    )
-    for kind, operands, known in allowed:
-        if strange := [operand.name for operand in operands if operand.name not in known]:
-            raise OperatorError(
-                f"The gradient of {operator.name}, {gradient.name}, has {strange[0]!r} among its "
-                f"{kind}, expected some of {', '.join(sorted(known))}.",
-                remedy="Name it after an operand of the operator, with grad_ before it for a "
-                "gradient.",
-            )
-    if strange := [name for name in gradient.attributes if name not in operator.attributes]:
-        raise OperatorError(
-            f"The gradient of {operator.name}, {gradient.name}, has the attribute {strange[0]!r}, "
-            f"which {operator.name} has not.",
-            remedy="Give both the attribute.",
-        )
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

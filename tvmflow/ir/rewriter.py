@@ -38,16 +38,14 @@ def substitute(expr: relax.Expr, replaced: Mapping[relax.Var, relax.Expr]) -> re
 
 
 def with_bindings(
-    function: relax.Function,
-    change: Callable[[relax.Binding], Iterable[relax.Binding]],
-    result: relax.Expr | None = None,
+    function: relax.Function, change: Callable[[relax.Binding], Iterable[relax.Binding]]
 ) -> relax.Function:
-    """A function with other bindings in place of each, in the same blocks, and another result."""
+    """A function with other bindings in place of each, in the same blocks."""
     blocks = [
         type(block)([new for old in block.bindings for new in change(old)])
         for block in function.body.blocks
     ]
-    return with_body(function, blocks, function.body.body if result is None else result)
+    return with_body(function, blocks, function.body.body)
 
 
 def with_body(
