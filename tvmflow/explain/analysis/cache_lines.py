@@ -20,10 +20,9 @@ from tvm import tirx
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
-from .cpu_loops import times_of
+from .accesses import Site, buffer_bytes, grouped
 from .deadline import check_time
-from .executions import axes_of, stride
+from .executions import axes_of, stride, times_of
 from .hardware import CORE, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code
 
@@ -74,12 +73,8 @@ def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
     There is a record for each buffer that a loop nest reads, and each that it writes.  What depends
     on data is left out.
     """
-    nests: dict[tuple[int, ...], list[Site]] = {}
-    for site in kernel.sites:
-        if site.is_global:
-            loops = tuple(id(var) for var, _ in site.context.loops)
-            nests.setdefault(loops, []).append(site)
-    for sites in nests.values():
+    accesses = (site for site in kernel.sites if site.is_global)
+    for sites in grouped(accesses, lambda site: site.context.loops).values():
         yield from _nest(kernel, sites, hardware_of(target).line_bytes)
 
 
@@ -97,9 +92,7 @@ class _Window:
 
     def __init__(self, kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int):
         self.line_bytes = line_bytes
-        self.groups: dict[tuple[tirx.Buffer, bool], list[Site]] = {}
-        for site in sites:
-            self.groups.setdefault((site.buffer, site.is_store), []).append(site)
+        self.groups = grouped(sites, lambda site: (site.buffer, site.is_store))
         used = frozenset().union(*(s.variables | s.context.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
@@ -136,13 +129,11 @@ class _Window:
         spans: list[Array] = []
         for site in sites:
             mask = all_hold(site.context.conditions, values, points)
-            index = site.base if site.is_contiguous else site.indices[0]
+            index = site.indices[0] if site.apart > 1 else site.base
             start = np.asarray(evaluate(index, values), np.int64)
-            each = 1 if site.is_contiguous else site.lanes
-            shape = (points, each) if each > 1 else (points,)
+            shape = (points, site.apart) if site.apart > 1 else (points,)
             start = np.broadcast_to(start, shape)[mask].reshape(-1) * site.element_bytes
-            size = site.element_bytes * (site.lanes if site.is_contiguous else 1)
-            spans.append(np.stack([start, start + size]))
+            spans.append(np.stack([start, start + site.element_bytes * site.run]))
         starts, ends = np.concatenate(spans, axis=1)
         return _touched(starts, ends, self.line_bytes)
 
@@ -170,8 +161,6 @@ class _Window:
 
 def _touched(starts: Array, ends: Array, line_bytes: int) -> Touched:
     """Count what spans cover, from and to some bytes of a buffer, in any order."""
-    if not starts.size:
-        return Touched(0, 0, 0)
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     # What of each span none before it has.
@@ -226,7 +215,7 @@ def line_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding
     uses = cache_lines(kernel, target)
     lines = sum(use.lines for use in uses)
     pages = sum(use.pages for use in uses)
-    steps = times_of(kernel, [site for site in kernel.sites if site.is_store])
+    steps = times_of(kernel, kernel.stores)
     # What no loop goes through is one access.
     for use in (use for use in uses if use.loop):
         if use.efficiency < (_SHORT if use.is_run else _GOOD):

@@ -25,8 +25,10 @@ Sums that an inner loop goes through are in memory, and are loaded and stored at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil, prod
 
 import tvm_ffi
@@ -35,10 +37,9 @@ from tvm.ir import Call, Op
 
 from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
-from ...ir.evaluate import Axis
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
-from .executions import axes_of, executions, stride
+from .accesses import Site, buffer_bytes, grouped
+from .executions import axes_of, executions, stride, times_of
 from .hardware import CORE, Hardware, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code
 
@@ -66,11 +67,7 @@ class Statement:
     @property
     def sums_up(self) -> bool:
         """True if it adds to what it has stored before."""
-        return any(
-            load.buffer.same_as(self.store.buffer)
-            and tvm_ffi.structural_equal(load.indices, self.store.indices, map_free_vars=False)
-            for load in self.loads
-        )
+        return any(map(self.store.is_at, self.loads))
 
     @property
     def numbers(self) -> int:
@@ -80,20 +77,12 @@ class Statement:
 
 def statements(kernel: LoweredKernel) -> list[Statement]:
     """All stores of a kernel, in the order of the code."""
-    found: dict[int, list[Site]] = {}
-    for site in kernel.sites:
-        found.setdefault(site.statement, []).append(site)
     return [
         Statement(site, tuple(load for load in sites if not load.is_store))
-        for sites in found.values()
+        for sites in grouped(kernel.sites, lambda site: site.statement).values()
         for site in sites
         if site.is_store
     ]
-
-
-def times_of(kernel: LoweredKernel, stores: Sequence[Site]) -> int:
-    """Number of times that some stores run, all together."""
-    return sum(executions(kernel, store.context).times for store in stores)
 
 
 @dataclass(frozen=True)
@@ -240,75 +229,62 @@ def accumulators(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Accumula
     There is a record for each innermost loop with sums that are added to at least 64 times in a
     row.
     """
-    bodies: dict[tuple[int, ...], list[Statement]] = {}
-    begun: dict[tirx.Buffer, set[tirx.Var]] = {}
+    sums = []
+    begun: defaultdict[tirx.Buffer, set[tirx.Var]] = defaultdict(set)
     for statement in statements(kernel):
         store = statement.store
         if not statement.sums_up:
             # Loops in each of whose iterations the sum begins anew.
-            loops = {var for var, _ in axes_of(kernel, store)} - store.context.variables
-            begun.setdefault(store.buffer, set()).update(loops)
+            begun[store.buffer] |= {v for v, _ in axes_of(kernel, store)} - store.context.variables
         elif _waits(statement):
-            around = tuple(id(var) for var, _ in store.context.loops)
-            bodies.setdefault(around, []).append(statement)
-    for body in bodies.values():
-        one = _accumulators(
-            kernel, body, begun.get(body[0].store.buffer, set()), hardware_of(target)
-        )
-        if one is not None:
-            yield one
+            sums.append(statement)
+    for body in grouped(sums, lambda statement: statement.store.context.loops).values():
+        yield from _accumulators(kernel, body, begun[body[0].store.buffer], hardware_of(target))
 
 
 def _waits(statement: Statement) -> bool:
     """True if additions take more than a cycle: those of whole numbers do not."""
-    if str(statement.store.buffer.dtype).startswith("float"):
-        return True
     value = statement.store.value
+    is_dot = isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
     # Without vectors, dot products are additions of whole numbers.
-    return (
-        statement.numbers > 1
-        and isinstance(value, Call)
-        and isinstance(value.op, Op)
-        and value.op.name == DOT
-    )
+    is_float = str(statement.store.buffer.dtype).startswith("float")
+    return is_float or (is_dot and statement.numbers > 1)
 
 
 def _accumulators(
     kernel: LoweredKernel, body: Sequence[Statement], begun: set[tirx.Var], hardware: Hardware
-) -> Accumulators | None:
+) -> Iterator[Accumulators]:
     """The sums of a loop's body, which begin anew in each iteration of some loops."""
-    first = body[0].store
+    stores = [statement.store for statement in body]
+    first = stores[0]
     axes = axes_of(kernel, first)
     sums: list[Site] = []
-    for statement in body:
-        store = statement.store
-        if not any(
-            store.buffer.same_as(other.buffer)
-            and tvm_ffi.structural_equal(store.indices, other.indices, map_free_vars=False)
-            for other in sums
-        ):
+    for store in stores:
+        if not any(map(store.is_at, sums)):
             sums.append(store)
     each = len(body) / len(sums)
     used = first.variables | begun
     inner = [extent for var, extent in axes if var not in used]
-    if not axes or not inner:
-        return None
+    if not inner:
+        return
     vectors = len(sums) * ceil(first.lanes * first.element_bytes / hardware.vector_bytes)
     held = hardware.registers_each * _WORD
     goes_through = axes[-1][0] in first.variables
     if goes_through and first.scope == "local" and buffer_bytes(first.buffer) <= held:
-        return None  # Compilers unroll such loops.
+        return  # Compilers unroll such loops.
     in_memory = goes_through or vectors * hardware.vector_bytes > held
-    length = round(each * (prod(inner) if in_memory else _last(axes, used)))
+    # Sums in registers: the innermost loops that no index depends on.
+    last = takewhile(lambda axis: axis[0] not in used, reversed(axes))
+    length = round(each * prod(inner if in_memory else (extent for _, extent in last)))
     if length < _LONG:
-        return None
-    additions = times_of(kernel, [statement.store for statement in body])
+        return
+    additions = times_of(kernel, stores)
     least = additions / CORE.adders
     # What a store has written can be loaded a few cycles later; others go on meanwhile, so that
     # memory is busy and adders are not.
     cycles = 2 * least if in_memory else max(least, CORE.latency * additions / len(sums))
     load = next(load for load in body[0].loads if load.buffer.same_as(first.buffer))
-    return Accumulators(
+    yield Accumulators(
         *kernel.at(first, load, first),
         loop=str(axes[-1][0].name),
         in_flight=len(sums),
@@ -321,32 +297,15 @@ def _accumulators(
     )
 
 
-def _last(axes: Sequence[Axis], used: Set[tirx.Var]) -> int:
-    """Iterations of the innermost loops that no index depends on."""
-    count = 1
-    for var, extent in reversed(axes):
-        if var in used:
-            break
-        count *= extent
-    return count
-
-
 def accumulator_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Innermost loops whose additions wait for each other, or for memory."""
-    total = times_of(kernel, [site for site in kernel.sites if site.is_store])
+    total = times_of(kernel, kernel.stores)
     for one in accumulators(kernel, target):
         lost = one.cycles - one.least_cycles
         if lost >= _LITTLE * one.cycles:
-            yield Finding(
-                kernel.name,
-                "accumulators",
-                f"for {one.loop}",
-                one.line,
-                {"cycles": float(lost)},
-                lost / one.cycles * one.additions / total,
-                _sums_sentence(one),
-                _sums_remedy(one),
-            )
+            share = lost / one.cycles * one.additions / total
+            texts = _sums_sentence(one), _sums_remedy(one), f"for {one.loop}"
+            yield one.finding("accumulators", {"cycles": float(lost)}, share, *texts)
 
 
 def _sums_sentence(one: Accumulators) -> str:
@@ -401,12 +360,12 @@ class LoopNest(InKernel):
 @of_cpu_code
 def loop_nests(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LoopNest]:
     """Find into how many parts the work of each outermost loop can be divided."""
-    nests: dict[tirx.Var | None, list[Site]] = {}
-    for statement in statements(kernel):
-        loops = statement.store.context.loops
-        outermost = loops[0][0] if loops and not target.is_gpu_kernel else None
-        nests.setdefault(outermost, []).append(statement.store)
-    for outermost, stores in nests.items():
+
+    def loop_around(store: Site) -> tirx.Var | None:
+        loops = store.context.loops
+        return loops[0][0] if loops and not target.is_gpu_kernel else None
+
+    for outermost, stores in grouped(kernel.stores, loop_around).items():
         most = max(stores, key=lambda store: executions(kernel, store.context).times)
         yield LoopNest(
             *kernel.at(most),
@@ -423,11 +382,8 @@ def parallel_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
     for nest in nests:
         if nest.parts > 1 or nest.executions < _SMALL:
             continue
-        yield Finding(
-            nest.kernel,
+        yield nest.finding(
             "parallel",
-            f"for {nest.loop}" if nest.loop else nest.kernel,
-            nest.line,
             {"cycles": float(nest.executions)},
             nest.executions / total,
             f"One core computes {nest.tensor}, in {nest.executions:,} steps; the others wait.",
@@ -436,4 +392,5 @@ def parallel_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
             if nest.loop
             else "Bind the outermost loop of results to blockIdx.x: work-groups are spread "
             "over cores.",
+            f"for {nest.loop}" if nest.loop else nest.kernel,
         )

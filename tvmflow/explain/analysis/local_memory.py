@@ -11,6 +11,7 @@ different words of one bank wait for each other; one word for several items is o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, UnknownError
 from ..profiling.record import Finding
 from .accesses import Site, buffer_bytes
-from .executions import instructions, wave_instructions, waves_at
+from .executions import instructions, places_at, wave_instructions
 from .hardware import Hardware, hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
 
@@ -80,7 +81,8 @@ def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> list[BankAccess
     hardware = hardware_of(target)
     if hardware.banks == 1:
         return []
-    return [_bank_access(kernel, site, hardware) for site in kernel.sites if site.is_local]
+    shared = (site for site in kernel.sites if site.scope.startswith("shared"))
+    return [_bank_access(kernel, site, hardware) for site in shared]
 
 
 @of_kernels
@@ -100,13 +102,11 @@ def _local_memory(kernel: LoweredKernel, buffer: tirx.Buffer) -> LocalMemory:
     exact = True
     for site in sites:
         count = instructions(kernel, site)
-        moved[site.is_store] += count.times * (site.lanes if site.is_contiguous else 1)
+        moved[site.is_store] += count.times * site.run
         exact &= count.exact
     written = {_places(site) for site in sites if site.is_store}
     read = {_places(site) for site in sites if not site.is_store}
-    items = {
-        var for tag, (var, extent) in kernel.launch.items() if "threadIdx" in tag if extent > 1
-    }
+    items = {var for var, extent in kernel.items if extent > 1}
     own = all(items <= site.variables for site in sites if site.is_store)
     return LocalMemory(
         kernel=kernel.name,
@@ -129,19 +129,18 @@ def _places(site: Site) -> tuple[str, ...]:
 
 def _bank_access(kernel: LoweredKernel, site: Site, hardware: Hardware) -> BankAccess:
     count = instructions(kernel, site)
-    cycles, least, degree, exact = 0.0, 0.0, 1, False
-    try:
-        waves = waves_at(kernel, site.context, hardware.wave, site.variables, site.lanes)
-        places = waves.compute(site.indices[0], site.lanes) * site.element_bytes
-        for part in np.split(places, 1 if site.is_contiguous else site.lanes, axis=2):
+    cycles = least = count.times / hardware.wave
+    degree, exact = 1, False
+    with suppress(UnknownError):
+        waves, parts = places_at(kernel, site, hardware.wave)
+        cycles = least = 0.0
+        for part in parts:
             words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)
             busiest, distinct = _banks(words, active, hardware.banks)
             cycles += busiest.sum() * waves.weight
             least += np.ceil(distinct / hardware.banks).sum() * waves.weight
             degree = max(degree, int(busiest.max(initial=1)))
         exact = count.exact and waves.exact
-    except UnknownError:
-        cycles = least = count.times / hardware.wave
     return BankAccess(
         *kernel.at(site),
         buffer=site.name,
@@ -163,7 +162,7 @@ def _phases(
     elements share words.
     """
     each = max(1, element_bytes // _WORD)
-    words = (places // _WORD)[..., None] + np.arange(each)
+    words = (places * element_bytes // _WORD)[..., None] + np.arange(each)
     words = words.reshape(*places.shape[:2], -1)
     bytes_ = places.shape[2] * element_bytes
     items = max(1, min(words.shape[1], banks * _WORD // bytes_))

@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-
-from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.units import counted
@@ -84,7 +82,6 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
     hardware = hardware_of(target)
     limit = hardware.registers_each
     private = [buffer for buffer in kernel.allocated if str(buffer.scope()) in ("local", _SUMS)]
-    items = {var for var, _ in kernel.launch.values()}
     array_bytes = memory_bytes = 0
     indexed = []
     for buffer in private:
@@ -94,7 +91,7 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
             array_bytes += size // hardware.wave
             continue
         sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
-        if _has_address(sites, items):
+        if not all(map(_is_register, sites)):
             indexed.append(str(buffer.name))
             memory_bytes += size
         elif buffer in kernel.sums or len({site.context.loops for site in sites}) > 1:
@@ -116,14 +113,9 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
     )
 
 
-def _has_address(sites: Iterable[Site], items: set[tirx.Var]) -> bool:
-    """True for arrays whose indices are no constants, even with loops unrolled."""
-    for site in sites:
-        long = {var for var, extent in site.context.loops if extent > _UNROLLED}
-        short = {var for var, _ in site.context.loops} - long
-        if any(var not in short or var in items for var in site.variables):
-            return True
-    return False
+def _is_register(site: Site) -> bool:
+    """True if its index is a constant where short loops are unrolled."""
+    return site.variables <= {var for var, extent in site.context.loops if extent <= _UNROLLED}
 
 
 def reported_registers(source: str, arch: str) -> dict[str, Reported]:

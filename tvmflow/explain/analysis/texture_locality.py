@@ -22,7 +22,7 @@ from tvm import tirx
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
 from ..profiling.record import Finding
-from .accesses import Site
+from .accesses import Site, grouped
 from .deadline import check_time
 from .executions import distinct, instructions, waves_at
 from .hardware import hardware_of
@@ -67,10 +67,8 @@ def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> list[TextureU
 
     There is one record for each image of a kernel.
     """
-    images: dict[tuple[tirx.Buffer, bool], list[Site]] = {}
-    for site in kernel.sites:
-        if site.is_image:
-            images.setdefault((site.buffer, site.is_store), []).append(site)
+    accesses = (site for site in kernel.sites if site.is_image)
+    images = grouped(accesses, lambda site: (site.buffer, site.is_store))
     return [_use(kernel, sites, target) for sites in images.values()]
 
 
@@ -84,9 +82,8 @@ def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tup
 def _use(kernel: LoweredKernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
     hardware = hardware_of(target)
     first = sites[0]
-    width, height = block_of(
-        first.element_bytes, hardware.line_bytes, is_tiled=not target.device.is_cpu
-    )
+    tiled = not target.device.is_cpu
+    width, height = block_of(first.element_bytes, hardware.line_bytes, is_tiled=tiled)
     texels, blocks, least, exact = 0, 0.0, 0.0, True
     for site in sites:
         count = instructions(kernel, site)
@@ -137,18 +134,11 @@ def _block(places: Array, width: int, height: int) -> Array:
 
 def _in_groups(kernel: LoweredKernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
     """Number of accesses of some work-groups to texels, and which each of them accesses."""
-    launch = kernel.launch.items()
-    blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
-    items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
     groups = np.linspace(0, kernel.groups - 1, min(kernel.groups, _GROUPS)).astype(np.int64)
-    numbers = {var: values[:, None] for var, values in values_at(groups, blocks).items()}
-    accesses = 0
-    seen: list[list[Array]] = [[] for _ in groups]
-    for site in sites:
-        times, places = _texels_of(site, numbers, len(groups), items)
-        accesses += times
-        for all_of, some in zip(seen, places, strict=True):
-            all_of.append(some)
+    numbers = {var: values[:, None] for var, values in values_at(groups, kernel.blocks).items()}
+    found = [_texels_of(site, numbers, len(groups), kernel.items) for site in sites]
+    seen = zip(*(places for _, places in found), strict=True)
+    accesses = sum(times for times, _ in found)
     return accesses, [np.unique(np.concatenate(places)) for places in seen]
 
 

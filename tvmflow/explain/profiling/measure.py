@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -38,6 +39,8 @@ from .record import (
 
 #: Runs that are measured unless the caller says otherwise.
 DEFAULT_RUNS = 20
+#: What is measured of a launch.
+_TIMED = ("global_size", "local_size", "clock", "median_us", "p10_us", "p90_us")
 
 
 def profile(
@@ -91,18 +94,9 @@ def profile(
     ('head/Conv', 'head/Clip')
     """
     if not isinstance(module, Module):
-        closed = load(module, device=device)
-        try:
-            return profile(
-                closed,
-                inputs,
-                runs=runs,
-                seed=seed,
-                fresh_ceilings=fresh_ceilings,
-                analyse=analyse,
-            )
-        finally:
-            closed.close()
+        options = {"fresh_ceilings": fresh_ceilings, "analyse": analyse}
+        with closing(load(module, device=device)) as opened:
+            return profile(opened, inputs, runs=runs, seed=seed, **options)
     if runs < 1:
         raise InputError(f"Measuring {runs} runs is not possible.", remedy="Give at least one run.")
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
@@ -258,13 +252,8 @@ def _kernels(
             nodes=origin.nodes,
             family=str(schedule.get("family", "")),
             knobs=dict(schedule.get("knobs", {})),
-            global_size=time.global_size,
-            local_size=time.local_size,
-            clock=time.clock,
             start_us=start_us + time.gap_us,
-            median_us=time.median_us,
-            p10_us=time.p10_us,
-            p90_us=time.p90_us,
+            **{name: getattr(time, name) for name in _TIMED},
             flops=None if work is None else sum(work.flops.values()),
             bytes_read=None if work is None else work.bytes_read,
             bytes_written=None if work is None else work.bytes_written,
