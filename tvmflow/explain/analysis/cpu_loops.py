@@ -26,8 +26,9 @@ Sums that an inner loop goes through are in memory, and are loaded and stored at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from math import ceil, prod
 
@@ -37,6 +38,7 @@ from tvm.ir import Call, Op
 
 from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
+from ...ir.units import counted
 from ..profiling.record import Finding
 from .accesses import Site, buffer_bytes, grouped
 from .executions import axes_of, executions, stride, times_of
@@ -105,60 +107,45 @@ class VectorLanes(InKernel):
 
 
 @of_cpu_code
-def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> list[VectorLanes]:
+def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorLanes]:
     """Find how many lanes of its vectors a CPU uses, statement by statement."""
     width = hardware_of(target).vector_bytes
-    # On `llvm` compilers make no vectors of loops.
-    written_out = target.kind == "llvm"
-    return [_lanes(kernel, one, width, written_out=written_out) for one in statements(kernel)]
-
-
-def _lanes(
-    kernel: LoweredKernel, statement: Statement, width: int, *, written_out: bool
-) -> VectorLanes:
-    store = statement.store
-    axes = axes_of(kernel, store)
-    lanes = statement.numbers
-    possible = max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes))
-    loop, obstacle = "", "there is no loop around it"
-    if axes:
-        var, extent = axes[-1]
-        loop, obstacle = str(var.name), _obstacle(kernel, statement, var, extent)
-        if written_out:
+    for statement in statements(kernel):
+        store, lanes = statement.store, statement.numbers
+        axes = axes_of(kernel, store)
+        obstacle = _obstacle(kernel, statement, *axes[-1]) if axes else "there is no loop around it"
+        if target.kind == "llvm":
             obstacle = obstacle or "only vectors that are written out are vectors on llvm"
-    runs = (str(v.name) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
-    # A sum is first written where it begins.
-    begins = [load for load in statement.loads if load.buffer.same_as(store.buffer)]
-    return VectorLanes(
-        *kernel.at(store, *begins, store),
-        lanes=lanes,
-        possible=possible,
-        executions=executions(kernel, store.context).times,
-        loop=loop,
-        by_compiler=not obstacle,
-        obstacle=obstacle,
-        neighbours=next(runs, ""),
-    )
+        runs = (str(v.name) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
+        # A sum is first written where it begins.
+        begins = [load for load in statement.loads if load.buffer.same_as(store.buffer)]
+        yield VectorLanes(
+            *kernel.at(store, *begins, store),
+            lanes=lanes,
+            possible=max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes)),
+            executions=executions(kernel, store.context).times,
+            loop=str(axes[-1][0].name) if axes else "",
+            by_compiler=not obstacle,
+            obstacle=obstacle,
+            neighbours=next(runs, ""),
+        )
 
 
 def _obstacle(kernel: LoweredKernel, statement: Statement, var: tirx.Var, extent: int) -> str:
     """The reason for which a compiler makes no vectors of a loop's iterations; empty for none."""
-    name = str(var.name)
+    store, loop = statement.store, f"the innermost loop {var.name}"
     if extent < _SHORT:
-        return f"the innermost loop {name} has only {extent} iterations"
-    if var in statement.store.context.variables:
+        return f"{loop} has only {extent} iterations"
+    if var in store.context.variables:
         return ""  # Compilers mask lanes, or split the loop.
-    store = statement.store
     if stride(kernel, store, var) == 0 and str(store.buffer.dtype).startswith("float"):
-        return f"all iterations of the innermost loop {name} add to one number"
+        return f"all iterations of {loop} add to one number"
     for site in (store, *statement.loads):
         step = stride(kernel, site, var)
         if step not in (0, site.lanes):
             far = f"{step:,} elements" if step else "no fixed distance"
             gathered = ", which a vector gathers one by one" if site.lanes == 1 else ""
-            return (
-                f"iterations of the innermost loop {name} access {site.name} {far} apart{gathered}"
-            )
+            return f"iterations of {loop} access {site.name} {far} apart{gathered}"
     return "compilers leave vectors in the code as long as they are" if store.lanes > 1 else ""
 
 
@@ -176,28 +163,24 @@ def lanes_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Findin
             # A step of a statement is a cycle, about.
             {"cycles": float(saved)},
             saved / total,
-            f"{one.tensor} is computed {one.lanes} number{'s' * (one.lanes > 1)} at a time, "
+            f"{one.tensor} is computed {counted(one.lanes, 'number')} at a time, "
             f"{one.executions:,} times, in vectors of {one.possible}: {one.obstacle}.",
             _lanes_remedy(one),
         )
 
 
 def _lanes_remedy(one: VectorLanes) -> str:
-    if not one.neighbours:
-        return (
-            f"Change the layout of {one.tensor} so that what is computed alike lies side by side."
-        )
+    loop, width = one.neighbours, one.possible
+    if not loop:
+        alike = "what is computed alike lies side by side"
+        return f"Change the layout of {one.tensor} so that {alike}."
     if one.lanes > 1:
-        return (
-            f"Iterations of {one.neighbours} write neighbours: make vectors of {one.possible} of "
-            "them, padded where the tensor ends sooner."
-        )
-    if one.neighbours == one.loop:
-        return f"Vectorize {one.loop}, split by {one.possible}; copy what it reads side by side."
-    return (
-        f"Split {one.neighbours}, whose iterations write neighbours, by {one.possible}, move the "
-        "inner part innermost, and vectorize it."
-    )
+        rest = "them, padded where the tensor ends sooner."
+        return f"Iterations of {loop} write neighbours: make vectors of {width} of {rest}"
+    if loop == one.loop:
+        return f"Vectorize {loop}, split by {width}; copy what it reads side by side."
+    rest = "move the inner part innermost, and vectorize it."
+    return f"Split {loop}, whose iterations write neighbours, by {width}, {rest}"
 
 
 @dataclass(frozen=True)
@@ -262,7 +245,6 @@ def _accumulators(
     for store in stores:
         if not any(map(store.is_at, sums)):
             sums.append(store)
-    each = len(body) / len(sums)
     used = first.variables | begun
     inner = [extent for var, extent in axes if var not in used]
     if not inner:
@@ -273,9 +255,10 @@ def _accumulators(
     if goes_through and first.scope == "local" and buffer_bytes(first.buffer) <= held:
         return  # Compilers unroll such loops.
     in_memory = goes_through or vectors * hardware.vector_bytes > held
-    # Sums in registers: the innermost loops that no index depends on.
-    last = takewhile(lambda axis: axis[0] not in used, reversed(axes))
-    length = round(each * prod(inner if in_memory else (extent for _, extent in last)))
+    if not in_memory:
+        # Of the innermost loops that no index depends on.
+        inner = [n for _, n in takewhile(lambda axis: axis[0] not in used, reversed(axes))]
+    length = round(len(body) / len(sums) * prod(inner))
     if length < _LONG:
         return
     additions = times_of(kernel, stores)
@@ -304,41 +287,32 @@ def accumulator_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[
         lost = one.cycles - one.least_cycles
         if lost >= _LITTLE * one.cycles:
             share = lost / one.cycles * one.additions / total
-            texts = _sums_sentence(one), _sums_remedy(one), f"for {one.loop}"
-            yield one.finding("accumulators", {"cycles": float(lost)}, share, *texts)
+            yield _sums_finding(one, {"cycles": float(lost)}, share)
 
 
-def _sums_sentence(one: Accumulators) -> str:
-    if one.in_memory and one.in_flight >= _MANY:
-        return (
-            f"The {one.in_flight} sums of {one.tensor} that the innermost loop {one.loop} adds to "
-            f"take {one.vectors} vectors, more than there are registers: {one.additions:,} "
-            "additions load and store them."
-        )
-    if one.in_memory:
-        return (
-            f"Each of {one.additions:,} additions loads its sum from {one.tensor} and stores it "
-            f"there, as the innermost loop {one.loop} goes through the sums."
-        )
-    busy = CORE.latency * CORE.adders
-    return (
-        f"The innermost loop {one.loop} adds to {one.in_flight} sum{'s' * (one.in_flight > 1)} "
-        f"of {one.tensor} in turn, each addition {CORE.latency} cycles after the one before it; "
-        f"{busy} sums would keep the adders busy."
-    )
-
-
-def _sums_remedy(one: Accumulators) -> str:
+def _sums_finding(one: Accumulators, cost: Mapping[str, float], share: float) -> Finding:
+    loop = f"innermost loop {one.loop}"
+    finding = partial(one.finding, "accumulators", cost, share, text=f"for {one.loop}")
     if not one.in_memory:
-        return (
+        return finding(
+            f"The {loop} adds to {counted(one.in_flight, 'sum')} of {one.tensor} in turn, each "
+            f"addition {CORE.latency} cycles after the one before it; {CORE.latency * CORE.adders} "
+            "sums would keep the adders busy.",
             "Compute a tile of several rows and vectors at a time: unroll loops of results inside "
-            "the loop that sums."
+            "the loop that sums.",
         )
     if one.in_flight >= _MANY:
-        return "Make the tile that is summed up at a time smaller."
-    return (
+        return finding(
+            f"The {one.in_flight} sums of {one.tensor} that the {loop} adds to take {one.vectors} "
+            f"vectors, more than there are registers: {one.additions:,} additions load and store "
+            "them.",
+            "Make the tile that is summed up at a time smaller.",
+        )
+    return finding(
+        f"Each of {one.additions:,} additions loads its sum from {one.tensor} and stores it "
+        f"there, as the {loop} goes through the sums.",
         "Keep a tile of sums in registers: make the loop that sums the outer one of a small, "
-        "unrolled tile of results (cache_write, scope local)."
+        "unrolled tile of results (cache_write, scope local).",
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...devices.target import TargetSpec
 from ...ir.evaluate import UnknownError, variables
 from ..profiling.record import Finding
-from .accesses import Branch, tirx_text
+from .accesses import tirx_text
 from .executions import times_of, waves_at
 from .hardware import hardware_of
 from .lowered import LoweredKernel, of_kernels
@@ -45,44 +45,40 @@ class Divergence:
 
 
 @of_kernels
-def divergence(kernel: LoweredKernel, target: TargetSpec) -> list[Divergence]:
+def divergence(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Divergence]:
     """Find how many work-items wait at each condition and each loop of varying length.
 
     How long they wait is counted in accesses to memory of any kind, private memory too: it
     stands for arithmetic, whose operands it has.  Inner conditions come first.  Where a condition
     depends on data, nobody is taken to wait.
     """
-    wave = hardware_of(target).wave
-    return [_divergence(kernel, branch, wave) for branch in kernel.branches]
-
-
-def _divergence(kernel: LoweredKernel, branch: Branch, wave: int) -> Divergence:
-    used = frozenset(variables([branch.condition]))
-    groups = {var for var, _ in (*kernel.blocks, *branch.context.loops)}
-    reached = split = masked = running = 0.0
-    exact = False
-    with suppress(UnknownError):
-        waves = waves_at(kernel, branch.context, wave, used)
-        holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
-        there = waves.active.sum(axis=1)
-        arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]
-        reached = (there > 0).sum() * waves.weight
-        split = ((arms[0] > 0) & (arms[1] > 0)).sum() * waves.weight
-        for arm, accesses in zip(arms, branch.accesses, strict=True):
-            running += (there[arm > 0]).sum() * accesses * waves.weight
-            masked += (there - arm)[arm > 0].sum() * accesses * waves.weight
-        exact = waves.exact
-    return Divergence(
-        kernel=kernel.name,
-        condition=tirx_text(branch.condition),
-        line=kernel.line(*branch.sites),
-        uniform=used <= groups,
-        waves=round(reached),
-        split=round(split),
-        masked_lanes=round(masked),
-        masked=float(masked / running) if running else 0.0,
-        exact=exact,
-    )
+    for branch in kernel.branches:
+        used = frozenset(variables([branch.condition]))
+        groups = {var for var, _ in (*kernel.blocks, *branch.context.loops)}
+        reached = split = masked = running = 0.0
+        exact = False
+        with suppress(UnknownError):
+            waves = waves_at(kernel, branch.context, hardware_of(target).wave, used)
+            holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
+            there = waves.active.sum(axis=1)
+            arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]
+            reached = (there > 0).sum() * waves.weight
+            split = ((arms[0] > 0) & (arms[1] > 0)).sum() * waves.weight
+            for arm, accesses in zip(arms, branch.accesses, strict=True):
+                running += (there[arm > 0]).sum() * accesses * waves.weight
+                masked += (there - arm)[arm > 0].sum() * accesses * waves.weight
+            exact = waves.exact
+        yield Divergence(
+            kernel=kernel.name,
+            condition=tirx_text(branch.condition),
+            line=kernel.line(*branch.sites),
+            uniform=used <= groups,
+            waves=round(reached),
+            split=round(split),
+            masked_lanes=round(masked),
+            masked=float(masked / running) if running else 0.0,
+            exact=exact,
+        )
 
 
 def divergence_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
@@ -92,10 +88,7 @@ def divergence_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[F
     for one in found:
         if one.masked_lanes:
             yield Finding(
-                kernel.name,
-                "divergence",
-                one.condition,
-                one.line,
+                *(kernel.name, "divergence", one.condition, one.line),
                 # A wave's access is a cycle.
                 {"cycles": one.masked_lanes / hardware_of(target).wave},
                 one.masked_lanes / max(1, lanes),

@@ -170,12 +170,8 @@ def waves_at(
 ) -> Waves:
     """Waves of so many work-items, each of which accesses some elements, that reach a context.
 
-    The variables that are used have values there.
-
-    Raises
-    ------
-    UnknownError
-        If conditions depend on what is in memory.
+    The variables that are used have values there; `UnknownError` if conditions depend on what is in
+    memory.
     """
     # Sites that unrolling made of one have the same waves; a kernel keeps its contexts.
     key = id(context), wave, frozenset(map(hash, used)), lanes
@@ -218,10 +214,7 @@ def _waves_at(
 def places_at(kernel: LoweredKernel, site: Site, wave: int) -> tuple[Waves, list[Array]]:
     """Waves at a site, and for each of its instructions elements: waves x work-items x run.
 
-    Raises
-    ------
-    UnknownError
-        If they depend on what is in memory.
+    `UnknownError` if they depend on what is in memory.
     """
     waves = waves_at(kernel, site.context, wave, site.variables, site.lanes)
     return waves, np.split(waves.compute(site.indices[0], site.lanes), site.apart, axis=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
@@ -59,22 +59,14 @@ class InKernel:
 
 
 class LoweredKernel(KernelCode):
-    """One kernel of a primary function, and where it accesses memory.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    device
-        Lowered: flat buffers, explicit vectors, unrolled loops.
-    source
-        The scheduled primary function that it is of.
-    """
+    """One kernel of a primary function, and where it accesses memory."""
 
     def __init__(self, name: str, device: tirx.PrimFunc, source: tirx.PrimFunc):
         super().__init__(device)
         self.name = name
+        #: Lowered: flat buffers, explicit vectors, unrolled loops.
         self.device = device
+        #: The scheduled primary function that it is of.
         self.source = source
         #: Results of analyses, by keys of their own.
         self.memo: dict[Hashable, Any] = {}
@@ -96,7 +88,9 @@ class LoweredKernel(KernelCode):
 
     def line(self, *sites: Site) -> int:
         """Line in the text of the first of some sites that has one, 0 if none has."""
-        return next(filter(None, (self._line(s.name, s.is_store) for s in sites)), 0)
+        places = ((site.name, site.is_store) for site in sites)
+        lines = (self.once(("line", *at), partial(line_of, self.text, *at)) for at in places)
+        return next(filter(None, lines), 0)
 
     def at(self, site: Site, *others: Site) -> tuple[str, str, int]:
         """The fields of `InKernel` for a site; the line is of the first of ``others``, if given."""
@@ -109,10 +103,6 @@ class LoweredKernel(KernelCode):
         lines = self.text.splitlines()
         return next((n for n in range(below - 1, 0, -1) if _BINDS.search(lines[n - 1])), 0)
 
-    def _line(self, buffer: str, is_store: bool) -> int:
-        key = "line", buffer, is_store
-        return self.once(key, lambda: line_of(self.text, buffer, is_store=is_store))
-
     def once(self, key: Hashable, compute: Callable[[], _Found]) -> _Found:
         """Compute something when it is first asked for, and keep it."""
         if key not in self.memo:
@@ -121,7 +111,7 @@ class LoweredKernel(KernelCode):
         return found
 
 
-def line_of(text: str, buffer: str, *, is_store: bool) -> int:
+def line_of(text: str, buffer: str, is_store: bool) -> int:
     """Line of the first access to a buffer in the text of a primary function, from 1.
 
     Lowering unrolls and splits statements, and keeps the names of tensors: the first statement
@@ -166,10 +156,7 @@ def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
 def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
     """Lower a scheduled primary function; what is a kernel already stays as it is.
 
-    Returns
-    -------
-    list of LoweredKernel
-        In the order in which they are launched; empty for targets without work-items.
+    The kernels are in the order in which they are launched; targets without work-items have none.
     """
     if isinstance(function, LoweredKernel) or target.is_gpu_kernel:
         return _lowered(function, target)
@@ -177,13 +164,7 @@ def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
 
 
 def code_for_cpu(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
-    """The same for a CPU: its kernels, or on ``llvm`` all of the function's loops as one.
-
-    Returns
-    -------
-    list of LoweredKernel
-        Empty for other devices.
-    """
+    """The same for CPUs only: kernels, or on ``llvm`` all of the function's loops as one."""
     return _lowered(function, target) if target.device.is_cpu else []
 
 

@@ -119,19 +119,9 @@ def _is_register(site: Site) -> bool:
 
 
 def reported_registers(source: str, arch: str) -> dict[str, Reported]:
-    """Ask NVIDIA's assembler what kernels need.
+    """Ask NVIDIA's assembler what kernels of CUDA C++ need, on an architecture such as ``sm_80``.
 
-    Parameters
-    ----------
-    source
-        CUDA C++.
-    arch
-        Architecture such as ``sm_80``.
-
-    Returns
-    -------
-    dict
-        By the name of the kernel; empty where ``nvcc`` is not installed or refuses the source.
+    Their needs are by name; there are none where ``nvcc`` is not installed or refuses the source.
     """
     if which("nvcc") is None:
         return {}
@@ -158,10 +148,7 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
         names = ", ".join(use.indexed)
         sites = [s for s in kernel.sites if s.name in use.indexed]
         yield Finding(
-            kernel.name,
-            "registers",
-            str(sites[0]),
-            kernel.line(*sites),
+            *(kernel.name, "registers", str(sites[0]), kernel.line(*sites)),
             {"bytes": float(use.memory_bytes * items)},
             use.memory_bytes / (use.memory_bytes + use.registers * _WORD),
             f"The private array {names} is memory, {use.memory_bytes:,} bytes for each "
@@ -170,11 +157,9 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
         )
     if use.spilled_bytes:
         arrays = [s for s in kernel.sites if s.scope == "local"]
+        array = str(arrays[0]) if arrays else ""
         yield Finding(
-            kernel.name,
-            "registers",
-            str(arrays[0]) if arrays else "",
-            kernel.line(*arrays),
+            *(kernel.name, "registers", array, kernel.line(*arrays)),
             {"bytes": float(use.spilled_bytes * items)},
             1 - use.limit / use.registers,
             f"A work-item needs about {use.registers} registers of 32 bits, and has at "
@@ -232,7 +217,7 @@ def occupancy(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Occupancy]:
         fitting["local memory"] = hardware.local_bytes // (local + hardware.reserved_bytes)
     limit = min(fitting, key=lambda name: fitting[name])
     resident = fitting[limit]
-    count = target.device.multiprocessors.count if target.device.multiprocessors else None
+    gpu = target.device.multiprocessors
     yield Occupancy(
         kernel=kernel.name,
         group_size=size,
@@ -244,7 +229,7 @@ def occupancy(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Occupancy]:
         limit=limit,
         local_bytes=local,
         registers=use.registers,
-        busy=None if count is None else min(1.0, kernel.groups / count),
+        busy=None if gpu is None else min(1.0, kernel.groups / gpu.count),
     )
 
 
@@ -260,17 +245,11 @@ def occupancy_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fi
     """Kernels that leave much of a multiprocessor empty."""
     for found in occupancy(kernel, target):
         for unused, sentence, remedy in _losses(found):
-            yield Finding(
-                found.kernel,
-                "occupancy",
-                f"{found.groups} work-groups of {found.group_size}",
-                kernel.launch_line,
-                # What waves take that nothing hides, or lanes and multiprocessors that do not work.
-                {"cycles": unused * wave_instructions(kernel, hardware_of(target).wave)},
-                unused,
-                sentence,
-                remedy,
-            )
+            launch = f"{found.groups} work-groups of {found.group_size}"
+            # What waves take that nothing hides, or lanes and multiprocessors that do not work.
+            cost = {"cycles": unused * wave_instructions(kernel, hardware_of(target).wave)}
+            place = found.kernel, "occupancy", launch, kernel.launch_line
+            yield Finding(*place, cost, unused, sentence, remedy)
 
 
 def _losses(found: Occupancy) -> Iterator[tuple[float, str, str]]:

@@ -74,17 +74,9 @@ class Work:
 def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None:
     """Count each kernel of a scheduled function, in the order of their numbers.
 
-    Parameters
-    ----------
-    function
-        With blocks, as `tvmflow.module.functions` has it.
-    on_gpu
-        Whether each nest of loops is a kernel of its own; else there is one, the function.
-
-    Returns
-    -------
-    list of Work or None
-        ``None`` where a loop's length depends on data, or a library is called.
+    The function has blocks, as `tvmflow.module.functions` has it.  On a GPU each nest of loops is a
+    kernel of its own; else there is one, the function.  ``None`` where a loop's length depends on
+    data, or a library is called.
     """
     body = function.body
     try:
@@ -269,8 +261,7 @@ class _Touched:
         for position, dims in enumerate(groups):
             found = self._joint([(d, ranges[d]) for d in dims], axes)
             # One axis of the broadcast for each group of dimensions.
-            shape = [1] * len(groups)
-            shape[position] = -1
+            shape = [-1 if axis == position else 1 for axis in range(len(groups))]
             for dim, indices in zip(dims, found, strict=True):
                 places[dim] = indices.reshape(shape)
         return tuple(places)
@@ -283,15 +274,9 @@ class _Touched:
             widths = [_width(r) for _, r in intervals]
             if prod(len(axes[v]) for v in used) * prod(widths) > _LIMIT:
                 raise UnknownError("too many combinations")
-            rank = len(used) + len(intervals)
-            values = _arrays(used, axes, rank)
+            values, offsets = _arrays(used, axes, widths)
             flat, inside = np.zeros(1, np.int64), np.ones(1, bool)
-            for n, ((_, r), width, extent) in enumerate(
-                zip(intervals, widths, extents, strict=True)
-            ):
-                offset = np.arange(width).reshape(
-                    [-1 if i == len(used) + n else 1 for i in range(rank)]
-                )
+            for (_, r), offset, extent in zip(intervals, offsets, extents, strict=True):
                 index = evaluate(r.min, values) + offset
                 inside = inside & (index >= 0) & (index < extent)
                 flat = flat * extent + index
@@ -302,17 +287,17 @@ class _Touched:
                 return [np.arange(extents[0])]
             # Too many to look at: every combination, which may be more than there are.
             alone = [self._joint([interval], axes)[0] for interval in intervals]
-            grid = np.meshgrid(*alone, indexing="ij")
-            return [g.ravel() for g in grid]
+            return [grid.ravel() for grid in np.meshgrid(*alone, indexing="ij")]
 
 
-def _arrays(used: Sequence[tirx.Var], axes: _Axes, rank: int) -> dict[tirx.Var, np.ndarray]:
-    """Values of axes: of those that are used each along a dimension of its own."""
+def _arrays(
+    used: Sequence[tirx.Var], axes: _Axes, widths: Sequence[int] = ()
+) -> tuple[dict[tirx.Var, np.ndarray], Sequence[np.ndarray]]:
+    """Values of axes, and offsets within widths: each of those along a dimension of its own."""
+    ranges = [*(axes[var] for var in used), *map(range, widths)]
+    arrays = np.ix_(*(np.arange(r.start, r.stop) for r in ranges))
     values = {v: np.asarray(r.start) for v, r in axes.items()}
-    for n, v in enumerate(used):
-        shape = [-1 if i == n else 1 for i in range(rank)]
-        values[v] = np.arange(axes[v].start, axes[v].stop).reshape(shape)
-    return values
+    return values | dict(zip(used, arrays, strict=False)), arrays[len(used) :]
 
 
 def _axes_in(expr: tirx.Expr, axes: _Axes) -> list[tirx.Var]:
@@ -327,7 +312,7 @@ def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
     if prod(extents) > _LIMIT:
         return 1.0
     try:
-        held = np.broadcast_to(evaluate(condition, _arrays(used, axes, len(used))), extents)
+        held = np.broadcast_to(evaluate(condition, _arrays(used, axes)[0]), extents)
     except UnknownError:
         return 1.0
     return float(np.count_nonzero(held) / held.size)
@@ -344,7 +329,7 @@ def operations(expr: tirx.Expr) -> Counter[str]:
     found: Counter[str] = Counter()
     if isinstance(expr, _ARITHMETIC):
         found = operations(expr.a) + operations(expr.b)
-        if _is_of_elements(expr):
+        if _is_float(expr) or nodes_in(expr, TensorLoad):
             found[_kind(expr)] += _lanes(expr)
     elif isinstance(expr, (tirx.Cast, tirx.Broadcast)):
         found = operations(expr.value)
@@ -368,20 +353,19 @@ def _of_call(call: Call) -> Counter[str]:
     found = sum((operations(argument) for argument in call.args), Counter())
     if name == DOT:
         found["int8"] += 8 * _lanes(call)
-    elif name not in _FREE and _dtype(call).startswith(("float", "bfloat")):
+    elif name not in _FREE and _is_float(call):
         found[_kind(call)] += _lanes(call)
     return found
 
 
-def _is_of_elements(expr: tirx.Expr) -> bool:
-    return _dtype(expr).startswith(("float", "bfloat")) or bool(nodes_in(expr, TensorLoad))
+def _is_float(expr: tirx.Expr) -> bool:
+    return _dtype(expr).startswith(("float", "bfloat"))
 
 
 def _kind(expr: tirx.Expr) -> str:
-    dtype = _dtype(expr)
-    if dtype.startswith("float16"):
+    if _dtype(expr).startswith("float16"):
         return "fp16"
-    return "fp32" if dtype.startswith(("float", "bfloat")) else "int8"
+    return "fp32" if _is_float(expr) else "int8"
 
 
 def _dtype(expr: tirx.Expr) -> str:

@@ -70,10 +70,7 @@ class Fit:
 def fit(measured: Mapping[int, float]) -> Fit:
     """Fit the law that so many points allow: linear to one, Amdahl's to two or three.
 
-    Parameters
-    ----------
-    measured
-        Throughput by number, at least one.
+    There is throughput by number, at least one.
     """
     n = np.array(sorted(measured), float)
     throughput = np.array([measured[int(number)] for number in n])
