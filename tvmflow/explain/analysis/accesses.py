@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import TypeAlias, TypeVar
 
@@ -222,12 +222,6 @@ class KernelCode:
         """Axes of work-groups."""
         return [axis for tag, axis in self.launch.items() if not tag.startswith("threadIdx")]
 
-    def _item_number(self) -> tirx.Expr | int:
-        number: tirx.Expr | int = 0
-        for var, extent in self.items:
-            number = number * extent + var
-        return number
-
     def _statement(self, node: tirx.Stmt, context: CodeContext) -> None:
         check_time()
         self._statements += 1
@@ -240,10 +234,9 @@ class KernelCode:
             self._choice(node.condition, node.then_case, node.else_case, context, self._statement)
         elif isinstance(node, tirx.AttrStmt):
             if node.attr_key == "thread_extent":
-                extent = int(node.value)
-                self.launch[node.node.thread_tag] = (node.node.var, extent)
+                self.launch[node.node.thread_tag] = (node.node.var, int(node.value))
                 self.parallel.add(node.node.var)
-                self._analyzer.bind(node.node.var, Range(0, extent))
+                self._analyzer.bind(node.node.var, Range(0, node.value))
             self._statement(node.body, context)
         elif isinstance(node, tirx.Bind):
             self._expression(node.value, context)
@@ -288,13 +281,12 @@ class KernelCode:
                 return
         if high <= low:
             return
+        counter = node.loop_var
         if low:
             # Loops count from 0 here, so that a variable is known by its extent.
             counter = tirx.Var(node.loop_var.name, node.loop_var.ty)
             self._values[node.loop_var] = counter + low
             limits = tuple(self._substituted(limit) for limit in limits)
-        else:
-            counter = node.loop_var
         self._analyzer.bind(counter, Range(0, high - low))
         if node.kind == tirx.ForKind.PARALLEL:
             self.parallel.add(counter)
@@ -333,12 +325,9 @@ class KernelCode:
 
     def _branch(self, condition: tirx.Expr, context: CodeContext, start: int, middle: int) -> None:
         """A condition that is followed by sites from ``start``, and by others from ``middle``."""
-        inside = len(context.loops)
-        arms = self.sites[start:middle], self.sites[middle:]
-        then, otherwise = (
-            sum(prod(extent for _, extent in site.context.loops[inside:]) for site in arm)
-            for arm in arms
-        )
+        inside = [site.context.loops[len(context.loops) :] for site in self.sites[start:]]
+        times = [prod(extent for _, extent in loops) for loops in inside]
+        then, otherwise = sum(times[: middle - start]), sum(times[middle - start :])
         if then or otherwise:
             sites = tuple(self.sites[start:])
             self.branches.append(Branch(condition, context, (then, otherwise), sites))
@@ -379,7 +368,8 @@ class KernelCode:
         elif name == _COPY:
             self._copy(call, context)
         elif name in _TILES:
-            for buffer, index in _tile(call, self._item_number()):
+            item = reduce(lambda number, axis: number * axis[1] + axis[0], self.items, 0)
+            for buffer, index in _tile(call, item):
                 self._access(buffer, (index,), context, call if name == _TILE_STORE else None)
 
     def _copy(self, call: Call, context: CodeContext) -> None:
@@ -462,10 +452,9 @@ def _is_vector(expr: tirx.Expr) -> bool:
 
 def _parts(node: tirx.Expr) -> list[tirx.Expr]:
     """Operands of an expression."""
-    names = ("a", "b", "value", "body", "base", "stride")
-    found = [getattr(node, name) for name in names if hasattr(node, name)]
     if isinstance(node, tirx.Shuffle):
-        found += [*node.vectors, *node.indices]
+        return [*node.vectors, *node.indices]
+    found = (getattr(node, n, None) for n in ("a", "b", "value", "body", "base", "stride"))
     return [part for part in found if isinstance(part, tvm_ffi.Object)]
 
 

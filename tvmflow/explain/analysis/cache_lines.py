@@ -46,7 +46,6 @@ class LineUse(InKernel):
     and caches are taken to keep one.
     """
 
-    buffer: str
     is_store: bool
     #: The innermost loop that the index depends on, and bytes from one iteration to the next;
     #: ``None`` where these vary.
@@ -78,15 +77,6 @@ def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
         yield from _nest(kernel, sites, hardware_of(target).line_bytes)
 
 
-@dataclass(frozen=True)
-class Touched:
-    """Memory of a buffer that some iterations access, each line and page counted once."""
-
-    lines: int
-    bytes: int
-    pages: int
-
-
 class _Window:
     """Iterations of the inner loops of a nest whose lines the first cache holds."""
 
@@ -100,17 +90,16 @@ class _Window:
         self.counts = {var: 1 for var, _ in self.axes}
         self._grow()
 
-    def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Touched]:
-        """Memory that one window accesses: the middle one, or one that is drawn."""
+    def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Array]:
+        """Lines, bytes and pages that one window accesses: the middle one, or one that is drawn."""
         random = np.random.default_rng(draw)
         inner = [(var, self.counts[var]) for var, _ in self.axes if self.counts[var] > 1]
         points = prod(count for _, count in inner)
         values: dict[tirx.Var, Array] = {}
         for var, extent in self.axes:
             windows = extent // self.counts[var]
-            values[var] = np.full(
-                1, (random.integers(0, windows) if draw else windows // 2) * self.counts[var]
-            )
+            window = random.integers(0, windows) if draw else windows // 2
+            values[var] = np.full(1, window * self.counts[var])
         for var, steps in values_at(np.arange(points), inner).items():
             values[var] = values[var] + steps
         return {key: self._of(group, values, points) for key, group in self.groups.items()}
@@ -124,7 +113,7 @@ class _Window:
             number *= extent / count
         return number
 
-    def _of(self, sites: Sequence[Site], values: Mapping[tirx.Var, Array], points: int) -> Touched:
+    def _of(self, sites: Sequence[Site], values: Mapping[tirx.Var, Array], points: int) -> Array:
         check_time()
         spans: list[Array] = []
         for site in sites:
@@ -150,25 +139,21 @@ class _Window:
                 break
 
     def _fits(self, var: tirx.Var, count: int) -> bool:
-        before, self.counts[var] = self.counts[var], count
+        self.counts[var] = count
         if prod(self.counts.values()) > _POINTS:
-            self.counts[var] = before
             return False
-        lines = sum(touched.lines for touched in self.touched(0).values())
-        self.counts[var] = before
-        return lines <= CORE.lines
+        return sum(int(lines) for lines, _, _ in self.touched(0).values()) <= CORE.lines
 
 
-def _touched(starts: Array, ends: Array, line_bytes: int) -> Touched:
-    """Count what spans cover, from and to some bytes of a buffer, in any order."""
+def _touched(starts: Array, ends: Array, line_bytes: int) -> Array:
+    """Count lines, bytes and pages of spans, from and to some bytes of a buffer, in any order."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     # What of each span none before it has.
     begin = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
-    used = int(np.maximum(ends - begin, 0).sum())
-    return Touched(
-        _spanned(starts, ends, line_bytes), used, _spanned(starts, ends, CORE.page_bytes)
-    )
+    used = np.maximum(ends - begin, 0).sum()
+    lines, pages = (_spanned(starts, ends, size) for size in (line_bytes, CORE.page_bytes))
+    return np.array([lines, used, pages], np.int64)
 
 
 def _spanned(starts: Array, ends: Array, size: int) -> int:
@@ -185,19 +170,17 @@ def _nest(kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int) -> Iter
     except UnknownError:
         return
     windows = window.number(axes_of(kernel, sites[0]))
-    window_pages = max(sum(t.pages for t in draw.values()) for draw in draws)
+    window_pages = max(sum(int(pages) for _, _, pages in draw.values()) for draw in draws)
     for key, group in window.groups.items():
         first = group[0]
-        lines = sum(draw[key].lines for draw in draws)
+        lines, used, pages = np.sum([draw[key] for draw in draws], axis=0).tolist()
         come = lines / _DRAWS * windows
-        used = sum(draw[key].bytes for draw in draws)
         # The innermost loop that the index depends on.
         around = (var for var, _ in reversed(axes_of(kernel, first)) if var in first.variables)
         loop = next(around, None)
         step = stride(kernel, first, loop) if loop is not None else 0
         yield LineUse(
             *kernel.at(first),
-            buffer=first.name,
             is_store=first.is_store,
             loop="" if loop is None else str(loop.name),
             stride_bytes=None if step is None else step * first.element_bytes,
@@ -205,7 +188,7 @@ def _nest(kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int) -> Iter
             lines=round(come),
             times=come * line_bytes / buffer_bytes(first.buffer),
             efficiency=used / (lines * line_bytes) if lines else 1.0,
-            pages=round(sum(draw[key].pages for draw in draws) / _DRAWS * windows),
+            pages=round(pages / _DRAWS * windows),
             window_pages=window_pages,
         )
 
@@ -216,41 +199,33 @@ def line_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding
     lines = sum(use.lines for use in uses)
     pages = sum(use.pages for use in uses)
     steps = times_of(kernel, kernel.stores)
+    line_bytes = hardware_of(target).line_bytes
     # What no loop goes through is one access.
     for use in (use for use in uses if use.loop):
         if use.efficiency < (_SHORT if use.is_run else _GOOD):
-            yield _line_finding(use, lines, hardware_of(target).line_bytes)
+            wasted = use.lines * (1 - use.efficiency)
+            verb = "written" if use.is_store else "read"
+            step = use.stride_bytes
+            where = "at no fixed distance" if step is None else f"{step:,} bytes apart"
+            yield use.finding(
+                "cache-lines",
+                {"bytes": wasted * line_bytes},
+                wasted / max(1, lines),
+                f"Iterations of {use.loop} access {use.buffer} {where}: of each line of "
+                f"{line_bytes} bytes {use.efficiency * line_bytes:.0f} are {verb} before it leaves "
+                f"the first cache; about {use.lines:,} lines come where {use.lines - wasted:,.0f} "
+                "would do.",
+                f"Let the innermost loop go through {use.buffer} element by element: reorder "
+                "loops, or copy it into the order in which it is accessed.",
+            )
         elif use.window_pages > CORE.pages and use.times > _AGAIN and 2 * use.pages > pages:
-            yield _page_finding(use, steps)
-
-
-def _line_finding(use: LineUse, lines: int, line_bytes: int) -> Finding:
-    wasted = use.lines * (1 - use.efficiency)
-    verb = "written" if use.is_store else "read"
-    if use.stride_bytes is None:
-        where = "at no fixed distance"
-    else:
-        where = f"{use.stride_bytes:,} bytes apart"
-    return use.finding(
-        "cache-lines",
-        {"bytes": wasted * line_bytes},
-        wasted / max(1, lines),
-        f"Iterations of {use.loop} access {use.buffer} {where}: of each line of {line_bytes} "
-        f"bytes {use.efficiency * line_bytes:.0f} are {verb} before it leaves the first cache; "
-        f"about {use.lines:,} lines come where {use.lines - wasted:,.0f} would do.",
-        f"Let the innermost loop go through {use.buffer} element by element: reorder loops, or "
-        "copy it into the order in which it is accessed.",
-    )
-
-
-def _page_finding(use: LineUse, steps: int) -> Finding:
-    cycles = use.pages * CORE.page_cycles
-    return use.finding(
-        "pages",
-        {"cycles": float(cycles)},
-        cycles / (cycles + steps),
-        f"Inner loops access {use.window_pages} pages in turn, mostly of {use.buffer}, and a core "
-        f"knows the addresses of {CORE.pages}: it asks for others {use.pages:,} times. Rows that "
-        "begin at multiples of a page also share few places of the cache.",
-        f"Copy {use.buffer} into panels that are read in order, once before the loops.",
-    )
+            cycles = use.pages * CORE.page_cycles
+            yield use.finding(
+                "pages",
+                {"cycles": float(cycles)},
+                cycles / (cycles + steps),
+                f"Inner loops access {use.window_pages} pages in turn, mostly of {use.buffer}, and "
+                f"a core knows the addresses of {CORE.pages}: it asks for others {use.pages:,} "
+                "times. Rows that begin at multiples of a page also share few places of the cache.",
+                f"Copy {use.buffer} into panels that are read in order, once before the loops.",
+            )

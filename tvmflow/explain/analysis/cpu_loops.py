@@ -163,7 +163,7 @@ def lanes_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Findin
             # A step of a statement is a cycle, about.
             {"cycles": float(saved)},
             saved / total,
-            f"{one.tensor} is computed {counted(one.lanes, 'number')} at a time, "
+            f"{one.buffer} is computed {counted(one.lanes, 'number')} at a time, "
             f"{one.executions:,} times, in vectors of {one.possible}: {one.obstacle}.",
             _lanes_remedy(one),
         )
@@ -173,7 +173,7 @@ def _lanes_remedy(one: VectorLanes) -> str:
     loop, width = one.neighbours, one.possible
     if not loop:
         alike = "what is computed alike lies side by side"
-        return f"Change the layout of {one.tensor} so that {alike}."
+        return f"Change the layout of {one.buffer} so that {alike}."
     if one.lanes > 1:
         rest = "them, padded where the tensor ends sooner."
         return f"Iterations of {loop} write neighbours: make vectors of {width} of {rest}"
@@ -295,7 +295,7 @@ def _sums_finding(one: Accumulators, cost: Mapping[str, float], share: float) ->
     finding = partial(one.finding, "accumulators", cost, share, text=f"for {one.loop}")
     if not one.in_memory:
         return finding(
-            f"The {loop} adds to {counted(one.in_flight, 'sum')} of {one.tensor} in turn, each "
+            f"The {loop} adds to {counted(one.in_flight, 'sum')} of {one.buffer} in turn, each "
             f"addition {CORE.latency} cycles after the one before it; {CORE.latency * CORE.adders} "
             "sums would keep the adders busy.",
             "Compute a tile of several rows and vectors at a time: unroll loops of results inside "
@@ -303,13 +303,13 @@ def _sums_finding(one: Accumulators, cost: Mapping[str, float], share: float) ->
         )
     if one.in_flight >= _MANY:
         return finding(
-            f"The {one.in_flight} sums of {one.tensor} that the {loop} adds to take {one.vectors} "
+            f"The {one.in_flight} sums of {one.buffer} that the {loop} adds to take {one.vectors} "
             f"vectors, more than there are registers: {one.additions:,} additions load and store "
             "them.",
             "Make the tile that is summed up at a time smaller.",
         )
     return finding(
-        f"Each of {one.additions:,} additions loads its sum from {one.tensor} and stores it "
+        f"Each of {one.additions:,} additions loads its sum from {one.buffer} and stores it "
         f"there, as the {loop} goes through the sums.",
         "Keep a tile of sums in registers: make the loop that sums the outer one of a small, "
         "unrolled tile of results (cache_write, scope local).",
@@ -360,7 +360,7 @@ def parallel_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
             "parallel",
             {"cycles": float(nest.executions)},
             nest.executions / total,
-            f"One core computes {nest.tensor}, in {nest.executions:,} steps; the others wait.",
+            f"One core computes {nest.buffer}, in {nest.executions:,} steps; the others wait.",
             f"Make the outermost loop {nest.loop} parallel, or a loop of results, not of "
             "sums, that is moved there."
             if nest.loop

@@ -48,7 +48,6 @@ _SMALL = 0.05
 class Access(InKernel):
     """An access to a buffer in global memory, and how it coalesces."""
 
-    buffer: str
     is_store: bool
     #: Elements between the first two work-items of a wave; ``None`` where it varies or is unknown.
     stride: int | None
@@ -100,7 +99,6 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
             exact = count.exact and waves.exact
         yield Access(
             *kernel.at(site),
-            buffer=site.name,
             is_store=site.is_store,
             stride=between,
             strides={tag: stride(kernel, site, var) for tag, var, extent in axes if extent > 1},
@@ -126,30 +124,25 @@ def coalescing_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[F
     for access in accesses:
         if access.efficiency < _GOOD:
             wasted = round(access.fetched_bytes * (1 - access.efficiency))
+            verb = "writes" if access.is_store else "reads"
             yield access.finding(
                 "coalescing",
                 {"bytes": float(wasted)},
                 access.fetched_bytes / traffic * (1 - access.efficiency),
-                _fetched_sentence(access, hardware_of(target).line_bytes),
+                f"Neighbouring work-items access {access.buffer} {_distance(access)}: the kernel "
+                f"{verb} {access.transactions:,} lines of {hardware_of(target).line_bytes} bytes "
+                f"where {access.transactions * access.efficiency:,.0f} would do.",
                 _fetched_remedy(access),
             )
 
 
-def _fetched_sentence(access: Access, line_bytes: int) -> str:
-    verb = "writes" if access.is_store else "reads"
+def _distance(access: Access) -> str:
     known = {tag: step for tag, step in access.strides.items() if step is not None}
     if access.stride is not None:
-        where = f"{access.stride:,} elements apart"
-    elif len(known) == len(access.strides) > 1:
-        apart = (f"{step:,} elements apart along {tag}" for tag, step in known.items())
-        where = ", ".join(apart)
-    else:
-        where = "at places that are no fixed distance apart"
-    return (
-        f"Neighbouring work-items access {access.buffer} {where}: the kernel {verb} "
-        f"{access.transactions:,} lines of {line_bytes} bytes where "
-        f"{access.transactions * access.efficiency:,.0f} would do."
-    )
+        return f"{access.stride:,} elements apart"
+    if len(known) == len(access.strides) > 1:
+        return ", ".join(f"{step:,} elements apart along {tag}" for tag, step in known.items())
+    return "at places that are no fixed distance apart"
 
 
 def _fetched_remedy(access: Access) -> str:
@@ -173,7 +166,6 @@ def _fetched_remedy(access: Access) -> str:
 class VectorWidth(InKernel):
     """Accesses to a buffer in global memory that are alike, and how wide they are."""
 
-    buffer: str
     is_store: bool
     #: Bytes that an instruction accesses for each item.
     bytes: int
@@ -218,7 +210,6 @@ def _width(kernel: LoweredKernel, sites: Sequence[Site], widest: int) -> VectorW
     neighbours = max(usable, key=lambda name: usable[name])
     return VectorWidth(
         *kernel.at(first),
-        buffer=first.name,
         is_store=first.is_store,
         bytes=bytes_,
         possible_bytes=bytes_ * usable[neighbours],

@@ -36,7 +36,6 @@ _GOOD = 1.25
 class BankAccess(InKernel):
     """An access to local memory, and how long its banks take."""
 
-    buffer: str
     is_store: bool
     #: Instructions that all work-items run together.
     instructions: int
@@ -97,7 +96,6 @@ def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> Iterator[BankAc
             exact = count.exact and waves.exact
         yield BankAccess(
             *kernel.at(site),
-            buffer=site.name,
             is_store=site.is_store,
             instructions=count.times,
             cycles=round(cycles),

@@ -40,7 +40,7 @@ class InKernel:
     line: int
 
     @property
-    def tensor(self) -> str:
+    def buffer(self) -> str:
         """The buffer that is accessed."""
         return self.text.split("[")[0]
 

@@ -339,13 +339,13 @@ def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
         moved = read + written
         kernel = replace(kernel, intensity=flops / moved if moved else None)
         # Clocks of some devices are too coarse for the shortest kernels: they take no time.
-        if ns := kernel.median_us * 1e3:
-            gflops, gbps = flops / ns, moved / ns
-            kernel = replace(kernel, gflops=gflops, gbps=gbps)
-            if ceilings is not None:
-                computing = gflops / peak_gflops(kernel.arithmetic, ceilings)
-                moving = gbps / peak_gbps(kernel.memory, ceilings)
-                kernel = replace(kernel, roofline_share=roofline_share(computing, moving))
+        ns = kernel.median_us * 1e3
+        gflops, gbps = (flops / ns, moved / ns) if ns else (None, None)
+        kernel = replace(kernel, gflops=gflops, gbps=gbps)
+        if ceilings is not None and gflops is not None and gbps is not None:
+            computing = gflops / peak_gflops(kernel.arithmetic, ceilings)
+            moving = gbps / peak_gbps(kernel.memory, ceilings)
+            kernel = replace(kernel, roofline_share=roofline_share(computing, moving))
     return replace(kernel, bound=_bound(kernel, ceilings, computing, moving))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -221,16 +221,16 @@ def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> W
 
 def _number(kernel: str) -> int:
     """``f_kernel`` is a function's first kernel, ``f_kernel_1`` its second."""
-    found = re.search(r"_kernel(?:_(\d+))?$", kernel)
-    return int(found[1] or 0) if found else 0
+    found = re.search(r"_kernel_(\d+)$", kernel)
+    return int(found[1]) if found else 0
 
 
 def _written(metadata: JsonMapping) -> dict[str, list[list[str]]]:
     """Nodes of the tensors that each function writes, in the order of its calls."""
     nodes = metadata.get("nodes", {})
-    found: dict[str, list[list[str]]] = {}
+    found: defaultdict[str, list[list[str]]] = defaultdict(list)
     for tensor in metadata.get("memory", {}).get("tensors", ()):
-        found.setdefault(tensor["producer"], []).append(nodes.get(tensor["name"], []))
+        found[tensor["producer"]].append(nodes.get(tensor["name"], []))
     return found
 
 
@@ -289,15 +289,14 @@ def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
             "Profile the module that `tvmflow compile` writes without `format=standalone`; its "
             "kernels are the same. The library builds its kernels while it is loaded."
         )
-        return {}
-    content = module.read_functions()
-    if content is None:
+    elif (content := module.read_functions()) is not None:
+        return unpack_functions(content)
+    else:
         notes.append(
             "Operations and bytes are not known: the module carries no scheduled functions, as "
             "modules of older versions do not."
         )
-        return {}
-    return unpack_functions(content)
+    return {}
 
 
 def _work_of_functions(
@@ -326,11 +325,8 @@ def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
     plan = metadata.get("memory")
     if not isinstance(plan, Mapping) or "steps" not in plan:
         return ()
-    return tuple(
-        MemoryStep(
-            step,
-            function,
-            sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"]),
-        )
-        for step, function in enumerate(plan["steps"])
-    )
+
+    def live(step: int) -> int:
+        return sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])
+
+    return tuple(MemoryStep(step, name, live(step)) for step, name in enumerate(plan["steps"]))

@@ -98,6 +98,4 @@ def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     return kind(**{k: typed(hints[k], v, f"{inside}{k}") for k, v in values.items()})
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)

@@ -193,17 +193,10 @@ class Law:
 
     def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
-        return {
-            "axis": self.axis,
-            **self.at,
-            "fitted_to": list(self.fitted_to),
-            "law": self.fit.law,
-            "rate_per_s": self.fit.rate,
-            "contention": self.fit.contention,
-            "coherency": self.fit.coherency,
-            "error": self.fit.error,
-            "limit_per_s": self.fit.limit,
-        }
+        fit = self.fit
+        model = {name: getattr(fit, name) for name in ("law", "contention", "coherency", "error")}
+        rates = {"rate_per_s": fit.rate, "limit_per_s": fit.limit}
+        return {"axis": self.axis, **self.at, "fitted_to": list(self.fitted_to), **model, **rates}
 
 
 def counted_along(axis: str, number: int) -> str:
