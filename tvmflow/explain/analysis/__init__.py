@@ -11,14 +11,7 @@ from __future__ import annotations
 from ...graph.missed_fusion import Fusion, fusion
 from ..profiling.record import Finding
 from .cache_lines import LineUse, cache_lines
-from .cpu_loops import (
-    Accumulators,
-    LoopNest,
-    VectorLanes,
-    accumulators,
-    loop_nests,
-    vector_lanes,
-)
+from .cpu_loops import Accumulators, LoopNest, VectorLanes, accumulators, loop_nests, vector_lanes
 from .deadline import OutOfTimeError
 from .divergence import Divergence, divergence
 from .global_memory import Access, VectorWidth, coalescing, vector_width

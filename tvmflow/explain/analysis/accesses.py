@@ -114,8 +114,8 @@ class Site:
     @property
     def run(self) -> int:
         """Elements side by side, which one instruction accesses."""
-        index = self.indices[0]
-        return self.lanes if isinstance(index, tirx.Ramp) and _is_one(index.stride) else 1
+        stride = getattr(self.indices[0], "stride", None)
+        return self.lanes if isinstance(stride, tirx.IntImm) and int(stride) == 1 else 1
 
     @property
     def apart(self) -> int:
@@ -155,10 +155,6 @@ def buffer_bytes(buffer: tirx.Buffer) -> int:
     """Memory of a buffer."""
     dtype = tvm_ffi.dtype(buffer.dtype)
     return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
-
-
-def _is_one(value: tirx.Expr) -> bool:
-    return isinstance(value, tirx.IntImm) and int(value) == 1
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

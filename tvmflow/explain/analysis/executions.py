@@ -119,8 +119,12 @@ def stride(kernel: LoweredKernel, site: Site, var: tirx.Var) -> int | None:
     if site.lanes > 1 and site.base is site.indices[0]:
         places = places[..., 0]
     places = np.broadcast_to(places, (_STRIDE_DRAWS, values[var].size))
-    steps = np.diff(places, axis=1)
-    return int(steps[0, 0]) if steps.size and (steps == steps[0, 0]).all() else None
+    return common(np.diff(places, axis=1))
+
+
+def common(numbers: Array) -> int | None:
+    """The number that all of some are; ``None`` where they differ, or there is none."""
+    return int(numbers.flat[0]) if numbers.size and np.ptp(numbers) == 0 else None
 
 
 def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Executions:
@@ -175,16 +179,9 @@ def waves_at(
     """
     # Sites that unrolling made of one have the same waves; a kernel keeps its contexts.
     key = id(context), wave, frozenset(map(hash, used)), lanes
-    if kernel.memo.get("waves", (None,))[0] != key:
-        # Only the last ones are kept, as they may be large.
-        kernel.memo["waves"] = key, _waves_at(kernel, context, wave, used, lanes)
-    found: Waves = kernel.memo["waves"][1]
-    return found
-
-
-def _waves_at(
-    kernel: LoweredKernel, context: CodeContext, wave: int, used: frozenset[tirx.Var], lanes: int
-) -> Waves:
+    last, found = kernel.memo.get("waves", (None, None))
+    if last == key:
+        return found
     check_time()
     needed = used | context.variables
     around = (*kernel.blocks, *context.loops)
@@ -203,12 +200,15 @@ def _waves_at(
     values = values_at(np.repeat(numbers, padded), axes)
     values |= values_at(np.minimum(item, size - 1), kernel.items)
     active = (item < size) & all_hold(context.conditions, values, item.size)
-    return Waves(
+    found = Waves(
         values=values,
         active=active.reshape(-1, wave),
         weight=others * points / len(numbers),
         exact=not drawn and not context.unknown,
     )
+    # Only the last ones are kept, as they may be large.
+    kernel.memo["waves"] = key, found
+    return found
 
 
 def places_at(kernel: LoweredKernel, site: Site, wave: int) -> tuple[Waves, list[Array]]:

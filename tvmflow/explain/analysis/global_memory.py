@@ -26,15 +26,14 @@ from itertools import pairwise
 
 import numpy as np
 import tvm_ffi
-from numpy.typing import NDArray
 from tvm import tirx
 from tvm.sym import Analyzer
 
 from ...devices.target import TargetSpec
-from ...ir.evaluate import Array, Axis, UnknownError
+from ...ir.evaluate import Axis, UnknownError
 from ..profiling.record import Finding
 from .accesses import Site, grouped
-from .executions import all_instructions, distinct, instructions, places_at, stride
+from .executions import all_instructions, common, distinct, instructions, places_at, stride
 from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
 
@@ -95,7 +94,9 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
                 lines += distinct(ends, np.tile(active, 2)).sum() * waves.weight
                 elements = distinct(rows, active)
                 least += np.ceil(elements * element / line).sum() * waves.weight
-            between = _between_items(parts[0][:, :, 0], waves.active)
+            steps = np.diff(parts[0][:, :, 0], axis=1)
+            # Between neighbours, where it is the same for all of them.
+            between = common(steps[waves.active[:, 1:] & waves.active[:, :-1]])
             exact = count.exact and waves.exact
         yield Access(
             *kernel.at(site),
@@ -109,12 +110,6 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
             efficiency=float(least / lines) if lines else 1.0,
             exact=exact,
         )
-
-
-def _between_items(places: Array, active: NDArray[np.bool_]) -> int | None:
-    """Elements between neighbours, where it is the same for all of them."""
-    steps = np.diff(places, axis=1)[active[:, 1:] & active[:, :-1]]
-    return int(steps[0]) if steps.size and (steps == steps[0]).all() else None
 
 
 def coalescing_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
@@ -146,20 +141,14 @@ def _distance(access: Access) -> str:
 
 
 def _fetched_remedy(access: Access) -> str:
+    turned = "or turn tiles in local memory."
     if access.stride is None:
-        return (
-            "Order the data as it is read, or copy what a work-group needs to local memory "
-            "with neighbours side by side."
-        )
+        needed = "what a work-group needs to local memory with neighbours side by side."
+        return f"Order the data as it is read, or copy {needed}"
     if access.is_store:
-        return (
-            "Let threadIdx.x run along the last axis of what is written, or turn tiles in local "
-            "memory."
-        )
-    return (
-        f"Bind threadIdx.x to the loop that steps through {access.buffer} by one element, change "
-        "its layout, or turn tiles in local memory."
-    )
+        return f"Let threadIdx.x run along the last axis of what is written, {turned}"
+    loop = f"the loop that steps through {access.buffer} by one element"
+    return f"Bind threadIdx.x to {loop}, change its layout, {turned}"
 
 
 @dataclass(frozen=True)

@@ -66,12 +66,7 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     """Ceilings of a device: from the cache folder, else measured, which takes seconds.
 
     The target is ``opencl``, ``cuda`` or ``llvm``; ``fresh`` ones are measured although others are
-    known.
-
-    Raises
-    ------
-    DeviceError
-        If the device refuses a kernel.
+    known.  `DeviceError` if the device refuses a kernel.
     """
     path = _kept_at(info)
     if path is not None and not fresh:

@@ -84,7 +84,7 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None
     except _UncountableError:
         return None
     parameters = {p for p in function.params if tirx.is_buffer_var(p)}
-    used = Counter(b for c in counters for b in {*c.read, *c.written})
+    used = Counter(b for c in counters for b in {b for b, _ in c.touched})
     # Memory that one kernel alone uses is its own, in registers or in a cache.
     outside = {b for b, kernels in used.items() if b in parameters or kernels > 1}
     return [c.result(outside) for c in counters]
@@ -112,19 +112,21 @@ class _Counter:
 
     def __init__(self, kernel: tirx.Stmt) -> None:
         self.flops: Counter[str] = Counter()
-        self.read: dict[tirx.Buffer, _Touched] = {}
-        self.written: dict[tirx.Buffer, _Touched] = {}
+        #: By tensor, and whether it is written.
+        self.touched: dict[tuple[tirx.Buffer, bool], _Touched] = {}
         #: Loops and axes of blocks around what is looked at.
         self.axes: dict[tirx.Var, range] = {}
         self.visit(kernel, 1)
 
     def result(self, outside: set[tirx.Buffer]) -> Work:
         """Arithmetic, and the traffic of the tensors outside of the kernel."""
-        read = {b: t.count * _element_bytes(b) for b, t in self.read.items() if b in outside}
-        written = {b: t.count * _element_bytes(b) for b, t in self.written.items() if b in outside}
-        in_images = sum(size for b, size in read.items() if is_texture(b.scope()))
-        total = sum(read.values())
-        return Work(self.flops, total, sum(written.values()), 2 * in_images > total)
+        moved, in_images = {False: 0, True: 0}, 0
+        for (tensor, is_store), touched in self.touched.items():
+            if tensor in outside:
+                size = touched.count * _element_bytes(tensor)
+                moved[is_store] += size
+                in_images += size * (not is_store and is_texture(tensor.scope()))
+        return Work(self.flops, moved[False], moved[True], 2 * in_images > moved[False])
 
     def visit(self, node: tirx.Stmt, times: int, in_block: bool = False) -> None:
         """Count a statement that runs so often."""
@@ -170,12 +172,12 @@ class _Counter:
             runs = min(runs, prod(extents))
         around, self.axes = self.axes, {**self.axes, **axes}
         if runs and not in_block:
-            accesses = None if nodes_in(block.body, *_REPEATING) else runs
-            for regions, tensors in ((block.reads, self.read), (block.writes, self.written)):
+            repeats = bool(nodes_in(block.body, *_REPEATING))
+            loads = Counter(load.source for load in nodes_in(block.body, TensorLoad))
+            for regions, is_store in ((block.reads, False), (block.writes, True)):
                 for region in regions:
-                    tensor = region.source
-                    loads = None if accesses is None else accesses * _loads(block.body, tensor)
-                    self._touched(tensors, tensor).add(region.region, self.axes, loads)
+                    most = None if repeats else runs * max(1, loads[region.source])
+                    self._touched(region.source, is_store).add(region.region, self.axes, most)
         self.visit(block.body, runs, True)
         self.axes = around
 
@@ -183,26 +185,19 @@ class _Counter:
         self._expression(store.value, times)
         if in_block:
             return
+        loads = [(load.source, False) for load in nodes_in(store, TensorLoad)]
         # A function that came scheduled, without blocks: all that it names may be touched.
-        for tensors, buffers in (
-            (self.written, [store.buffer]),
-            (self.read, [load.source for load in nodes_in(store, TensorLoad)]),
-        ):
-            for buffer in buffers:
-                whole = [Range(0, extent) for extent in buffer.ty.shape]
-                self._touched(tensors, buffer).add(whole, {}, times)
+        for tensor, is_store in [(store.buffer, True), *loads]:
+            whole = [Range(0, extent) for extent in tensor.ty.shape]
+            self._touched(tensor, is_store).add(whole, {}, times)
 
-    def _touched(self, tensors: dict[tirx.Buffer, _Touched], buffer: tirx.Buffer) -> _Touched:
-        return tensors.setdefault(buffer, _Touched([_extent(n) for n in buffer.ty.shape]))
+    def _touched(self, tensor: tirx.Buffer, is_store: bool) -> _Touched:
+        new = _Touched([_extent(extent) for extent in tensor.ty.shape])
+        return self.touched.setdefault((tensor, is_store), new)
 
     def _expression(self, expr: tirx.Expr, times: int) -> None:
         for kind, count in operations(expr).items():
             self.flops[kind] += count * times
-
-
-def _loads(body: tirx.Stmt, tensor: tirx.Buffer) -> int:
-    """Accesses of a tensor in one run of a block, at least 1."""
-    return max(1, sum(load.source.same_as(tensor) for load in nodes_in(body, TensorLoad)))
 
 
 def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:

@@ -187,19 +187,25 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
     """
     kernels = {k["name"]: k["function"] for k in metadata.get("kernels", ())}
     functions = [kernels.get(name, name) for name in names]
-    calls = Counter(metadata.get("memory", {}).get("steps", ()))
-    written = _written(metadata)
+    memory, nodes_of = metadata.get("memory", {}), metadata.get("nodes", {})
+    calls = Counter(memory.get("steps", ()))
+    # Nodes of the tensors that each function writes, in the order of its calls.
+    written: defaultdict[str, list[list[str]]] = defaultdict(list)
+    for tensor in memory.get("tensors", ()):
+        written[tensor["producer"]].append(nodes_of.get(tensor["name"], []))
     launches = Counter(functions)
     seen: Counter[str] = Counter()
     found = []
     for name, function in zip(names, functions, strict=True):
         # A function launches as many kernels, and writes as many tensors, in each of its calls.
         call = calls[function] * seen[function] // launches[function]
-        own = written.get(function, [])
+        own = written[function]
         tensors = len(own) // calls[function] if calls[function] else 0
         nodes = [n for names in own[call * tensors : (call + 1) * tensors] for n in names]
         seen[function] += 1
-        number = _number(name) if name in kernels else None
+        # `f_kernel` is a function's first kernel, `f_kernel_1` its second.
+        later = re.search(r"_kernel_(\d+)$", name)
+        number = (int(later[1]) if later else 0) if name in kernels else None
         found.append(LaunchOrigin(function, number, tuple(dict.fromkeys(nodes))))
     return found
 
@@ -219,25 +225,8 @@ def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> W
     return whole
 
 
-def _number(kernel: str) -> int:
-    """``f_kernel`` is a function's first kernel, ``f_kernel_1`` its second."""
-    found = re.search(r"_kernel_(\d+)$", kernel)
-    return int(found[1]) if found else 0
-
-
-def _written(metadata: JsonMapping) -> dict[str, list[list[str]]]:
-    """Nodes of the tensors that each function writes, in the order of its calls."""
-    nodes = metadata.get("nodes", {})
-    found: defaultdict[str, list[list[str]]] = defaultdict(list)
-    for tensor in metadata.get("memory", {}).get("tensors", ()):
-        found[tensor["producer"]].append(nodes.get(tensor["name"], []))
-    return found
-
-
 def _kernels(
-    times: Sequence[KernelTime],
-    metadata: JsonMapping,
-    counts: Mapping[str, list[Work] | None],
+    times: Sequence[KernelTime], metadata: JsonMapping, counts: Mapping[str, list[Work] | None]
 ) -> list[KernelLaunch]:
     schedules = metadata.get("schedules", {})
     kernels = []

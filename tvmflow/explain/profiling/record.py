@@ -262,13 +262,7 @@ class Profile:
         return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The kernels, a row each.
-
-        Raises
-        ------
-        EnvironmentMismatchError
-            If pandas is not installed.
-        """
+        """The kernels, a row each; `EnvironmentMismatchError` if pandas is not installed."""
         try:
             import pandas
         except ImportError as error:

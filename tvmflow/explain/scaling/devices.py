@@ -123,12 +123,8 @@ class FarmDevices:
             servers = check_served(connection, check_key(key))
         check_host(servers, Host.parse(host) if host else Host.native())
         told = [about for server in servers if (about := ServerInfo.read(server.about)) is not None]
-        names = [
-            device.name
-            for about in told
-            for device in about.devices
-            if (device.kind, device.index) == (target, device_index)
-        ]
+        devices = [device for about in told for device in about.devices]
+        names = [d.name for d in devices if (d.kind, d.index) == (target, device_index)]
         if told and not names:
             raise FarmError(
                 f"Measuring failed: no server of the key {key!r} has the device "

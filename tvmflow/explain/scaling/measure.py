@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,8 +90,7 @@ def scale(
     for count in usable:
         of_devices = numbers if count == usable[-1] else [1]
         limit_s = _START_LIMIT_S + 10 * seconds
-        worker = Worker({} if count is None else pool.environment(count))
-        try:
+        with closing(Worker({} if count is None else pool.environment(count))) as worker:
             watch("starting")
             pool.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
             for number in of_devices:
@@ -100,8 +100,6 @@ def scale(
                     work = (pool, path, network.batched, number, count, seconds, seed)
                     times = _ask(worker, *work, limit_s=limit_s)
                     points.append(Point.of_calls(batch, count, number, times))
-        finally:
-            worker.close()
     laws = find_laws(points)
     done = {tuple(point.numbers.values()) for point in points}
     wanted = [
@@ -157,11 +155,8 @@ def _measure(
     """Time calls, in the worker."""
     try:
         modules = pool.modules(path, devices)
-        network = modules[0] if devices == 1 else DataParallel(modules, batched)
-        try:
+        with closing(modules[0] if devices == 1 else DataParallel(modules, batched)) as network:
             times = benchmark(network, seconds=seconds, seed=seed)
-        finally:
-            network.close()
         if threads is not None:
             pool.check_threads(threads)
     except TvmflowError as error:

@@ -99,12 +99,7 @@ def from_model(
     Of inputs of which more than the batch is open, the options' `shapes` have the rest.  ``watch``
     gets what is compiled next.
 
-    Raises
-    ------
-    ShapeError
-        If no input has an open batch.
-    InputError
-        If a batch is not positive.
+    `ShapeError` if no input has an open batch, `InputError` if a batch is not positive.
     """
     from ...frontend.shapes import batch_shapes
 
