@@ -30,24 +30,14 @@ from .texture_locality import texture_findings
 _Analysis = Callable[[LoweredKernel, TargetSpec], Iterable[Finding]]
 
 _ON_GPUS: tuple[_Analysis, ...] = (
-    coalescing_findings,
-    texture_findings,
-    divergence_findings,
-    bank_findings,
-    local_memory_findings,
-    vector_findings,
-    register_findings,
-    occupancy_findings,
+    *(coalescing_findings, texture_findings, divergence_findings, bank_findings),
+    *(local_memory_findings, vector_findings, register_findings, occupancy_findings),
     product_findings,
 )
 #: A work-item, or an iteration of a parallel loop, is a thread there.
 _ON_CPUS: tuple[_Analysis, ...] = (
-    line_findings,
-    lanes_findings,
-    accumulator_findings,
-    parallel_findings,
-    local_memory_findings,
-    product_findings,
+    *(line_findings, lanes_findings, accumulator_findings, parallel_findings),
+    *(local_memory_findings, product_findings),
 )
 
 #: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
