@@ -107,8 +107,7 @@ class LoweredKernel(KernelCode):
         """Compute something when it is first asked for, and keep it."""
         if key not in self.memo:
             self.memo[key] = compute()
-        found: _Found = self.memo[key]
-        return found
+        return self.memo[key]
 
 
 def line_of(text: str, buffer: str, is_store: bool) -> int:

@@ -257,27 +257,16 @@ def _losses(found: Occupancy) -> Iterator[tuple[float, str, str]]:
     waves = counted(found.waves_per_group, "wave")
     verb = "limit" if found.limit.endswith("s") else "limits"
     if found.occupancy < _GOOD:
-        yield (
-            # Half of the waves hide what memory takes.
-            1 - found.occupancy / _GOOD,
-            (
-                f"A multiprocessor holds {found.resident_groups} groups of {waves} at a time, "
-                f"{found.occupancy:.0%} of its waves; {found.limit} {verb} it."
-            ),
-            _REMEDY[found.limit],
-        )
+        held = f"{found.resident_groups} groups of {waves} at a time, {found.occupancy:.0%}"
+        sentence = f"A multiprocessor holds {held} of its waves; {found.limit} {verb} it."
+        # Half of the waves hide what memory takes.
+        yield 1 - found.occupancy / _GOOD, sentence, _REMEDY[found.limit]
     if found.lanes < _FULL:
-        yield (
-            1 - found.lanes,
-            f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of {waves}.",
-            "Choose a group size that is a multiple of the device's wave.",
-        )
+        full = f"{found.lanes:.0%} of the lanes of {waves}"
+        sentence = f"A group of {found.group_size} items fills {full}."
+        remedy = "Choose a group size that is a multiple of the device's wave."
+        yield 1 - found.lanes, sentence, remedy
     if found.busy is not None and found.busy < 1:
-        yield (
-            1 - found.busy,
-            (
-                f"{found.groups} groups leave {1 - found.busy:.0%} of the multiprocessors "
-                "without work."
-            ),
-            "Let an item compute less, or split a reduction over groups.",
-        )
+        idle = 1 - found.busy
+        sentence = f"{found.groups} groups leave {idle:.0%} of the multiprocessors without work."
+        yield idle, sentence, "Let an item compute less, or split a reduction over groups."

@@ -30,25 +30,14 @@ from .lowered import InKernel, LoweredKernel, of_kernels
 _PAIRS = 4
 #: Rows, columns and depth of a tile of tensor cores.
 _TILE = 16
-#: Faster units: their name, products a cycle against those of fp32 (an A100's tensor cores have 312
-#: TFLOP/s in fp16 against 19.5), and how they are used.
-_UNITS = {
-    "dot-product": (
-        "Dot products",
-        _PAIRS,
-        (
-            "Pack four numbers of the summed axis into 32 bits, padded with zeros "
-            "(tvmflow.codegen.dot_products.dot)."
-        ),
-    ),
-    "tensor-core": (
-        "Tensor cores",
-        16,
-        (
-            "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
-            "padded where they are smaller."
-        ),
-    ),
+#: Faster units: their name, and products a cycle against those of fp32 (an A100's tensor cores have
+#: 312 TFLOP/s in fp16 against 19.5).
+_UNITS = {"dot-product": ("Dot products", _PAIRS), "tensor-core": ("Tensor cores", 16)}
+_REMEDY = {
+    "dot-product": "Pack four numbers of the summed axis into 32 bits, padded with zeros "
+    "(tvmflow.codegen.dot_products.dot).",
+    "tensor-core": "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
+    "padded where they are smaller.",
 }
 _BYTES = frozenset({"int8", "uint8"})
 
@@ -185,7 +174,7 @@ def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Find
         if gpu is not None and gpu.tensor_cores and len(product.no_tensor_core) < 2:
             units.append(("tensor-core", product.no_tensor_core))
         for kind, reasons in units:
-            name, speed, remedy = _UNITS[kind]
+            name, speed = _UNITS[kind]
             why = f"do not, as {' and '.join(reasons)}" if reasons else "could"
             yield product.finding(
                 kind,
@@ -194,5 +183,5 @@ def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Find
                 1 - 1 / speed,
                 f"{product.multiply_adds:,} multiply-adds are computed by {product.unit}. "
                 f"{name} {why}.",
-                remedy,
+                _REMEDY[kind],
             )

@@ -71,8 +71,7 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     path = _kept_at(info)
     if path is not None and not fresh:
         with suppress(OSError, ValueError):
-            known: Ceilings = typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
-            return known
+            return typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
     found = _Device(target, info).measure()
     if path is not None:
         # Without a place to keep them, they are measured every time.

@@ -47,8 +47,7 @@ def from_json(content: object) -> Profile:
     if content["format"] != FORMAT:
         raise ValueError(f"it has format {content['format']!r}, expected {FORMAT}")
     rest = {key: value for key, value in content.items() if key not in ("format", *DERIVED)}
-    found: Profile = typed(Profile, rest)
-    return found
+    return typed(Profile, rest)
 
 
 def typed(hint: Any, value: Any, where: str = "") -> Any:

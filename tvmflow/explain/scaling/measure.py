@@ -139,8 +139,7 @@ def _ask(
         ) from error
     if isinstance(answer, TvmflowError):
         raise answer
-    times: Spread = answer
-    return times
+    return answer
 
 
 def _measure(
