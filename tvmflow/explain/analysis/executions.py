@@ -192,10 +192,10 @@ def waves_at(
     wave = min(wave, 1 << (size - 1).bit_length())
     padded = ceil(size / wave) * wave
     points = prod(extent for _, extent in axes)
-    kept = max(1, _ELEMENTS // (padded * lanes))
-    drawn = points > kept
+    most = max(1, _ELEMENTS // (padded * lanes))
+    drawn = points > most
     random = np.random.default_rng(0)
-    numbers = random.integers(0, points, kept) if drawn else np.arange(points)
+    numbers = random.integers(0, points, most) if drawn else np.arange(points)
     item = np.tile(np.arange(padded), len(numbers))
     values = values_at(np.repeat(numbers, padded), axes)
     values |= values_at(np.minimum(item, size - 1), kernel.items)

@@ -80,8 +80,8 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
         if not site.is_global:
             continue
         count, element = instructions(kernel, site), site.element_bytes
-        asked = count.times * element * site.run
-        lines, least = float(count.times), asked / line
+        requested = count.times * element * site.run
+        lines, least = float(count.times), requested / line
         between, exact = None, False
         with suppress(UnknownError):
             waves, parts = places_at(kernel, site, hardware.wave)
@@ -104,7 +104,7 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
             stride=between,
             strides={tag: stride(kernel, site, var) for tag, var, extent in axes if extent > 1},
             instructions=count.times,
-            bytes=asked,
+            bytes=requested,
             transactions=round(lines),
             fetched_bytes=round(lines) * line,
             efficiency=float(least / lines) if lines else 1.0,
