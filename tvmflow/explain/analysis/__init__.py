@@ -11,14 +11,7 @@ from __future__ import annotations
 from ...graph.missed_fusion import Fusion, fusion
 from ..profiling.record import Finding
 from .cache_lines import LineUse, cache_lines
-from .cpu_loops import (
-    Accumulators,
-    LoopNest,
-    VectorLanes,
-    accumulators,
-    loop_nests,
-    vector_lanes,
-)
+from .cpu_loops import Accumulators, LoopNest, VectorLanes, accumulators, loop_nests, vector_lanes
 from .deadline import OutOfTimeError
 from .divergence import Divergence, divergence
 from .global_memory import Access, VectorWidth, coalescing, vector_width
@@ -32,43 +25,14 @@ from .texture_locality import TextureUse, texture_locality
 #: Users know it by this name, too.
 Kernel = LoweredKernel
 
-__all__ = [
-    "Access",
-    "Accumulators",
-    "BankAccess",
-    "Divergence",
-    "Finding",
-    "Fusion",
-    "Kernel",
-    "LineUse",
-    "LocalMemory",
-    "LoopNest",
-    "LoweredKernel",
-    "Occupancy",
-    "OutOfTimeError",
-    "Product",
-    "RegisterUse",
-    "TextureUse",
-    "VectorLanes",
-    "VectorWidth",
-    "accumulators",
-    "bank_conflicts",
-    "cache_lines",
-    "coalescing",
-    "code_for_cpu",
-    "divergence",
-    "findings",
-    "functions_of",
-    "fusion",
-    "fusion_findings",
-    "kernels_of",
-    "local_memory",
-    "loop_nests",
-    "occupancy",
-    "products",
-    "registers",
-    "reported_registers",
-    "texture_locality",
-    "vector_lanes",
-    "vector_width",
-]
+# What analyses find.
+__all__ = ["Access", "Accumulators", "BankAccess", "Divergence", "Finding", "Fusion", "LineUse"]
+__all__ += ["LocalMemory", "LoopNest", "Occupancy", "OutOfTimeError", "Product", "RegisterUse"]
+__all__ += ["TextureUse", "VectorLanes", "VectorWidth"]
+# Analyses of one property, and all of them.
+__all__ += ["accumulators", "bank_conflicts", "cache_lines", "coalescing", "divergence", "fusion"]
+__all__ += ["local_memory", "loop_nests", "occupancy", "products", "registers"]
+__all__ += ["reported_registers", "texture_locality", "vector_lanes", "vector_width"]
+__all__ += ["findings", "fusion_findings"]
+# What is analysed.
+__all__ += ["Kernel", "LoweredKernel", "code_for_cpu", "functions_of", "kernels_of"]

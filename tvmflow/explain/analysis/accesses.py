@@ -14,11 +14,12 @@ them, first of one row after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import tvm_ffi
 from tvm import tirx
@@ -33,6 +34,8 @@ from ...ir.expressions import conjuncts, nodes_in
 from ...ir.scope import CHANNELS, is_half, is_texture
 from .deadline import check_time
 
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 _CHOICE = "prim.if_then_else"
 #: More steps than any loop has whose bounds are not just those of numbers in memory.
 _ENDLESS = 1 << 24
@@ -109,21 +112,27 @@ class Site:
         return self.scope.startswith("global") and not self.is_image
 
     @property
-    def is_local(self) -> bool:
-        """True for memory that a work-group shares."""
-        return self.scope.startswith("shared")
+    def run(self) -> int:
+        """Elements side by side, which one instruction accesses."""
+        stride = getattr(self.indices[0], "stride", None)
+        return self.lanes if isinstance(stride, tirx.IntImm) and int(stride) == 1 else 1
 
     @property
-    def is_contiguous(self) -> bool:
-        """True if its elements are one instruction's."""
-        (index, *_) = self.indices
-        return self.lanes == 1 or (isinstance(index, tirx.Ramp) and is_one(index.stride))
+    def apart(self) -> int:
+        """Instructions that one execution is: elements apart from each other are one each."""
+        return self.lanes // self.run
 
     @property
     def base(self) -> tirx.Expr:
         """The index into flat memory of its first element, where they stand side by side."""
         (index,) = self.indices
         return index.base if isinstance(index, tirx.Ramp) else index
+
+    def is_at(self, other: Site) -> bool:
+        """True if both access the same elements."""
+        return self.buffer.same_as(other.buffer) and tvm_ffi.structural_equal(
+            self.indices, other.indices, map_free_vars=False
+        )
 
     def __str__(self) -> str:
         text = ", ".join(tirx_text(index) for index in self.indices)
@@ -141,11 +150,6 @@ class Branch:
     #: What is accessed there.
     sites: tuple[Site, ...]
 
-    @cached_property
-    def variables(self) -> frozenset[tirx.Var]:
-        """Variables that the condition depends on."""
-        return frozenset(variables([self.condition]))
-
 
 def buffer_bytes(buffer: tirx.Buffer) -> int:
     """Memory of a buffer."""
@@ -153,9 +157,12 @@ def buffer_bytes(buffer: tirx.Buffer) -> int:
     return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
 
 
-def is_one(value: tirx.Expr) -> bool:
-    """True for the constant 1."""
-    return isinstance(value, tirx.IntImm) and int(value) == 1
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Items by what they have in common, in their order."""
+    groups: defaultdict[_Key, list[_Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
 
 
 def tirx_text(expr: tirx.Expr) -> str:
@@ -195,6 +202,22 @@ class KernelCode:
             return expr
         return tvm_ffi.structural_map(expr, (tirx.Var, lambda var: self._values.get(var, var)))
 
+    @property
+    def stores(self) -> list[Site]:
+        """Sites that are written."""
+        return [site for site in self.sites if site.is_store]
+
+    @property
+    def items(self) -> list[Axis]:
+        """Axes of a work-group's items: neighbours are next to each other along the last one, x."""
+        tags = (f"threadIdx.{axis}" for axis in "zyx")
+        return [self.launch[tag] for tag in tags if tag in self.launch]
+
+    @property
+    def blocks(self) -> list[Axis]:
+        """Axes of work-groups."""
+        return [axis for tag, axis in self.launch.items() if not tag.startswith("threadIdx")]
+
     def _statement(self, node: tirx.Stmt, context: CodeContext) -> None:
         check_time()
         self._statements += 1
@@ -207,10 +230,9 @@ class KernelCode:
             self._choice(node.condition, node.then_case, node.else_case, context, self._statement)
         elif isinstance(node, tirx.AttrStmt):
             if node.attr_key == "thread_extent":
-                extent = int(node.value)
-                self.launch[node.node.thread_tag] = (node.node.var, extent)
+                self.launch[node.node.thread_tag] = (node.node.var, int(node.value))
                 self.parallel.add(node.node.var)
-                self._analyzer.bind(node.node.var, Range(0, extent))
+                self._analyzer.bind(node.node.var, Range(0, node.value))
             self._statement(node.body, context)
         elif isinstance(node, tirx.Bind):
             self._expression(node.value, context)
@@ -244,12 +266,10 @@ class KernelCode:
         self._expression(node.min, context)
         self._expression(node.extent, context)
         start, extent = self._substituted(node.min), self._substituted(node.extent)
+        end = start + extent
+        low, high = self._bounds(start)[0], self._bounds(end)[1]
         limits: tuple[tirx.Expr, ...] = ()
-        if isinstance(start, tirx.IntImm) and isinstance(extent, tirx.IntImm):
-            low, high = int(start), int(start) + int(extent)
-        else:
-            end = start + extent
-            low, high = self._bounds(start)[0], self._bounds(end)[1]
+        if not (isinstance(start, tirx.IntImm) and isinstance(extent, tirx.IntImm)):
             limits = (node.loop_var >= start, node.loop_var < end)
             if high - low >= _ENDLESS:
                 # How often it runs depends on data: its body is counted once.
@@ -257,13 +277,12 @@ class KernelCode:
                 return
         if high <= low:
             return
+        counter = node.loop_var
         if low:
             # Loops count from 0 here, so that a variable is known by its extent.
             counter = tirx.Var(node.loop_var.name, node.loop_var.ty)
             self._values[node.loop_var] = counter + low
             limits = tuple(self._substituted(limit) for limit in limits)
-        else:
-            counter = node.loop_var
         self._analyzer.bind(counter, Range(0, high - low))
         if node.kind == tirx.ForKind.PARALLEL:
             self.parallel.add(counter)
@@ -302,12 +321,9 @@ class KernelCode:
 
     def _branch(self, condition: tirx.Expr, context: CodeContext, start: int, middle: int) -> None:
         """A condition that is followed by sites from ``start``, and by others from ``middle``."""
-        inside = len(context.loops)
-        arms = self.sites[start:middle], self.sites[middle:]
-        then, otherwise = (
-            sum(prod(extent for _, extent in site.context.loops[inside:]) for site in arm)
-            for arm in arms
-        )
+        inside = [site.context.loops[len(context.loops) :] for site in self.sites[start:]]
+        times = [prod(extent for _, extent in loops) for loops in inside]
+        then, otherwise = sum(times[: middle - start]), sum(times[middle - start :])
         if then or otherwise:
             sites = tuple(self.sites[start:])
             self.branches.append(Branch(condition, context, (then, otherwise), sites))
@@ -348,7 +364,8 @@ class KernelCode:
         elif name == _COPY:
             self._copy(call, context)
         elif name in _TILES:
-            for buffer, index in _tile(call, _item_number(self.launch)):
+            item = reduce(lambda number, axis: number * axis[1] + axis[0], self.items, 0)
+            for buffer, index in _tile(call, item):
                 self._access(buffer, (index,), context, call if name == _TILE_STORE else None)
 
     def _copy(self, call: Call, context: CodeContext) -> None:
@@ -417,16 +434,6 @@ def _tile(call: Call, item: tirx.Expr) -> Iterator[tuple[tirx.Buffer, tirx.Expr]
         yield buffer, _side_by_side(start, count)
 
 
-def _item_number(launch: Mapping[str, Axis]) -> tirx.Expr | int:
-    """Number of a work-item in its group."""
-    number: tirx.Expr | int = 0
-    for axis in "zyx":
-        if f"threadIdx.{axis}" in launch:
-            var, extent = launch[f"threadIdx.{axis}"]
-            number = number * extent + var
-    return number
-
-
 def _number_bytes(buffer: tirx.Buffer) -> int:
     return int(tvm_ffi.dtype(buffer.dtype).bits) // 8
 
@@ -441,10 +448,9 @@ def _is_vector(expr: tirx.Expr) -> bool:
 
 def _parts(node: tirx.Expr) -> list[tirx.Expr]:
     """Operands of an expression."""
-    names = ("a", "b", "value", "body", "base", "stride")
-    found = [getattr(node, name) for name in names if hasattr(node, name)]
     if isinstance(node, tirx.Shuffle):
-        found += [*node.vectors, *node.indices]
+        return [*node.vectors, *node.indices]
+    found = (getattr(node, n, None) for n in ("a", "b", "value", "body", "base", "stride"))
     return [part for part in found if isinstance(part, tvm_ffi.Object)]
 
 

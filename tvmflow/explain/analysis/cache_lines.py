@@ -20,10 +20,9 @@ from tvm import tirx
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
-from .cpu_loops import times_of
+from .accesses import Site, buffer_bytes, grouped
 from .deadline import check_time
-from .executions import axes_of, stride
+from .executions import axes_of, stride, times_of
 from .hardware import CORE, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code
 
@@ -47,7 +46,6 @@ class LineUse(InKernel):
     and caches are taken to keep one.
     """
 
-    buffer: str
     is_store: bool
     #: The innermost loop that the index depends on, and bytes from one iteration to the next;
     #: ``None`` where these vary.
@@ -74,22 +72,9 @@ def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
     There is a record for each buffer that a loop nest reads, and each that it writes.  What depends
     on data is left out.
     """
-    nests: dict[tuple[int, ...], list[Site]] = {}
-    for site in kernel.sites:
-        if site.is_global:
-            loops = tuple(id(var) for var, _ in site.context.loops)
-            nests.setdefault(loops, []).append(site)
-    for sites in nests.values():
+    accesses = (site for site in kernel.sites if site.is_global)
+    for sites in grouped(accesses, lambda site: site.context.loops).values():
         yield from _nest(kernel, sites, hardware_of(target).line_bytes)
-
-
-@dataclass(frozen=True)
-class Touched:
-    """Memory of a buffer that some iterations access, each line and page counted once."""
-
-    lines: int
-    bytes: int
-    pages: int
 
 
 class _Window:
@@ -97,9 +82,7 @@ class _Window:
 
     def __init__(self, kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int):
         self.line_bytes = line_bytes
-        self.groups: dict[tuple[tirx.Buffer, bool], list[Site]] = {}
-        for site in sites:
-            self.groups.setdefault((site.buffer, site.is_store), []).append(site)
+        self.groups = grouped(sites, lambda site: (site.buffer, site.is_store))
         used = frozenset().union(*(s.variables | s.context.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
@@ -107,17 +90,16 @@ class _Window:
         self.counts = {var: 1 for var, _ in self.axes}
         self._grow()
 
-    def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Touched]:
-        """Memory that one window accesses: the middle one, or one that is drawn."""
+    def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Array]:
+        """Lines, bytes and pages that one window accesses: the middle one, or one that is drawn."""
         random = np.random.default_rng(draw)
         inner = [(var, self.counts[var]) for var, _ in self.axes if self.counts[var] > 1]
         points = prod(count for _, count in inner)
         values: dict[tirx.Var, Array] = {}
         for var, extent in self.axes:
             windows = extent // self.counts[var]
-            values[var] = np.full(
-                1, (random.integers(0, windows) if draw else windows // 2) * self.counts[var]
-            )
+            window = random.integers(0, windows) if draw else windows // 2
+            values[var] = np.full(1, window * self.counts[var])
         for var, steps in values_at(np.arange(points), inner).items():
             values[var] = values[var] + steps
         return {key: self._of(group, values, points) for key, group in self.groups.items()}
@@ -131,18 +113,16 @@ class _Window:
             number *= extent / count
         return number
 
-    def _of(self, sites: Sequence[Site], values: Mapping[tirx.Var, Array], points: int) -> Touched:
+    def _of(self, sites: Sequence[Site], values: Mapping[tirx.Var, Array], points: int) -> Array:
         check_time()
         spans: list[Array] = []
         for site in sites:
             mask = all_hold(site.context.conditions, values, points)
-            index = site.base if site.is_contiguous else site.indices[0]
+            index = site.indices[0] if site.apart > 1 else site.base
             start = np.asarray(evaluate(index, values), np.int64)
-            each = 1 if site.is_contiguous else site.lanes
-            shape = (points, each) if each > 1 else (points,)
+            shape = (points, site.apart) if site.apart > 1 else (points,)
             start = np.broadcast_to(start, shape)[mask].reshape(-1) * site.element_bytes
-            size = site.element_bytes * (site.lanes if site.is_contiguous else 1)
-            spans.append(np.stack([start, start + size]))
+            spans.append(np.stack([start, start + site.element_bytes * site.run]))
         starts, ends = np.concatenate(spans, axis=1)
         return _touched(starts, ends, self.line_bytes)
 
@@ -159,27 +139,21 @@ class _Window:
                 break
 
     def _fits(self, var: tirx.Var, count: int) -> bool:
-        before, self.counts[var] = self.counts[var], count
+        self.counts[var] = count
         if prod(self.counts.values()) > _POINTS:
-            self.counts[var] = before
             return False
-        lines = sum(touched.lines for touched in self.touched(0).values())
-        self.counts[var] = before
-        return lines <= CORE.lines
+        return sum(int(lines) for lines, _, _ in self.touched(0).values()) <= CORE.lines
 
 
-def _touched(starts: Array, ends: Array, line_bytes: int) -> Touched:
-    """Count what spans cover, from and to some bytes of a buffer, in any order."""
-    if not starts.size:
-        return Touched(0, 0, 0)
+def _touched(starts: Array, ends: Array, line_bytes: int) -> Array:
+    """Count lines, bytes and pages of spans, from and to some bytes of a buffer, in any order."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     # What of each span none before it has.
     begin = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
-    used = int(np.maximum(ends - begin, 0).sum())
-    return Touched(
-        _spanned(starts, ends, line_bytes), used, _spanned(starts, ends, CORE.page_bytes)
-    )
+    used = np.maximum(ends - begin, 0).sum()
+    lines, pages = (_spanned(starts, ends, size) for size in (line_bytes, CORE.page_bytes))
+    return np.array([lines, used, pages], np.int64)
 
 
 def _spanned(starts: Array, ends: Array, size: int) -> int:
@@ -196,19 +170,17 @@ def _nest(kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int) -> Iter
     except UnknownError:
         return
     windows = window.number(axes_of(kernel, sites[0]))
-    window_pages = max(sum(t.pages for t in draw.values()) for draw in draws)
+    window_pages = max(sum(int(pages) for _, _, pages in draw.values()) for draw in draws)
     for key, group in window.groups.items():
         first = group[0]
-        lines = sum(draw[key].lines for draw in draws)
+        lines, used, pages = np.sum([draw[key] for draw in draws], axis=0).tolist()
         come = lines / _DRAWS * windows
-        used = sum(draw[key].bytes for draw in draws)
         # The innermost loop that the index depends on.
         around = (var for var, _ in reversed(axes_of(kernel, first)) if var in first.variables)
         loop = next(around, None)
         step = stride(kernel, first, loop) if loop is not None else 0
         yield LineUse(
             *kernel.at(first),
-            buffer=first.name,
             is_store=first.is_store,
             loop="" if loop is None else str(loop.name),
             stride_bytes=None if step is None else step * first.element_bytes,
@@ -216,7 +188,7 @@ def _nest(kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int) -> Iter
             lines=round(come),
             times=come * line_bytes / buffer_bytes(first.buffer),
             efficiency=used / (lines * line_bytes) if lines else 1.0,
-            pages=round(sum(draw[key].pages for draw in draws) / _DRAWS * windows),
+            pages=round(pages / _DRAWS * windows),
             window_pages=window_pages,
         )
 
@@ -226,42 +198,34 @@ def line_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding
     uses = cache_lines(kernel, target)
     lines = sum(use.lines for use in uses)
     pages = sum(use.pages for use in uses)
-    steps = times_of(kernel, [site for site in kernel.sites if site.is_store])
+    steps = times_of(kernel, kernel.stores)
+    line_bytes = hardware_of(target).line_bytes
     # What no loop goes through is one access.
     for use in (use for use in uses if use.loop):
         if use.efficiency < (_SHORT if use.is_run else _GOOD):
-            yield _line_finding(use, lines, hardware_of(target).line_bytes)
+            wasted = use.lines * (1 - use.efficiency)
+            verb = "written" if use.is_store else "read"
+            step = use.stride_bytes
+            where = "at no fixed distance" if step is None else f"{step:,} bytes apart"
+            yield use.finding(
+                "cache-lines",
+                {"bytes": wasted * line_bytes},
+                wasted / max(1, lines),
+                f"Iterations of {use.loop} access {use.buffer} {where}: of each line of "
+                f"{line_bytes} bytes {use.efficiency * line_bytes:.0f} are {verb} before it leaves "
+                f"the first cache; about {use.lines:,} lines come where {use.lines - wasted:,.0f} "
+                "would do.",
+                f"Let the innermost loop go through {use.buffer} element by element: reorder "
+                "loops, or copy it into the order in which it is accessed.",
+            )
         elif use.window_pages > CORE.pages and use.times > _AGAIN and 2 * use.pages > pages:
-            yield _page_finding(use, steps)
-
-
-def _line_finding(use: LineUse, lines: int, line_bytes: int) -> Finding:
-    wasted = use.lines * (1 - use.efficiency)
-    verb = "written" if use.is_store else "read"
-    if use.stride_bytes is None:
-        where = "at no fixed distance"
-    else:
-        where = f"{use.stride_bytes:,} bytes apart"
-    return use.finding(
-        "cache-lines",
-        {"bytes": wasted * line_bytes},
-        wasted / max(1, lines),
-        f"Iterations of {use.loop} access {use.buffer} {where}: of each line of {line_bytes} "
-        f"bytes {use.efficiency * line_bytes:.0f} are {verb} before it leaves the first cache; "
-        f"about {use.lines:,} lines come where {use.lines - wasted:,.0f} would do.",
-        f"Let the innermost loop go through {use.buffer} element by element: reorder loops, or "
-        "copy it into the order in which it is accessed.",
-    )
-
-
-def _page_finding(use: LineUse, steps: int) -> Finding:
-    cycles = use.pages * CORE.page_cycles
-    return use.finding(
-        "pages",
-        {"cycles": float(cycles)},
-        cycles / (cycles + steps),
-        f"Inner loops access {use.window_pages} pages in turn, mostly of {use.buffer}, and a core "
-        f"knows the addresses of {CORE.pages}: it asks for others {use.pages:,} times. Rows that "
-        "begin at multiples of a page also share few places of the cache.",
-        f"Copy {use.buffer} into panels that are read in order, once before the loops.",
-    )
+            cycles = use.pages * CORE.page_cycles
+            yield use.finding(
+                "pages",
+                {"cycles": float(cycles)},
+                cycles / (cycles + steps),
+                f"Inner loops access {use.window_pages} pages in turn, mostly of {use.buffer}, and "
+                f"a core knows the addresses of {CORE.pages}: it asks for others {use.pages:,} "
+                "times. Rows that begin at multiples of a page also share few places of the cache.",
+                f"Copy {use.buffer} into panels that are read in order, once before the loops.",
+            )

@@ -25,8 +25,11 @@ Sums that an inner loop goes through are in memory, and are loaded and stored at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from math import ceil, prod
 
 import tvm_ffi
@@ -35,10 +38,10 @@ from tvm.ir import Call, Op
 
 from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
-from ...ir.evaluate import Axis
+from ...ir.units import counted
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
-from .executions import axes_of, executions, stride
+from .accesses import Site, buffer_bytes, grouped
+from .executions import axes_of, executions, stride, times_of
 from .hardware import CORE, Hardware, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code
 
@@ -66,11 +69,7 @@ class Statement:
     @property
     def sums_up(self) -> bool:
         """True if it adds to what it has stored before."""
-        return any(
-            load.buffer.same_as(self.store.buffer)
-            and tvm_ffi.structural_equal(load.indices, self.store.indices, map_free_vars=False)
-            for load in self.loads
-        )
+        return any(map(self.store.is_at, self.loads))
 
     @property
     def numbers(self) -> int:
@@ -80,20 +79,12 @@ class Statement:
 
 def statements(kernel: LoweredKernel) -> list[Statement]:
     """All stores of a kernel, in the order of the code."""
-    found: dict[int, list[Site]] = {}
-    for site in kernel.sites:
-        found.setdefault(site.statement, []).append(site)
     return [
         Statement(site, tuple(load for load in sites if not load.is_store))
-        for sites in found.values()
+        for sites in grouped(kernel.sites, lambda site: site.statement).values()
         for site in sites
         if site.is_store
     ]
-
-
-def times_of(kernel: LoweredKernel, stores: Sequence[Site]) -> int:
-    """Number of times that some stores run, all together."""
-    return sum(executions(kernel, store.context).times for store in stores)
 
 
 @dataclass(frozen=True)
@@ -116,60 +107,45 @@ class VectorLanes(InKernel):
 
 
 @of_cpu_code
-def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> list[VectorLanes]:
+def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorLanes]:
     """Find how many lanes of its vectors a CPU uses, statement by statement."""
     width = hardware_of(target).vector_bytes
-    # On `llvm` compilers make no vectors of loops.
-    written_out = target.kind == "llvm"
-    return [_lanes(kernel, one, width, written_out=written_out) for one in statements(kernel)]
-
-
-def _lanes(
-    kernel: LoweredKernel, statement: Statement, width: int, *, written_out: bool
-) -> VectorLanes:
-    store = statement.store
-    axes = axes_of(kernel, store)
-    lanes = statement.numbers
-    possible = max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes))
-    loop, obstacle = "", "there is no loop around it"
-    if axes:
-        var, extent = axes[-1]
-        loop, obstacle = str(var.name), _obstacle(kernel, statement, var, extent)
-        if written_out:
+    for statement in statements(kernel):
+        store, lanes = statement.store, statement.numbers
+        axes = axes_of(kernel, store)
+        obstacle = _obstacle(kernel, statement, *axes[-1]) if axes else "there is no loop around it"
+        if target.kind == "llvm":
             obstacle = obstacle or "only vectors that are written out are vectors on llvm"
-    runs = (str(v.name) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
-    # A sum is first written where it begins.
-    begins = [load for load in statement.loads if load.buffer.same_as(store.buffer)]
-    return VectorLanes(
-        *kernel.at(store, *begins, store),
-        lanes=lanes,
-        possible=possible,
-        executions=executions(kernel, store.context).times,
-        loop=loop,
-        by_compiler=not obstacle,
-        obstacle=obstacle,
-        neighbours=next(runs, ""),
-    )
+        runs = (str(v.name) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
+        # A sum is first written where it begins.
+        begins = [load for load in statement.loads if load.buffer.same_as(store.buffer)]
+        yield VectorLanes(
+            *kernel.at(store, *begins, store),
+            lanes=lanes,
+            possible=max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes)),
+            executions=executions(kernel, store.context).times,
+            loop=str(axes[-1][0].name) if axes else "",
+            by_compiler=not obstacle,
+            obstacle=obstacle,
+            neighbours=next(runs, ""),
+        )
 
 
 def _obstacle(kernel: LoweredKernel, statement: Statement, var: tirx.Var, extent: int) -> str:
     """The reason for which a compiler makes no vectors of a loop's iterations; empty for none."""
-    name = str(var.name)
+    store, loop = statement.store, f"the innermost loop {var.name}"
     if extent < _SHORT:
-        return f"the innermost loop {name} has only {extent} iterations"
-    if var in statement.store.context.variables:
+        return f"{loop} has only {extent} iterations"
+    if var in store.context.variables:
         return ""  # Compilers mask lanes, or split the loop.
-    store = statement.store
     if stride(kernel, store, var) == 0 and str(store.buffer.dtype).startswith("float"):
-        return f"all iterations of the innermost loop {name} add to one number"
+        return f"all iterations of {loop} add to one number"
     for site in (store, *statement.loads):
         step = stride(kernel, site, var)
         if step not in (0, site.lanes):
             far = f"{step:,} elements" if step else "no fixed distance"
             gathered = ", which a vector gathers one by one" if site.lanes == 1 else ""
-            return (
-                f"iterations of the innermost loop {name} access {site.name} {far} apart{gathered}"
-            )
+            return f"iterations of {loop} access {site.name} {far} apart{gathered}"
     return "compilers leave vectors in the code as long as they are" if store.lanes > 1 else ""
 
 
@@ -187,28 +163,24 @@ def lanes_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Findin
             # A step of a statement is a cycle, about.
             {"cycles": float(saved)},
             saved / total,
-            f"{one.tensor} is computed {one.lanes} number{'s' * (one.lanes > 1)} at a time, "
+            f"{one.buffer} is computed {counted(one.lanes, 'number')} at a time, "
             f"{one.executions:,} times, in vectors of {one.possible}: {one.obstacle}.",
             _lanes_remedy(one),
         )
 
 
 def _lanes_remedy(one: VectorLanes) -> str:
-    if not one.neighbours:
-        return (
-            f"Change the layout of {one.tensor} so that what is computed alike lies side by side."
-        )
+    loop, width = one.neighbours, one.possible
+    if not loop:
+        alike = "what is computed alike lies side by side"
+        return f"Change the layout of {one.buffer} so that {alike}."
     if one.lanes > 1:
-        return (
-            f"Iterations of {one.neighbours} write neighbours: make vectors of {one.possible} of "
-            "them, padded where the tensor ends sooner."
-        )
-    if one.neighbours == one.loop:
-        return f"Vectorize {one.loop}, split by {one.possible}; copy what it reads side by side."
-    return (
-        f"Split {one.neighbours}, whose iterations write neighbours, by {one.possible}, move the "
-        "inner part innermost, and vectorize it."
-    )
+        rest = "them, padded where the tensor ends sooner."
+        return f"Iterations of {loop} write neighbours: make vectors of {width} of {rest}"
+    if loop == one.loop:
+        return f"Vectorize {loop}, split by {width}; copy what it reads side by side."
+    rest = "move the inner part innermost, and vectorize it."
+    return f"Split {loop}, whose iterations write neighbours, by {width}, {rest}"
 
 
 @dataclass(frozen=True)
@@ -240,75 +212,62 @@ def accumulators(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Accumula
     There is a record for each innermost loop with sums that are added to at least 64 times in a
     row.
     """
-    bodies: dict[tuple[int, ...], list[Statement]] = {}
-    begun: dict[tirx.Buffer, set[tirx.Var]] = {}
+    sums = []
+    begun: defaultdict[tirx.Buffer, set[tirx.Var]] = defaultdict(set)
     for statement in statements(kernel):
         store = statement.store
         if not statement.sums_up:
             # Loops in each of whose iterations the sum begins anew.
-            loops = {var for var, _ in axes_of(kernel, store)} - store.context.variables
-            begun.setdefault(store.buffer, set()).update(loops)
+            begun[store.buffer] |= {v for v, _ in axes_of(kernel, store)} - store.context.variables
         elif _waits(statement):
-            around = tuple(id(var) for var, _ in store.context.loops)
-            bodies.setdefault(around, []).append(statement)
-    for body in bodies.values():
-        one = _accumulators(
-            kernel, body, begun.get(body[0].store.buffer, set()), hardware_of(target)
-        )
-        if one is not None:
-            yield one
+            sums.append(statement)
+    for body in grouped(sums, lambda statement: statement.store.context.loops).values():
+        yield from _accumulators(kernel, body, begun[body[0].store.buffer], hardware_of(target))
 
 
 def _waits(statement: Statement) -> bool:
     """True if additions take more than a cycle: those of whole numbers do not."""
-    if str(statement.store.buffer.dtype).startswith("float"):
-        return True
     value = statement.store.value
+    is_dot = isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
     # Without vectors, dot products are additions of whole numbers.
-    return (
-        statement.numbers > 1
-        and isinstance(value, Call)
-        and isinstance(value.op, Op)
-        and value.op.name == DOT
-    )
+    is_float = str(statement.store.buffer.dtype).startswith("float")
+    return is_float or (is_dot and statement.numbers > 1)
 
 
 def _accumulators(
     kernel: LoweredKernel, body: Sequence[Statement], begun: set[tirx.Var], hardware: Hardware
-) -> Accumulators | None:
+) -> Iterator[Accumulators]:
     """The sums of a loop's body, which begin anew in each iteration of some loops."""
-    first = body[0].store
+    stores = [statement.store for statement in body]
+    first = stores[0]
     axes = axes_of(kernel, first)
     sums: list[Site] = []
-    for statement in body:
-        store = statement.store
-        if not any(
-            store.buffer.same_as(other.buffer)
-            and tvm_ffi.structural_equal(store.indices, other.indices, map_free_vars=False)
-            for other in sums
-        ):
+    for store in stores:
+        if not any(map(store.is_at, sums)):
             sums.append(store)
-    each = len(body) / len(sums)
     used = first.variables | begun
     inner = [extent for var, extent in axes if var not in used]
-    if not axes or not inner:
-        return None
+    if not inner:
+        return
     vectors = len(sums) * ceil(first.lanes * first.element_bytes / hardware.vector_bytes)
     held = hardware.registers_each * _WORD
     goes_through = axes[-1][0] in first.variables
     if goes_through and first.scope == "local" and buffer_bytes(first.buffer) <= held:
-        return None  # Compilers unroll such loops.
+        return  # Compilers unroll such loops.
     in_memory = goes_through or vectors * hardware.vector_bytes > held
-    length = round(each * (prod(inner) if in_memory else _last(axes, used)))
+    if not in_memory:
+        # Of the innermost loops that no index depends on.
+        inner = [n for _, n in takewhile(lambda axis: axis[0] not in used, reversed(axes))]
+    length = round(len(body) / len(sums) * prod(inner))
     if length < _LONG:
-        return None
-    additions = times_of(kernel, [statement.store for statement in body])
+        return
+    additions = times_of(kernel, stores)
     least = additions / CORE.adders
     # What a store has written can be loaded a few cycles later; others go on meanwhile, so that
     # memory is busy and adders are not.
     cycles = 2 * least if in_memory else max(least, CORE.latency * additions / len(sums))
     load = next(load for load in body[0].loads if load.buffer.same_as(first.buffer))
-    return Accumulators(
+    yield Accumulators(
         *kernel.at(first, load, first),
         loop=str(axes[-1][0].name),
         in_flight=len(sums),
@@ -321,65 +280,39 @@ def _accumulators(
     )
 
 
-def _last(axes: Sequence[Axis], used: Set[tirx.Var]) -> int:
-    """Iterations of the innermost loops that no index depends on."""
-    count = 1
-    for var, extent in reversed(axes):
-        if var in used:
-            break
-        count *= extent
-    return count
-
-
 def accumulator_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Innermost loops whose additions wait for each other, or for memory."""
-    total = times_of(kernel, [site for site in kernel.sites if site.is_store])
+    total = times_of(kernel, kernel.stores)
     for one in accumulators(kernel, target):
         lost = one.cycles - one.least_cycles
         if lost >= _LITTLE * one.cycles:
-            yield Finding(
-                kernel.name,
-                "accumulators",
-                f"for {one.loop}",
-                one.line,
-                {"cycles": float(lost)},
-                lost / one.cycles * one.additions / total,
-                _sums_sentence(one),
-                _sums_remedy(one),
-            )
+            share = lost / one.cycles * one.additions / total
+            yield _sums_finding(one, {"cycles": float(lost)}, share)
 
 
-def _sums_sentence(one: Accumulators) -> str:
-    if one.in_memory and one.in_flight >= _MANY:
-        return (
-            f"The {one.in_flight} sums of {one.tensor} that the innermost loop {one.loop} adds to "
-            f"take {one.vectors} vectors, more than there are registers: {one.additions:,} "
-            "additions load and store them."
-        )
-    if one.in_memory:
-        return (
-            f"Each of {one.additions:,} additions loads its sum from {one.tensor} and stores it "
-            f"there, as the innermost loop {one.loop} goes through the sums."
-        )
-    busy = CORE.latency * CORE.adders
-    return (
-        f"The innermost loop {one.loop} adds to {one.in_flight} sum{'s' * (one.in_flight > 1)} "
-        f"of {one.tensor} in turn, each addition {CORE.latency} cycles after the one before it; "
-        f"{busy} sums would keep the adders busy."
-    )
-
-
-def _sums_remedy(one: Accumulators) -> str:
+def _sums_finding(one: Accumulators, cost: Mapping[str, float], share: float) -> Finding:
+    loop = f"innermost loop {one.loop}"
+    finding = partial(one.finding, "accumulators", cost, share, text=f"for {one.loop}")
     if not one.in_memory:
-        return (
+        return finding(
+            f"The {loop} adds to {counted(one.in_flight, 'sum')} of {one.buffer} in turn, each "
+            f"addition {CORE.latency} cycles after the one before it; {CORE.latency * CORE.adders} "
+            "sums would keep the adders busy.",
             "Compute a tile of several rows and vectors at a time: unroll loops of results inside "
-            "the loop that sums."
+            "the loop that sums.",
         )
     if one.in_flight >= _MANY:
-        return "Make the tile that is summed up at a time smaller."
-    return (
+        return finding(
+            f"The {one.in_flight} sums of {one.buffer} that the {loop} adds to take {one.vectors} "
+            f"vectors, more than there are registers: {one.additions:,} additions load and store "
+            "them.",
+            "Make the tile that is summed up at a time smaller.",
+        )
+    return finding(
+        f"Each of {one.additions:,} additions loads its sum from {one.buffer} and stores it "
+        f"there, as the {loop} goes through the sums.",
         "Keep a tile of sums in registers: make the loop that sums the outer one of a small, "
-        "unrolled tile of results (cache_write, scope local)."
+        "unrolled tile of results (cache_write, scope local).",
     )
 
 
@@ -401,12 +334,12 @@ class LoopNest(InKernel):
 @of_cpu_code
 def loop_nests(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LoopNest]:
     """Find into how many parts the work of each outermost loop can be divided."""
-    nests: dict[tirx.Var | None, list[Site]] = {}
-    for statement in statements(kernel):
-        loops = statement.store.context.loops
-        outermost = loops[0][0] if loops and not target.is_gpu_kernel else None
-        nests.setdefault(outermost, []).append(statement.store)
-    for outermost, stores in nests.items():
+
+    def loop_around(store: Site) -> tirx.Var | None:
+        loops = store.context.loops
+        return loops[0][0] if loops and not target.is_gpu_kernel else None
+
+    for outermost, stores in grouped(kernel.stores, loop_around).items():
         most = max(stores, key=lambda store: executions(kernel, store.context).times)
         yield LoopNest(
             *kernel.at(most),
@@ -423,17 +356,15 @@ def parallel_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
     for nest in nests:
         if nest.parts > 1 or nest.executions < _SMALL:
             continue
-        yield Finding(
-            nest.kernel,
+        yield nest.finding(
             "parallel",
-            f"for {nest.loop}" if nest.loop else nest.kernel,
-            nest.line,
             {"cycles": float(nest.executions)},
             nest.executions / total,
-            f"One core computes {nest.tensor}, in {nest.executions:,} steps; the others wait.",
+            f"One core computes {nest.buffer}, in {nest.executions:,} steps; the others wait.",
             f"Make the outermost loop {nest.loop} parallel, or a loop of results, not of "
             "sums, that is moved there."
             if nest.loop
             else "Bind the outermost loop of results to blockIdx.x: work-groups are spread "
             "over cores.",
+            f"for {nest.loop}" if nest.loop else nest.kernel,
         )

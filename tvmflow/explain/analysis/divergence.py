@@ -10,13 +10,14 @@ as often as the item that takes longest::
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ...devices.target import TargetSpec
-from ...ir.evaluate import UnknownError
+from ...ir.evaluate import UnknownError, variables
 from ..profiling.record import Finding
-from .accesses import Branch, tirx_text
-from .executions import executions, waves_at
+from .accesses import tirx_text
+from .executions import times_of, waves_at
 from .hardware import hardware_of
 from .lowered import LoweredKernel, of_kernels
 
@@ -44,62 +45,50 @@ class Divergence:
 
 
 @of_kernels
-def divergence(kernel: LoweredKernel, target: TargetSpec) -> list[Divergence]:
+def divergence(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Divergence]:
     """Find how many work-items wait at each condition and each loop of varying length.
 
     How long they wait is counted in accesses to memory of any kind, private memory too: it
     stands for arithmetic, whose operands it has.  Inner conditions come first.  Where a condition
     depends on data, nobody is taken to wait.
     """
-    wave = hardware_of(target).wave
-    return [_divergence(kernel, branch, wave) for branch in kernel.branches]
-
-
-def _divergence(kernel: LoweredKernel, branch: Branch, wave: int) -> Divergence:
-    items = {var for tag, (var, _) in kernel.launch.items() if tag.startswith("threadIdx")}
-    used = branch.variables
-    known = {var for var, _ in (*kernel.launch.values(), *branch.context.loops)}
-    uniform = not used & items and used <= known
-    reached = split = masked = running = 0.0
-    exact = True
-    try:
-        waves = waves_at(kernel, branch.context, wave, branch.variables)
-        holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
-        there = waves.active.sum(axis=1)
-        arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]
-        reached = (there > 0).sum() * waves.weight
-        split = ((arms[0] > 0) & (arms[1] > 0)).sum() * waves.weight
-        for arm, accesses in zip(arms, branch.accesses, strict=True):
-            running += (there[arm > 0]).sum() * accesses * waves.weight
-            masked += (there - arm)[arm > 0].sum() * accesses * waves.weight
-        exact = waves.exact
-    except UnknownError:
+    for branch in kernel.branches:
+        used = frozenset(variables([branch.condition]))
+        groups = {var for var, _ in (*kernel.blocks, *branch.context.loops)}
+        reached = split = masked = running = 0.0
         exact = False
-    return Divergence(
-        kernel=kernel.name,
-        condition=tirx_text(branch.condition),
-        line=kernel.line(*branch.sites),
-        uniform=uniform,
-        waves=round(reached),
-        split=round(split),
-        masked_lanes=round(masked),
-        masked=float(masked / running) if running else 0.0,
-        exact=exact,
-    )
+        with suppress(UnknownError):
+            waves = waves_at(kernel, branch.context, hardware_of(target).wave, used)
+            holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
+            there = waves.active.sum(axis=1)
+            arms = [(waves.active & holds).sum(axis=1), (waves.active & ~holds).sum(axis=1)]
+            reached = (there > 0).sum() * waves.weight
+            split = ((arms[0] > 0) & (arms[1] > 0)).sum() * waves.weight
+            for arm, accesses in zip(arms, branch.accesses, strict=True):
+                running += (there[arm > 0]).sum() * accesses * waves.weight
+                masked += (there - arm)[arm > 0].sum() * accesses * waves.weight
+            exact = waves.exact
+        yield Divergence(
+            kernel=kernel.name,
+            condition=tirx_text(branch.condition),
+            line=kernel.line(*branch.sites),
+            uniform=used <= groups,
+            waves=round(reached),
+            split=round(split),
+            masked_lanes=round(masked),
+            masked=float(masked / running) if running else 0.0,
+            exact=exact,
+        )
 
 
 def divergence_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Conditions that let a considerable share of a kernel's lanes idle."""
     found = divergence(kernel, target)
-    useful = sum(executions(kernel, site.context).times for site in kernel.sites)
-    lanes = useful + sum(one.masked_lanes for one in found)
+    lanes = times_of(kernel, kernel.sites) + sum(one.masked_lanes for one in found)
     for one in found:
         if one.masked_lanes:
             yield Finding(
-                kernel.name,
-                "divergence",
-                one.condition,
-                one.line,
+                *(kernel.name, "divergence", one.condition, one.line),
                 # A wave's access is a cycle.
                 {"cycles": one.masked_lanes / hardware_of(target).wave},
                 one.masked_lanes / max(1, lanes),

@@ -6,7 +6,7 @@ along x, then y, then z.  The last one of a group may have fewer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
@@ -62,29 +62,34 @@ def executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
 
 
 def _executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
-    axes = dict((*kernel.launch.values(), *context.loops))
+    left = dict((*kernel.launch.values(), *context.loops))
     total = Executions(1, not context.unknown)
-    left = dict(axes)
     for group in sharing([frozenset(variables([one])) for one in context.conditions]):
         conditions = [context.conditions[number] for number in group]
-        used = [var for var in variables(conditions) if var in axes]
-        for var in used:
-            del left[var]
+        inside = [(var, left.pop(var)) for var in variables(conditions) if var in left]
         key = "holding", *map(id, conditions)
-        inside = [(var, axes[var]) for var in used]
         total *= kernel.once(key, partial(_holding, conditions, inside))
     return total * Executions(prod(left.values()))
 
 
 def instructions(kernel: LoweredKernel, site: Site) -> Executions:
     """Count the instructions that a site becomes; elements apart from each other are one each."""
-    return executions(kernel, site.context) * Executions(1 if site.is_contiguous else site.lanes)
+    return executions(kernel, site.context) * Executions(site.apart)
+
+
+def times_of(kernel: LoweredKernel, sites: Iterable[Site]) -> int:
+    """Number of times that some accesses run, all together."""
+    return sum(executions(kernel, site.context).times for site in sites)
+
+
+def all_instructions(kernel: LoweredKernel) -> int:
+    """Instructions that all accesses become; those of private memory stand for arithmetic."""
+    return sum(instructions(kernel, site).times for site in kernel.sites)
 
 
 def wave_instructions(kernel: LoweredKernel, wave: int) -> float:
     """Instructions of all waves, about: accesses, which stand for arithmetic as well."""
-    times = sum(instructions(kernel, site).times for site in kernel.sites)
-    return times / kernel.group_size * ceil(kernel.group_size / wave)
+    return all_instructions(kernel) / kernel.group_size * ceil(kernel.group_size / wave)
 
 
 def axes_of(kernel: LoweredKernel, site: Site) -> tuple[Axis, ...]:
@@ -101,7 +106,6 @@ def stride(kernel: LoweredKernel, site: Site, var: tirx.Var) -> int | None:
     """
     if site.is_image:
         return None
-    index = site.base
     if var not in site.variables:
         return 0
     axes = axes_of(kernel, site)
@@ -109,14 +113,18 @@ def stride(kernel: LoweredKernel, site: Site, var: tirx.Var) -> int | None:
     values: dict[tirx.Var, Array] = {v: random.integers(0, n, (_STRIDE_DRAWS, 1)) for v, n in axes}
     values[var] = np.arange(min(dict(axes)[var], _STRIDE_STEPS))[None]
     try:
-        places = evaluate(index, values)
-        if site.lanes > 1 and index is site.indices[0]:
-            places = places[..., 0]
-        places = np.broadcast_to(places, (_STRIDE_DRAWS, values[var].size))
+        places = evaluate(site.base, values)
     except UnknownError:
         return None
-    steps = np.diff(places, axis=1)
-    return int(steps[0, 0]) if steps.size and (steps == steps[0, 0]).all() else None
+    if site.lanes > 1 and site.base is site.indices[0]:
+        places = places[..., 0]
+    places = np.broadcast_to(places, (_STRIDE_DRAWS, values[var].size))
+    return common(np.diff(places, axis=1))
+
+
+def common(numbers: Array) -> int | None:
+    """The number that all of some are; ``None`` where they differ, or there is none."""
+    return int(numbers.flat[0]) if numbers.size and np.ptp(numbers) == 0 else None
 
 
 def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Executions:
@@ -166,52 +174,50 @@ def waves_at(
 ) -> Waves:
     """Waves of so many work-items, each of which accesses some elements, that reach a context.
 
-    The variables that are used have values there.
-
-    Raises
-    ------
-    UnknownError
-        If conditions depend on what is in memory.
+    The variables that are used have values there; `UnknownError` if conditions depend on what is in
+    memory.
     """
     # Sites that unrolling made of one have the same waves; a kernel keeps its contexts.
     key = id(context), wave, frozenset(map(hash, used)), lanes
-    if kernel.memo.get("waves", (None,))[0] != key:
-        # Only the last ones are kept, as they may be large.
-        kernel.memo["waves"] = key, _waves_at(kernel, context, wave, used, lanes)
-    found: Waves = kernel.memo["waves"][1]
-    return found
-
-
-def _waves_at(
-    kernel: LoweredKernel, context: CodeContext, wave: int, used: frozenset[tirx.Var], lanes: int
-) -> Waves:
+    last, found = kernel.memo.get("waves", (None, None))
+    if last == key:
+        return found
     check_time()
-    items = {tag: axis for tag, axis in kernel.launch.items() if tag.startswith("threadIdx")}
-    blocks = [axis for tag, axis in kernel.launch.items() if not tag.startswith("threadIdx")]
     needed = used | context.variables
-    axes = [axis for axis in (*blocks, *context.loops) if axis[0] in needed]
-    others = prod(extent for var, extent in (*blocks, *context.loops) if var not in needed)
+    around = (*kernel.blocks, *context.loops)
+    axes = [axis for axis in around if axis[0] in needed]
+    others = prod(extent for var, extent in around if var not in needed)
     size = kernel.group_size
     # Of a group that is smaller than a wave, no more lanes than it has are looked at.
     wave = min(wave, 1 << (size - 1).bit_length())
     padded = ceil(size / wave) * wave
     points = prod(extent for _, extent in axes)
-    kept = max(1, _ELEMENTS // (padded * lanes))
-    if points > kept:
-        numbers = np.random.default_rng(0).integers(0, points, kept)
-    else:
-        numbers = np.arange(points)
+    most = max(1, _ELEMENTS // (padded * lanes))
+    drawn = points > most
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, points, most) if drawn else np.arange(points)
     item = np.tile(np.arange(padded), len(numbers))
     values = values_at(np.repeat(numbers, padded), axes)
-    order = [items[f"threadIdx.{a}"] for a in "zyx" if f"threadIdx.{a}" in items]
-    values |= values_at(np.minimum(item, size - 1), order)
+    values |= values_at(np.minimum(item, size - 1), kernel.items)
     active = (item < size) & all_hold(context.conditions, values, item.size)
-    return Waves(
+    found = Waves(
         values=values,
         active=active.reshape(-1, wave),
         weight=others * points / len(numbers),
-        exact=points <= kept and not context.unknown,
+        exact=not drawn and not context.unknown,
     )
+    # Only the last ones are kept, as they may be large.
+    kernel.memo["waves"] = key, found
+    return found
+
+
+def places_at(kernel: LoweredKernel, site: Site, wave: int) -> tuple[Waves, list[Array]]:
+    """Waves at a site, and for each of its instructions elements: waves x work-items x run.
+
+    `UnknownError` if they depend on what is in memory.
+    """
+    waves = waves_at(kernel, site.context, wave, site.variables, site.lanes)
+    return waves, np.split(waves.compute(site.indices[0], site.lanes), site.apart, axis=2)
 
 
 def distinct(rows: Array, active: NDArray[np.bool_]) -> Array:

@@ -20,20 +20,20 @@ vector::
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import tvm_ffi
-from numpy.typing import NDArray
 from tvm import tirx
 from tvm.sym import Analyzer
 
 from ...devices.target import TargetSpec
-from ...ir.evaluate import Array, Axis, UnknownError
+from ...ir.evaluate import Axis, UnknownError
 from ..profiling.record import Finding
-from .accesses import Site
-from .executions import distinct, instructions, stride, waves_at
+from .accesses import Site, grouped
+from .executions import all_instructions, common, distinct, instructions, places_at, stride
 from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
 
@@ -47,7 +47,6 @@ _SMALL = 0.05
 class Access(InKernel):
     """An access to a buffer in global memory, and how it coalesces."""
 
-    buffer: str
     is_store: bool
     #: Elements between the first two work-items of a wave; ``None`` where it varies or is unknown.
     stride: int | None
@@ -81,47 +80,36 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
         if not site.is_global:
             continue
         count, element = instructions(kernel, site), site.element_bytes
-        asked = count.times * element * (site.lanes if site.is_contiguous else 1)
-        between: int | None = None
-        exact = count.exact
-        try:
-            waves = waves_at(kernel, site.context, hardware.wave, site.variables, site.lanes)
-            places = waves.compute(site.indices[0], site.lanes) * element
-            lines, least = 0.0, 0.0
-            # Elements that are apart are instructions of their own.
-            apart = 1 if site.is_contiguous else site.lanes
-            for part in np.split(places, apart, axis=2):
-                rows = part.reshape(len(part), -1)
+        requested = count.times * element * site.run
+        lines, least = float(count.times), requested / line
+        between, exact = None, False
+        with suppress(UnknownError):
+            waves, parts = places_at(kernel, site, hardware.wave)
+            lines = least = 0.0
+            for part in parts:
+                rows = part.reshape(len(part), -1) * element
                 active = np.repeat(waves.active, part.shape[2], axis=1)
                 # An element may begin in one line and end in another.
                 ends = np.concatenate([rows // line, (rows + element - 1) // line], axis=1)
                 lines += distinct(ends, np.tile(active, 2)).sum() * waves.weight
                 elements = distinct(rows, active)
                 least += np.ceil(elements * element / line).sum() * waves.weight
-            between = _between_items(places[:, :, 0] // element, waves.active)
-            exact &= waves.exact
-        except UnknownError:
-            lines, exact = float(count.times), False
-            least = asked / line
+            steps = np.diff(parts[0][:, :, 0], axis=1)
+            # Between neighbours, where it is the same for all of them.
+            between = common(steps[waves.active[:, 1:] & waves.active[:, :-1]])
+            exact = count.exact and waves.exact
         yield Access(
             *kernel.at(site),
-            buffer=site.name,
             is_store=site.is_store,
             stride=between,
             strides={tag: stride(kernel, site, var) for tag, var, extent in axes if extent > 1},
             instructions=count.times,
-            bytes=asked,
+            bytes=requested,
             transactions=round(lines),
             fetched_bytes=round(lines) * line,
             efficiency=float(least / lines) if lines else 1.0,
             exact=exact,
         )
-
-
-def _between_items(places: Array, active: NDArray[np.bool_]) -> int | None:
-    """Elements between neighbours, where it is the same for all of them."""
-    steps = np.diff(places, axis=1)[active[:, 1:] & active[:, :-1]]
-    return int(steps[0]) if steps.size and (steps == steps[0]).all() else None
 
 
 def coalescing_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
@@ -131,54 +119,42 @@ def coalescing_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[F
     for access in accesses:
         if access.efficiency < _GOOD:
             wasted = round(access.fetched_bytes * (1 - access.efficiency))
+            verb = "writes" if access.is_store else "reads"
             yield access.finding(
                 "coalescing",
                 {"bytes": float(wasted)},
                 access.fetched_bytes / traffic * (1 - access.efficiency),
-                _fetched_sentence(access, hardware_of(target).line_bytes),
+                f"Neighbouring work-items access {access.buffer} {_distance(access)}: the kernel "
+                f"{verb} {access.transactions:,} lines of {hardware_of(target).line_bytes} bytes "
+                f"where {access.transactions * access.efficiency:,.0f} would do.",
                 _fetched_remedy(access),
             )
 
 
-def _fetched_sentence(access: Access, line_bytes: int) -> str:
-    verb = "writes" if access.is_store else "reads"
+def _distance(access: Access) -> str:
     known = {tag: step for tag, step in access.strides.items() if step is not None}
     if access.stride is not None:
-        where = f"{access.stride:,} elements apart"
-    elif len(known) == len(access.strides) > 1:
-        apart = (f"{step:,} elements apart along {tag}" for tag, step in known.items())
-        where = ", ".join(apart)
-    else:
-        where = "at places that are no fixed distance apart"
-    return (
-        f"Neighbouring work-items access {access.buffer} {where}: the kernel {verb} "
-        f"{access.transactions:,} lines of {line_bytes} bytes where "
-        f"{access.transactions * access.efficiency:,.0f} would do."
-    )
+        return f"{access.stride:,} elements apart"
+    if len(known) == len(access.strides) > 1:
+        return ", ".join(f"{step:,} elements apart along {tag}" for tag, step in known.items())
+    return "at places that are no fixed distance apart"
 
 
 def _fetched_remedy(access: Access) -> str:
+    turned = "or turn tiles in local memory."
     if access.stride is None:
-        return (
-            "Order the data as it is read, or copy what a work-group needs to local memory "
-            "with neighbours side by side."
-        )
+        needed = "what a work-group needs to local memory with neighbours side by side."
+        return f"Order the data as it is read, or copy {needed}"
     if access.is_store:
-        return (
-            "Let threadIdx.x run along the last axis of what is written, or turn tiles in local "
-            "memory."
-        )
-    return (
-        f"Bind threadIdx.x to the loop that steps through {access.buffer} by one element, change "
-        "its layout, or turn tiles in local memory."
-    )
+        return f"Let threadIdx.x run along the last axis of what is written, {turned}"
+    loop = f"the loop that steps through {access.buffer} by one element"
+    return f"Bind threadIdx.x to {loop}, change its layout, {turned}"
 
 
 @dataclass(frozen=True)
 class VectorWidth(InKernel):
     """Accesses to a buffer in global memory that are alike, and how wide they are."""
 
-    buffer: str
     is_store: bool
     #: Bytes that an instruction accesses for each item.
     bytes: int
@@ -197,39 +173,35 @@ def vector_width(kernel: LoweredKernel, target: TargetSpec) -> list[VectorWidth]
     The widest access of the target's device is the limit.  There is one record for all accesses to
     a buffer at the same place.
     """
-    alike: dict[Hashable, list[Site]] = {}
-    for site in kernel.sites:
-        if site.is_global:
-            conditions = tuple(str(condition) for condition in site.context.conditions)
-            loops = tuple(id(var) for var, _ in site.context.loops)
-            kind = site.is_store, site.lanes, site.is_contiguous
-            alike.setdefault((site.buffer, kind, loops, conditions), []).append(site)
+
+    def place(site: Site) -> Hashable:
+        around = site.context.loops, tuple(map(str, site.context.conditions))
+        return site.buffer, site.is_store, site.lanes, site.run, around
+
+    alike = grouped((site for site in kernel.sites if site.is_global), place)
     widest = hardware_of(target).vector_bytes
     return [_width(kernel, sites, widest) for sites in alike.values()]
 
 
 def _width(kernel: LoweredKernel, sites: Sequence[Site], widest: int) -> VectorWidth:
     first = sites[0]
-    lanes = first.lanes if first.is_contiguous else 1
-    bytes_ = lanes * first.element_bytes
+    bytes_ = first.run * first.element_bytes
     limit = max(1, widest // bytes_)
     items = [kernel.launch["threadIdx.x"]] if "threadIdx.x" in kernel.launch else []
-    factor, neighbours = 1, "none"
-    for name, count in (
-        ("unrolled", _unrolled(sites, lanes)),
-        ("loop", _along(first, lanes, first.context.loops[-1:])),
-        ("items", _along(first, lanes, items)),
-    ):
-        # A power of two.
-        usable = 1 << (max(1, min(count, limit)).bit_length() - 1)
-        if usable > factor:
-            factor, neighbours = usable, name
+    runs = {
+        "none": 1,
+        "unrolled": _unrolled(sites),
+        "loop": _along(first, first.context.loops[-1:]),
+        "items": _along(first, items),
+    }
+    # Powers of two; of equal ones the first.
+    usable = {name: 1 << (min(run, limit).bit_length() - 1) for name, run in runs.items()}
+    neighbours = max(usable, key=lambda name: usable[name])
     return VectorWidth(
         *kernel.at(first),
-        buffer=first.name,
         is_store=first.is_store,
         bytes=bytes_,
-        possible_bytes=bytes_ * factor,
+        possible_bytes=bytes_ * usable[neighbours],
         neighbours=neighbours,
         instructions=sum(instructions(kernel, site).times for site in sites),
     )
@@ -240,27 +212,25 @@ def _constant(expr: tirx.Expr) -> int | None:
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 
-def _unrolled(sites: Sequence[Site], lanes: int) -> int:
+def _unrolled(sites: Sequence[Site]) -> int:
     """Length of the longest run of accesses side by side."""
-    if not sites[0].is_contiguous:
+    if sites[0].apart > 1:
         return 1
     found = [_constant(site.base - sites[0].base) for site in sites]
     places = sorted({place for place in found if place is not None})
     longest = run = 1
     for before, after in pairwise(places):
-        run = run + 1 if after - before == lanes else 1
+        run = run + 1 if after - before == sites[0].lanes else 1
         longest = max(longest, run)
     return longest
 
 
-def _along(site: Site, lanes: int, axes: Sequence[Axis]) -> int:
+def _along(site: Site, axes: Sequence[Axis]) -> int:
     """Neighbours along an axis: the largest power of two of them that divides it."""
-    if not axes or not site.is_contiguous:
-        return 1
-    ((var, extent),) = axes
-    if var in site.context.variables:
-        return 1
-    return extent & -extent if step_along(site.base, var) == lanes else 1
+    for var, extent in axes:
+        if site.apart == 1 and var not in site.context.variables:
+            return extent & -extent if step_along(site.base, var) == site.lanes else 1
+    return 1
 
 
 def step_along(index: tirx.Expr, var: tirx.Var) -> int | None:
@@ -280,8 +250,7 @@ _REMEDY = {
 
 def vector_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
     """Accesses that are narrower than they could be."""
-    # Accesses to private memory stand for arithmetic.
-    total = sum(instructions(kernel, site).times for site in kernel.sites)
+    total = all_instructions(kernel)
     for width in vector_width(kernel, target):
         saved = width.instructions * (1 - width.bytes / width.possible_bytes)
         if width.neighbours == "none" or saved < _SMALL * total:

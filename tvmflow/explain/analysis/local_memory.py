@@ -11,6 +11,7 @@ different words of one bank wait for each other; one word for several items is o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,8 @@ from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, UnknownError
 from ..profiling.record import Finding
 from .accesses import Site, buffer_bytes
-from .executions import instructions, wave_instructions, waves_at
-from .hardware import Hardware, hardware_of
+from .executions import instructions, places_at, wave_instructions
+from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
 
 #: Bytes of a bank's word.
@@ -35,7 +36,6 @@ _GOOD = 1.25
 class BankAccess(InKernel):
     """An access to local memory, and how long its banks take."""
 
-    buffer: str
     is_store: bool
     #: Instructions that all work-items run together.
     instructions: int
@@ -72,21 +72,61 @@ class LocalMemory:
 
 
 @of_kernels
-def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> list[BankAccess]:
+def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> Iterator[BankAccess]:
     """Find how long the banks of local memory take for each access.
 
     There are none where local memory has no banks of its own (``cpu`` and ``mali``).
     """
     hardware = hardware_of(target)
-    if hardware.banks == 1:
-        return []
-    return [_bank_access(kernel, site, hardware) for site in kernel.sites if site.is_local]
+    for site in kernel.sites:
+        if hardware.banks == 1 or not site.scope.startswith("shared"):
+            continue
+        count = instructions(kernel, site)
+        cycles = least = count.times / hardware.wave
+        degree, exact = 1, False
+        with suppress(UnknownError):
+            waves, parts = places_at(kernel, site, hardware.wave)
+            cycles = least = 0.0
+            for part in parts:
+                words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)
+                busiest, distinct = _banks(words, active, hardware.banks)
+                cycles += busiest.sum() * waves.weight
+                least += np.ceil(distinct / hardware.banks).sum() * waves.weight
+                degree = max(degree, int(busiest.max(initial=1)))
+            exact = count.exact and waves.exact
+        yield BankAccess(
+            *kernel.at(site),
+            is_store=site.is_store,
+            instructions=count.times,
+            cycles=round(cycles),
+            least_cycles=round(least),
+            degree=degree,
+            exact=exact,
+        )
 
 
 @of_kernels
-def local_memory(kernel: LoweredKernel, target: TargetSpec) -> list[LocalMemory]:
+def local_memory(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LocalMemory]:
     """Find how much local memory each buffer takes, and how often its elements are used."""
-    return [_local_memory(kernel, buffer) for buffer in local_buffers(kernel)]
+    for buffer in local_buffers(kernel):
+        sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
+        stores = [site for site in sites if site.is_store]
+        loads = [site for site in sites if not site.is_store]
+        writes, reads = (sum(_elements(kernel, s) for s in of) for of in (stores, loads))
+        read = set(map(_places, loads))
+        items = {var for var, extent in kernel.items if extent > 1}
+        own = all(items <= store.variables for store in stores)
+        yield LocalMemory(
+            kernel=kernel.name,
+            buffer=", ".join(dict.fromkeys(site.name for site in sites)) or str(buffer.name),
+            line=kernel.line(*stores, *loads),
+            bytes=buffer_bytes(buffer),
+            writes=writes,
+            reads=reads,
+            reuse=reads / max(1, writes),
+            is_private=own and bool(read) and read <= set(map(_places, stores)),
+            exact=all(instructions(kernel, site).exact for site in sites),
+        )
 
 
 def local_buffers(kernel: LoweredKernel) -> list[tirx.Buffer]:
@@ -94,64 +134,14 @@ def local_buffers(kernel: LoweredKernel) -> list[tirx.Buffer]:
     return [buffer for buffer in kernel.allocated if str(buffer.scope()).startswith("shared")]
 
 
-def _local_memory(kernel: LoweredKernel, buffer: tirx.Buffer) -> LocalMemory:
-    sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
-    moved = {True: 0, False: 0}
-    exact = True
-    for site in sites:
-        count = instructions(kernel, site)
-        moved[site.is_store] += count.times * (site.lanes if site.is_contiguous else 1)
-        exact &= count.exact
-    written = {_places(site) for site in sites if site.is_store}
-    read = {_places(site) for site in sites if not site.is_store}
-    items = {
-        var for tag, (var, extent) in kernel.launch.items() if "threadIdx" in tag if extent > 1
-    }
-    own = all(items <= site.variables for site in sites if site.is_store)
-    return LocalMemory(
-        kernel=kernel.name,
-        buffer=", ".join(dict.fromkeys(site.name for site in sites)) or str(buffer.name),
-        line=kernel.line(*sorted(sites, key=lambda site: not site.is_store)),
-        bytes=buffer_bytes(buffer),
-        writes=moved[True],
-        reads=moved[False],
-        reuse=moved[False] / max(1, moved[True]),
-        is_private=own and bool(read) and read <= written,
-        exact=exact,
-    )
+def _elements(kernel: LoweredKernel, site: Site) -> int:
+    return instructions(kernel, site).times * site.run
 
 
 def _places(site: Site) -> tuple[str, ...]:
     """An index, and how far the loops go that it depends on: names may be of several loops."""
     loops = (f"{v.name} {extent}" for v, extent in site.context.loops if v in site.variables)
     return str(site), *loops
-
-
-def _bank_access(kernel: LoweredKernel, site: Site, hardware: Hardware) -> BankAccess:
-    count = instructions(kernel, site)
-    cycles, least, degree, exact = 0.0, 0.0, 1, False
-    try:
-        waves = waves_at(kernel, site.context, hardware.wave, site.variables, site.lanes)
-        places = waves.compute(site.indices[0], site.lanes) * site.element_bytes
-        for part in np.split(places, 1 if site.is_contiguous else site.lanes, axis=2):
-            words, active = _phases(part, waves.active, site.element_bytes, hardware.banks)
-            busiest, distinct = _banks(words, active, hardware.banks)
-            cycles += busiest.sum() * waves.weight
-            least += np.ceil(distinct / hardware.banks).sum() * waves.weight
-            degree = max(degree, int(busiest.max(initial=1)))
-        exact = count.exact and waves.exact
-    except UnknownError:
-        cycles = least = count.times / hardware.wave
-    return BankAccess(
-        *kernel.at(site),
-        buffer=site.name,
-        is_store=site.is_store,
-        instructions=count.times,
-        cycles=round(cycles),
-        least_cycles=round(least),
-        degree=degree,
-        exact=exact,
-    )
 
 
 def _phases(
@@ -163,7 +153,7 @@ def _phases(
     elements share words.
     """
     each = max(1, element_bytes // _WORD)
-    words = (places // _WORD)[..., None] + np.arange(each)
+    words = (places * element_bytes // _WORD)[..., None] + np.arange(each)
     words = words.reshape(*places.shape[:2], -1)
     bytes_ = places.shape[2] * element_bytes
     items = max(1, min(words.shape[1], banks * _WORD // bytes_))
@@ -189,18 +179,17 @@ def bank_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding
     cycles = wave_instructions(kernel, hardware_of(target).wave)
     cycles += sum(access.cycles - access.least_cycles for access in accesses)
     for access in accesses:
-        if access.cycles < _GOOD * access.least_cycles:
-            continue
         extra = access.cycles - access.least_cycles
-        yield access.finding(
-            "bank-conflicts",
-            {"cycles": float(extra)},
-            extra / cycles,
-            f"Up to {access.degree} items access different words of one bank of "
-            f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
-            "Pad its rows by a word (by a vector, where vectors are read), so that "
-            "neighbours are in different banks, or swap the axes of the tile.",
-        )
+        if access.cycles >= _GOOD * access.least_cycles:
+            yield access.finding(
+                "bank-conflicts",
+                {"cycles": float(extra)},
+                extra / cycles,
+                f"Up to {access.degree} items access different words of one bank of "
+                f"{access.buffer}: {access.cycles:,} cycles instead of {access.least_cycles:,}.",
+                "Pad its rows by a word (by a vector, where vectors are read), so that "
+                "neighbours are in different banks, or swap the axes of the tile.",
+            )
 
 
 def local_memory_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
@@ -209,10 +198,7 @@ def local_memory_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator
     for buffer in buffers:
         if buffer.is_private:
             yield Finding(
-                buffer.kernel,
-                "local-memory",
-                buffer.buffer,
-                buffer.line,
+                *(buffer.kernel, "local-memory", buffer.buffer, buffer.line),
                 {"bytes": float(buffer.bytes)},
                 buffer.bytes / sum(one.bytes for one in buffers),
                 f"Work-items only read what they have written themselves to {buffer.buffer}, "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
@@ -24,7 +24,6 @@ from ..profiling.record import Finding
 from .accesses import KernelCode, Site
 
 _Found = TypeVar("_Found")
-_AXES = ("x", "y", "z")
 #: An axis of work-groups or work-items: a loop, or a statement that launches.
 _BINDS = re.compile(r"\"(blockIdx|threadIdx)\.[xyz]\"")
 _DECLARES = ("T.reads", "T.writes", "T.match_buffer", "def ")
@@ -41,34 +40,33 @@ class InKernel:
     line: int
 
     @property
-    def tensor(self) -> str:
+    def buffer(self) -> str:
         """The buffer that is accessed."""
         return self.text.split("[")[0]
 
     def finding(
-        self, kind: str, cost: Mapping[str, float], share: float, sentence: str, remedy: str
+        self,
+        kind: str,
+        cost: Mapping[str, float],
+        share: float,
+        sentence: str,
+        remedy: str,
+        text: str = "",
     ) -> Finding:
-        """Say that it costs time."""
-        return Finding(self.kernel, kind, self.text, self.line, cost, share, sentence, remedy)
+        """Say that it costs time; ``text`` stands for the access, if given."""
+        access = text or self.text
+        return Finding(self.kernel, kind, access, self.line, cost, share, sentence, remedy)
 
 
 class LoweredKernel(KernelCode):
-    """One kernel of a primary function, and where it accesses memory.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    device
-        Lowered: flat buffers, explicit vectors, unrolled loops.
-    source
-        The scheduled primary function that it is of.
-    """
+    """One kernel of a primary function, and where it accesses memory."""
 
     def __init__(self, name: str, device: tirx.PrimFunc, source: tirx.PrimFunc):
         super().__init__(device)
         self.name = name
+        #: Lowered: flat buffers, explicit vectors, unrolled loops.
         self.device = device
+        #: The scheduled primary function that it is of.
         self.source = source
         #: Results of analyses, by keys of their own.
         self.memo: dict[Hashable, Any] = {}
@@ -79,24 +77,20 @@ class LoweredKernel(KernelCode):
         return tir_text(self.source)
 
     @property
-    def group(self) -> tuple[int, int, int]:
-        """Work-items of a work-group along x, y and z."""
-        x, y, z = (self.launch.get(f"threadIdx.{axis}", (None, 1))[1] for axis in _AXES)
-        return x, y, z
-
-    @property
     def group_size(self) -> int:
         """Work-items of a work-group."""
-        return prod(self.group)
+        return prod(extent for _, extent in self.items)
 
     @property
     def groups(self) -> int:
         """Number of work-groups."""
-        return prod(self.launch.get(f"blockIdx.{axis}", (None, 1))[1] for axis in _AXES)
+        return prod(extent for _, extent in self.blocks)
 
     def line(self, *sites: Site) -> int:
         """Line in the text of the first of some sites that has one, 0 if none has."""
-        return next(filter(None, (self._line(s.name, s.is_store) for s in sites)), 0)
+        places = ((site.name, site.is_store) for site in sites)
+        lines = (self.once(("line", *at), partial(line_of, self.text, *at)) for at in places)
+        return next(filter(None, lines), 0)
 
     def at(self, site: Site, *others: Site) -> tuple[str, str, int]:
         """The fields of `InKernel` for a site; the line is of the first of ``others``, if given."""
@@ -105,23 +99,18 @@ class LoweredKernel(KernelCode):
     @cached_property
     def launch_line(self) -> int:
         """Line in the text that binds the items which write its results, 0 if there is none."""
-        below = max((self.line(site) for site in self.sites if site.is_store), default=0)
+        below = max(map(self.line, self.stores), default=0)
         lines = self.text.splitlines()
         return next((n for n in range(below - 1, 0, -1) if _BINDS.search(lines[n - 1])), 0)
-
-    def _line(self, buffer: str, is_store: bool) -> int:
-        key = "line", buffer, is_store
-        return self.once(key, lambda: line_of(self.text, buffer, is_store=is_store))
 
     def once(self, key: Hashable, compute: Callable[[], _Found]) -> _Found:
         """Compute something when it is first asked for, and keep it."""
         if key not in self.memo:
             self.memo[key] = compute()
-        found: _Found = self.memo[key]
-        return found
+        return self.memo[key]
 
 
-def line_of(text: str, buffer: str, *, is_store: bool) -> int:
+def line_of(text: str, buffer: str, is_store: bool) -> int:
     """Line of the first access to a buffer in the text of a primary function, from 1.
 
     Lowering unrolls and splits statements, and keeps the names of tensors: the first statement
@@ -166,64 +155,46 @@ def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
 def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
     """Lower a scheduled primary function; what is a kernel already stays as it is.
 
-    Returns
-    -------
-    list of LoweredKernel
-        In the order in which they are launched; empty for targets without work-items.
+    The kernels are in the order in which they are launched; targets without work-items have none.
     """
-    if isinstance(function, LoweredKernel):
-        return [function]
-    if not target.is_gpu_kernel:
-        return []
-    return _lowered(function, target, on_device=True)
+    if isinstance(function, LoweredKernel) or target.is_gpu_kernel:
+        return _lowered(function, target)
+    return []
 
 
 def code_for_cpu(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
-    """The same for a CPU: its kernels, or on ``llvm`` all of the function's loops as one.
+    """The same for CPUs only: kernels, or on ``llvm`` all of the function's loops as one."""
+    return _lowered(function, target) if target.device.is_cpu else []
 
-    Returns
-    -------
-    list of LoweredKernel
-        Empty for other devices.
-    """
-    if not target.device.is_cpu:
-        return []
+
+def _lowered(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
     if isinstance(function, LoweredKernel):
         return [function]
-    return _lowered(function, target, on_device=target.is_gpu_kernel)
-
-
-def _lowered(
-    function: tirx.PrimFunc, target: TargetSpec, *, on_device: bool
-) -> list[LoweredKernel]:
-    """Code for the device, or for the host."""
     name = str((function.attrs or {}).get("global_symbol", "main"))
     with target.tvm_target:
         hosts, devices = split_kernels(IRModule({name: function}), target)
-    code = devices if on_device else hosts
+    code = devices if target.is_gpu_kernel else hosts
     kernels = [LoweredKernel(each, lowered, function) for each, lowered in code.items()]
     # Those of tensors without elements are not launched.
     return [kernel for kernel in kernels if kernel.groups * kernel.group_size]
 
 
-_Analysis = Callable[[LoweredKernel, TargetSpec], Iterable[_Found]]
+_OfKernel = Callable[[LoweredKernel, TargetSpec], Iterable[_Found]]
+_OfAll = Callable[[Analysed, TargetSpec], list[_Found]]
 
 
-def of_kernels(analyse: _Analysis[_Found]) -> Callable[[Analysed, TargetSpec], list[_Found]]:
+def of_kernels(
+    analyse: _OfKernel[_Found], kernels: _OfAll[LoweredKernel] = kernels_of
+) -> _OfAll[_Found]:
     """Make an analysis of a kernel one of all kernels of a primary function."""
 
     @wraps(analyse)
     def of_all(function: Analysed, target: TargetSpec) -> list[_Found]:
-        return [one for kernel in kernels_of(function, target) for one in analyse(kernel, target)]
+        return [one for kernel in kernels(function, target) for one in analyse(kernel, target)]
 
     return of_all
 
 
-def of_cpu_code(analyse: _Analysis[_Found]) -> Callable[[Analysed, TargetSpec], list[_Found]]:
-    """Make an analysis of a kernel one of a primary function for CPUs; others have no findings."""
-
-    @wraps(analyse)
-    def of_all(function: Analysed, target: TargetSpec) -> list[_Found]:
-        return [one for code in code_for_cpu(function, target) for one in analyse(code, target)]
-
-    return of_all
+def of_cpu_code(analyse: _OfKernel[_Found]) -> _OfAll[_Found]:
+    """The same on CPUs; on other devices it has no findings."""
+    return of_kernels(analyse, code_for_cpu)

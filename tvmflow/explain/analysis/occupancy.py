@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-
-from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.units import counted
@@ -84,7 +82,6 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
     hardware = hardware_of(target)
     limit = hardware.registers_each
     private = [buffer for buffer in kernel.allocated if str(buffer.scope()) in ("local", _SUMS)]
-    items = {var for var, _ in kernel.launch.values()}
     array_bytes = memory_bytes = 0
     indexed = []
     for buffer in private:
@@ -94,7 +91,7 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
             array_bytes += size // hardware.wave
             continue
         sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
-        if _has_address(sites, items):
+        if not all(map(_is_register, sites)):
             indexed.append(str(buffer.name))
             memory_bytes += size
         elif buffer in kernel.sums or len({site.context.loops for site in sites}) > 1:
@@ -116,30 +113,15 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
     )
 
 
-def _has_address(sites: Iterable[Site], items: set[tirx.Var]) -> bool:
-    """True for arrays whose indices are no constants, even with loops unrolled."""
-    for site in sites:
-        long = {var for var, extent in site.context.loops if extent > _UNROLLED}
-        short = {var for var, _ in site.context.loops} - long
-        if any(var not in short or var in items for var in site.variables):
-            return True
-    return False
+def _is_register(site: Site) -> bool:
+    """True if its index is a constant where short loops are unrolled."""
+    return site.variables <= {var for var, extent in site.context.loops if extent <= _UNROLLED}
 
 
 def reported_registers(source: str, arch: str) -> dict[str, Reported]:
-    """Ask NVIDIA's assembler what kernels need.
+    """Ask NVIDIA's assembler what kernels of CUDA C++ need, on an architecture such as ``sm_80``.
 
-    Parameters
-    ----------
-    source
-        CUDA C++.
-    arch
-        Architecture such as ``sm_80``.
-
-    Returns
-    -------
-    dict
-        By the name of the kernel; empty where ``nvcc`` is not installed or refuses the source.
+    Their needs are by name; there are none where ``nvcc`` is not installed or refuses the source.
     """
     if which("nvcc") is None:
         return {}
@@ -166,10 +148,7 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
         names = ", ".join(use.indexed)
         sites = [s for s in kernel.sites if s.name in use.indexed]
         yield Finding(
-            kernel.name,
-            "registers",
-            str(sites[0]),
-            kernel.line(*sites),
+            *(kernel.name, "registers", str(sites[0]), kernel.line(*sites)),
             {"bytes": float(use.memory_bytes * items)},
             use.memory_bytes / (use.memory_bytes + use.registers * _WORD),
             f"The private array {names} is memory, {use.memory_bytes:,} bytes for each "
@@ -178,11 +157,9 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
         )
     if use.spilled_bytes:
         arrays = [s for s in kernel.sites if s.scope == "local"]
+        array = str(arrays[0]) if arrays else ""
         yield Finding(
-            kernel.name,
-            "registers",
-            str(arrays[0]) if arrays else "",
-            kernel.line(*arrays),
+            *(kernel.name, "registers", array, kernel.line(*arrays)),
             {"bytes": float(use.spilled_bytes * items)},
             1 - use.limit / use.registers,
             f"A work-item needs about {use.registers} registers of 32 bits, and has at "
@@ -240,7 +217,7 @@ def occupancy(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Occupancy]:
         fitting["local memory"] = hardware.local_bytes // (local + hardware.reserved_bytes)
     limit = min(fitting, key=lambda name: fitting[name])
     resident = fitting[limit]
-    count = target.device.multiprocessors.count if target.device.multiprocessors else None
+    gpu = target.device.multiprocessors
     yield Occupancy(
         kernel=kernel.name,
         group_size=size,
@@ -252,7 +229,7 @@ def occupancy(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Occupancy]:
         limit=limit,
         local_bytes=local,
         registers=use.registers,
-        busy=None if count is None else min(1.0, kernel.groups / count),
+        busy=None if gpu is None else min(1.0, kernel.groups / gpu.count),
     )
 
 
@@ -268,17 +245,11 @@ def occupancy_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fi
     """Kernels that leave much of a multiprocessor empty."""
     for found in occupancy(kernel, target):
         for unused, sentence, remedy in _losses(found):
-            yield Finding(
-                found.kernel,
-                "occupancy",
-                f"{found.groups} work-groups of {found.group_size}",
-                kernel.launch_line,
-                # What waves take that nothing hides, or lanes and multiprocessors that do not work.
-                {"cycles": unused * wave_instructions(kernel, hardware_of(target).wave)},
-                unused,
-                sentence,
-                remedy,
-            )
+            launch = f"{found.groups} work-groups of {found.group_size}"
+            # What waves take that nothing hides, or lanes and multiprocessors that do not work.
+            cost = {"cycles": unused * wave_instructions(kernel, hardware_of(target).wave)}
+            place = found.kernel, "occupancy", launch, kernel.launch_line
+            yield Finding(*place, cost, unused, sentence, remedy)
 
 
 def _losses(found: Occupancy) -> Iterator[tuple[float, str, str]]:
@@ -286,27 +257,16 @@ def _losses(found: Occupancy) -> Iterator[tuple[float, str, str]]:
     waves = counted(found.waves_per_group, "wave")
     verb = "limit" if found.limit.endswith("s") else "limits"
     if found.occupancy < _GOOD:
-        yield (
-            # Half of the waves hide what memory takes.
-            1 - found.occupancy / _GOOD,
-            (
-                f"A multiprocessor holds {found.resident_groups} groups of {waves} at a time, "
-                f"{found.occupancy:.0%} of its waves; {found.limit} {verb} it."
-            ),
-            _REMEDY[found.limit],
-        )
+        held = f"{found.resident_groups} groups of {waves} at a time, {found.occupancy:.0%}"
+        sentence = f"A multiprocessor holds {held} of its waves; {found.limit} {verb} it."
+        # Half of the waves hide what memory takes.
+        yield 1 - found.occupancy / _GOOD, sentence, _REMEDY[found.limit]
     if found.lanes < _FULL:
-        yield (
-            1 - found.lanes,
-            f"A group of {found.group_size} items fills {found.lanes:.0%} of the lanes of {waves}.",
-            "Choose a group size that is a multiple of the device's wave.",
-        )
+        full = f"{found.lanes:.0%} of the lanes of {waves}"
+        sentence = f"A group of {found.group_size} items fills {full}."
+        remedy = "Choose a group size that is a multiple of the device's wave."
+        yield 1 - found.lanes, sentence, remedy
     if found.busy is not None and found.busy < 1:
-        yield (
-            1 - found.busy,
-            (
-                f"{found.groups} groups leave {1 - found.busy:.0%} of the multiprocessors "
-                "without work."
-            ),
-            "Let an item compute less, or split a reduction over groups.",
-        )
+        idle = 1 - found.busy
+        sentence = f"{found.groups} groups leave {idle:.0%} of the multiprocessors without work."
+        yield idle, sentence, "Let an item compute less, or split a reduction over groups."

@@ -8,7 +8,7 @@ over ``k`` of ``a[i, k] * b[j, k]`` has rows ``i``, which only ``a`` has, column
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -30,8 +30,16 @@ from .lowered import InKernel, LoweredKernel, of_kernels
 _PAIRS = 4
 #: Rows, columns and depth of a tile of tensor cores.
 _TILE = 16
-#: Products a cycle against those of fp32: an A100's 312 TFLOP/s in fp16 against 19.5.
-_TENSOR_SPEED = 16
+#: Faster units: their name, and products a cycle against those of fp32 (an A100's tensor cores have
+#: 312 TFLOP/s in fp16 against 19.5).
+_UNITS = {"dot-product": ("Dot products", _PAIRS), "tensor-core": ("Tensor cores", 16)}
+_REMEDY = {
+    "dot-product": "Pack four numbers of the summed axis into 32 bits, padded with zeros "
+    "(tvmflow.codegen.dot_products.dot).",
+    "tensor-core": "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
+    "padded where they are smaller.",
+}
+_BYTES = frozenset({"int8", "uint8"})
 
 
 @dataclass(frozen=True)
@@ -59,49 +67,39 @@ def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
     Tensor cores are known on ``cuda`` only.  What is already in instructions of tensor cores has no
     such sum any more, and is not listed.
     """
-    names = {site.name for site in kernel.sites}
     for block in nodes_in(kernel.source.body, s_tir.SBlock):
-        product = _product(kernel, block, target)
-        if product is not None and str(block.body.buffer.name) in names:
-            yield product
-
-
-def _product(kernel: LoweredKernel, block: s_tir.SBlock, target: TargetSpec) -> Product | None:
-    store = block.body
-    reduced = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
-    if not isinstance(store, tirx.BufferStore) or not reduced:
-        return None
-    factors = _factors(store)
-    if factors is None:
-        return None
-    first, second, is_dot = factors
-    extents = {v.var: int(v.dom.extent) for v in block.iter_vars}
-    of = [set(variables(load.indices)) for load in (first, second)]
-    rows = prod(n for var, n in extents.items() if var in of[0] - of[1])
-    columns = prod(n for var, n in extents.items() if var in of[1] - of[0])
-    depth = prod(extents[var] for var in reduced)
-    pairs = _PAIRS if is_dot else 1
-    total = str(store.buffer.name)
-    dtypes = (str(first.source.dtype), str(second.source.dtype))
-    side_by_side = [
-        var for var in reduced if all(_steps_by_one(load, var) for load in (first, second))
-    ]
-    whole = any(extents[var] % _PAIRS == 0 for var in side_by_side)
-    # The first write may be its beginning.
-    sites = sorted((s for s in kernel.sites if s.name == total), key=lambda site: site.is_store)
-    return Product(
-        kernel=kernel.name,
-        text=f"{total} += {first.source.name} * {second.source.name}",
-        line=kernel.line(*sites),
-        dtypes=dtypes,
-        multiply_adds=prod(extents.values()) * pairs,
-        rows=rows,
-        columns=columns,
-        depth=depth * pairs,
-        unit="dot-product" if is_dot else "arithmetic",
-        no_dot_product=() if is_dot else _no_dot(dtypes, bool(side_by_side), whole),
-        no_tensor_core=_no_tensor(dtypes, rows, columns, depth * pairs, target),
-    )
+        store = block.body
+        reduced = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
+        factors = _factors(store) if reduced and isinstance(store, tirx.BufferStore) else None
+        if factors is None:
+            continue
+        *loads, is_dot = factors
+        total, first, second = (str(b.name) for b in (store.buffer, *(x.source for x in loads)))
+        # The first write may be its beginning.
+        sites = sorted((s for s in kernel.sites if s.name == total), key=lambda s: s.is_store)
+        if not sites:
+            continue
+        extents = {v.var: int(v.dom.extent) for v in block.iter_vars}
+        pairs = _PAIRS if is_dot else 1
+        own, other = (set(variables(load.indices)) for load in loads)
+        sizes = {
+            "rows": prod(n for var, n in extents.items() if var in own - other),
+            "columns": prod(n for var, n in extents.items() if var in other - own),
+            "depth": prod(extents[var] for var in reduced) * pairs,
+        }
+        left, right = (str(load.source.dtype) for load in loads)
+        runs = [extents[v] for v in reduced if all(_steps_by_one(load, v) for load in loads)]
+        yield Product(
+            kernel=kernel.name,
+            text=f"{total} += {first} * {second}",
+            line=kernel.line(*sites),
+            dtypes=(left, right),
+            multiply_adds=prod(extents.values()) * pairs,
+            **sizes,
+            unit="dot-product" if is_dot else "arithmetic",
+            no_dot_product=() if is_dot else tuple(_no_dot((left, right), runs)),
+            no_tensor_core=tuple(_no_tensor((left, right), sizes, target)),
+        )
 
 
 def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | None:
@@ -112,7 +110,9 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
     for total, term in ((value.a, value.b), (value.b, value.a)):
         if not (isinstance(total, TensorLoad) and total.source.same_as(store.buffer)):
             continue
-        inner = _uncast(term)
+        inner = term
+        while isinstance(inner, tirx.Cast):
+            inner = inner.value
         if isinstance(inner, Call) and isinstance(inner.op, Op) and inner.op.name == DOT:
             operands, is_dot = inner.args[1:], True
         elif isinstance(inner, tirx.Mul):
@@ -123,12 +123,6 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
         if first is not None and second is not None:
             return first, second, is_dot
     return None
-
-
-def _uncast(expr: tirx.Expr) -> tirx.Expr:
-    while isinstance(expr, tirx.Cast):
-        expr = expr.value
-    return expr
 
 
 def _load(expr: tirx.Expr) -> TensorLoad | None:
@@ -143,35 +137,30 @@ def _steps_by_one(load: TensorLoad, var: tirx.Var) -> bool:
     return var not in variables(others) and step_along(last, var) == 1
 
 
-def _no_dot(dtypes: tuple[str, str], side_by_side: bool, whole: bool) -> tuple[str, ...]:
-    reasons = []
-    if not all(dtype in ("int8", "uint8") for dtype in dtypes):
-        reasons.append(f"its factors are {_both(dtypes)}, not integers of 8 bits")
-    if not side_by_side:
-        reasons.append("its factors are not both side by side in memory along the summed axis")
-    elif not whole:
-        reasons.append(f"the summed axis is no multiple of {_PAIRS}")
-    return tuple(reasons)
+def _no_dot(dtypes: Sequence[str], runs: Sequence[int]) -> Iterator[str]:
+    """Reasons; the runs are extents of summed axes along which both factors are side by side."""
+    if not _BYTES.issuperset(dtypes):
+        yield f"its factors are {_both(dtypes)}, not integers of 8 bits"
+    if not runs:
+        yield "its factors are not both side by side in memory along the summed axis"
+    elif all(extent % _PAIRS for extent in runs):
+        yield f"the summed axis is no multiple of {_PAIRS}"
 
 
 def _no_tensor(
-    dtypes: tuple[str, str], rows: int, columns: int, depth: int, target: TargetSpec
-) -> tuple[str, ...]:
-    reasons = []
+    dtypes: Sequence[str], sizes: Mapping[str, int], target: TargetSpec
+) -> Iterator[str]:
     gpu = target.device.multiprocessors
     if gpu is None or not gpu.tensor_cores:
-        reasons.append("the target has no tensor cores that are known")
-    if not all(dtype in ("float16", "bfloat16", "int8", "uint8") for dtype in dtypes):
-        reasons.append(f"its factors are {_both(dtypes)}, not of 16 or 8 bits")
-    sizes = {"rows": rows, "columns": columns, "depth": depth}
-    small = [f"{size} {name}" for name, size in sizes.items() if size < _TILE]
-    if small:
-        reasons.append(f"it has only {' and '.join(small)} for tiles of {_TILE}")
-    return tuple(reasons)
+        yield "the target has no tensor cores that are known"
+    if not {"float16", "bfloat16", *_BYTES}.issuperset(dtypes):
+        yield f"its factors are {_both(dtypes)}, not of 16 or 8 bits"
+    if small := [f"{size} {name}" for name, size in sizes.items() if size < _TILE]:
+        yield f"it has only {' and '.join(small)} for tiles of {_TILE}"
 
 
-def _both(dtypes: Sequence[str]) -> str:
-    return " and ".join(dict.fromkeys(dtypes))
+def _both(names: Sequence[str]) -> str:
+    return " and ".join(dict.fromkeys(names))
 
 
 def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
@@ -179,38 +168,20 @@ def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Find
     wave = hardware_of(target).wave
     gpu = target.device.multiprocessors
     for product in products(kernel, target):
-        if product.unit == "arithmetic" and all(d in ("int8", "uint8") for d in product.dtypes):
-            yield _finding(
-                product,
-                "dot-product",
-                product.no_dot_product,
-                wave,
-                _PAIRS,
-                "Pack four numbers of the summed axis into 32 bits, padded with zeros "
-                "(tvmflow.codegen.dot_products.dot).",
-            )
+        units = []
+        if product.unit == "arithmetic" and _BYTES.issuperset(product.dtypes):
+            units.append(("dot-product", product.no_dot_product))
         if gpu is not None and gpu.tensor_cores and len(product.no_tensor_core) < 2:
-            yield _finding(
-                product,
-                "tensor-core",
-                product.no_tensor_core,
-                wave,
-                _TENSOR_SPEED,
-                "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
-                "padded where they are smaller.",
+            units.append(("tensor-core", product.no_tensor_core))
+        for kind, reasons in units:
+            name, speed = _UNITS[kind]
+            why = f"do not, as {' and '.join(reasons)}" if reasons else "could"
+            yield product.finding(
+                kind,
+                # A wave's multiply-adds are a cycle.
+                {"cycles": product.multiply_adds / wave * (1 - 1 / speed)},
+                1 - 1 / speed,
+                f"{product.multiply_adds:,} multiply-adds are computed by {product.unit}. "
+                f"{name} {why}.",
+                _REMEDY[kind],
             )
-
-
-def _finding(
-    product: Product, kind: str, reasons: Sequence[str], wave: int, speed: int, remedy: str
-) -> Finding:
-    name = {"dot-product": "Dot products", "tensor-core": "Tensor cores"}[kind]
-    why = f" do not, as {' and '.join(reasons)}." if reasons else " could."
-    return product.finding(
-        kind,
-        # A wave's multiply-adds are a cycle.
-        {"cycles": product.multiply_adds / wave * (1 - 1 / speed)},
-        1 - 1 / speed,
-        f"{product.multiply_adds:,} multiply-adds are computed by {product.unit}. {name}{why}",
-        remedy,
-    )

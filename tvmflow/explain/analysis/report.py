@@ -15,6 +15,7 @@ from ...graph.missed_fusion import Fusion, fusion
 from ...module.functions import tir_text
 from ...runtime.json_types import JsonMapping
 from ..profiling.record import Finding, KernelLaunch
+from .accesses import grouped
 from .cache_lines import line_findings
 from .cpu_loops import accumulator_findings, lanes_findings, parallel_findings
 from .deadline import OutOfTimeError, stopped_at
@@ -29,24 +30,14 @@ from .texture_locality import texture_findings
 _Analysis = Callable[[LoweredKernel, TargetSpec], Iterable[Finding]]
 
 _ON_GPUS: tuple[_Analysis, ...] = (
-    coalescing_findings,
-    texture_findings,
-    divergence_findings,
-    bank_findings,
-    local_memory_findings,
-    vector_findings,
-    register_findings,
-    occupancy_findings,
+    *(coalescing_findings, texture_findings, divergence_findings, bank_findings),
+    *(local_memory_findings, vector_findings, register_findings, occupancy_findings),
     product_findings,
 )
 #: A work-item, or an iteration of a parallel loop, is a thread there.
 _ON_CPUS: tuple[_Analysis, ...] = (
-    line_findings,
-    lanes_findings,
-    accumulator_findings,
-    parallel_findings,
-    local_memory_findings,
-    product_findings,
+    *(line_findings, lanes_findings, accumulator_findings, parallel_findings),
+    *(local_memory_findings, product_findings),
 )
 
 #: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
@@ -59,21 +50,13 @@ BUDGET_S = 30.0
 def findings(function: Analysed, target: TargetSpec, *, until: float = inf) -> list[Finding]:
     """Find what may cost time in the kernels of a scheduled primary function, or in one of them.
 
-    Parameters
-    ----------
-    until
-        When to stop, as ``time.monotonic`` tells it.
-
-    Returns
-    -------
-    list of Finding
-        Kernel by kernel, the largest share first.  Accesses to a buffer from one line, which
-        unrolling makes many of one, are one finding.
+    Kernel by kernel, the largest share first.  Accesses to a buffer from one line, which unrolling
+    makes many of one, are one finding.
 
     Raises
     ------
     OutOfTimeError
-        With what was found by then.
+        With what was found until a time of ``time.monotonic``.
     """
     is_cpu = target.device.is_cpu
     analyses = _ON_CPUS if is_cpu else _ON_GPUS
@@ -92,11 +75,8 @@ def findings(function: Analysed, target: TargetSpec, *, until: float = inf) -> l
 
 def _worth(found: Sequence[Finding]) -> list[Finding]:
     """The findings of a kernel that are worth a sentence, those that are alike as one."""
-    alike: dict[tuple[str, int, str, str], list[Finding]] = {}
-    for finding in found:
-        key = finding.kind, finding.line, finding.access.split("[")[0], finding.remedy
-        alike.setdefault(key, []).append(finding)
-    merged = (_merged(group) for group in alike.values())
+    alike = grouped(found, lambda f: (f.kind, f.line, f.access.split("[")[0], f.remedy))
+    merged = map(_merged, alike.values())
     worth = (finding for finding in merged if finding.share >= _SMALL)
     return sorted(worth, key=lambda finding: -finding.share)
 
@@ -121,10 +101,7 @@ def fusion_findings(mod: IRModule) -> list[Finding]:
 def _fusion_finding(pair: Fusion) -> Finding:
     """A pair as a finding of the function that reads the tensor."""
     return Finding(
-        pair.consumer,
-        "fusion",
-        pair.tensor,
-        0,
+        *(pair.consumer, "fusion", pair.tensor, 0),
         {"bytes": float(pair.saved_bytes)},
         pair.share,
         f"{pair.producer} writes {pair.tensor} only for {pair.consumer}: "
@@ -180,8 +157,8 @@ def fusion_in(
     The pairs are as a module's metadata has them; the launches have their counts.
     """
     found = []
-    names = [field.name for field in fields(Fusion)]
-    for pair in (Fusion(**{name: entry[name] for name in names}) for entry in left):
+    for entry in left:
+        pair = Fusion(**{field.name: entry[field.name] for field in fields(Fusion)})
         calls = [kernel for kernel in kernels if kernel.function == pair.consumer]
         if not calls:
             continue
@@ -190,6 +167,6 @@ def fusion_in(
         moved = sum((k.bytes_read or 0) + (k.bytes_written or 0) for k in launches)
         share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share
         text = tir_text(functions[pair.consumer]) if pair.consumer in functions else ""
-        line = line_of(text, pair.parameter, is_store=False) if pair.parameter else 0
+        line = line_of(text, pair.parameter, False) if pair.parameter else 0
         found.append(replace(_fusion_finding(pair), kernel=calls[0].name, share=share, line=line))
     return tuple(found)

@@ -22,7 +22,7 @@ from tvm import tirx
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
 from ..profiling.record import Finding
-from .accesses import Site
+from .accesses import Site, grouped
 from .deadline import check_time
 from .executions import distinct, instructions, waves_at
 from .hardware import hardware_of
@@ -62,16 +62,49 @@ class TextureUse(InKernel):
 
 
 @of_kernels
-def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> list[TextureUse]:
+def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> Iterator[TextureUse]:
     """Find how near the texels are that kernels access together, and how often they do again.
 
     There is one record for each image of a kernel.
     """
-    images: dict[tuple[tirx.Buffer, bool], list[Site]] = {}
-    for site in kernel.sites:
-        if site.is_image:
-            images.setdefault((site.buffer, site.is_store), []).append(site)
-    return [_use(kernel, sites, target) for sites in images.values()]
+    hardware, tiled = hardware_of(target), not target.device.is_cpu
+    accesses = (site for site in kernel.sites if site.is_image)
+    for sites in grouped(accesses, lambda site: (site.buffer, site.is_store)).values():
+        first = sites[0]
+        width, height = block_of(first.element_bytes, hardware.line_bytes, is_tiled=tiled)
+        texels, blocks, least, exact = 0, 0.0, 0.0, True
+        for site in sites:
+            count = instructions(kernel, site)
+            texels += count.times
+            exact &= count.exact
+            try:
+                waves = waves_at(kernel, site.context, hardware.wave, site.variables)
+            except UnknownError:
+                blocks, exact = blocks + count.times, False
+                least += count.times / (width * height)
+                continue
+            column, row, layer = (waves.compute(index)[:, :, 0] for index in site.indices)
+            lines = distinct(_number(column // width, row // height, layer), waves.active)
+            wanted = distinct(_number(column, row, layer), waves.active)
+            blocks += lines.sum() * waves.weight
+            least += np.ceil(wanted / (width * height)).sum() * waves.weight
+            exact &= waves.exact
+        reads, seen = _in_groups(kernel, sites)
+        different = [len(places) for places in seen]
+        together = [len(np.unique(_block(places, width, height))) for places in seen]
+        yield TextureUse(
+            *kernel.at(first, *sites),
+            image=first.name,
+            is_store=first.is_store,
+            texels=texels,
+            reuse=reads / max(1, sum(different)),
+            group_texels=sum(different) / len(seen),
+            group_blocks=sum(together) / len(seen),
+            least_group_blocks=sum(ceil(n / (width * height)) for n in different) / len(seen),
+            blocks=round(blocks),
+            efficiency=float(least / blocks) if blocks else 1.0,
+            exact=exact,
+        )
 
 
 def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tuple[int, int]:
@@ -79,48 +112,6 @@ def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tup
     texels = max(1, line_bytes // texel_bytes)
     height = 1 << ((texels.bit_length() - 1) // 2) if is_tiled else 1
     return texels // height, height
-
-
-def _use(kernel: LoweredKernel, sites: Sequence[Site], target: TargetSpec) -> TextureUse:
-    hardware = hardware_of(target)
-    first = sites[0]
-    width, height = block_of(
-        first.element_bytes, hardware.line_bytes, is_tiled=not target.device.is_cpu
-    )
-    texels, blocks, least, exact = 0, 0.0, 0.0, True
-    for site in sites:
-        count = instructions(kernel, site)
-        texels += count.times
-        exact &= count.exact
-        try:
-            waves = waves_at(kernel, site.context, hardware.wave, site.variables)
-        except UnknownError:
-            blocks, exact = blocks + count.times, False
-            least += count.times / (width * height)
-            continue
-        column, row, layer = (waves.compute(index)[:, :, 0] for index in site.indices)
-        lines = distinct(_number(column // width, row // height, layer), waves.active)
-        wanted = distinct(_number(column, row, layer), waves.active)
-        blocks += lines.sum() * waves.weight
-        least += np.ceil(wanted / (width * height)).sum() * waves.weight
-        exact &= waves.exact
-    accesses, seen = _in_groups(kernel, sites)
-    different = [len(places) for places in seen]
-    together = [len(np.unique(_block(places, width, height))) for places in seen]
-    needed = [ceil(count / (width * height)) for count in different]
-    return TextureUse(
-        *kernel.at(first, *sites),
-        image=first.name,
-        is_store=first.is_store,
-        texels=texels,
-        reuse=accesses / max(1, sum(different)),
-        group_texels=sum(different) / len(seen),
-        group_blocks=sum(together) / len(seen),
-        least_group_blocks=sum(needed) / len(seen),
-        blocks=round(blocks),
-        efficiency=float(least / blocks) if blocks else 1.0,
-        exact=exact,
-    )
 
 
 def _number(column: Array, row: Array, layer: Array) -> Array:
@@ -137,18 +128,11 @@ def _block(places: Array, width: int, height: int) -> Array:
 
 def _in_groups(kernel: LoweredKernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
     """Number of accesses of some work-groups to texels, and which each of them accesses."""
-    launch = kernel.launch.items()
-    blocks = [axis for tag, axis in launch if not tag.startswith("threadIdx")]
-    items = [axis for tag, axis in launch if tag.startswith("threadIdx")]
     groups = np.linspace(0, kernel.groups - 1, min(kernel.groups, _GROUPS)).astype(np.int64)
-    numbers = {var: values[:, None] for var, values in values_at(groups, blocks).items()}
-    accesses = 0
-    seen: list[list[Array]] = [[] for _ in groups]
-    for site in sites:
-        times, places = _texels_of(site, numbers, len(groups), items)
-        accesses += times
-        for all_of, some in zip(seen, places, strict=True):
-            all_of.append(some)
+    numbers = {var: values[:, None] for var, values in values_at(groups, kernel.blocks).items()}
+    found = [_texels_of(site, numbers, len(groups), kernel.items) for site in sites]
+    seen = zip(*(places for _, places in found), strict=True)
+    accesses = sum(times for times, _ in found)
     return accesses, [np.unique(np.concatenate(places)) for places in seen]
 
 
@@ -167,8 +151,7 @@ def _texels_of(
     values = {**groups, **values_at(np.arange(points), axes)}
     try:
         mask = all_hold(site.context.conditions, values, shape)
-        parts = (np.broadcast_to(evaluate(index, values), shape) for index in site.indices)
-        places = _number(*parts)
+        places = np.broadcast_to(_number(*(evaluate(i, values) for i in site.indices)), shape)
     except UnknownError:
         return 0, [np.empty(0, np.int64)] * count
     found = [np.unique(row[holds]) for row, holds in zip(places, mask, strict=True)]

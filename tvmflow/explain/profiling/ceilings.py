@@ -32,7 +32,7 @@ from ...ir.signatures import with_scopes
 from ...module.files import user_cache, write_file
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
 from ...runtime.timing import elapsed_ms, repeat
-from .counting import count_kernels
+from .counting import Work, count_kernels
 from .reading import typed
 from .record import Ceilings, KernelLaunch
 
@@ -65,25 +65,13 @@ _NOISE = 1.1
 def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     """Ceilings of a device: from the cache folder, else measured, which takes seconds.
 
-    Parameters
-    ----------
-    target
-        ``opencl``, ``cuda`` or ``llvm``.
-    info
-        The device.
-    fresh
-        Measure them although they are known.
-
-    Raises
-    ------
-    DeviceError
-        If the device refuses a kernel.
+    The target is ``opencl``, ``cuda`` or ``llvm``; ``fresh`` ones are measured although others are
+    known.  `DeviceError` if the device refuses a kernel.
     """
     path = _kept_at(info)
     if path is not None and not fresh:
         with suppress(OSError, ValueError):
-            known: Ceilings = typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
-            return known
+            return typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
     found = _Device(target, info).measure()
     if path is not None:
         # Without a place to keep them, they are measured every time.
@@ -140,26 +128,21 @@ class _Device:
 
     def measure(self) -> Ceilings:
         """Run all kernels that measure."""
+        has_fp16 = self.kind == "cuda" or FP16_EXTENSION in self.info.extensions
         return Ceilings(
             copy_gbps=self._bytes_a_ns(copy(self.target)),
             fp32_gflops=self._gflops("float32"),
             launch_us=self._launch_us(),
             texture_gbps=self._textures() if self.info.images else None,
-            fp16_gflops=self._gflops("float16") if self._has_fp16 else None,
+            fp16_gflops=self._gflops("float16") if has_fp16 else None,
             int8_gops=self._gflops("int32"),
         )
-
-    @property
-    def _has_fp16(self) -> bool:
-        return self.kind == "cuda" or FP16_EXTENSION in self.info.extensions
 
     def _gflops(self, dtype: str) -> float:
         groups = self.info.compute_units * (64 if self.target.device.is_cpu else 32)
         items = max(1, groups) * self.target.device.group_size
         function = arithmetic(self.target, dtype, items, _STEPS)
-        counts = count_kernels(function, on_gpu=self.target.is_gpu_kernel)
-        assert counts is not None
-        return sum(counts[0].flops.values()) / self._best_ns(function)
+        return sum(self._count(function).flops.values()) / self._best_ns(function)
 
     def _textures(self) -> float | None:
         try:
@@ -170,10 +153,14 @@ class _Device:
             return None
 
     def _bytes_a_ns(self, function: tirx.PrimFunc, scope: str | None = None) -> float:
+        count = self._count(function)
+        total = count.bytes_read + (0 if scope else count.bytes_written)
+        return total / self._best_ns(function, scope)
+
+    def _count(self, function: tirx.PrimFunc) -> Work:
         counts = count_kernels(function, on_gpu=self.target.is_gpu_kernel)
         assert counts is not None
-        total = counts[0].bytes_read + (0 if scope else counts[0].bytes_written)
-        return total / self._best_ns(function, scope)
+        return counts[0]
 
     def _launch_us(self) -> float:
         """From the call of an empty kernel to its end, in a queue of such."""
@@ -202,9 +189,8 @@ class _Device:
         for index, parameter in enumerate(function.params):
             shape = [int(extent) for extent in parameter.ty.shape]
             dtype = str(parameter.ty.dtype)
-            tensor = tvm.runtime.empty(
-                shape, dtype, self.device, mem_scope=scope if index == 0 else None
-            )
+            where = scope if index == 0 else None
+            tensor = tvm.runtime.empty(shape, dtype, self.device, mem_scope=where)
             # Factors below 1, so that nothing overflows; memory that was never written may be none.
             tensor.copyfrom(np.full(shape, 3 if dtype == "int32" else 0.5, dtype))
             arguments.append(tensor)
@@ -341,26 +327,20 @@ def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
 
     It has its time, and its counts where they are known.  Without ceilings there are rates only.
     """
-    if kernel.flops is None or kernel.bytes_read is None or kernel.bytes_written is None:
-        return replace(kernel, bound=_bound(kernel, ceilings, 0.0, 0.0))
-    moved = kernel.bytes_read + kernel.bytes_written
-    ns = kernel.median_us * 1e3
-    kernel = replace(
-        kernel,
-        gflops=kernel.flops / ns if ns else None,
-        gbps=moved / ns if ns else None,
-        intensity=kernel.flops / moved if moved else None,
-    )
-    if ceilings is None or kernel.gflops is None or kernel.gbps is None:
+    computing = moving = 0.0
+    flops, read, written = kernel.flops, kernel.bytes_read, kernel.bytes_written
+    if flops is not None and read is not None and written is not None:
+        moved = read + written
+        kernel = replace(kernel, intensity=flops / moved if moved else None)
         # Clocks of some devices are too coarse for the shortest kernels: they take no time.
-        return replace(kernel, bound=_bound(kernel, ceilings, 0.0, 0.0))
-    computing = kernel.gflops / peak_gflops(kernel.arithmetic, ceilings)
-    moving = kernel.gbps / peak_gbps(kernel.memory, ceilings)
-    return replace(
-        kernel,
-        roofline_share=roofline_share(computing, moving),
-        bound=_bound(kernel, ceilings, computing, moving),
-    )
+        ns = kernel.median_us * 1e3
+        gflops, gbps = (flops / ns, moved / ns) if ns else (None, None)
+        kernel = replace(kernel, gflops=gflops, gbps=gbps)
+        if ceilings is not None and gflops is not None and gbps is not None:
+            computing = gflops / peak_gflops(kernel.arithmetic, ceilings)
+            moving = gbps / peak_gbps(kernel.memory, ceilings)
+            kernel = replace(kernel, roofline_share=roofline_share(computing, moving))
+    return replace(kernel, bound=_bound(kernel, ceilings, computing, moving))
 
 
 def above(kernels: Sequence[KernelLaunch], ceilings: Ceilings) -> list[KernelLaunch]:
@@ -368,11 +348,7 @@ def above(kernels: Sequence[KernelLaunch], ceilings: Ceilings) -> list[KernelLau
 
     Not those that move more than a copy does, which caches explain.
     """
-    return [
-        kernel
-        for kernel in kernels
-        if kernel.gflops is not None and is_above(kernel.gflops, kernel.arithmetic, ceilings)
-    ]
+    return [k for k in kernels if is_above(k.gflops or 0.0, k.arithmetic, ceilings)]
 
 
 def is_above(gflops: float, arithmetic: str, ceilings: Ceilings) -> bool:
@@ -400,11 +376,9 @@ def peak_gbps(memory: str, ceilings: Ceilings) -> float:
 def _bound(
     kernel: KernelLaunch, ceilings: Ceilings | None, computing: float, moving: float
 ) -> str | None:
-    if ceilings is None:
-        return None
-    if kernel.median_us < LAUNCHES * ceilings.launch_us:
+    if ceilings is not None and kernel.median_us < LAUNCHES * ceilings.launch_us:
         return "launch"
-    if kernel.flops is None:
+    if ceilings is None or kernel.flops is None:
         return None
     if max(computing, moving) < BUSY:
         return "latency"

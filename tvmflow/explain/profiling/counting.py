@@ -74,17 +74,9 @@ class Work:
 def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None:
     """Count each kernel of a scheduled function, in the order of their numbers.
 
-    Parameters
-    ----------
-    function
-        With blocks, as `tvmflow.module.functions` has it.
-    on_gpu
-        Whether each nest of loops is a kernel of its own; else there is one, the function.
-
-    Returns
-    -------
-    list of Work or None
-        ``None`` where a loop's length depends on data, or a library is called.
+    The function has blocks, as `tvmflow.module.functions` has it.  On a GPU each nest of loops is a
+    kernel of its own; else there is one, the function.  ``None`` where a loop's length depends on
+    data, or a library is called.
     """
     body = function.body
     try:
@@ -92,7 +84,7 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None
     except _UncountableError:
         return None
     parameters = {p for p in function.params if tirx.is_buffer_var(p)}
-    used = Counter(b for c in counters for b in {*c.read, *c.written})
+    used = Counter(b for c in counters for b in {b for b, _ in c.touched})
     # Memory that one kernel alone uses is its own, in registers or in a cache.
     outside = {b for b, kernels in used.items() if b in parameters or kernels > 1}
     return [c.result(outside) for c in counters]
@@ -120,19 +112,21 @@ class _Counter:
 
     def __init__(self, kernel: tirx.Stmt) -> None:
         self.flops: Counter[str] = Counter()
-        self.read: dict[tirx.Buffer, _Touched] = {}
-        self.written: dict[tirx.Buffer, _Touched] = {}
+        #: By tensor, and whether it is written.
+        self.touched: dict[tuple[tirx.Buffer, bool], _Touched] = {}
         #: Loops and axes of blocks around what is looked at.
         self.axes: dict[tirx.Var, range] = {}
         self.visit(kernel, 1)
 
     def result(self, outside: set[tirx.Buffer]) -> Work:
         """Arithmetic, and the traffic of the tensors outside of the kernel."""
-        read = {b: t.count * _element_bytes(b) for b, t in self.read.items() if b in outside}
-        written = {b: t.count * _element_bytes(b) for b, t in self.written.items() if b in outside}
-        in_images = sum(size for b, size in read.items() if is_texture(b.scope()))
-        total = sum(read.values())
-        return Work(self.flops, total, sum(written.values()), 2 * in_images > total)
+        moved, in_images = {False: 0, True: 0}, 0
+        for (tensor, is_store), touched in self.touched.items():
+            if tensor in outside:
+                size = touched.count * _element_bytes(tensor)
+                moved[is_store] += size
+                in_images += size * (not is_store and is_texture(tensor.scope()))
+        return Work(self.flops, moved[False], moved[True], 2 * in_images > moved[False])
 
     def visit(self, node: tirx.Stmt, times: int, in_block: bool = False) -> None:
         """Count a statement that runs so often."""
@@ -178,12 +172,12 @@ class _Counter:
             runs = min(runs, prod(extents))
         around, self.axes = self.axes, {**self.axes, **axes}
         if runs and not in_block:
-            accesses = None if nodes_in(block.body, *_REPEATING) else runs
-            for regions, tensors in ((block.reads, self.read), (block.writes, self.written)):
+            repeats = bool(nodes_in(block.body, *_REPEATING))
+            loads = Counter(load.source for load in nodes_in(block.body, TensorLoad))
+            for regions, is_store in ((block.reads, False), (block.writes, True)):
                 for region in regions:
-                    tensor = region.source
-                    loads = None if accesses is None else accesses * _loads(block.body, tensor)
-                    self._touched(tensors, tensor).add(region.region, self.axes, loads)
+                    most = None if repeats else runs * max(1, loads[region.source])
+                    self._touched(region.source, is_store).add(region.region, self.axes, most)
         self.visit(block.body, runs, True)
         self.axes = around
 
@@ -191,26 +185,19 @@ class _Counter:
         self._expression(store.value, times)
         if in_block:
             return
+        loads = [(load.source, False) for load in nodes_in(store, TensorLoad)]
         # A function that came scheduled, without blocks: all that it names may be touched.
-        for tensors, buffers in (
-            (self.written, [store.buffer]),
-            (self.read, [load.source for load in nodes_in(store, TensorLoad)]),
-        ):
-            for buffer in buffers:
-                whole = [Range(0, extent) for extent in buffer.ty.shape]
-                self._touched(tensors, buffer).add(whole, {}, times)
+        for tensor, is_store in [(store.buffer, True), *loads]:
+            whole = [Range(0, extent) for extent in tensor.ty.shape]
+            self._touched(tensor, is_store).add(whole, {}, times)
 
-    def _touched(self, tensors: dict[tirx.Buffer, _Touched], buffer: tirx.Buffer) -> _Touched:
-        return tensors.setdefault(buffer, _Touched([_extent(n) for n in buffer.ty.shape]))
+    def _touched(self, tensor: tirx.Buffer, is_store: bool) -> _Touched:
+        new = _Touched([_extent(extent) for extent in tensor.ty.shape])
+        return self.touched.setdefault((tensor, is_store), new)
 
     def _expression(self, expr: tirx.Expr, times: int) -> None:
         for kind, count in operations(expr).items():
             self.flops[kind] += count * times
-
-
-def _loads(body: tirx.Stmt, tensor: tirx.Buffer) -> int:
-    """Accesses of a tensor in one run of a block, at least 1."""
-    return max(1, sum(load.source.same_as(tensor) for load in nodes_in(body, TensorLoad)))
 
 
 def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
@@ -269,8 +256,7 @@ class _Touched:
         for position, dims in enumerate(groups):
             found = self._joint([(d, ranges[d]) for d in dims], axes)
             # One axis of the broadcast for each group of dimensions.
-            shape = [1] * len(groups)
-            shape[position] = -1
+            shape = [-1 if axis == position else 1 for axis in range(len(groups))]
             for dim, indices in zip(dims, found, strict=True):
                 places[dim] = indices.reshape(shape)
         return tuple(places)
@@ -283,15 +269,9 @@ class _Touched:
             widths = [_width(r) for _, r in intervals]
             if prod(len(axes[v]) for v in used) * prod(widths) > _LIMIT:
                 raise UnknownError("too many combinations")
-            rank = len(used) + len(intervals)
-            values = _arrays(used, axes, rank)
+            values, offsets = _arrays(used, axes, widths)
             flat, inside = np.zeros(1, np.int64), np.ones(1, bool)
-            for n, ((_, r), width, extent) in enumerate(
-                zip(intervals, widths, extents, strict=True)
-            ):
-                offset = np.arange(width).reshape(
-                    [-1 if i == len(used) + n else 1 for i in range(rank)]
-                )
+            for (_, r), offset, extent in zip(intervals, offsets, extents, strict=True):
                 index = evaluate(r.min, values) + offset
                 inside = inside & (index >= 0) & (index < extent)
                 flat = flat * extent + index
@@ -302,17 +282,17 @@ class _Touched:
                 return [np.arange(extents[0])]
             # Too many to look at: every combination, which may be more than there are.
             alone = [self._joint([interval], axes)[0] for interval in intervals]
-            grid = np.meshgrid(*alone, indexing="ij")
-            return [g.ravel() for g in grid]
+            return [grid.ravel() for grid in np.meshgrid(*alone, indexing="ij")]
 
 
-def _arrays(used: Sequence[tirx.Var], axes: _Axes, rank: int) -> dict[tirx.Var, np.ndarray]:
-    """Values of axes: of those that are used each along a dimension of its own."""
+def _arrays(
+    used: Sequence[tirx.Var], axes: _Axes, widths: Sequence[int] = ()
+) -> tuple[dict[tirx.Var, np.ndarray], Sequence[np.ndarray]]:
+    """Values of axes, and offsets within widths: each of those along a dimension of its own."""
+    ranges = [*(axes[var] for var in used), *map(range, widths)]
+    arrays = np.ix_(*(np.arange(r.start, r.stop) for r in ranges))
     values = {v: np.asarray(r.start) for v, r in axes.items()}
-    for n, v in enumerate(used):
-        shape = [-1 if i == n else 1 for i in range(rank)]
-        values[v] = np.arange(axes[v].start, axes[v].stop).reshape(shape)
-    return values
+    return values | dict(zip(used, arrays, strict=False)), arrays[len(used) :]
 
 
 def _axes_in(expr: tirx.Expr, axes: _Axes) -> list[tirx.Var]:
@@ -327,7 +307,7 @@ def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
     if prod(extents) > _LIMIT:
         return 1.0
     try:
-        held = np.broadcast_to(evaluate(condition, _arrays(used, axes, len(used))), extents)
+        held = np.broadcast_to(evaluate(condition, _arrays(used, axes)[0]), extents)
     except UnknownError:
         return 1.0
     return float(np.count_nonzero(held) / held.size)
@@ -344,7 +324,7 @@ def operations(expr: tirx.Expr) -> Counter[str]:
     found: Counter[str] = Counter()
     if isinstance(expr, _ARITHMETIC):
         found = operations(expr.a) + operations(expr.b)
-        if _is_of_elements(expr):
+        if _is_float(expr) or nodes_in(expr, TensorLoad):
             found[_kind(expr)] += _lanes(expr)
     elif isinstance(expr, (tirx.Cast, tirx.Broadcast)):
         found = operations(expr.value)
@@ -368,20 +348,19 @@ def _of_call(call: Call) -> Counter[str]:
     found = sum((operations(argument) for argument in call.args), Counter())
     if name == DOT:
         found["int8"] += 8 * _lanes(call)
-    elif name not in _FREE and _dtype(call).startswith(("float", "bfloat")):
+    elif name not in _FREE and _is_float(call):
         found[_kind(call)] += _lanes(call)
     return found
 
 
-def _is_of_elements(expr: tirx.Expr) -> bool:
-    return _dtype(expr).startswith(("float", "bfloat")) or bool(nodes_in(expr, TensorLoad))
+def _is_float(expr: tirx.Expr) -> bool:
+    return _dtype(expr).startswith(("float", "bfloat"))
 
 
 def _kind(expr: tirx.Expr) -> str:
-    dtype = _dtype(expr)
-    if dtype.startswith("float16"):
+    if _dtype(expr).startswith("float16"):
         return "fp16"
-    return "fp32" if dtype.startswith(("float", "bfloat")) else "int8"
+    return "fp32" if _is_float(expr) else "int8"
 
 
 def _dtype(expr: tirx.Expr) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -38,6 +39,8 @@ from .record import (
 
 #: Runs that are measured unless the caller says otherwise.
 DEFAULT_RUNS = 20
+#: What is measured of a launch.
+_TIMED = ("global_size", "local_size", "clock", "median_us", "p10_us", "p90_us")
 
 
 def profile(
@@ -91,18 +94,9 @@ def profile(
     ('head/Conv', 'head/Clip')
     """
     if not isinstance(module, Module):
-        closed = load(module, device=device)
-        try:
-            return profile(
-                closed,
-                inputs,
-                runs=runs,
-                seed=seed,
-                fresh_ceilings=fresh_ceilings,
-                analyse=analyse,
-            )
-        finally:
-            closed.close()
+        options = {"fresh_ceilings": fresh_ceilings, "analyse": analyse}
+        with closing(load(module, device=device)) as opened:
+            return profile(opened, inputs, runs=runs, seed=seed, **options)
     if runs < 1:
         raise InputError(f"Measuring {runs} runs is not possible.", remedy="Give at least one run.")
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
@@ -193,19 +187,25 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
     """
     kernels = {k["name"]: k["function"] for k in metadata.get("kernels", ())}
     functions = [kernels.get(name, name) for name in names]
-    calls = Counter(metadata.get("memory", {}).get("steps", ()))
-    written = _written(metadata)
+    memory, nodes_of = metadata.get("memory", {}), metadata.get("nodes", {})
+    calls = Counter(memory.get("steps", ()))
+    # Nodes of the tensors that each function writes, in the order of its calls.
+    written: defaultdict[str, list[list[str]]] = defaultdict(list)
+    for tensor in memory.get("tensors", ()):
+        written[tensor["producer"]].append(nodes_of.get(tensor["name"], []))
     launches = Counter(functions)
     seen: Counter[str] = Counter()
     found = []
     for name, function in zip(names, functions, strict=True):
         # A function launches as many kernels, and writes as many tensors, in each of its calls.
         call = calls[function] * seen[function] // launches[function]
-        own = written.get(function, [])
+        own = written[function]
         tensors = len(own) // calls[function] if calls[function] else 0
         nodes = [n for names in own[call * tensors : (call + 1) * tensors] for n in names]
         seen[function] += 1
-        number = _number(name) if name in kernels else None
+        # `f_kernel` is a function's first kernel, `f_kernel_1` its second.
+        later = re.search(r"_kernel_(\d+)$", name)
+        number = (int(later[1]) if later else 0) if name in kernels else None
         found.append(LaunchOrigin(function, number, tuple(dict.fromkeys(nodes))))
     return found
 
@@ -225,25 +225,8 @@ def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> W
     return whole
 
 
-def _number(kernel: str) -> int:
-    """``f_kernel`` is a function's first kernel, ``f_kernel_1`` its second."""
-    found = re.search(r"_kernel(?:_(\d+))?$", kernel)
-    return int(found[1] or 0) if found else 0
-
-
-def _written(metadata: JsonMapping) -> dict[str, list[list[str]]]:
-    """Nodes of the tensors that each function writes, in the order of its calls."""
-    nodes = metadata.get("nodes", {})
-    found: dict[str, list[list[str]]] = {}
-    for tensor in metadata.get("memory", {}).get("tensors", ()):
-        found.setdefault(tensor["producer"], []).append(nodes.get(tensor["name"], []))
-    return found
-
-
 def _kernels(
-    times: Sequence[KernelTime],
-    metadata: JsonMapping,
-    counts: Mapping[str, list[Work] | None],
+    times: Sequence[KernelTime], metadata: JsonMapping, counts: Mapping[str, list[Work] | None]
 ) -> list[KernelLaunch]:
     schedules = metadata.get("schedules", {})
     kernels = []
@@ -258,13 +241,8 @@ def _kernels(
             nodes=origin.nodes,
             family=str(schedule.get("family", "")),
             knobs=dict(schedule.get("knobs", {})),
-            global_size=time.global_size,
-            local_size=time.local_size,
-            clock=time.clock,
             start_us=start_us + time.gap_us,
-            median_us=time.median_us,
-            p10_us=time.p10_us,
-            p90_us=time.p90_us,
+            **{name: getattr(time, name) for name in _TIMED},
             flops=None if work is None else sum(work.flops.values()),
             bytes_read=None if work is None else work.bytes_read,
             bytes_written=None if work is None else work.bytes_written,
@@ -300,15 +278,14 @@ def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
             "Profile the module that `tvmflow compile` writes without `format=standalone`; its "
             "kernels are the same. The library builds its kernels while it is loaded."
         )
-        return {}
-    content = module.read_functions()
-    if content is None:
+    elif (content := module.read_functions()) is not None:
+        return unpack_functions(content)
+    else:
         notes.append(
             "Operations and bytes are not known: the module carries no scheduled functions, as "
             "modules of older versions do not."
         )
-        return {}
-    return unpack_functions(content)
+    return {}
 
 
 def _work_of_functions(
@@ -337,11 +314,8 @@ def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
     plan = metadata.get("memory")
     if not isinstance(plan, Mapping) or "steps" not in plan:
         return ()
-    return tuple(
-        MemoryStep(
-            step,
-            function,
-            sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"]),
-        )
-        for step, function in enumerate(plan["steps"])
-    )
+
+    def live(step: int) -> int:
+        return sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])
+
+    return tuple(MemoryStep(step, name, live(step)) for step, name in enumerate(plan["steps"]))

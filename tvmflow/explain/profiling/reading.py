@@ -41,29 +41,19 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def from_json(content: object) -> Profile:
-    """The profile that `Profile.to_json` made this of.
-
-    Raises
-    ------
-    ValueError
-        If it is no profile of this format.
-    """
+    """The profile that `Profile.to_json` made this of; `ValueError` if it is none of this form."""
     if not isinstance(content, Mapping) or "format" not in content:
         raise ValueError("it has no format")
     if content["format"] != FORMAT:
         raise ValueError(f"it has format {content['format']!r}, expected {FORMAT}")
     rest = {key: value for key, value in content.items() if key not in ("format", *DERIVED)}
-    found: Profile = typed(Profile, rest)
-    return found
+    return typed(Profile, rest)
 
 
 def typed(hint: Any, value: Any, where: str = "") -> Any:
     """A value of JSON, which has neither records nor tuples, as an annotation has it.
 
-    Raises
-    ------
-    ValueError
-        If it is another one; ``where`` begins its sentence.
+    `ValueError` if it is another one; ``where`` begins its sentence.
     """
     kind, of = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -92,12 +82,9 @@ def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
         missing = field.default is field.default_factory is dataclasses.MISSING
         if missing and field.name not in values:
             raise ValueError(f"{inside}{field.name} is missing")
-    for name in values:
-        if name not in hints:
-            raise ValueError(f"{inside}{name} is unknown")
+    if unknown := [name for name in values if name not in hints]:
+        raise ValueError(f"{inside}{unknown[0]} is unknown")
     return kind(**{k: typed(hints[k], v, f"{inside}{k}") for k, v in values.items()})
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)

@@ -29,21 +29,9 @@ BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
 
 #: What findings are about.
 FINDING_KINDS = (
-    "coalescing",
-    "texture-locality",
-    "divergence",
-    "bank-conflicts",
-    "local-memory",
-    "registers",
-    "vector-width",
-    "cache-lines",
-    "pages",
-    "accumulators",
-    "parallel",
-    "dot-product",
-    "tensor-core",
-    "occupancy",
-    "fusion",
+    *("coalescing", "texture-locality", "divergence", "bank-conflicts", "local-memory"),
+    *("registers", "vector-width", "cache-lines", "pages", "accumulators", "parallel"),
+    *("dot-product", "tensor-core", "occupancy", "fusion"),
 )
 
 
@@ -253,20 +241,19 @@ class Profile:
         kernels = self.kernels
         launches = Counter(kernel.function for kernel in kernels)
         calls = Counter(step.function for step in self.memory)
-        starts: list[float] = []
-        position = 0
+        begins = [kernel.start_us for kernel in kernels]
+        # What launches nothing after the last kernel begins at its end.
+        begins.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
+        starts, position = [], 0
         for function in (step.function for step in self.memory):
+            starts.append(begins[position])
             # A function launches as many kernels in each of its calls, or none.
             count = launches[function] // calls[function]
-            if position + count > len(kernels) or (
-                count and kernels[position].function != function
-            ):
+            if count and [k.function for k in kernels[position : position + 1]] != [function]:
                 return None
-            if position < len(kernels):
-                starts.append(kernels[position].start_us)
-            else:
-                starts.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
             position += count
+            if position > len(kernels):
+                return None
         return starts
 
     def to_json(self) -> JsonObject:
@@ -275,13 +262,7 @@ class Profile:
         return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The kernels, a row each.
-
-        Raises
-        ------
-        EnvironmentMismatchError
-            If pandas is not installed.
-        """
+        """The kernels, a row each; `EnvironmentMismatchError` if pandas is not installed."""
         try:
             import pandas
         except ImportError as error:

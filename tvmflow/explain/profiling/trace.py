@@ -10,6 +10,11 @@ from ...runtime.json_types import JsonObject
 from .record import KernelLaunch, Profile
 
 _FIRST_CALL, _RUN = 1, 2
+#: What is told of each kernel.
+_KNOWN = (
+    *("family", "p90_us", "flops", "bytes_read", "bytes_written", "gflops", "gbps"),
+    *("roofline_share", "bound"),
+)
 
 
 def trace(profile: Profile) -> JsonObject:
@@ -40,15 +45,8 @@ def trace(profile: Profile) -> JsonObject:
 def _complete(
     name: str, process: int, begin_us: float, length_us: float, arguments: JsonObject
 ) -> JsonObject:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": process,
-        "tid": 1,
-        "ts": begin_us,
-        "dur": length_us,
-        "args": arguments,
-    }
+    times = {"ts": begin_us, "dur": length_us}
+    return {"ph": "X", "name": name, "pid": process, "tid": 1, **times, "args": arguments}
 
 
 def _named(what: str, process: int, name: str) -> JsonObject:
@@ -56,20 +54,8 @@ def _named(what: str, process: int, name: str) -> JsonObject:
 
 
 def _arguments(kernel: KernelLaunch) -> JsonObject:
-    known = {
-        "kernel": kernel.name,
-        "family": kernel.family,
-        "p90_us": kernel.p90_us,
-        "flops": kernel.flops,
-        "bytes_read": kernel.bytes_read,
-        "bytes_written": kernel.bytes_written,
-        "gflops": kernel.gflops,
-        "gbps": kernel.gbps,
-        "roofline_share": kernel.roofline_share,
-        "bound": kernel.bound,
-        "work_items": list(kernel.global_size),
-        "group": list(kernel.local_size),
-    }
+    known = {"kernel": kernel.name} | {name: getattr(kernel, name) for name in _KNOWN}
+    known |= {"work_items": list(kernel.global_size), "group": list(kernel.local_size)}
     return {name: value for name, value in known.items() if value not in (None, [], "")}
 
 
@@ -78,13 +64,8 @@ def _memory(profile: Profile) -> list[JsonObject]:
     starts = profile.step_starts()
     if starts is None:
         return []
+    counter = {"ph": "C", "name": "intermediate tensors", "pid": _RUN}
     return [
-        {
-            "ph": "C",
-            "name": "intermediate tensors",
-            "pid": _RUN,
-            "ts": start,
-            "args": {"bytes": step.live_bytes},
-        }
+        {**counter, "ts": start, "args": {"bytes": step.live_bytes}}
         for start, step in zip(starts, profile.memory, strict=True)
     ]

@@ -102,8 +102,6 @@ def batch_of(module: Module, batched: Collection[str]) -> int:
 
 def _times(info: TensorInfo, count: int) -> TensorInfo:
     logical = info.logical_shape
-    return replace(
-        info,
-        shape=(count * info.shape[0], *info.shape[1:]),
-        logical_shape=None if logical is None else (count * logical[0], *logical[1:]),
-    )
+    if logical is not None:
+        logical = (count * logical[0], *logical[1:])
+    return replace(info, shape=(count * info.shape[0], *info.shape[1:]), logical_shape=logical)

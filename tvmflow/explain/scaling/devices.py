@@ -39,13 +39,7 @@ class LocalDevices:
 
     @classmethod
     def find(cls, target: str, device_index: int) -> LocalDevices:
-        """Look for a target's devices.
-
-        Raises
-        ------
-        DeviceError
-            If there is no such device.
-        """
+        """Look for a target's devices; `DeviceError` if there is no such device."""
         infos = list_devices()
         found = [info for info in infos if info.kind == target]
         if device_index >= len(found):
@@ -67,13 +61,7 @@ class LocalDevices:
         return _counted(info.name for info in self.infos[:devices])
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Return variables for a process whose devices have so many threads, of TVM or PoCL.
-
-        Raises
-        ------
-        DeviceError
-            If there are none.
-        """
+        """Return variables for a process with so many threads; `DeviceError` if there are none."""
         info = self.infos[0]
         if info.kind == "llvm":
             return {"TVM_NUM_THREADS": str(threads)}
@@ -97,12 +85,8 @@ class LocalDevices:
         first = self.infos[0]
         if first.kind == "llvm":
             return
-        units = next(
-            info.compute_units
-            for info in list_devices()
-            if (info.kind, info.index) == (first.kind, first.index)
-        )
-        if units != threads:
+        same = (i for i in list_devices() if (i.kind, i.index) == (first.kind, first.index))
+        if (units := next(same).compute_units) != threads:
             raise DeviceError(
                 f"Measuring with {counted(threads, 'thread')} failed: the driver uses {units}.",
                 remedy="Leave `threads` out.",
@@ -127,12 +111,7 @@ class FarmDevices:
     def find(
         cls, tracker: Address, key: str, target: str, device_index: int, host: str | None
     ) -> FarmDevices:
-        """Ask the tracker who serves a key.
-
-        Parameters
-        ----------
-        host
-            Triple of the machine that modules are for, default this one.
+        """Ask the tracker who serves a key, for modules of a host's triple, default this one.
 
         Raises
         ------
@@ -144,12 +123,8 @@ class FarmDevices:
             servers = check_served(connection, check_key(key))
         check_host(servers, Host.parse(host) if host else Host.native())
         told = [about for server in servers if (about := ServerInfo.read(server.about)) is not None]
-        names = [
-            device.name
-            for about in told
-            for device in about.devices
-            if (device.kind, device.index) == (target, device_index)
-        ]
+        devices = [device for about in told for device in about.devices]
+        names = [d.name for d in devices if (d.kind, d.index) == (target, device_index)]
         if told and not names:
             raise FarmError(
                 f"Measuring failed: no server of the key {key!r} has the device "
@@ -172,13 +147,7 @@ class FarmDevices:
         )
 
     def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
-        """Open a session with as many servers as are measured.
-
-        Raises
-        ------
-        FarmError
-            If they are not free, or not of this version.
-        """
+        """Open a session with each server; `FarmError` if one is not free, or of other versions."""
         try:
             patience_s = devices * 2 * connect.OFFER_S
             answer = worker.call(_connect, self, devices, limit_s, timeout_s=patience_s)
@@ -217,13 +186,7 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def check_preset(target: str, device: str) -> None:
-    """Refuse to compile for a farm's devices as if they were this machine's.
-
-    Raises
-    ------
-    TargetError
-        If the preset stands for the device of this machine.
-    """
+    """Raise `TargetError` if a preset for a farm's devices stands for that of this machine."""
     if target != "llvm" and device == "auto":
         raise TargetError(
             "Compiling for a farm needs the preset of its devices, but the device is 'auto', "

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import DeviceError, InputError, TvmflowError
-from ...ir.units import counted
 from ...module.bench import benchmark
 from ...runtime.json_types import JsonObject
 from ...runtime.process import Worker, WorkerLostError
 from ...runtime.timing import Spread
 from .data_parallel import DataParallel
-from .predict import Law, Point, find_laws, predict
+from .predict import Law, Point, counted_along, find_laws, predict
 
 if TYPE_CHECKING:
     from .devices import DevicePool
@@ -59,20 +59,11 @@ def scale(
     """Measure a network's throughput.
 
     Every batch is measured with every number of threads on one device, then with each number of
-    devices and the most threads.
+    devices and the most threads.  Predicted are batches that the network has no module of, threads
+    above the CPU's cores and devices above the existing ones.
 
     Parameters
     ----------
-    network
-        Its modules by batch.
-    pool
-        The devices.
-    batches
-        Those that the network has no module of are predicted.
-    threads
-        Numbers of threads; those above the CPU's cores are predicted.
-    devices
-        Numbers of devices; those above the existing ones are predicted.
     seconds
         Time for the calls of each point.
     watch
@@ -99,18 +90,16 @@ def scale(
     for count in usable:
         of_devices = numbers if count == usable[-1] else [1]
         limit_s = _START_LIMIT_S + 10 * seconds
-        worker = Worker({} if count is None else pool.environment(count))
-        try:
+        with closing(Worker({} if count is None else pool.environment(count))) as worker:
             watch("starting")
             pool.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
             for number in of_devices:
                 for batch, path in sorted(network.modules.items()):
-                    watch(_sentence(batch, count, number))
+                    at = (("batch", batch), ("devices", number), ("threads", count))
+                    watch("measuring " + ", ".join(counted_along(name, n) for name, n in at if n))
                     work = (pool, path, network.batched, number, count, seconds, seed)
                     times = _ask(worker, *work, limit_s=limit_s)
                     points.append(Point.of_calls(batch, count, number, times))
-        finally:
-            worker.close()
     laws = find_laws(points)
     done = {tuple(point.numbers.values()) for point in points}
     wanted = [
@@ -128,24 +117,13 @@ def scale(
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:
-    """Refuse numbers below 1 or beyond all sense, and none at all.
-
-    Raises
-    ------
-    InputError
-        Naming them.
-    """
+    """Raise `InputError` for numbers below 1 or beyond all sense, and for none at all."""
     wrong = [str(number) for number in numbers if not 1 <= number <= _MOST]
     if wrong or not numbers:
         raise InputError(
             f"Numbers of {name} have to be from 1 to {_MOST}, got {', '.join(wrong) or 'none'}.",
             remedy=f"Give others, for example --{name} 1,2,4.",
         )
-
-
-def _sentence(batch: int, threads: int | None, devices: int) -> str:
-    parts = [f"batch {batch}", counted(devices, "device")]
-    return "measuring " + ", ".join([*parts, *([counted(threads, "thread")] if threads else [])])
 
 
 def _ask(
@@ -161,8 +139,7 @@ def _ask(
         ) from error
     if isinstance(answer, TvmflowError):
         raise answer
-    times: Spread = answer
-    return times
+    return answer
 
 
 def _measure(
@@ -177,11 +154,8 @@ def _measure(
     """Time calls, in the worker."""
     try:
         modules = pool.modules(path, devices)
-        network = modules[0] if devices == 1 else DataParallel(modules, batched)
-        try:
+        with closing(modules[0] if devices == 1 else DataParallel(modules, batched)) as network:
             times = benchmark(network, seconds=seconds, seed=seed)
-        finally:
-            network.close()
         if threads is not None:
             pool.check_threads(threads)
     except TvmflowError as error:

@@ -11,6 +11,7 @@ linear.  For batches, Amdahl's law says that a call takes a constant and a time 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,10 +70,7 @@ class Fit:
 def fit(measured: Mapping[int, float]) -> Fit:
     """Fit the law that so many points allow: linear to one, Amdahl's to two or three.
 
-    Parameters
-    ----------
-    measured
-        Throughput by number, at least one.
+    There is throughput by number, at least one.
     """
     n = np.array(sorted(measured), float)
     throughput = np.array([measured[int(number)] for number in n])
@@ -84,9 +82,8 @@ def fit(measured: Mapping[int, float]) -> Fit:
     result = Fit(law, 1 / inverse, contention / inverse, coherency / inverse, None, len(n))
     predicted = np.array([result.at(int(number)) for number in n])
     error = float(np.sqrt(np.mean((predicted / throughput - 1) ** 2)))
-    if len(n) <= parameters and error < _EXACT:
-        return result
-    return replace(result, error=error)
+    is_exact = len(n) <= parameters and error < _EXACT
+    return replace(result, error=None if is_exact else error)
 
 
 def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
@@ -94,19 +91,17 @@ def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
 
     What would be negative, or more serial than all of the work, is noise or another effect.
     """
+    count = columns.shape[1]
     # The contention as it is fitted, nothing, or all of the work; with coherency and without.
-    whole = np.array([[1.0, 1, 0], [0, 0, 1]])[:, : columns.shape[1]]
-    free = np.eye(3)[: columns.shape[1], : columns.shape[1]]
-    choices = [
-        free[list(kept)] for kept in ((0,), (0, 1), (0, 2), (0, 1, 2)) if max(kept) < len(free)
-    ]
-    if len(free) > 1:
-        choices += [whole[:count] for count in range(1, len(free))]
+    whole = np.array([[1.0, 1, 0], [0, 0, 1]])[:, :count]
+    free = np.eye(count)
+    choices = [free[list(of)] for of in ((0,), (0, 1), (0, 2), (0, 1, 2)) if max(of) < count]
+    choices += [whole[:rows] for rows in range(1, count)]
     best, least = np.array([1.0, 0, 0]), np.inf
     for basis in choices:
         reduced = columns @ basis.T
         factors = np.linalg.lstsq(reduced, np.ones(len(columns)), rcond=None)[0]
-        solution = np.pad(basis.T @ factors, (0, 3 - columns.shape[1]))
+        solution = np.pad(basis.T @ factors, (0, 3 - count))
         residual = float(np.sum((reduced @ factors - 1) ** 2))
         inside = solution[0] > 0 and (solution[1:] >= 0).all()
         # More parameters than before are kept only for what is no rounding.
@@ -147,22 +142,9 @@ class Point:
     @classmethod
     def of_calls(cls, batch: int, threads: int | None, devices: int, times: Spread) -> Point:
         """Return what was measured."""
-
-        def rate(ms: float) -> float:
-            return batch * devices / ms * 1e3
-
-        return cls(
-            batch,
-            threads,
-            devices,
-            measured=True,
-            items_per_s=rate(times.median_ms),
-            low_per_s=rate(times.p90_ms),
-            high_per_s=rate(times.p10_ms),
-            median_ms=times.median_ms,
-            p10_ms=times.p10_ms,
-            p90_ms=times.p90_ms,
-        )
+        ms = times.median_ms, times.p10_ms, times.p90_ms
+        rate, high, low = (batch * devices / each * 1e3 for each in ms)
+        return cls(batch, threads, devices, True, rate, low, high, *ms)
 
     @property
     def numbers(self) -> dict[str, int | None]:
@@ -194,38 +176,27 @@ class Law:
     def along(cls, axis: str, points: Sequence[Point]) -> Law:
         """Fit a law to the measured points of a line."""
         line = {_number(point.numbers, axis): _rate(point) for point in points}
-        ends = {
-            _number(point.numbers, axis): (point.low_per_s, point.high_per_s) for point in points
-        }
         extremes = [
-            fit({**line, number: rate}) for number, pair in ends.items() for rate in pair if rate
+            fit({**line, _number(point.numbers, axis): rate})
+            for point in points
+            for rate in (point.low_per_s, point.high_per_s)
+            if rate
         ]
         at = {other: n for other, n in points[0].numbers.items() if other != axis}
         return cls(axis, at, tuple(sorted(line)), fit(line), tuple(extremes))
 
-    def factors(self, start: int, n: int) -> tuple[float, float, float]:
-        """Throughput with `n` by that with `start`: by the model, the least, the most."""
-        ratios = [law.at(n) / law.at(start) for law in (self.fit, *self.extremes)]
-        return ratios[0], min(ratios), max(ratios)
-
-    def rates(self, n: int) -> tuple[float, float, float]:
-        """Throughput with `n`: by the model, the least, the most."""
-        rates = [law.at(n) for law in (self.fit, *self.extremes)]
+    def rates(self, n: int, start: int | None = None) -> tuple[float, float, float]:
+        """Throughput with `n`, or its ratio to `start`'s: by the model, the least, the most."""
+        laws = (self.fit, *self.extremes)
+        rates = [law.at(n) / (1 if start is None else law.at(start)) for law in laws]
         return rates[0], min(rates), max(rates)
 
     def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
-        return {
-            "axis": self.axis,
-            **self.at,
-            "fitted_to": list(self.fitted_to),
-            "law": self.fit.law,
-            "rate_per_s": self.fit.rate,
-            "contention": self.fit.contention,
-            "coherency": self.fit.coherency,
-            "error": self.fit.error,
-            "limit_per_s": self.fit.limit,
-        }
+        fit = self.fit
+        model = {name: getattr(fit, name) for name in ("law", "contention", "coherency", "error")}
+        rates = {"rate_per_s": fit.rate, "limit_per_s": fit.limit}
+        return {"axis": self.axis, **self.at, "fitted_to": list(self.fitted_to), **model, **rates}
 
 
 def counted_along(axis: str, number: int) -> str:
@@ -240,11 +211,10 @@ def find_laws(points: Sequence[Point]) -> list[Law]:
     """
     laws: list[Law] = []
     for axis in AXES:
-        lines: dict[tuple[int | None, ...], list[Point]] = {}
+        lines: defaultdict[tuple[int | None, ...], list[Point]] = defaultdict(list)
         for point in points:
             if point.numbers[axis] is not None:
-                others = tuple(n for other, n in point.numbers.items() if other != axis)
-                lines.setdefault(others, []).append(point)
+                lines[tuple(n for other, n in point.numbers.items() if other != axis)].append(point)
         least = 1 if axis == "devices" else _LEAST
         laws += [Law.along(axis, line) for line in lines.values() if len(line) >= least]
     return laws
@@ -273,9 +243,8 @@ def predict(
         found = [law for law in laws if law.axis == axis]
         number = "batch" if axis == "batch" else f"number of {axis}"
         if not found:
-            return replace(
-                nothing, why_not=f"only one {number} was measured, and a law needs {_LEAST}"
-            )
+            why_not = f"only one {number} was measured, and a law needs {_LEAST}"
+            return replace(nothing, why_not=why_not)
         # Rather one of more points elsewhere than a line of one.
         law = min(found, key=lambda law: (law.fit.law == LINEAR, *distance(law.at)))
         if (law.fit.error or 0) > _TRUSTED_ERROR:
@@ -290,11 +259,10 @@ def predict(
         rates = used[0].rates(_number(wanted, changed[0]))
     else:
         for axis, law in zip(changed, used, strict=True):
-            factors = law.factors(_number(here, axis), _number(wanted, axis))
+            factors = law.rates(_number(wanted, axis), _number(here, axis))
             rates = rates[0] * factors[0], rates[1] * factors[1], rates[2] * factors[2]
-    return replace(
-        nothing, items_per_s=rates[0], low_per_s=rates[1], high_per_s=rates[2], laws=tuple(used)
-    )
+    rate, low, high = rates
+    return replace(nothing, items_per_s=rate, low_per_s=low, high_per_s=high, laws=tuple(used))
 
 
 def _number(numbers: Mapping[str, int | None], axis: str) -> int:

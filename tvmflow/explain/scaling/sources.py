@@ -33,7 +33,6 @@ class Network:
 def _save(
     model: Path, path: Path, options: CompileOptions, shapes: Mapping[str, tuple[int, ...]]
 ) -> Path:
-    """Compile a model with these shapes to a module file."""
     with closing(compile(model, options=options, shapes=shapes)) as compiled:
         return compiled.save(path)
 
@@ -95,23 +94,12 @@ def from_model(
     options: CompileOptions,
     watch: Callable[[str], object] = lambda what: None,
 ) -> Network:
-    """Compile a model for each batch.
+    """Compile a model for each batch to modules in a folder.
 
-    Parameters
-    ----------
-    folder
-        Gets the modules.
-    options
-        How it is compiled; of inputs of which more than the batch is open, `shapes` has the rest.
-    watch
-        Gets what is compiled next.
+    Of inputs of which more than the batch is open, the options' `shapes` have the rest.  ``watch``
+    gets what is compiled next.
 
-    Raises
-    ------
-    ShapeError
-        If no input has an open batch.
-    InputError
-        If a batch is not positive.
+    `ShapeError` if no input has an open batch, `InputError` if a batch is not positive.
     """
     from ...frontend.shapes import batch_shapes
 
@@ -147,14 +135,9 @@ def from_models(
     options: CompileOptions,
     watch: Callable[[str], object] = lambda what: None,
 ) -> Network:
-    """Compile models of one network, each with its batch; the errors are those of `from_modules`.
+    """Compile models of one network, each with its batch, to modules in a folder.
 
-    Parameters
-    ----------
-    folder
-        Gets the modules.
-    watch
-        Gets what is compiled next.
+    The errors are those of `from_modules`; ``watch`` gets what is compiled next.
     """
     paths = []
     for number, model in enumerate(models):

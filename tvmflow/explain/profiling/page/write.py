@@ -23,16 +23,8 @@ from ..record import KernelLaunch, Profile
 
 #: In this order: the first ones define what the others use.
 _SCRIPTS = (
-    "base",
-    "model",
-    "roofline",
-    "layers",
-    "timeline",
-    "table",
-    "findings",
-    "kernel",
-    "compare",
-    "main",
+    *("base", "model", "roofline", "layers", "timeline", "table"),
+    *("findings", "kernel", "compare", "main"),
 )
 
 
@@ -73,10 +65,8 @@ def page_text(profile: Profile, before: Profile | None = None) -> str:
 
 def _title(profiles: Sequence[Profile]) -> str:
     # Each once, in their order.
-    names = list(dict.fromkeys(profile.module.name for profile in profiles))
-    if len(profiles) == 1:
-        return f"Profile of {names[0]}"
-    return f"Profiles of {' and '.join(names)}, compared"
+    names = " and ".join(dict.fromkeys(profile.module.name for profile in profiles))
+    return f"Profile of {names}" if len(profiles) == 1 else f"Profiles of {names}, compared"
 
 
 def _asset(name: str) -> str:
