@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..weights import WeightLike, WeightStream, weight_bytes
+from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
@@ -209,7 +209,7 @@ class WrittenWeights:
     bytes: int
 
 
-def write_weights(path: Path, weights: Mapping[str, WeightLike]) -> WrittenWeights:
+def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> WrittenWeights:
     """Write weights behind their header, each at a multiple of `WEIGHT_ALIGNMENT`.
 
     Without any weights there is no file.
@@ -222,8 +222,8 @@ def write_weights(path: Path, weights: Mapping[str, WeightLike]) -> WrittenWeigh
         stream = WeightStream(file)
         for name, weight in weights.items():
             stream.write(bytes(-file.tell() % WEIGHT_ALIGNMENT))
-            offsets[name], sizes[name] = file.tell(), weight_bytes(weight)
-            stream.write_weight(name, weight)
+            offsets[name], sizes[name] = file.tell(), weight.nbytes
+            stream.write_weight(weight)
         end = file.tell()
         file.seek(0)
         digest = stream.sha256.digest()

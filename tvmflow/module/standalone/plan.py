@@ -19,7 +19,7 @@ from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
 from ..blocked_layout import panels_of
-from ..weights import WeightLike, dtype_from_name
+from ..weights import dtype_from_name
 from .format import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -146,7 +146,7 @@ class Plan:
     inputs: list[Interface] = field(default_factory=list)
     outputs: list[Interface] = field(default_factory=list)
     #: Weights that are read, with their tensors, in the order of the file.
-    weights: dict[str, WeightLike] = field(default_factory=dict)
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
     #: OpenCL C of each kernel, without the others' declarations.
     sources: dict[str, str] = field(default_factory=dict)
