@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -25,6 +25,7 @@ from .values import (
     check_input,
     from_dlpack,
     is_shareable,
+    is_tensor,
     writable_alias,
 )
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
@@ -37,14 +38,7 @@ _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 
 
 class Session:
-    """The library loaded, the weights on the device, and buffers for the inputs.
-
-    Parameters
-    ----------
-    artifact
-        A module for this machine.
-    device_index
-        Index among the devices of the module's target.
+    """A module's library loaded, the weights on the device, and buffers for the inputs.
 
     Raises
     ------
@@ -127,19 +121,15 @@ class Session:
         return brought
 
     def _bring(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
-        if self.inputs[index].layout is not None:
-            return self._bring_blocked(index, value, reuse)
-        return self._bring_plain(index, value, reuse)
+        blocked = self.inputs[index].layout is not None
+        return (self._bring_blocked if blocked else self._bring_plain)(index, value, reuse)
 
-    def _bring_plain(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
+    def _bring_plain(self, index: int, value: Any, reuse: bool) -> tvm_ffi.Tensor:
         info = self.inputs[index]
-        if isinstance(value, np.ndarray):
-            # The common case, without the conversions below.
-            if value.shape != info.shape or value.dtype != self._dtypes[index]:
-                value = as_array(info, value)
-        elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        if is_tensor(value):
             return self._bring_tensor(index, value, reuse)
-        else:
+        fits = isinstance(value, np.ndarray) and value.shape == info.shape
+        if not fits or value.dtype != self._dtypes[index]:
             value = as_array(info, value)
         if self.on_host and is_shareable(value):
             return tvm_ffi.from_dlpack(value)
@@ -152,7 +142,7 @@ class Session:
     def _bring_blocked(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
         """Bring a blocked input: a tensor as the kernels read it, or an array."""
         info = self.inputs[index]
-        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+        if is_tensor(value):
             tensor = from_dlpack(info.name, value)
             found, wanted = self._storage_of(tensor), stored_as(info)
             fits = tuple(tensor.shape) == info.shape and found == wanted
@@ -213,9 +203,7 @@ class Session:
 
     def _to_host(self, tensor: tvm_ffi.Tensor) -> np.ndarray:
         # A copy also on the host: the result may be a constant or an input of the network.
-        if self.on_host:
-            return np.from_dlpack(tensor).copy()
-        array: np.ndarray = tensor.numpy()
+        array: np.ndarray = np.from_dlpack(tensor).copy() if self.on_host else tensor.numpy()
         return array
 
     def _storage_of(self, tensor: tvm_ffi.Tensor) -> str:
@@ -226,13 +214,7 @@ class Session:
 
 
 def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
-    """Return TVM's device of a target.
-
-    Raises
-    ------
-    DeviceError
-        If there is none; ``attempt`` begins its sentence.
-    """
+    """Return TVM's device of a target; `DeviceError`, which ``attempt`` begins, without one."""
     try:
         if target == "opencl":
             # Loaded by `import tvm` already, unless that failed: then this says why.
@@ -246,14 +228,11 @@ def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
     except Exception as error:
         if (ours := translate(error, attempt, target)) is not None:
             raise ours from error
+    number, remedy = "", NO_DEVICE_REMEDIES.get(target)
     if index:
-        raise DeviceError(
-            f"{attempt} failed: there is no {target} device {index} on this machine.",
-            remedy="`tvmflow devices` lists the devices and their numbers.",
-        )
+        number, remedy = f" {index}", "`tvmflow devices` lists the devices and their numbers."
     raise DeviceError(
-        f"{attempt} failed: there is no {target} device on this machine.",
-        remedy=NO_DEVICE_REMEDIES.get(target),
+        f"{attempt} failed: there is no {target} device{number} on this machine.", remedy=remedy
     )
 
 
@@ -268,12 +247,10 @@ def _call_checks(artifact: Artifact) -> tuple[CallCheck, ...]:
 
 def _check_extensions(artifact: Artifact, index: int) -> None:
     """Say what a device lacks before its compiler does, kernel by kernel."""
-    needed = set(artifact.metadata.get("extensions", ()))
-    if not needed:
+    if not (needed := set(artifact.metadata.get("extensions", ()))):
         return
     device = opencl_devices()[index]
-    missing = ", ".join(sorted(needed - set(device.extensions)))
-    if not missing:
+    if not (missing := ", ".join(sorted(needed - set(device.extensions)))):
         return
     remedy = "Run it on another device; `tvmflow devices` lists them with their extensions."
     if missing == FP16_EXTENSION:
