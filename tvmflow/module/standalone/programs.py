@@ -74,10 +74,7 @@ def beside(library: Path) -> Path:
 def read(path: Path) -> list[Program]:
     """Programs of a file, in the order in which they stand there; damage is skipped.
 
-    Raises
-    ------
-    ArtifactError
-        If it is another kind of file, or cannot be read.
+    An `ArtifactError` says that it is another kind of file, or cannot be read.
     """
     return _read(path)[0]
 
@@ -135,14 +132,11 @@ def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
     """Programs that a library has stored in an application's cache folder; damaged ones are not."""
     for path in sorted(folder.glob("*.program")):
         content = path.read_bytes()
-        if len(content) <= _ENTRY.size:
-            continue
-        magic, _, _, key, size, checksum = _ENTRY.unpack_from(content)
-        binary = content[_ENTRY.size :]
-        if (magic, size) == (_ENTRY_MAGIC, len(binary)) and (
-            hashlib.sha256(binary).digest() == checksum
-        ):
-            yield Program(key, description, binary)
+        if binary := content[_ENTRY.size :]:
+            magic, _, _, key, size, checksum = _ENTRY.unpack_from(content)
+            digest = hashlib.sha256(binary).digest()
+            if (magic, size, checksum) == (_ENTRY_MAGIC, len(binary), digest):
+                yield Program(key, description, binary)
 
 
 def _read(path: Path) -> tuple[list[Program], int]:
@@ -166,7 +160,6 @@ def _read(path: Path) -> tuple[list[Program], int]:
 
 
 def _program(frame: Frame) -> Program | None:
-    """A frame's program; ``None`` where it is something else."""
     key, rest = bytes(frame.payload[:_KEY_BYTES]), bytes(frame.payload[_KEY_BYTES:])
     # What another machine has sent may have a good checksum and no sense.
     with suppress(struct.error, ValueError):

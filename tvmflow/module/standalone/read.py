@@ -12,6 +12,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 from ...errors import ArtifactError
 from ...runtime.json_types import JsonObject
 from .. import elf
-from ..artifact import SIDECAR_SUFFIX, sha256_of
+from ..artifact import COPY_AGAIN, SIDECAR_SUFFIX, sha256_of, unreadable
 from ..metadata import STANDALONE, check_interface
 from ..schema import SchemaError, parse
 from . import programs
@@ -40,7 +41,6 @@ from .format import (
 
 #: A function that every standalone library exports, and no other library.
 _EXPORTED = b"\0tvmflow_create\0"
-_COPY_AGAIN = "Copy it again from where it was made, or compile the model again."
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 
 
@@ -48,9 +48,7 @@ def is_standalone(path: str | os.PathLike[str]) -> bool:
     """Tell whether a file is a standalone library; nothing of it is run."""
     try:
         # Stripping a library, as Android's build does, leaves the names that it exports.
-        names = elf.read_library(path).sections.get(".dynstr")
-        if names is None:
-            return False
+        names = elf.read_library(path).sections.get(".dynstr", elf.Section(0, 0))
         with open(path, "rb") as file:
             file.seek(names.offset)
             return _EXPORTED in file.read(names.bytes)
@@ -69,41 +67,30 @@ class EncodedPlan:
     header: np.void
 
     def __getitem__(self, section: Section) -> np.ndarray:
-        """Records of a section."""
+        """Records of a section; bytes where it has none."""
         offset, count = self.header["section"][section].tolist()
-        return np.frombuffer(self.content, RECORDS[section], count, offset)
-
-    def bytes_of(self, section: Section) -> bytes:
-        """Content of a section that has no records."""
-        offset, count = self.header["section"][section].tolist()
-        return self.content[offset : offset + count]
+        return np.frombuffer(self.content, RECORDS.get(section, np.uint8), count, offset)
 
     def text(self, offset: int) -> str:
         """The text at an offset of the strings."""
-        strings = self.bytes_of(Section.STRINGS)
+        strings = self[Section.STRINGS].tobytes()
         return strings[offset : strings.index(b"\0", offset)].decode()
 
     @cached_property
     def source(self) -> str:
-        """OpenCL C of all programs, one after the other.
-
-        Raises
-        ------
-        ArtifactError
-            If it is not what the header says.
-        """
+        """OpenCL C of all programs; `ArtifactError` if it is not what the header says."""
         size = int(self.header["source_bytes"])
         stream = zlib.decompressobj(-15)
         try:
             # No more than the header says: a few bytes can become gigabytes.
-            content = stream.decompress(self.bytes_of(Section.SOURCES), size + 1)
+            content = stream.decompress(self[Section.SOURCES].tobytes(), size + 1)
             if len(content) != size or not stream.eof:
                 raise ValueError("another size")
             return content.decode()
         except (zlib.error, ValueError) as error:
             raise ArtifactError(
                 "Reading the kernels of the library failed: they are cut short or damaged.",
-                remedy=_COPY_AGAIN,
+                remedy=COPY_AGAIN,
             ) from error
 
     @property
@@ -114,7 +101,7 @@ class EncodedPlan:
     @cached_property
     def metadata(self) -> JsonObject:
         """Target, device, versions, options: what the library says of itself."""
-        found: JsonObject = parse(self.bytes_of(Section.METADATA).rstrip(b"\0"))
+        found: JsonObject = parse(self[Section.METADATA].tobytes().rstrip(b"\0"))
         return found
 
 
@@ -142,62 +129,50 @@ def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
     """
     file_path = Path(path)
     try:
-        with open(file_path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _search(file_path, content)
+        with _mapped(file_path) as content:
+            return _search(file_path, content)
     except OSError as error:
-        raise ArtifactError(
-            f"Reading the module {file_path} failed: {error.strerror or error}.",
-            remedy="Check the name, and the permissions of the file and its folder.",
-        ) from error
+        remedy = "Check the name, and the permissions of the file and its folder."
+        raise unreadable(file_path, str(error.strerror or error), remedy) from error
 
 
-def _search(path: Path, content: mmap.mmap) -> EncodedPlan | None:
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
+
+
+def _search(path: Path, content: mmap.mmap | bytes) -> EncodedPlan | None:
     begins = False
-    for position in _positions(content, PLAN_MAGIC):
+    for position, header in _headers(content, PLAN_MAGIC, HEADER):
         # The runtime has the magic word, too, as text.
-        header = _header_at(content, position, HEADER)
         if header["version"] == VERSION and header["sections"] == len(Section):
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
             if found is not None:
-                _check(path, found)
+                try:
+                    check_plan(found)
+                except SchemaError as error:
+                    raise unreadable(path, f"its plan is damaged ({error})") from error
                 return found
     if begins:
-        raise ArtifactError(
-            f"Reading the module {path} failed: the file is cut short or damaged.",
-            remedy=_COPY_AGAIN,
-        )
+        raise unreadable(path, "the file is cut short or damaged")
     return None
 
 
-def _positions(content: mmap.mmap, magic: bytes) -> Iterator[int]:
+def _headers(
+    content: mmap.mmap | bytes, magic: bytes, header: np.dtype
+) -> Iterator[tuple[int, np.void]]:
+    """Find the headers that begin so, with zeros for what lies behind the end of the file."""
     position = content.find(magic)
     while position >= 0:
-        yield position
+        text = content[position : position + header.itemsize]
+        yield position, np.frombuffer(text.ljust(header.itemsize, b"\0"), header, 1)[0]
         position = content.find(magic, position + 1)
-
-
-def _header_at(content: mmap.mmap, position: int, header: np.dtype) -> np.void:
-    """Read a header, with zeros for what lies behind the end of the file."""
-    text = content[position : position + header.itemsize]
-    found: np.void = np.frombuffer(text.ljust(header.itemsize, b"\0"), header, 1)[0]
-    return found
-
-
-def _check(path: Path, plan: EncodedPlan) -> None:
-    try:
-        check_plan(plan)
-        for section in (Section.INPUTS, Section.OUTPUTS):
-            for index, tensor in enumerate(interfaces(plan, section)):
-                check_interface(tensor, f"{section.name.lower()}[{index}]")
-    except SchemaError as error:
-        raise ArtifactError(
-            f"Reading the module {path} failed: its plan is damaged ({error}).",
-            remedy=_COPY_AGAIN,
-        ) from error
 
 
 # -- its records ------------------------------------------------------------------------------
@@ -230,28 +205,23 @@ _RANGES = (
 
 
 def check_plan(plan: EncodedPlan) -> None:
-    """Check everything that is read of a plan in Python.
-
-    Raises
-    ------
-    SchemaError
-        If a section, a reference or the description is not what it has to be.
-    """
+    """Check everything that is read of a plan in Python; raise `SchemaError` for what is wrong."""
     for section, (offset, count) in zip(Section, plan.header["section"].tolist(), strict=True):
         size = RECORDS[section].itemsize if section in RECORDS else 1
         if offset < HEADER.itemsize or offset + count * size > len(plan.content):
             raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
     for wrong in _wrong_references(plan):
         raise SchemaError(f"a record of the section {wrong}")
-    if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (
-        len(plan.bytes_of(Section.SOURCES)) + 1
-    ):
+    if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
-    STANDALONE(parse(plan.bytes_of(Section.METADATA).rstrip(b"\0")), "")
+    STANDALONE(plan.metadata, "")
+    for section in (Section.INPUTS, Section.OUTPUTS):
+        for index, tensor in enumerate(interfaces(plan, section)):
+            check_interface(tensor, f"{section.name.lower()}[{index}]")
 
 
 def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
-    strings = plan.bytes_of(Section.STRINGS)
+    strings = plan[Section.STRINGS].tobytes()
     if strings and not strings.endswith(b"\0"):
         yield "strings has no end"
     try:
@@ -296,20 +266,14 @@ class FoundWeights:
     digest: bytes
 
     def check(self) -> None:
-        """Compare every byte with the digest.
-
-        Raises
-        ------
-        ArtifactError
-            If one has changed.
-        """
+        """Refuse (`ArtifactError`) weights of which a byte has changed."""
         header = WEIGHTS_HEADER.itemsize
         with open(self.path, "rb") as file:
             found = sha256_of(file, self.size - header, self.offset + header)
         if self.size and found != self.digest:
             raise ArtifactError(
                 f"Checking {self.path} failed: the weights are not what was written.",
-                remedy=_COPY_AGAIN,
+                remedy=COPY_AGAIN,
             )
 
 
@@ -325,27 +289,20 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
     if not len(plan[Section.WEIGHTS]):
         return FoundWeights(path, 0, 0, digest)
     beside = path.with_name(path.name + SIDECAR_SUFFIX)
-    for candidate in (path, beside):
-        if not candidate.is_file() or candidate.stat().st_size == 0:
-            continue
-        with (
-            open(candidate, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            for position in _positions(content, WEIGHTS_MAGIC):
-                if bytes(_header_at(content, position, WEIGHTS_HEADER)["id"]) != digest:
+    for candidate in filter(Path.is_file, (path, beside)):
+        with _mapped(candidate) as content:
+            for position, header in _headers(content, WEIGHTS_MAGIC, WEIGHTS_HEADER):
+                if bytes(header["id"]) != digest:
                     continue
                 if position + size > len(content):
-                    raise ArtifactError(
-                        f"Reading the module {path} failed: {candidate.name} was cut short.",
-                        remedy="Copy it again, or compile again.",
-                    )
+                    reason = f"{candidate.name} was cut short"
+                    raise unreadable(path, reason, "Copy it again, or compile again.")
                 return FoundWeights(candidate, position, size, digest)
     other = ", which is damaged or another library's" if beside.is_file() else ""
-    raise ArtifactError(
-        f"Reading the module {path} failed: its weights are neither inside nor in "
-        f"{beside.name}{other}.",
-        remedy="Copy the .weights file into the same folder as the library, or compile again.",
+    raise unreadable(
+        path,
+        f"its weights are neither inside nor in {beside.name}{other}",
+        "Copy the .weights file into the same folder as the library, or compile again.",
     )
 
 
