@@ -63,13 +63,7 @@ class Library(NamedTuple):
 
 
 def read_library(path: str | os.PathLike[str]) -> Library:
-    """List the sections of a shared library.
-
-    Raises
-    ------
-    ElfError
-        If the file is not a little-endian ELF shared library, or is cut short.
-    """
+    """List the sections of a shared library; `ElfError` if it is none, or cut short."""
     with _opened(path, "rb") as elf:
         size = elf.stream.seek(0, os.SEEK_END)
         sections: dict[str, Section] = {}
@@ -89,11 +83,7 @@ def append_sections(
 
     Each has a name, an alignment in the file in bytes, and a function that writes the content
     at the file's position (streaming; it may be larger than memory).  They are returned by name.
-
-    Raises
-    ------
-    ElfError
-        If the file is not a shared library, or has a section of that name.
+    An `ElfError` says that the file is not a shared library, or has a section of that name.
     """
     with _opened(path, "r+b") as elf:
         header, structs = elf.header, elf.structs
@@ -225,13 +215,7 @@ class ElfFacts:
 
 
 def read_facts(path: str | os.PathLike[str]) -> ElfFacts:
-    """Read the facts; nothing of the library is loaded.
-
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read, or is no ELF shared library, or is damaged.
-    """
+    """Read the facts; `ArtifactError` if the file is unreadable, damaged or no ELF library."""
     try:
         with _opened(path, "rb") as elf:
             return _facts(elf)

@@ -44,10 +44,7 @@ class KernelTime:
 def kernel_times(runs: Sequence[Sequence[Launch]], clock: str) -> list[KernelTime]:
     """Every launch of a run, from its times in several runs (at least one) of the same launches.
 
-    Raises
-    ------
-    DeviceError
-        If the runs are not of the same launches.
+    A `DeviceError` says that they are not of the same ones.
     """
     names = [[launch["kernel"] for launch in run] for run in runs]
     if any(run != names[0] for run in names):
@@ -85,10 +82,7 @@ def _gap_us(run: Sequence[Launch], position: int) -> float:
 def profile_kernels(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
     """Measure every kernel launch, in order; another run goes before the measured ones.
 
-    Raises
-    ------
-    DeviceError
-        If the device did not report its launches, or they are one CUDA graph.
+    A `DeviceError` says that the device did not report them, or that they are one CUDA graph.
     """
     if session.artifact.metadata.get("options", {}).get("cuda_graph"):
         raise DeviceError(

@@ -274,12 +274,8 @@ def first_success(
 ) -> T:
     """Do something with the first of `host`'s tools that can, and return what it returns.
 
-    `action` raises `subprocess.CalledProcessError` when it cannot; `attempt` begins the message.
-
-    Raises
-    ------
-    TargetError
-        If there is no tool, or all fail; the details hold what each said.
+    `action` raises `subprocess.CalledProcessError` when it cannot; `attempt` begins the sentence
+    of the `TargetError` if there is no tool, or all fail; its details hold what each said.
     """
     failures = []
     for tool in candidates:
@@ -332,10 +328,7 @@ _COMPILER_PACKAGES = {
 def tools(host: Host) -> Iterator[Tool]:
     """Yield the compilers for a host that are installed, the preferred one first.
 
-    Raises
-    ------
-    TargetError
-        If the environment names an NDK for Android that has no compiler.
+    A `TargetError` says that the environment names an NDK for Android that has no compiler.
     """
     if host.is_android:
         yield from android_tools(host)

@@ -86,12 +86,8 @@ def plan_weights(weights: Mapping[str, np.ndarray]) -> WeightsLayout:
 
     Tensors whose size is a multiple of `ALIGN_BYTES` come first: they are aligned
     then, and mapped memory can be used without a copy.  The format allows no gaps
-    that would align the others.
-
-    Raises
-    ------
-    WeightsError
-        If the format has no such dtype, or a name is reserved by the format.
+    that would align the others.  A `WeightsError` says that it has no such dtype, or
+    reserves a name.
     """
     order = sorted(weights, key=lambda name: weights[name].nbytes % ALIGN_BYTES != 0)
     # The digest is known only after writing: its place is filled with zeros until then.
@@ -156,12 +152,7 @@ def map_weights(
     """Map the tensors of a weights file that lies at `offset` in a file.
 
     Returned are the tensors by name (read-only), and the SHA-256 that the header promises
-    for their bytes.
-
-    Raises
-    ------
-    WeightsError
-        If the header is damaged, or a tensor's bytes lie outside the file.
+    for their bytes.  A `WeightsError` says that it is damaged, or a tensor lies outside the file.
     """
     with open(path, "rb") as file:
         available = min(size, file.seek(0, os.SEEK_END) - offset)
@@ -201,8 +192,7 @@ def pieces(array: np.ndarray) -> Iterator[memoryview]:
 def release_pages(array: np.ndarray) -> None:
     """Let the system take back the memory of a read-only mapped array after reading it.
 
-    Nothing happens for other arrays: pages of a writable private map could hold
-    changes, which would be lost.
+    Not of other arrays: pages of a writable private map could hold changes.
     """
     if array.flags.writeable or not array.flags.c_contiguous:
         return

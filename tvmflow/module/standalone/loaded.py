@@ -42,7 +42,7 @@ from .binding import (
     opencl_libraries,
 )
 from .format import DTYPES, Section
-from .read import EncodedPlan, find_plan, interfaces
+from .read import INTERFACES, EncodedPlan, find_plan, interfaces
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class StandaloneModule(Module):
         if plan is None:
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
-        sides = (interfaces(plan, side) for side in (Section.INPUTS, Section.OUTPUTS))
-        inputs, outputs = map(tensor_infos, sides)
+        inputs, outputs = (tensor_infos(interfaces(plan, side)) for side in INTERFACES)
         super().__init__(file, plan.metadata, inputs, outputs, device_index)
         self._network = _Network(file, plan, inputs, outputs)
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
@@ -217,13 +216,11 @@ class _Instance:
     def _set_inputs(self, values: Sequence[object]) -> None:
         for index, (info, value) in enumerate(zip(self._network.inputs, values, strict=True)):
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
-            dtype, data = DTYPES[info.dtype], array.ctypes.data
-            self._call("set_input", index, dtype, data, array.nbytes)
+            self._call("set_input", index, *_memory(array))
 
     def _output(self, index: int, info: TensorInfo) -> np.ndarray:
         array = np.empty(info.shape, dtype_from_name(info.dtype))
-        dtype, data = DTYPES[info.dtype], array.ctypes.data
-        self._call("get_output", index, dtype, data, array.nbytes)
+        self._call("get_output", index, *_memory(array))
         return array
 
     def _profile_once(self) -> list[JsonObject]:
@@ -243,6 +240,10 @@ class _Instance:
         status = self._library[name](self._model, *arguments)
         if status != 0:
             raise self._library.error(status, self._model, f"{attempt} {self._network.path}")
+
+
+def _memory(array: np.ndarray) -> tuple[int, int, int]:
+    return DTYPES[array.dtype.name], array.ctypes.data, array.nbytes
 
 
 def _end(library: Library, model: ctypes.c_void_p) -> None:

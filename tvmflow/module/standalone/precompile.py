@@ -98,10 +98,7 @@ class Source:
 def precompile(source: Source, device_index: int) -> Precompiled:
     """Start a library twice on a device: without binaries, and with those that this gave.
 
-    Raises
-    ------
-    DeviceError
-        If there is no such device, the driver fails, gives no binaries, or refuses its own.
+    A `DeviceError` says that there is none, or its driver fails, gives no binaries or refuses them.
     """
     library = source.library
     with staging(beside(library)) as stage:

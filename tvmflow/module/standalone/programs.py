@@ -109,11 +109,8 @@ def update(path: Path, programs: Iterable[Program]) -> Updated:
     """Write programs into a file, in place of those with the same keys; make it where it is not.
 
     Others see the old file or the new one.  What was built from other sources is dropped.
-
-    Raises
-    ------
-    ArtifactError
-        If it is another kind of file, cannot be written, or a binary is 16 MiB or larger.
+    An `ArtifactError` says that it is another kind of file, cannot be written, or a binary has
+    16 MiB or more.
     """
     new = {program.key: program for program in programs}
     sources = {program.description.get(SOURCE) for program in new.values()}

@@ -41,6 +41,7 @@ from .format import (
 
 #: A function that every standalone library exports, and no other library.
 _EXPORTED = b"\0tvmflow_create\0"
+INTERFACES = (Section.INPUTS, Section.OUTPUTS)
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 
 
@@ -122,10 +123,7 @@ def read_plan(content: bytes) -> EncodedPlan | None:
 def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
     """Return the plan inside a standalone library; ``None`` if the file has none.
 
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read, or has the begin of a plan and not the whole.
+    An `ArtifactError` says that the file is unreadable, or has the begin of a plan and not all.
     """
     file_path = Path(path)
     try:
@@ -181,25 +179,22 @@ def _headers(
 _INFLATE_RATIO = 1032
 
 #: Fields that are offsets of texts.
-_TEXTS = {
-    Section.WEIGHTS: ("name",),
-    Section.PROGRAMS: ("options",),
-    Section.LAUNCHES: ("kernel", "function"),
-    Section.INPUTS: ("name", "layout"),
-    Section.OUTPUTS: ("name", "layout"),
-}
+_TEXTS = (
+    (Section.WEIGHTS, "name"),
+    (Section.PROGRAMS, "options"),
+    (Section.LAUNCHES, "kernel"),
+    (Section.LAUNCHES, "function"),
+    *((side, field) for side in INTERFACES for field in ("name", "layout")),
+)
 #: Fields that are indices of another section's records.
 _INDICES = (
-    (Section.WEIGHTS, "allocation", Section.ALLOCATIONS),
-    (Section.INPUTS, "allocation", Section.ALLOCATIONS),
-    (Section.OUTPUTS, "allocation", Section.ALLOCATIONS),
+    *((s, "allocation", Section.ALLOCATIONS) for s in (Section.WEIGHTS, *INTERFACES)),
     (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
 )
 #: Fields that are a first record of another section and how many there are.
 _RANGES = (
     (Section.LAUNCHES, "first_argument", "arguments", Section.ARGUMENTS),
-    (Section.INPUTS, "first_region", "regions", Section.REGIONS),
-    (Section.OUTPUTS, "first_region", "regions", Section.REGIONS),
+    *((side, "first_region", "regions", Section.REGIONS) for side in INTERFACES),
     (Section.TEST_OUTPUTS, "first_value", "count", Section.TEST_VALUES),
 )
 
@@ -215,7 +210,7 @@ def check_plan(plan: EncodedPlan) -> None:
     if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
     STANDALONE(plan.metadata, "")
-    for section in (Section.INPUTS, Section.OUTPUTS):
+    for section in INTERFACES:
         for index, tensor in enumerate(interfaces(plan, section)):
             check_interface(tensor, f"{section.name.lower()}[{index}]")
 
@@ -228,10 +223,9 @@ def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
         strings.decode()
     except UnicodeError:
         yield "strings is not UTF-8"
-    for section, fields in _TEXTS.items():
-        for field in fields:
-            if (plan[section][field] >= len(strings)).any():
-                yield f"{section.name.lower()} has a {field} that is no text"
+    for section, field in _TEXTS:
+        if (plan[section][field] >= len(strings)).any():
+            yield f"{section.name.lower()} has a {field} that is no text"
     if (plan[Section.EXTENSIONS] >= len(strings)).any():
         yield "extensions is no text"
     for section, field, target in _INDICES:
@@ -241,7 +235,7 @@ def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
         ends = plan[section][first].astype(np.uint64) + plan[section][count]
         if (ends > len(plan[target])).any():
             yield f"{section.name.lower()} has {count} that are not there"
-    for section in (Section.INPUTS, Section.OUTPUTS):
+    for section in INTERFACES:
         records = plan[section]
         if (records["dtype"] >= len(DTYPES)).any() or (records["shape"] < 0).any():
             yield f"{section.name.lower()} has no dtype or shape"
@@ -280,10 +274,7 @@ class FoundWeights:
 def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
     """Return the place of the weights that belong to a library's plan.
 
-    Raises
-    ------
-    ArtifactError
-        If they are neither in the library nor beside it, or were cut short.
+    An `ArtifactError` says that they are neither inside nor beside it, or were cut short.
     """
     size, digest = int(plan.header["weight_bytes"]), bytes(plan.header["weights_id"])
     if not len(plan[Section.WEIGHTS]):
@@ -312,7 +303,9 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
 def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject:
     """Return all that a library says of itself."""
     compared = int(np.isfinite(plan[Section.TEST_VALUES]).sum())
-    reference = plan.metadata.get("reference", "")
+    self_test = f"{compared} values by {plan.metadata.get('reference', '')}"
+    sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
+    roles = {n: role for s, role in sections.items() for n in plan[s]["allocation"].tolist()}
     return {
         **plan.metadata,
         "plan_version": int(plan.header["version"]),
@@ -330,7 +323,15 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
             }
             for launch in plan[Section.LAUNCHES]
         ],
-        "allocations": _allocations(plan),
+        "allocations": [
+            {
+                "number": number,
+                "role": roles.get(number, "intermediate"),
+                "storage": _storage(allocation),
+                "bytes": int(allocation["bytes"]),
+            }
+            for number, allocation in enumerate(plan[Section.ALLOCATIONS])
+        ],
         "weights": [
             {
                 "name": plan.text(int(weight["name"])),
@@ -341,9 +342,7 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
         ],
         "precompiled": programs.summary(path, plan.source_digest),
         "weights_file": weights.path.name if weights.size and weights.path != path else None,
-        "self_test": f"{compared} values by {reference}"
-        if len(plan[Section.TEST_OUTPUTS])
-        else "none",
+        "self_test": self_test if len(plan[Section.TEST_OUTPUTS]) else "none",
         "sizes": {
             "file": path.stat().st_size,
             "plan": len(plan.content),
@@ -383,17 +382,3 @@ def _storage(allocation: np.void) -> str:
         return "buffer"
     width, height, layers = allocation["image_size"].tolist()
     return f"{width}x{height}" + (f"x{layers}" if layers > 1 else "")
-
-
-def _allocations(plan: EncodedPlan) -> list[JsonObject]:
-    sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
-    roles = {n: r for s, r in sections.items() for n in plan[s]["allocation"].tolist()}
-    return [
-        {
-            "number": number,
-            "role": roles.get(number, "intermediate"),
-            "storage": _storage(allocation),
-            "bytes": int(allocation["bytes"]),
-        }
-        for number, allocation in enumerate(plan[Section.ALLOCATIONS])
-    ]
