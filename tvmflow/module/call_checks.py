@@ -5,7 +5,7 @@ A compiler writes a note for each such node into the module's metadata; here a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -76,9 +76,9 @@ class CallCheck:
             ) from error
 
 
-def call_checks(notes: Iterable[JsonMapping]) -> tuple[CallCheck, ...]:
-    """Read the checks that a call makes: those of operators that this process knows."""
-    checks = (CallCheck.read(note) for note in notes)
+def call_checks(metadata: JsonMapping) -> tuple[CallCheck, ...]:
+    """Read the checks that a module's call makes: those of operators that this process knows."""
+    checks = (CallCheck.read(note) for note in metadata.get("call_checks", ()))
     return tuple(check for check in checks if check.operator in OPERATORS)
 
 

@@ -52,6 +52,7 @@ class Section(NamedTuple):
     """Where a section's bytes are in the file."""
 
     offset: int
+    #: How many there are.
     bytes: int
 
 

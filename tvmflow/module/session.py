@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm
@@ -18,6 +18,7 @@ from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
+from .call_checks import call_checks
 from .kernel_time import KernelTime, profile_kernels
 from .values import (
     Outputs,
@@ -29,9 +30,6 @@ from .values import (
     writable_alias,
 )
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
-
-if TYPE_CHECKING:
-    from .call_checks import CallCheck
 
 #: TVM's name of the device of each target.
 _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
@@ -73,7 +71,7 @@ class Session:
             )
             self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
         self._staged: list[tvm_ffi.Tensor | None] = [None] * len(self.inputs)
-        self._checks = _call_checks(artifact)
+        self._checks = call_checks(artifact.metadata)
 
     def new_machine(self) -> tvm.relax.VirtualMachine:
         """Return a virtual machine for the library and the device."""
@@ -112,17 +110,14 @@ class Session:
         ``reuse`` copies into the same device buffers every time; not for results that stay
         on the device, since they may share memory with an input.
         """
-        brought = [self._bring(index, value, reuse) for index, value in enumerate(values)]
-        if self._checks:
-            pairs = zip(self.inputs, values, strict=True)
-            given = {info.name: value for info, value in pairs if info.layout is None}
-            for check in self._checks:
-                check.look_at(given)
+        pairs = list(zip(self.inputs, values, strict=True))
+        brought = [
+            (self._bring_plain if info.layout is None else self._bring_blocked)(index, value, reuse)
+            for index, (info, value) in enumerate(pairs)
+        ]
+        for check in self._checks:
+            check.look_at({info.name: value for info, value in pairs if info.layout is None})
         return brought
-
-    def _bring(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
-        blocked = self.inputs[index].layout is not None
-        return (self._bring_blocked if blocked else self._bring_plain)(index, value, reuse)
 
     def _bring_plain(self, index: int, value: Any, reuse: bool) -> tvm_ffi.Tensor:
         info = self.inputs[index]
@@ -234,15 +229,6 @@ def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
     raise DeviceError(
         f"{attempt} failed: there is no {target} device{number} on this machine.", remedy=remedy
     )
-
-
-def _call_checks(artifact: Artifact) -> tuple[CallCheck, ...]:
-    """Read the checks of custom operators; without any, nothing of them is imported."""
-    if not (notes := artifact.metadata.get("call_checks")):
-        return ()
-    from .call_checks import call_checks
-
-    return call_checks(notes)
 
 
 def _check_extensions(artifact: Artifact, index: int) -> None:

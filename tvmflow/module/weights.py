@@ -17,8 +17,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
@@ -58,18 +57,12 @@ class WeightsError(ValueError):
     """The bytes are not a weights file, or are damaged."""
 
 
-@dataclass(frozen=True)
-class WeightsLayout:
-    """The header of a weights file, and where each tensor's bytes go."""
+class WeightsLayout(NamedTuple):
+    """The header of a weights file, the order of its tensors, and the size of the whole file."""
 
     header: bytes
-    order: tuple[str, ...]
-    data_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Size of the whole file."""
-        return len(self.header) + self.data_bytes
+    order: list[str]
+    total_bytes: int
 
 
 def dtype_from_name(name: str) -> np.dtype:
@@ -102,7 +95,7 @@ def plan_weights(weights: Mapping[str, np.ndarray]) -> WeightsLayout:
         header[name] = {"dtype": code, "shape": list(weight.shape), "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGN_BYTES)
-    return WeightsLayout(struct.pack("<Q", len(text)) + text, tuple(order), offset)
+    return WeightsLayout(struct.pack("<Q", len(text)) + text, order, 8 + len(text) + offset)
 
 
 def write_weights(

@@ -158,16 +158,10 @@ def encode_plan(
     weights_id: bytes = bytes(32),
     weight_bytes: int = 0,
 ) -> bytes:
-    """Pack a plan.
+    """Pack a plan: its sections but `Section.SOURCES`, of which those left out are empty.
 
-    Parameters
-    ----------
-    sections
-        Content of each section but `Section.SOURCES`; those left out are empty.
-    source
-        OpenCL C of all programs, one after the other.
-    weights_id, weight_bytes
-        Of the weights that belong to it, see `weights_header`.
+    ``source`` is OpenCL C of all programs, one after the other; ``weights_id`` and
+    ``weight_bytes`` are SHA-256 and size of the weights that belong to it.
     """
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
     content = {**sections, Section.SOURCES: deflate.compress(source) + deflate.flush()}
