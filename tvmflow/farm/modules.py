@@ -49,13 +49,9 @@ class RemoteModule(Module):
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
-        super().__init__(module.path, module.metadata, module.inputs, module.outputs, device_index)
+        described = module.metadata, module.inputs, module.outputs
+        super().__init__(module.path, *described, device_index, module.weights_path)
         self._module, self._remote, self._address = module, remote, address
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The weights beside it, if they are not inside."""
-        return self._module.weights_path
 
     def close(self) -> None:
         """Free what the server holds."""

@@ -49,7 +49,6 @@ from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .standalone.format import WEIGHTS_MAGIC
 from .weights import (
     WeightsError,
-    WeightsLayout,
     map_weights,
     pieces,
     plan_weights,
@@ -115,15 +114,10 @@ class Artifact:
                 raise _damaged(self.path, "the code is not what was written")
 
     def read_functions(self) -> bytes | None:
-        """The scheduled primary functions as they were written; ``None`` where there are none.
-
-        An `ArtifactError` says that they are damaged.
-        """
+        """The scheduled primary functions, if there are any; `ArtifactError` if damaged."""
         if self._functions is None:
             return None
-        with open(self.path, "rb") as file:
-            file.seek(self._functions.offset)
-            content = file.read(self._functions.bytes)
+        content = elf.read_section(self.path, self._functions)
         if hashlib.sha256(content).hexdigest() != self.metadata.get("functions_digest"):
             raise _damaged(self.path, "its primary functions are not what was written")
         return content
@@ -135,10 +129,7 @@ class Artifact:
             raise self._damaged_weights()
 
     def check(self) -> None:
-        """Compare the library, the functions and every byte of the weights with their digests.
-
-        An `ArtifactError` says what has changed since the module was written.
-        """
+        """Compare library, functions and weights with their digests; `ArtifactError` if changed."""
         self.check_library()
         self.read_functions()
         digest = self.metadata["weights_digest"]
@@ -187,22 +178,18 @@ def _read(path: Path) -> Artifact:
     try:
         library = elf.read_library(path)
     except elf.ElfError as error:
-        text = str(error)
-        if "not an ELF file" in text or "not a shared library" in text:
-            raise _not_a_module(path, text) from None
-        raise _damaged(path, text) from None
+        reason = str(error)
+        other = "not an ELF file" in reason or "not a shared library" in reason
+        raise (_not_a_module if other else _damaged)(path, reason) from None
     section, digest = library.sections.get(META), library.sections.get(DIGEST)
     if section is None:
         raise _not_a_module(path, "it is a shared library without a description by tvmflow")
-    with open(path, "rb") as file:
-        file.seek(section.offset)
-        if section.bytes > MOST_BYTES:
-            raise _damaged(path, f"its description is said to have {section.bytes} bytes")
-        text_bytes = file.read(section.bytes)
-        file.seek(digest.offset if digest else 0)
-        digests = file.read(64) if digest and digest.bytes == 64 else b""
-    meta = _parse_metadata(path, text_bytes)
-    if hashlib.sha256(text_bytes).digest() != digests[:32]:
+    if section.bytes > MOST_BYTES:
+        raise _damaged(path, f"its description is said to have {section.bytes} bytes")
+    text = elf.read_section(path, section)
+    meta = _parse_metadata(path, text)
+    digests = elf.read_section(path, digest) if digest and digest.bytes == 64 else b""
+    if hashlib.sha256(text).digest() != digests[:32]:
         raise _damaged(path, "its description is not what was written")
     try:
         check_module(meta)
@@ -273,8 +260,8 @@ def _find_weights(
 def _find_sidecar(path: Path, recorded_name: str) -> Path:
     """Look for the weights under the module's present name, then under its first one."""
     names = [path.name + SIDECAR_SUFFIX, recorded_name]
-    for name in names:
-        if (candidate := path.with_name(name)).is_file():
+    for candidate in map(path.with_name, names):
+        if candidate.is_file():
             return candidate
     remedy = "Copy the .weights file into the same folder as the module, or compile again."
     raise unreadable(path, f"its weights, {names[0]}, are not beside it", remedy)
@@ -401,10 +388,27 @@ def write_artifact(
             "weights_xxh64": None,
             "functions_digest": hashlib.sha256(functions).hexdigest(),
         }
+
+        def put_weights(file: BinaryIO) -> None:
+            meta.update(write_weights(file, weights, layout))
+
+        sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
         if beside:
             with open(sidecar, "wb") as file:
-                meta |= write_weights(file, weights, layout)
-        _append(library, meta, {} if beside else weights, layout, functions)
+                put_weights(file)
+        elif weights:
+            # Before the metadata, which has their digests.
+            sections.append((WEIGHTS, _PAGE_BYTES, put_weights))
+        sections.append((META, 1, lambda file: file.write(_encode(meta))))
+        sections.append((DIGEST, 1, lambda file: file.write(bytes(64))))
+        if functions:
+            sections.append((FUNCTIONS, 1, lambda file: file.write(functions)))
+        added = elf.append_sections(library, sections)
+        with open(library, "r+b") as whole:
+            digests = sha256_of(whole, added[META].bytes, added[META].offset)
+            digests += sha256_of(whole, min(section.offset for section in added.values()))
+            whole.seek(added[DIGEST].offset)
+            whole.write(digests)
         final_sidecar = final.with_name(sidecar.name)
         publish({sidecar: final_sidecar, library: final} if beside else {library: final})
         if not beside:
@@ -437,33 +441,8 @@ def export_library(
     return str(executable.export_library(str(library), fcompile=Link(), workspace_dir=str(work)))
 
 
-def _append(
-    library: Path,
-    meta: JsonObject,
-    weights: Mapping[str, np.ndarray],
-    layout: WeightsLayout,
-    functions: bytes,
-) -> None:
-    """Add the sections behind the library, and their digests."""
-
-    def put_meta(file: BinaryIO) -> None:
-        file.write(json.dumps(meta, indent=1, ensure_ascii=False, default=_plain).encode())
-
-    sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
-    if weights:
-        # Before the metadata, which has their digests.
-        sections.append(
-            (WEIGHTS, _PAGE_BYTES, lambda file: meta.update(write_weights(file, weights, layout)))
-        )
-    sections += [(META, 1, put_meta), (DIGEST, 1, lambda file: file.write(bytes(64)))]
-    if functions:
-        sections.append((FUNCTIONS, 1, lambda file: file.write(functions)))
-    added = elf.append_sections(library, sections)
-    with open(library, "r+b") as file:
-        digests = sha256_of(file, added[META].bytes, added[META].offset)
-        digests += sha256_of(file, min(section.offset for section in added.values()))
-        file.seek(added[DIGEST].offset)
-        file.write(digests)
+def _encode(meta: JsonObject) -> bytes:
+    return json.dumps(meta, indent=1, ensure_ascii=False, default=_plain).encode()
 
 
 def _describe(tensor: TensorInfo) -> JsonObject:

@@ -52,7 +52,6 @@ class Section(NamedTuple):
     """Where a section's bytes are in the file."""
 
     offset: int
-    #: How many there are.
     bytes: int
 
 
@@ -74,6 +73,13 @@ def read_library(path: str | os.PathLike[str]) -> Library:
                 raise ElfError(f"the section {section.name} ends behind the end of the file")
             sections.setdefault(section.name, found)
         return Library(_architecture(elf), sections)
+
+
+def read_section(path: str | os.PathLike[str], section: Section) -> bytes:
+    """Return the content of a section."""
+    with open(path, "rb") as file:
+        file.seek(section.offset)
+        return file.read(section.bytes)
 
 
 def append_sections(

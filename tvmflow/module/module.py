@@ -65,9 +65,12 @@ class Module(ABC):
         inputs: tuple[TensorInfo, ...],
         outputs: tuple[TensorInfo, ...],
         device_index: int,
+        weights_path: Path | None,
     ) -> None:
         #: The module file.
         self.path = path
+        #: The weights beside it, if they are not inside.
+        self.weights_path = weights_path
         #: Target, device, versions, kernels, options: what the file says of itself.
         self.metadata = metadata
         #: Name, shape and dtype of every input and output, in order.
@@ -92,11 +95,6 @@ class Module(ABC):
         module = load(path, device=device_index)
         module._cleanup = weakref.finalize(module, cleanup)
         return module
-
-    @property
-    @abstractmethod
-    def weights_path(self) -> Path | None:
-        """The weights beside the module file, if they are not inside."""
 
     @property
     def programs_path(self) -> Path | None:
@@ -278,17 +276,11 @@ class RelaxModule(Module):
 
     def __init__(self, artifact: Artifact, *, device_index: int = 0, check_weights: bool = True):
         _check_versions(artifact)
-        super().__init__(
-            artifact.path, artifact.metadata, artifact.inputs, artifact.outputs, device_index
-        )
+        described = artifact.metadata, artifact.inputs, artifact.outputs
+        super().__init__(artifact.path, *described, device_index, artifact.sidecar)
         #: The module file's content, without the library.
         self.artifact = artifact
         self._check_weights = check_weights
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The weights beside the module file, if there are any."""
-        return self.artifact.sidecar
 
     def prepare(self) -> Self:
         """Import TVM."""

@@ -139,7 +139,9 @@ class Session:
         info = self.inputs[index]
         if is_tensor(value):
             tensor = from_dlpack(info.name, value)
-            found, wanted = self._storage_of(tensor), stored_as(info)
+            # The image behind a device tensor, as the plug-in has it; empty for a buffer.
+            storage = self.target == "opencl" and tvm_ffi.get_global_func("tvmflow.opencl.storage")
+            found, wanted = str(storage(tensor)) if storage else "", stored_as(info)
             fits = tuple(tensor.shape) == info.shape and found == wanted
             if tensor.device == self.device and fits:
                 return self._bring_tensor(index, tensor, reuse)
@@ -200,12 +202,6 @@ class Session:
         # A copy also on the host: the result may be a constant or an input of the network.
         array: np.ndarray = np.from_dlpack(tensor).copy() if self.on_host else tensor.numpy()
         return array
-
-    def _storage_of(self, tensor: tvm_ffi.Tensor) -> str:
-        """Return the image behind a device tensor, as the plug-in has it; empty for a buffer."""
-        if self.target != "opencl":
-            return ""
-        return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(tensor))
 
 
 def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:

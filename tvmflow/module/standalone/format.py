@@ -70,13 +70,9 @@ DTYPES = {
     "int64": 7, "uint8": 8, "uint16": 9, "uint32": 10, "uint64": 11, "bool": 12,
 }  # fmt: skip
 
-#: Values of a record by its fields.
-Row = Mapping[str, object]
-#: A NumPy type, and how many of it where they are several.
-_Field = str | tuple[str | np.dtype, int]
 
-
-def _record(**fields: _Field) -> np.dtype:
+def _record(**fields: str | tuple[str | np.dtype, int]) -> np.dtype:
+    """Lay out fields of a NumPy type, and how many of it where they are several."""
     pairs = [(name, *(f if isinstance(f, tuple) else (f,))) for name, f in fields.items()]
     return np.dtype(pairs, align=True)
 
@@ -142,7 +138,7 @@ class Strings:
         return bytes(self._bytes)
 
 
-def records(section: Section, rows: Iterable[Row]) -> np.ndarray:
+def records(section: Section, rows: Iterable[Mapping[str, object]]) -> np.ndarray:
     """Pack rows with the fields of a section's records; fields that a row lacks are zero."""
     rows = list(rows)
     found = np.zeros(len(rows), RECORDS[section])
@@ -196,7 +192,6 @@ class WrittenWeights:
     """Places of weights in their file, from its begin."""
 
     offsets: dict[str, int]
-    sizes: dict[str, int]
     #: SHA-256 of all that follows the header.
     digest: bytes
     #: Of the whole file.
@@ -209,18 +204,18 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> WrittenWeigh
     Without any weights there is no file.
     """
     if not weights:
-        return WrittenWeights({}, {}, bytes(32), 0)
-    offsets, sizes = {}, {}
+        return WrittenWeights({}, bytes(32), 0)
+    offsets = {}
     with open(path, "wb") as file:
         file.write(bytes(WEIGHTS_HEADER.itemsize))
         stream = WeightStream(file)
         for name, weight in weights.items():
             stream.write(bytes(-file.tell() % WEIGHT_ALIGNMENT))
-            offsets[name], sizes[name] = file.tell(), weight.nbytes
+            offsets[name] = file.tell()
             stream.write_weight(weight)
         end = file.tell()
         file.seek(0)
         digest = stream.sha256.digest()
         size = end - WEIGHTS_HEADER.itemsize
         file.write(weights_header(digest, size, stream.xxh64.intdigest()))
-    return WrittenWeights(offsets, sizes, digest, end)
+    return WrittenWeights(offsets, digest, end)

@@ -86,15 +86,11 @@ class StandaloneModule(Module):
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
         inputs, outputs = (tensor_infos(interfaces(plan, side)) for side in INTERFACES)
-        super().__init__(file, plan.metadata, inputs, outputs, device_index)
+        beside = file.with_name(file.name + SIDECAR_SUFFIX)
+        weights = beside if beside.is_file() else None
+        super().__init__(file, plan.metadata, inputs, outputs, device_index, weights)
         self._network = _Network(file, plan, inputs, outputs)
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The weights beside the library, if there are any."""
-        beside = self.path.with_name(self.path.name + SIDECAR_SUFFIX)
-        return beside if beside.is_file() else None
 
     @property
     def programs_path(self) -> Path | None:
@@ -120,7 +116,9 @@ class StandaloneModule(Module):
     def describe(self) -> JsonObject:
         """Ask the library for its device, memory, recording, and where its programs came from."""
         with self._lock:
-            return self._instance().describe()
+            running = self._instance()
+            found: JsonObject = json.loads(running._library["describe"](running._model))
+            return found
 
     def _instance(self) -> _Instance:
         running = self._opened()
@@ -187,11 +185,6 @@ class _Instance:
             for key in ("global", "local"):
                 found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
         return kernel_times(measured, "device")
-
-    def describe(self) -> JsonObject:
-        """Return the library's own description."""
-        found: JsonObject = json.loads(self._library["describe"](self._model))
-        return found
 
     def _create(self, flags: int) -> None:
         options = Options(ctypes.sizeof(Options), self._device_index, flags)

@@ -187,7 +187,7 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         rows[Section.ALLOCATIONS].append(row)
     for name, tensor in plan.weight_tensors.items():
         row = {"name": strings(name), "allocation": tensor.allocation}
-        row |= {"offset": weights.offsets[name], "bytes": weights.sizes[name]}
+        row |= {"offset": weights.offsets[name], "bytes": plan.weights[name].nbytes}
         rows[Section.WEIGHTS].append(row)
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(

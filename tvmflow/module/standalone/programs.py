@@ -72,10 +72,7 @@ def beside(library: Path) -> Path:
 
 
 def read(path: Path) -> list[Program]:
-    """Programs of a file, in the order in which they stand there; damage is skipped.
-
-    An `ArtifactError` says that it is another kind of file, or cannot be read.
-    """
+    """Programs of a file, in its order; `ArtifactError` if it is none, but damage is skipped."""
     return _read(path)[0]
 
 

@@ -49,10 +49,8 @@ def is_standalone(path: str | os.PathLike[str]) -> bool:
     """Tell whether a file is a standalone library; nothing of it is run."""
     try:
         # Stripping a library, as Android's build does, leaves the names that it exports.
-        names = elf.read_library(path).sections.get(".dynstr", elf.Section(0, 0))
-        with open(path, "rb") as file:
-            file.seek(names.offset)
-            return _EXPORTED in file.read(names.bytes)
+        names = elf.read_library(path).sections.get(".dynstr")
+        return names is not None and _EXPORTED in elf.read_section(path, names)
     except (OSError, elf.ElfError):
         return False
 
