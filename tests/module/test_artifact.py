@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tvmflow.module import artifact, files
 from tvmflow.module.artifact import read_artifact, write_artifact
 from tvmflow.module.elf import read_library
 from tvmflow.module.module import load
-from tvmflow.module.weights import LazyWeight
+from tvmflow.module.weights import write_weights
 
 
 def replace_meta(path: Path, old: bytes, new: bytes) -> None:
@@ -195,15 +196,15 @@ def test_modules_without_a_checksum_are_loaded(executable: Any, tmp_path: Path):
     """Those of before there was one."""
     path = tmp_path / "m.so"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(artifact, "_note_digests", _note_only_sha256)
+        patched.setattr(artifact, "write_weights", _write_with_only_sha256)
         write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
     assert read_artifact(path).metadata["weights_xxh64"] is None
     got = load(path)(values())["sum"]
     np.testing.assert_allclose(got, expected(values()), rtol=1e-4, atol=1e-4)
 
 
-def _note_only_sha256(meta: dict[str, Any], digests: Any) -> None:
-    meta["weights_digest"] = digests.sha256
+def _write_with_only_sha256(*arguments: Any) -> dict[str, str]:
+    return {"weights_digest": write_weights(*arguments)["weights_digest"]}
 
 
 @pytest.mark.parametrize(
@@ -279,26 +280,33 @@ def test_folders_that_cannot_be_written(executable: Any, tmp_path: Path):
         tmp_path.chmod(0o755)
 
 
-def interrupting(error: BaseException) -> LazyWeight:
-    def evaluate() -> Any:
-        yield np.zeros(8, np.float32)
+def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let writing a weight end early."""
+
+    def pieces(array: np.ndarray) -> Iterator[bytes]:
+        yield bytes(array.nbytes // 2)
         raise error
 
-    return LazyWeight((16,), np.dtype("float32"), evaluate)
+    monkeypatch.setattr("tvmflow.module.weights.pieces", pieces)
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), ValueError("broken")])
 def test_interrupted_writing_leaves_nothing(
-    executable: Any, tmp_path: Path, limit: int, error: BaseException
+    executable: Any,
+    tmp_path: Path,
+    limit: int,
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     path = tmp_path / "m.so"
+    interrupt(monkeypatch, error)
     with pytest.raises(type(error)):
         write_artifact(
             executable,
             path,
             metadata=metadata(),
-            weights={"w": interrupting(error)},
+            weights={"w": weight()},
             embed_limit_bytes=limit,
         )
     assert names(tmp_path) == set()
@@ -306,15 +314,16 @@ def test_interrupted_writing_leaves_nothing(
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_interrupted_overwriting_keeps_the_old_module(
-    executable: Any, with_sidecar: Path, limit: int
+    executable: Any, with_sidecar: Path, limit: int, monkeypatch: pytest.MonkeyPatch
 ):
+    interrupt(monkeypatch, KeyboardInterrupt())
     before = {p.name: p.read_bytes() for p in with_sidecar.parent.iterdir()}
     with pytest.raises(KeyboardInterrupt):
         write_artifact(
             executable,
             with_sidecar,
             metadata=metadata(),
-            weights={"w": interrupting(KeyboardInterrupt())},
+            weights={"w": weight()},
             embed_limit_bytes=limit,
         )
     assert {p.name: p.read_bytes() for p in with_sidecar.parent.iterdir()} == before

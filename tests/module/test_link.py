@@ -188,7 +188,6 @@ def test_a_linker_that_fails_for_another_host_is_refused_before_the_work(
     host = link.Host("riscv64", "linux", "gnu")
     monkeypatch.setattr(link, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(link, "_that_link", set())
     compiler(tmp_path, "clang", "exit 1")
     compiler(tmp_path, "riscv64-linux-gnu-gcc", "echo 'no crti.o' >&2; exit 1")
     with pytest.raises(TargetError, match="every linker found failed") as caught:

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import FarmError, TvmflowError
-from ..ir.tensors import TensorInfo
 from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
 from ..module.values import Outputs, as_array
-from ..runtime.json_types import JsonObject
 from .connect import last_line
 from .network import Address
 
@@ -51,33 +49,9 @@ class RemoteModule(Module):
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
-        super().__init__(module, device_index)
+        described = module.metadata, module.inputs, module.outputs
+        super().__init__(module.path, *described, device_index, module.weights_path)
         self._module, self._remote, self._address = module, remote, address
-
-    @property
-    def path(self) -> Path:
-        """The module file here."""
-        return self._module.path
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The weights beside it, if they are not inside."""
-        return self._module.weights_path
-
-    @property
-    def metadata(self) -> JsonObject:
-        """The file's description of itself."""
-        return self._module.metadata
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every input, in order."""
-        return self._module.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every output, in order."""
-        return self._module.outputs
 
     def close(self) -> None:
         """Free what the server holds."""

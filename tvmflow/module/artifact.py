@@ -48,15 +48,10 @@ from .metadata import check_module
 from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .standalone.format import WEIGHTS_MAGIC
 from .weights import (
-    Digests,
-    WeightLike,
     WeightsError,
-    WeightsLayout,
-    as_bytes,
     map_weights,
     pieces,
     plan_weights,
-    weight_bytes,
     write_weights,
 )
 
@@ -71,33 +66,23 @@ FUNCTIONS = ".tvmflow.functions"
 DIGEST = ".tvmflow.digest"
 SIDECAR_SUFFIX = ".weights"
 
+COPY_AGAIN = "Copy it again from where it was made, or compile the model again."
+
 
 @dataclass(frozen=True)
 class Artifact:
-    """A module file that was read but not loaded.
-
-    Parameters
-    ----------
-    path
-        The module file.
-    metadata
-        The JSON object of the section ``.tvmflow.meta``.
-    weights
-        Read-only arrays mapped from the file, in the order of the entry function.
-    weights_path
-        The file that holds the weights: the module itself, the file beside it,
-        or ``None`` when there are no weights outside the library.
-    library_bytes
-        Size of the library without the added sections.
-    architecture
-        The architecture that the library was linked for.
-    """
+    """A module file that was read but not loaded."""
 
     path: Path
+    #: The JSON object of the section ``.tvmflow.meta``.
     metadata: JsonObject
+    #: Read-only arrays mapped from the file, in the order of the entry function.
     weights: dict[str, np.ndarray] = field(repr=False)
+    #: The module itself, the file beside it, or ``None`` without weights outside the library.
     weights_path: Path | None
+    #: Size of the library without the added sections.
     library_bytes: int
+    #: What the library was linked for.
     architecture: str
     _library_digest: bytes = field(repr=False)
     _functions: elf.Section | None = field(default=None, repr=False)
@@ -123,66 +108,39 @@ class Artifact:
         return None if self.weights_path == self.path else self.weights_path
 
     def check_library(self) -> None:
-        """Compare the library with its digest.
-
-        Raises
-        ------
-        ArtifactError
-            If a byte of it has changed: running it could do anything.
-        """
+        """Refuse (`ArtifactError`) a library of which a byte has changed: it could do anything."""
         with open(self.path, "rb") as file:
             if sha256_of(file, self.library_bytes) != self._library_digest:
                 raise _damaged(self.path, "the code is not what was written")
 
     def read_functions(self) -> bytes | None:
-        """The scheduled primary functions as they were written; ``None`` where there are none.
-
-        Raises
-        ------
-        ArtifactError
-            If they are damaged.
-        """
+        """The scheduled primary functions, if there are any; `ArtifactError` if damaged."""
         if self._functions is None:
             return None
-        with open(self.path, "rb") as file:
-            file.seek(self._functions.offset)
-            content = file.read(self._functions.bytes)
+        content = elf.read_section(self.path, self._functions)
         if hashlib.sha256(content).hexdigest() != self.metadata.get("functions_digest"):
             raise _damaged(self.path, "its primary functions are not what was written")
         return content
 
     def check_weights(self) -> None:
-        """Compare the weights with their checksum, which is quick.
-
-        Raises
-        ------
-        ArtifactError
-            If they are damaged.
-        """
+        """Refuse (`ArtifactError`) weights that do not have their checksum, which is quick."""
         promised = self.metadata.get("weights_xxh64")
         if promised is not None and self._hash_weights(xxhash.xxh64()) != promised:
             raise self._damaged_weights()
 
     def check(self) -> None:
-        """Compare the library, the functions and every byte of the weights with their digests.
-
-        Raises
-        ------
-        ArtifactError
-            If anything has changed since the module was written.
-        """
+        """Compare library, functions and weights with their digests; `ArtifactError` if changed."""
         self.check_library()
         self.read_functions()
-        if not self.weights:
-            return
-        if self._hash_weights(hashlib.sha256()) != self.metadata["weights_digest"]:
+        digest = self.metadata["weights_digest"]
+        if self.weights and self._hash_weights(hashlib.sha256()) != digest:
             raise self._damaged_weights()
 
     def _hash_weights(self, digest: hashlib._Hash | xxhash.xxh64) -> str:
         """Put all weights' bytes into a digest, in the order of the file."""
-        for name in sorted(self.weights, key=lambda name: _address(self.weights[name])):
-            for piece in pieces(self.weights[name]):
-                digest.update(as_bytes(piece))
+        for array in sorted(self.weights.values(), key=lambda array: array.ctypes.data):
+            for piece in pieces(array):
+                digest.update(piece)
         return str(digest.hexdigest())
 
     def _damaged_weights(self) -> ArtifactError:
@@ -204,44 +162,34 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """
     file_path = Path(path)
     if file_path.is_dir():
-        raise ArtifactError(
-            f"Reading the module {file_path} failed: a file was expected, but it is a folder.",
-            remedy="Name the .so file that `tvmflow compile` wrote.",
-        )
+        remedy = "Name the .so file that `tvmflow compile` wrote."
+        raise unreadable(file_path, "a file was expected, but it is a folder", remedy)
     try:
         return _read(file_path)
     except FileNotFoundError:
-        raise ArtifactError(
-            f"Reading the module {file_path} failed: there is no such file.",
-            remedy="Check the name, or write it with `tvmflow compile MODEL.onnx -o OUT.so`.",
-        ) from None
+        remedy = "Check the name, or write it with `tvmflow compile MODEL.onnx -o OUT.so`."
+        raise unreadable(file_path, "there is no such file", remedy) from None
     except OSError as error:
-        raise ArtifactError(
-            f"Reading the module {file_path} failed: {error.strerror or error}.",
-            remedy="Check the permissions of the file and its folder.",
-        ) from error
+        remedy = "Check the permissions of the file and its folder."
+        raise unreadable(file_path, str(error.strerror or error), remedy) from error
 
 
 def _read(path: Path) -> Artifact:
     try:
         library = elf.read_library(path)
     except elf.ElfError as error:
-        text = str(error)
-        if "not an ELF file" in text or "not a shared library" in text:
-            raise _not_a_module(path, text) from None
-        raise _damaged(path, text) from None
+        reason = str(error)
+        other = "not an ELF file" in reason or "not a shared library" in reason
+        raise (_not_a_module if other else _damaged)(path, reason) from None
     section, digest = library.sections.get(META), library.sections.get(DIGEST)
     if section is None:
         raise _not_a_module(path, "it is a shared library without a description by tvmflow")
-    with open(path, "rb") as file:
-        file.seek(section.offset)
-        if section.bytes > MOST_BYTES:
-            raise _damaged(path, f"its description is said to have {section.bytes} bytes")
-        text_bytes = file.read(section.bytes)
-        file.seek(digest.offset if digest else 0)
-        digests = file.read(64) if digest and digest.bytes == 64 else b""
-    meta = _parse_metadata(path, text_bytes)
-    if hashlib.sha256(text_bytes).digest() != digests[:32]:
+    if section.bytes > MOST_BYTES:
+        raise _damaged(path, f"its description is said to have {section.bytes} bytes")
+    text = elf.read_section(path, section)
+    meta = _parse_metadata(path, text)
+    digests = elf.read_section(path, digest) if digest and digest.bytes == 64 else b""
+    if hashlib.sha256(text).digest() != digests[:32]:
         raise _damaged(path, "its description is not what was written")
     try:
         check_module(meta)
@@ -270,11 +218,12 @@ def _parse_metadata(path: Path, text: bytes) -> JsonObject:
         raise _damaged(path, f"its description is not readable: {error}") from error
     found = meta["format"]
     if found is True or found != FORMAT:
-        raise ArtifactError(
-            f"Reading the module {path} failed: it has format {str(found)[:60]}, written by "
-            f"tvmflow {str(meta.get('tvmflow', 'of an unknown version'))[:60]}, but this "
-            f"tvmflow {_versions.__version__} reads format {FORMAT}.",
-            remedy="Compile the model again, or use the version of tvmflow that wrote it.",
+        raise unreadable(
+            path,
+            f"it has format {str(found)[:60]}, written by tvmflow "
+            f"{str(meta.get('tvmflow', 'of an unknown version'))[:60]}, but this tvmflow "
+            f"{_versions.__version__} reads format {FORMAT}",
+            "Compile the model again, or use the version of tvmflow that wrote it.",
         )
     return meta
 
@@ -285,25 +234,25 @@ def _find_weights(
     """Map the weights that the metadata lists, from the module or from beside it."""
     if not meta["weights"]:
         return None, {}
-    holder, offset, size = path, 0, 0
-    if meta["weights_file"] is None:
-        if embedded is None:
-            raise _damaged(path, "its weights are missing")
-        offset, size = embedded.offset, embedded.bytes
-    else:
+    if meta["weights_file"] is not None:
         holder = _find_sidecar(path, meta["weights_file"])
-        size = holder.stat().st_size
+        place = elf.Section(0, holder.stat().st_size)
+    elif embedded is not None:
+        holder, place = path, embedded
+    else:
+        raise _damaged(path, "its weights are missing")
     try:
-        found, digest = map_weights(holder, offset, size)
+        found, digest = map_weights(holder, *place)
     except WeightsError as error:
         raise _damaged(holder, str(error)) from error
     expected = {w["name"]: (tuple(w["shape"]), w["dtype"]) for w in meta["weights"]}
     got = {name: (array.shape, array.dtype.name) for name, array in found.items()}
     if digest != meta["weights_digest"] or got != expected:
-        raise ArtifactError(
-            f"Reading the module {path} failed: {holder.name} holds the weights of another module.",
-            remedy="Copy the module together with the .weights file that was written with it, "
-            "or compile again.",
+        raise unreadable(
+            path,
+            f"{holder.name} holds the weights of another module",
+            "Copy the module together with the .weights file that was written with it, or compile "
+            "again.",
         )
     return holder, {name: found[name] for name in expected}
 
@@ -311,13 +260,11 @@ def _find_weights(
 def _find_sidecar(path: Path, recorded_name: str) -> Path:
     """Look for the weights under the module's present name, then under its first one."""
     names = [path.name + SIDECAR_SUFFIX, recorded_name]
-    for name in names:
-        if (candidate := path.with_name(name)).is_file():
+    for candidate in map(path.with_name, names):
+        if candidate.is_file():
             return candidate
-    raise ArtifactError(
-        f"Reading the module {path} failed: its weights, {names[0]}, are not beside it.",
-        remedy="Copy the .weights file into the same folder as the module, or compile again.",
-    )
+    remedy = "Copy the .weights file into the same folder as the module, or compile again."
+    raise unreadable(path, f"its weights, {names[0]}, are not beside it", remedy)
 
 
 def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
@@ -346,22 +293,18 @@ def tensor_infos(entries: Iterable[JsonMapping]) -> tuple[TensorInfo, ...]:
     )
 
 
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
+def unreadable(path: Path, reason: str, remedy: str = COPY_AGAIN) -> ArtifactError:
+    """Return the error about a module that cannot be read."""
+    return ArtifactError(f"Reading the module {path} failed: {reason}.", remedy=remedy)
 
 
 def _damaged(path: Path, what: str) -> ArtifactError:
-    return ArtifactError(
-        f"Reading the module {path} failed: the file is cut short or damaged ({what}).",
-        remedy="Copy it again from where it was made, or compile the model again.",
-    )
+    return unreadable(path, f"the file is cut short or damaged ({what})")
 
 
 def _not_a_module(path: Path, what: str) -> ArtifactError:
-    return ArtifactError(
-        f"Reading the module {path} failed: a module compiled by tvmflow was expected, but {what}.",
-        remedy="Name the .so file that `tvmflow compile` wrote.",
-    )
+    reason = f"a module compiled by tvmflow was expected, but {what}"
+    return unreadable(path, reason, "Name the .so file that `tvmflow compile` wrote.")
 
 
 #: Room that there must be for objects, of host code and of kernels' sources, and the library.
@@ -376,7 +319,7 @@ def write_artifact(
     path: str | os.PathLike[str],
     *,
     metadata: JsonMapping,
-    weights: Mapping[str, WeightLike] | None = None,
+    weights: Mapping[str, np.ndarray] | None = None,
     functions: bytes = b"",
     host: str | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
@@ -390,10 +333,9 @@ def write_artifact(
     executable, path
         What ``tvm.relax.build`` returned, and the file to write.
     metadata
-        ``name``, ``target``, ``device``, ``inputs``, ``outputs`` (`TensorInfo` or
-        mappings of name, shape, dtype), ``kernels``, ``options``, ``stage_ms`` and
-        what else fits JSON.  Format, versions, host and the description of the
-        weights are added here.
+        ``name``, ``target``, ``device``, ``inputs``, ``outputs`` (of `TensorInfo`),
+        ``kernels``, ``options``, ``stage_ms`` and what else fits JSON.  Format, versions,
+        host and the description of the weights are added here.
     weights
         Weights outside the library, in the order in which the entry function
         takes them after the inputs.  They are streamed: neither the file nor one
@@ -437,13 +379,8 @@ def write_artifact(
             "inputs": [_describe(tensor) for tensor in metadata["inputs"]],
             "outputs": [_describe(tensor) for tensor in metadata["outputs"]],
             "weights": [
-                {
-                    "name": name,
-                    "shape": list(weight.shape),
-                    "dtype": weight.dtype.name,
-                    "bytes": weight_bytes(weight),
-                }
-                for name, weight in weights.items()
+                {"name": n, "shape": list(w.shape), "dtype": w.dtype.name, "bytes": w.nbytes}
+                for n, w in weights.items()
             ],
             "weights_file": sidecar.name if beside else None,
             # Of no weights; others have theirs when they are written.
@@ -451,13 +388,27 @@ def write_artifact(
             "weights_xxh64": None,
             "functions_digest": hashlib.sha256(functions).hexdigest(),
         }
-        try:
-            if beside:
-                with open(sidecar, "wb") as file:
-                    _note_digests(meta, write_weights(file, weights, layout))
-            _append(library, meta, {} if beside else weights, layout, functions)
-        except WeightsError as error:
-            raise CompileError(f"Writing {final} failed: {error}.") from error
+
+        def put_weights(file: BinaryIO) -> None:
+            meta.update(write_weights(file, weights, layout))
+
+        sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
+        if beside:
+            with open(sidecar, "wb") as file:
+                put_weights(file)
+        elif weights:
+            # Before the metadata, which has their digests.
+            sections.append((WEIGHTS, _PAGE_BYTES, put_weights))
+        sections.append((META, 1, lambda file: file.write(_encode(meta))))
+        sections.append((DIGEST, 1, lambda file: file.write(bytes(64))))
+        if functions:
+            sections.append((FUNCTIONS, 1, lambda file: file.write(functions)))
+        added = elf.append_sections(library, sections)
+        with open(library, "r+b") as whole:
+            digests = sha256_of(whole, added[META].bytes, added[META].offset)
+            digests += sha256_of(whole, min(section.offset for section in added.values()))
+            whole.seek(added[DIGEST].offset)
+            whole.write(digests)
         final_sidecar = final.with_name(sidecar.name)
         publish({sidecar: final_sidecar, library: final} if beside else {library: final})
         if not beside:
@@ -481,60 +432,20 @@ def export_library(
 
     class Link:
         object_format = "o"
-        used = ""
+        # Asked only where no host code says it (a network that computes nothing).
+        get_target_triple = staticmethod(lambda: host.llvm_triple)
 
-        @staticmethod
-        def get_target_triple() -> str:
-            # Asked only where no host code says it (a network that computes nothing).
-            return host.llvm_triple
+        def __call__(self, output: str, objects: Iterable[str], **_: object) -> str:
+            return link_shared(list(objects), Path(output), host, work)
 
-        def __call__(self, output: str, objects: Iterable[str], **_: object) -> None:
-            self.used = link_shared(list(objects), Path(output), host, work)
-
-    link = Link()
-    executable.export_library(str(library), fcompile=link, workspace_dir=str(work))
-    return link.used
+    return str(executable.export_library(str(library), fcompile=Link(), workspace_dir=str(work)))
 
 
-def _append(
-    library: Path,
-    meta: JsonObject,
-    weights: Mapping[str, WeightLike],
-    layout: WeightsLayout,
-    functions: bytes,
-) -> None:
-    """Add the sections behind the library, and their digests."""
-
-    def put_weights(file: BinaryIO) -> None:
-        _note_digests(meta, write_weights(file, weights, layout))
-
-    text = b""
-
-    def put_meta(file: BinaryIO) -> None:
-        nonlocal text
-        text = json.dumps(meta, indent=1, ensure_ascii=False, default=_plain).encode()
-        file.write(text)
-
-    sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
-    if weights:
-        sections.append((WEIGHTS, _PAGE_BYTES, put_weights))
-    sections += [(META, 1, put_meta), (DIGEST, 1, lambda file: file.write(bytes(64)))]
-    if functions:
-        sections.append((FUNCTIONS, 1, lambda file: file.write(functions)))
-    added = elf.append_sections(library, sections)
-    with open(library, "r+b") as file:
-        body = sha256_of(file, min(section.offset for section in added.values()))
-        file.seek(added[DIGEST].offset)
-        file.write(hashlib.sha256(text).digest() + body)
+def _encode(meta: JsonObject) -> bytes:
+    return json.dumps(meta, indent=1, ensure_ascii=False, default=_plain).encode()
 
 
-def _note_digests(meta: JsonObject, digests: Digests) -> None:
-    meta |= {"weights_digest": digests.sha256, "weights_xxh64": digests.xxh64}
-
-
-def _describe(tensor: TensorInfo | JsonMapping) -> JsonObject:
-    if not isinstance(tensor, TensorInfo):
-        return dict(tensor)
+def _describe(tensor: TensorInfo) -> JsonObject:
     entry: JsonObject = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
     if tensor.logical_shape is not None:
         entry |= {"layout": tensor.layout, "logical_shape": list(tensor.logical_shape)}

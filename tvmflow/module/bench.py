@@ -65,16 +65,12 @@ def benchmark(
     module
         A module that has not run yet (or its first call is not a first one).
     inputs
-        Values by name, default random ones.
-    runs
-        Measure this many calls.
-    seconds
-        Measure calls for this long.  With `runs`, whichever is reached first; with
+        Values by name, default random ones of `seed`.
+    runs, seconds
+        Measure this many calls, or for this long, whichever is reached first; with
         neither, `DEFAULT_RUNS` and `DEFAULT_SECONDS`.
     warmup
         Calls between the first one and the measured ones.
-    seed
-        Seeds the random inputs.
 
     Raises
     ------
@@ -90,9 +86,9 @@ def benchmark(
         )
     if runs is None and seconds is None:
         runs, seconds = DEFAULT_RUNS, DEFAULT_SECONDS
-    values = dict(inputs) if inputs is not None else random_inputs(module, seed)
+    given = inputs if inputs is not None else random_inputs(module, seed)
     # An application has them so: packing them is no part of a call.
-    values = all_to_blocked(module.inputs, values)
+    values = all_to_blocked(module.inputs, given)
     # Importing packages is not part of loading the module.
     module.prepare()
     load_ms = elapsed_ms(module.open)

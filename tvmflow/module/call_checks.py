@@ -5,8 +5,8 @@ A compiler writes a note for each such node into the module's metadata; here a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -19,22 +19,13 @@ from .values import is_on_host, on_host, shared, unknown
 
 @dataclass(frozen=True)
 class CallCheck:
-    """The check of one node's operator.
-
-    Parameters
-    ----------
-    node, operator
-        Their names.
-    attributes
-        All of the node's.
-    operands
-        For each operand the name of the network's input that it is, or its type; ``None`` for one
-        that is left out.
-    """
+    """The check of one node's operator."""
 
     node: str
     operator: str
     attributes: JsonMapping
+    #: For each operand the name of the network's input that it is, or its type; ``None`` for one
+    #: that is left out.
     operands: tuple[str | TensorType | None, ...]
 
     @property
@@ -44,16 +35,7 @@ class CallCheck:
 
     def report(self) -> JsonObject:
         """Return the note for the metadata."""
-        operands = [
-            {"dtype": o.dtype, "shape": list(o.shape)} if isinstance(o, TensorType) else o
-            for o in self.operands
-        ]
-        return {
-            "node": self.node,
-            "operator": self.operator,
-            "attributes": dict(self.attributes),
-            "operands": operands,
-        }
+        return asdict(self)
 
     @classmethod
     def read(cls, note: JsonMapping) -> CallCheck:
@@ -70,12 +52,7 @@ class CallCheck:
         return cls(note["node"], note["operator"], attributes, operands)
 
     def look_at(self, values: Mapping[str, object]) -> None:
-        """Check values of the network's inputs, where the host has them.
-
-        Parameters
-        ----------
-        values
-            Arrays and DLPack tensors by name, of the right shapes and dtypes.
+        """Check arrays and DLPack tensors for the network's inputs, where the host has them.
 
         Raises
         ------
@@ -99,9 +76,9 @@ class CallCheck:
             ) from error
 
 
-def call_checks(notes: Iterable[JsonMapping]) -> tuple[CallCheck, ...]:
-    """Read the checks that a call makes: those of operators that this process knows."""
-    checks = (CallCheck.read(note) for note in notes)
+def call_checks(metadata: JsonMapping) -> tuple[CallCheck, ...]:
+    """Read the checks that a module's call makes: those of operators that this process knows."""
+    checks = (CallCheck.read(note) for note in metadata.get("call_checks", ()))
     return tuple(check for check in checks if check.operator in OPERATORS)
 
 

@@ -12,11 +12,12 @@ Format: System V Application Binary Interface, "Object Files"; read and packed b
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from elftools.construct import Container
 from elftools.elf.constants import P_FLAGS
@@ -39,8 +40,7 @@ _DF_BIND_NOW = 0x8
 _DF_TEXTREL = 0x4
 _DF_1_NOW = 0x1
 _DF_1_PIE = 0x8000000
-#: Entries of the dynamic table that say the same as a flag.
-_SAME_AS_FLAG = {"DT_BIND_NOW": _DF_BIND_NOW, "DT_TEXTREL": _DF_TEXTREL}
+_HASH_TABLES = {"DT_HASH": "sysv", "DT_GNU_HASH": "gnu"}
 _PACKED_RELOCATIONS = ("DT_RELR", "DT_ANDROID_REL", "DT_ANDROID_RELA", "DT_ANDROID_RELR")
 
 
@@ -48,42 +48,38 @@ class ElfError(ValueError):
     """The file is not a little-endian ELF shared library, or is damaged."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """One section: where its bytes are in the file."""
+class Section(NamedTuple):
+    """Where a section's bytes are in the file."""
 
-    name: str
     offset: int
     bytes: int
 
 
-@dataclass(frozen=True)
-class Library:
-    """A shared library's architecture, as it stands in a triple, and its sections."""
+class Library(NamedTuple):
+    """A shared library's architecture, as it stands in a triple, and its sections by name."""
 
     architecture: str
     sections: dict[str, Section]
 
 
 def read_library(path: str | os.PathLike[str]) -> Library:
-    """List the sections of a shared library.
-
-    Raises
-    ------
-    ElfError
-        If the file is not a little-endian ELF shared library, or its section
-        table does not lie within the file (it is cut short, for example).
-    """
+    """List the sections of a shared library; `ElfError` if it is none, or cut short."""
     with _opened(path, "rb") as elf:
-        table, names = _section_table(elf)
         size = elf.stream.seek(0, os.SEEK_END)
         sections: dict[str, Section] = {}
-        for entry in table:
-            name, begin, length = _name(names, entry), entry.sh_offset, entry.sh_size
-            if entry.sh_type != "SHT_NOBITS" and begin + length > size:
-                raise ElfError(f"the section {name} ends behind the end of the file")
-            sections.setdefault(name, Section(name, begin, length))
+        for section in elf.iter_sections():
+            found = Section(section["sh_offset"], section["sh_size"])
+            if section["sh_type"] != "SHT_NOBITS" and sum(found) > size:
+                raise ElfError(f"the section {section.name} ends behind the end of the file")
+            sections.setdefault(section.name, found)
         return Library(_architecture(elf), sections)
+
+
+def read_section(path: str | os.PathLike[str], section: Section) -> bytes:
+    """Return the content of a section."""
+    with open(path, "rb") as file:
+        file.seek(section.offset)
+        return file.read(section.bytes)
 
 
 def append_sections(
@@ -94,24 +90,21 @@ def append_sections(
 
     Each has a name, an alignment in the file in bytes, and a function that writes the content
     at the file's position (streaming; it may be larger than memory).  They are returned by name.
-
-    Raises
-    ------
-    ElfError
-        If the file is not a shared library, or has a section of that name.
+    An `ElfError` says that the file is not a shared library, or has a section of that name.
     """
     with _opened(path, "r+b") as elf:
-        table, names = _section_table(elf)
         header, structs = elf.header, elf.structs
+        table = [section.header for section in elf.iter_sections()]
+        existing = {section.name for section in elf.iter_sections()}
+        names = elf.get_section(header.e_shstrndx).data()
     with open(path, "r+b") as file:
-        existing = {_name(names, entry) for entry in table}
         added: dict[str, Section] = {}
         for name, align, write in sections:
             if name in existing:
                 raise ElfError(f"there is a section {name} already")
             start = _seek_aligned(file, align)
             write(file)
-            added[name] = Section(name, start, file.seek(0, os.SEEK_END) - start)
+            added[name] = Section(start, file.seek(0, os.SEEK_END) - start)
             entry = Container(**dict.fromkeys(table[0], 0))
             entry.update({"sh_name": len(names), "sh_type": "SHT_PROGBITS", "sh_addralign": align})
             entry.update({"sh_offset": start, "sh_size": added[name].bytes})
@@ -149,35 +142,7 @@ def _opened(path: str | os.PathLike[str], mode: str) -> Iterator[ELFFile]:
             raise ElfError(f"it is cut short or its tables are damaged: {said}") from error
 
 
-def _section_table(elf: ELFFile) -> tuple[list[Container], bytes]:
-    """Read the headers of all sections, and the text that has their names."""
-    header, entry = elf.header, elf.structs.Elf_Shdr
-    size = elf.stream.seek(0, os.SEEK_END)
-    if header.e_shentsize != entry.sizeof() or header.e_shstrndx >= header.e_shnum:
-        raise ElfError("its section table is missing or damaged")
-    length = header.e_shnum * header.e_shentsize
-    if header.e_shoff + length > size:
-        raise ElfError("its section table lies behind the end of the file")
-    elf.stream.seek(header.e_shoff)
-    content = elf.stream.read(length)
-    starts = range(0, length, header.e_shentsize)
-    table = [entry.parse(content[at : at + header.e_shentsize]) for at in starts]
-    of_names = table[header.e_shstrndx]
-    if of_names.sh_offset + of_names.sh_size > size:
-        raise ElfError("the names of its sections lie behind the end of the file")
-    elf.stream.seek(of_names.sh_offset)
-    return table, elf.stream.read(of_names.sh_size)
-
-
-def _name(names: bytes, entry: Container) -> str:
-    end = names.find(b"\0", entry.sh_name)
-    if entry.sh_name >= len(names) or end < 0:
-        raise ElfError("the names of its sections are damaged")
-    return names[entry.sh_name : end].decode("utf-8", "replace")
-
-
 def _architecture(elf: ELFFile) -> str:
-    """Return the architecture as it stands in a triple, or the ELF number."""
     number = ENUM_E_MACHINE.get(elf["e_machine"], elf["e_machine"])
     return MACHINES.get(number, f"ELF machine {number}")
 
@@ -257,21 +222,13 @@ class ElfFacts:
 
 
 def read_facts(path: str | os.PathLike[str]) -> ElfFacts:
-    """Read the facts; nothing of the library is loaded.
-
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read, or is no ELF shared library, or is damaged.
-    """
+    """Read the facts; `ArtifactError` if the file is unreadable, damaged or no ELF library."""
     try:
         with _opened(path, "rb") as elf:
             return _facts(elf)
     except OSError as error:
-        raise ArtifactError(
-            f"Reading {Path(path)} failed: {error.strerror or error}.",
-            remedy="Give the path of a shared library.",
-        ) from error
+        reason, remedy = error.strerror or error, "Give the path of a shared library."
+        raise ArtifactError(f"Reading {Path(path)} failed: {reason}.", remedy=remedy) from error
     except ElfError as error:
         raise ArtifactError(
             f"Reading {Path(path)} failed: an ELF shared library was expected, but {error}.",
@@ -285,40 +242,35 @@ def _facts(elf: ELFFile) -> ElfFacts:
     if dynamic is None:
         raise ElfError("it has no dynamic table")
     end = elf.stream.seek(0, os.SEEK_END)
-    segments: dict[str, list[Segment]] = {}
+    segments: defaultdict[str, list[Segment]] = defaultdict(list)
     for segment in elf.iter_segments():
-        segments.setdefault(segment["p_type"], []).append(segment)
+        segments[segment["p_type"]].append(segment)
         if segment["p_type"] == "PT_LOAD" and segment["p_offset"] + segment["p_filesz"] > end:
             raise ElfError("it is cut short: what is to be loaded ends behind its end")
-    tags: dict[str, list[DynamicTag]] = {}
+    tags: defaultdict[str, list[DynamicTag]] = defaultdict(list)
     for tag in dynamic.iter_tags():
-        tags.setdefault(tag.entry.d_tag, []).append(tag)
-    flags = sum(tag.entry.d_val for tag in tags.get("DT_FLAGS", ()))
-    flags_1 = sum(tag.entry.d_val for tag in tags.get("DT_FLAGS_1", ()))
-    for name, flag in _SAME_AS_FLAG.items():
-        flags |= flag if name in tags else 0
+        tags[tag.entry.d_tag].append(tag)
+    flags, flags_1 = (sum(t.entry.d_val for t in tags[n]) for n in ("DT_FLAGS", "DT_FLAGS_1"))
     if flags_1 & _DF_1_PIE:
         raise ElfError("it is a program")
-    stacks = [bool(s["p_flags"] & P_FLAGS.PF_X) for s in segments.get("PT_GNU_STACK", ())]
+    noted = (s for s in segments["PT_NOTE"] if isinstance(s, NoteSegment))
+    notes = (note for segment in noted for note in segment.iter_notes())
     versions, undefined, exported = _symbols(elf)
-    paths = *tags.get("DT_RPATH", ()), *tags.get("DT_RUNPATH", ())
     return ElfFacts(
         architecture=_architecture(elf),
         bits=elf.elfclass,
-        soname=next(map(_text, tags.get("DT_SONAME", ())), None),
-        needed=tuple(map(_text, tags.get("DT_NEEDED", ()))),
-        search_paths=tuple(map(_text, paths)),
-        loads=tuple(_load(segment) for segment in segments.get("PT_LOAD", ())),
-        relro=next((_range(segment) for segment in segments.get("PT_GNU_RELRO", ())), None),
-        bind_now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW),
-        text_relocations=bool(flags & _DF_TEXTREL),
-        packed_relocations=tuple(name for name in _PACKED_RELOCATIONS if name in tags),
-        executable_stack=stacks[0] if stacks else None,
-        thread_local_bytes=sum(s["p_memsz"] for s in segments.get("PT_TLS", ())),
-        hash_tables=tuple(
-            text for name, text in (("DT_HASH", "sysv"), ("DT_GNU_HASH", "gnu")) if name in tags
-        ),
-        build_id=_build_id(segments.get("PT_NOTE", ())),
+        soname=next(map(_text, tags["DT_SONAME"]), None),
+        needed=tuple(map(_text, tags["DT_NEEDED"])),
+        search_paths=tuple(map(_text, tags["DT_RPATH"] + tags["DT_RUNPATH"])),
+        loads=tuple(map(_load, segments["PT_LOAD"])),
+        relro=next(map(_range, segments["PT_GNU_RELRO"]), None),
+        bind_now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW or tags["DT_BIND_NOW"]),
+        text_relocations=bool(flags & _DF_TEXTREL or tags["DT_TEXTREL"]),
+        packed_relocations=tuple(name for name in _PACKED_RELOCATIONS if tags[name]),
+        executable_stack=next((_load(s).executable for s in segments["PT_GNU_STACK"]), None),
+        thread_local_bytes=sum(s["p_memsz"] for s in segments["PT_TLS"]),
+        hash_tables=tuple(text for name, text in _HASH_TABLES.items() if tags[name]),
+        build_id=next((str(n["n_desc"]) for n in notes if n["n_type"] == "NT_GNU_BUILD_ID"), None),
         versions=versions,
         undefined=undefined,
         exported=exported,
@@ -336,19 +288,8 @@ def _range(segment: Segment) -> tuple[int, int]:
 
 
 def _load(segment: Segment) -> Load:
-    flags = segment["p_flags"]
-    return Load(
-        segment["p_align"],
-        segment["p_offset"],
-        *_range(segment),
-        writable=bool(flags & P_FLAGS.PF_W),
-        executable=bool(flags & P_FLAGS.PF_X),
-    )
-
-
-def _build_id(segments: Iterable[Segment]) -> str | None:
-    notes = (n for s in segments if isinstance(s, NoteSegment) for n in s.iter_notes())
-    return next((str(n["n_desc"]) for n in notes if n["n_type"] == "NT_GNU_BUILD_ID"), None)
+    writable, executable = (bool(segment["p_flags"] & f) for f in (P_FLAGS.PF_W, P_FLAGS.PF_X))
+    return Load(segment["p_align"], segment["p_offset"], *_range(segment), writable, executable)
 
 
 def _symbols(
@@ -377,9 +318,7 @@ def _symbols(
         if symbol["st_shndx"] != "SHN_UNDEF":
             exported.append(symbol.name)
             continue
-        entry = (
-            versions.get_symbol(index)["ndx"] if isinstance(versions, GNUVerSymSection) else None
-        )
-        version = by_index.get(entry & 0x7FFF) if isinstance(entry, int) else None
+        ndx = versions.get_symbol(index)["ndx"] if isinstance(versions, GNUVerSymSection) else None
+        version = by_index.get(ndx & 0x7FFF) if isinstance(ndx, int) else None
         undefined.append(Undefined(symbol.name, binding == "STB_WEAK", version))
     return by_library, tuple(undefined), tuple(exported)

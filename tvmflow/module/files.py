@@ -24,12 +24,7 @@ _SUFFIX = ".tmp"
 
 @contextmanager
 def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new hidden folder beside `path`, and remove it afterwards.
-
-    Parameters
-    ----------
-    path
-        The final name of the output; its folder must exist.
+    """Yield a new hidden folder beside an output's final name, and remove it afterwards.
 
     Raises
     ------
@@ -64,13 +59,7 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a whole file; others see the old one or the new one.
-
-    Raises
-    ------
-    ArtifactError
-        If it cannot be written.
-    """
+    """Write a whole file; others see the old one or the new one; errors are those of `staging`."""
     final = Path(path)
     with staging(final) as stage:
         written = stage / final.name
@@ -79,25 +68,13 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse an output that could not be written, before the work for it.
-
-    Raises
-    ------
-    ArtifactError
-        If `path` is a folder, or its folder does not exist or is not writable.
-    """
+    """Refuse an output that could not be written, as `staging` does, before the work for it."""
     with staging(path):
         pass
 
 
 def require_space(folder: Path, size: int) -> None:
-    """Fail now if so many bytes cannot be written: LLVM ends the process when it finds out.
-
-    Raises
-    ------
-    OSError
-        If there is no room for them.
-    """
+    """Raise `OSError` now if there is no room: LLVM ends the process when it finds out."""
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -108,44 +85,37 @@ def require_space(folder: Path, size: int) -> None:
 
 
 def publish(files: Mapping[Path, Path]) -> None:
-    """Move finished files to their final names: all of them, or none.
+    """Move finished files to their final names, in this order: all of them, or none.
 
-    Parameters
-    ----------
-    files
-        Finished file → final name, in the order of moving.  The file that the
-        user opens comes last, so that whoever sees it sees the others too.
+    The file that the user opens comes last, so that whoever sees it sees the others too.
 
     Raises
     ------
     ArtifactError
         If a file cannot be moved; what had been moved before is undone.
     """
-    moved: list[tuple[Path, Path | None]] = []
-    backups: list[Path] = []
+    backups = {source: source.with_name(f"{source.name}.previous") for source in files}
+    moved: list[tuple[Path, Path]] = []
     try:
         for source, final in files.items():
-            backup = None
             # One rename is atomic by itself; only a set of them has to be undone.
             if len(files) > 1 and final.exists():
-                backup = source.with_name(f"{source.name}.previous")
-                place_copy(final, backup)
-                backups.append(backup)
+                place_copy(final, backups[source])
             os.chmod(source, 0o666 & ~_umask())
             os.replace(source, final)
-            moved.append((final, backup))
+            moved.append((final, backups[source]))
     except BaseException as error:
         for final, backup in reversed(moved):
             with suppress(OSError):
-                if backup is None:
-                    final.unlink()
-                else:
+                if backup.exists():
                     os.replace(backup, final)
+                else:
+                    final.unlink()
         if isinstance(error, OSError):
             raise _write_error(final, error) from error
         raise
     finally:
-        for backup in backups:
+        for backup in backups.values():
             with suppress(OSError):
                 backup.unlink()
 
@@ -171,7 +141,7 @@ def user_cache() -> Path:
 
 
 def _umask() -> int:
-    """Return the process's umask (it can only be read by setting it)."""
+    # It can only be read by setting it.
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

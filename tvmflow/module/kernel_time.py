@@ -42,19 +42,9 @@ class KernelTime:
 
 
 def kernel_times(runs: Sequence[Sequence[Launch]], clock: str) -> list[KernelTime]:
-    """Every launch of a run, from its times in several runs of the same launches.
+    """Every launch of a run, from its times in several runs (at least one) of the same launches.
 
-    Parameters
-    ----------
-    runs
-        At least one.
-    clock
-        As of `KernelTime`.
-
-    Raises
-    ------
-    DeviceError
-        If the runs are not of the same launches.
+    A `DeviceError` says that they are not of the same ones.
     """
     names = [[launch["kernel"] for launch in run] for run in runs]
     if any(run != names[0] for run in names):
@@ -83,7 +73,6 @@ def kernel_times(runs: Sequence[Sequence[Launch]], clock: str) -> list[KernelTim
 
 
 def _gap_us(run: Sequence[Launch], position: int) -> float:
-    """From the end of the launch before one to its begin, in a run."""
     if position == 0:
         return 0.0
     before, launch = run[position - 1], run[position]
@@ -91,26 +80,9 @@ def _gap_us(run: Sequence[Launch], position: int) -> float:
 
 
 def profile_kernels(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
-    """Measure every kernel launch of a network's run.
+    """Measure every kernel launch, in order; another run goes before the measured ones.
 
-    Parameters
-    ----------
-    session
-        The loaded module.
-    values
-        The inputs, in order.
-    runs
-        Measured runs, at least 1; one more goes before them.
-
-    Returns
-    -------
-    list of KernelTime
-        In launch order.
-
-    Raises
-    ------
-    DeviceError
-        If the device did not report its launches, or they are one CUDA graph.
+    A `DeviceError` says that the device did not report them, or that they are one CUDA graph.
     """
     if session.artifact.metadata.get("options", {}).get("cuda_graph"):
         raise DeviceError(
@@ -118,11 +90,9 @@ def profile_kernels(session: Session, values: Sequence[object], runs: int) -> li
             "graph.",
             remedy="Compile without `cuda_graph`; the kernels are the same.",
         )
-    runs = max(1, runs)
     session.run(values, on_device=False)
-    if session.target == "opencl":
-        return _profile_events(session, values, runs)
-    return _profile_calls(session, values, runs)
+    measure = _profile_events if session.target == "opencl" else _profile_calls
+    return measure(session, values, max(1, runs))
 
 
 def _profile_events(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
@@ -130,18 +100,16 @@ def _profile_events(session: Session, values: Sequence[object], runs: int) -> li
 
     begin = tvm_ffi.get_global_func("tvmflow.opencl.profile_begin")
     end = tvm_ffi.get_global_func("tvmflow.opencl.profile_end")
-    index = session.device.index
     with session.errors("Measuring kernels"):
-        begin(index)
+        begin(session.device.index)
         try:
             for _ in range(runs):
                 session.run(values, on_device=False)
         finally:
-            launches = json.loads(end(index))
+            launches = json.loads(end(session.device.index))
     # Of unequal runs there are launches left over, or they stand at other places.
     bounds = [len(launches) * number // runs for number in range(runs + 1)]
-    by_run = [launches[begin:end] for begin, end in itertools.pairwise(bounds)]
-    return kernel_times(by_run, "device")
+    return kernel_times([launches[a:b] for a, b in itertools.pairwise(bounds)], "device")
 
 
 def _profile_calls(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
@@ -166,13 +134,12 @@ def _profile_calls(session: Session, values: Sequence[object], runs: int) -> lis
         return 0
 
     machine.set_instrument(tvm_ffi.convert(instrument))
-    arguments = session.bring(values, reuse=True)
-    entry = machine["main"]
+    arguments, entry = session.bring(values, reuse=True), machine["main"]
     by_run = []
     with session.errors("Measuring kernels"):
         for _ in range(runs + 1):
             measured.clear()
             entry(*arguments, *session.weights)
-            by_run.append(list(measured))
+            by_run.append(measured.copy())
     # The first run of a new machine reserves its memory.
     return kernel_times(by_run[1:], "host")

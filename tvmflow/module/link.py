@@ -14,6 +14,8 @@ refuses what Android lacks, and the result records what it needs.  Its headers a
 from __future__ import annotations
 
 import errno
+import functools
+import importlib.resources
 import os
 import shutil
 import subprocess
@@ -23,21 +25,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..devices.host import Host
 from ..errors import TargetError
 
-if TYPE_CHECKING:
-    from ..devices.host import Host
-
-_PACKAGE = Path(__file__).parents[1]
 #: Names of formats in LLVM's linker, by architecture.
 _LLD_EMULATIONS = {"aarch64": "aarch64linux", "x86_64": "elf_x86_64"}
 #: A disk with less free space is full to a linker, which may die of it without a word.
 FULL_BYTES = 64 << 10
 _HARDENING = ("-z", "now", "-z", "relro", "-z", "noexecstack")
-
 
 T = TypeVar("T")
 
@@ -55,7 +52,7 @@ class Tool:
     #: Whether the linker is called by a compiler, which hands options on to it.
     is_driver: bool = True
     #: Libraries of the host that the tool lacks, with the symbols that they have.
-    stubs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stubs: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     #: Whether the result is for the oldest supported C library and not for this machine's.
     is_portable: bool = False
 
@@ -70,18 +67,13 @@ class Tool:
         """Link a shared library of a host's object files.
 
         `work` is a folder for intermediate files; `libraries` of the host stand behind ``-l``.
-
-        Raises
-        ------
-        subprocess.CalledProcessError
-            If the linker refuses.
+        Errors are those of `run`.
         """
         options = (*_HARDENING, *options)
         if self.is_driver:
             options = ("-fPIC", *(word for one in options for word in ("-Xlinker", one)))
-        found = [f"-l{name}" for name in libraries]
-        if self.stubs:
-            found = [self._stub(name, symbols, work) for name, symbols in self.stubs.items()]
+        stubs = [self._stub(name, symbols, work) for name, symbols in self.stubs.items()]
+        found = stubs or [f"-l{name}" for name in libraries]
         self.run([*self.linker, "-shared", *options, "-o", output, *objects, *found], work)
 
     def compile(self, source: Path, target: Path, work: Path, flags: Sequence[str] = ()) -> None:
@@ -132,7 +124,7 @@ class Tool:
 
 
 def _has_cache_folder() -> bool:
-    """Tell whether zig can keep the C libraries that it compiles where it would by itself."""
+    """Tell whether zig can keep the C libraries that it compiles."""
     base = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
     place = Path(os.environ.get("ZIG_GLOBAL_CACHE_DIR") or f"{base}/zig")
     try:
@@ -152,8 +144,9 @@ def native_folder(name: str) -> Path:
 
     Its C files are compiled on users' machines, for other machines.
     """
-    installed = _PACKAGE / "native_sources" / name
-    return installed if installed.is_dir() else _PACKAGE.parent / "native" / name
+    package = Path(__file__).parents[1]
+    installed = package / "native_sources" / name
+    return installed if installed.is_dir() else package.parent / "native" / name
 
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"
@@ -211,27 +204,23 @@ SYMBOLS: Mapping[str, frozenset[str]] = {
 
 
 def android_tools(host: Host) -> Iterator[Tool]:
-    """Yield the compilers for Android: the NDK's, ziglang's, the system's clang.
-
-    Raises
-    ------
-    TargetError
-        If the environment names an NDK that has no compiler.
-    """
+    """Yield the compilers for Android: the NDK's, ziglang's, the system's clang."""
     target = f"--target={host.llvm_triple}"
     flags = (*COMPILE_FLAGS, *(ARM_FLAGS if host.architecture == "aarch64" else ()))
     for clang in (_ndk_clang(), shutil.which(f"{host.triple}-clang")):
         if clang is not None:
-            options = [word for option in LINK_OPTIONS for word in ("-Xlinker", option)]
-            yield Tool("Android NDK", (clang, target, *flags), (clang, target, *options))
+            passed_on = [word for option in LINK_OPTIONS for word in ("-Xlinker", option)]
+            yield Tool("Android NDK", (clang, target, *flags), (clang, target, *passed_on))
     emulation = _LLD_EMULATIONS.get(host.architecture)
     if emulation is None:
         return
     headers = ("-isystem", str(native_folder("bionic")))
     found: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
     if (zig := ziglang()) is not None:
-        # zig's own driver refuses Android.
-        found.append(("ziglang ld.lld", (*zig, "clang", *_zig_headers()), (*zig, "ld.lld")))
+        # zig's own driver refuses Android, and its clang does not find its own headers.
+        include = str(importlib.resources.files("ziglang") / "lib" / "include")
+        options = ("-nostdinc", "-isystem", include)
+        found.append(("ziglang ld.lld", (*zig, "clang", *options), (*zig, "ld.lld")))
     if (clang := shutil.which("clang")) and (lld := shutil.which("ld.lld")):
         found.append(("ld.lld", (clang, "-nostdlibinc"), (lld,)))
     for name, compiler, linker in found:
@@ -244,22 +233,8 @@ def android_tools(host: Host) -> Iterator[Tool]:
         )
 
 
-def _zig_headers() -> tuple[str, ...]:
-    """Return options for the compiler's own headers, which it does not find itself."""
-    spec = find_spec("ziglang")
-    folders = spec.submodule_search_locations if spec else None
-    include = Path(next(iter(folders or ["."]))) / "lib" / "include"
-    return ("-nostdinc", "-isystem", str(include))
-
-
 def _ndk_clang() -> str | None:
-    """Return the compiler of the NDK that the environment names, if it names one.
-
-    Raises
-    ------
-    TargetError
-        If there is no compiler where it should be.
-    """
+    """Return the compiler of the NDK that the environment names, if it names one."""
     folder = os.environ.get(NDK_VARIABLE)
     if not folder:
         return None
@@ -281,13 +256,7 @@ ZIG_GLIBC = "2.28"
 def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) -> str:
     """Link object files for `host` with the first tool that can, and return its name.
 
-    `work` is a folder for the tool's intermediate files.
-
-    Raises
-    ------
-    TargetError
-        If no tool for `host` is installed, or all fail; the details hold what
-        each said.
+    `work` is a folder for the tool's intermediate files; errors are those of `first_success`.
     """
     # No name of its own (-soname): the file is renamed later.  Android's stand-ins lack the
     # functions of TVM's runtime, which are found when the module is loaded.
@@ -305,12 +274,8 @@ def first_success(
 ) -> T:
     """Do something with the first of `host`'s tools that can, and return what it returns.
 
-    `action` raises `subprocess.CalledProcessError` when it cannot; `attempt` begins the message.
-
-    Raises
-    ------
-    TargetError
-        If there is no tool, or all fail; the details hold what each said.
+    `action` raises `subprocess.CalledProcessError` when it cannot; `attempt` begins the sentence
+    of the `TargetError` if there is no tool, or all fail; its details hold what each said.
     """
     failures = []
     for tool in candidates:
@@ -330,37 +295,27 @@ def first_success(
 
 
 def check_linker(host: Host) -> None:
-    """Refuse a host that nothing here links for, before anything is compiled for it.
+    """Refuse (`TargetError`) a host that nothing here links for, before anything is compiled.
 
     For another machine than this one an empty library is linked: compilers for it are often
     installed without its C library.
-
-    Raises
-    ------
-    TargetError
-        If no tool for `host` is installed, or all fail.
     """
-    attempt = f"Linking a module for the host {host.triple}"
-    if host.is_native:
-        first_success(lambda tool: None, tools(host), attempt, host)
-        return
-    found = tuple((tool.name, tool.compiler) for tool in tools(host))
-    if (host, found) in _that_link:
-        return
+    _link_nothing(host, tuple(tools(host)))
 
+
+@functools.cache
+def _link_nothing(host: Host, found: tuple[Tool, ...]) -> None:
     def link(tool: Tool) -> None:
+        if host.is_native:
+            return
         with tempfile.TemporaryDirectory(prefix="tvmflow-link-") as folder:
             work = Path(folder)
             (work / "empty.s").touch()
             tool.compile(work / "empty.s", work / "empty.o", work)
             tool.link([work / "empty.o"], work / "empty.so", work)
 
-    first_success(link, tools(host), attempt, host)
-    _that_link.add((host, found))
+    first_success(link, found, f"Linking a module for the host {host.triple}", host)
 
-
-#: Hosts with the tools for them that have linked an empty library in this process.
-_that_link: set[tuple[Host, tuple[tuple[str, tuple[str, ...]], ...]]] = set()
 
 _COMPILER_PACKAGES = {
     "x86_64-linux-gnu": "gcc",
@@ -371,7 +326,10 @@ _COMPILER_PACKAGES = {
 
 
 def tools(host: Host) -> Iterator[Tool]:
-    """Yield the compilers for a host that are installed, the preferred one first."""
+    """Yield the compilers for a host that are installed, the preferred one first.
+
+    A `TargetError` says that the environment names an NDK for Android that has no compiler.
+    """
     if host.is_android:
         yield from android_tools(host)
         return

@@ -25,20 +25,15 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def memory_svg(plan: JsonMapping, name: str) -> str:
-    """Draw the plan that a module's metadata holds.
-
-    Parameters
-    ----------
-    plan
-        ``metadata["memory"]``, see :meth:`tvmflow.graph.memory.MemoryPlan.report`.
-    name
-        The network's name, for the title.
-    """
+    """Draw the plan that is ``metadata["memory"]`` in the metadata of the network of that name."""
     return _Picture(plan, name).draw()
 
 
 class _Picture:
-    """The pieces of one picture, from the back to the front."""
+    """The pieces of one picture, from the back to the front.
+
+    ``plan`` is as :meth:`tvmflow.graph.memory.MemoryPlan.report` says it.
+    """
 
     def __init__(self, plan: JsonMapping, name: str):
         self.plan = plan
@@ -60,23 +55,15 @@ class _Picture:
     def draw(self) -> str:
         """The whole file."""
         self._head()
-        top = float(_TOP)
         for number, height in enumerate(self.heights):
-            self._block(number, top, height)
-            top += height
+            self._block(number, _TOP + sum(self.heights[:number]), height)
         if not self.tensors:
             self._text(_LEFT + 8, _TOP + 20, "No tensor passes between primary functions.")
         self._axis()
         space = 'xmlns="http://www.w3.org/2000/svg" font-family="sans-serif"'
         size = f'width="{self.width}" height="{self.height}"'
-        return "\n".join(
-            [
-                f'<svg {space} {size} viewBox="0 0 {self.width} {self.height}">',
-                f'<rect width="{self.width}" height="{self.height}" fill="white"/>',
-                *self.parts,
-                "</svg>\n",
-            ]
-        )
+        head = f'<svg {space} {size} viewBox="0 0 {self.width} {self.height}">'
+        return "\n".join([head, f'<rect {size} fill="white"/>', *self.parts, "</svg>\n"])
 
     def _head(self) -> None:
         peak, bound = self.plan["peak_bytes"], self.plan["lower_bound_bytes"]
@@ -96,21 +83,15 @@ class _Picture:
         """A block's band, and the tensors in it."""
         block = self.plan["blocks"][number]
         kind = f"image {block['image']}" if block["image"] else "buffer"
-        label = f"{number}: {kind}"
-        self._rectangle(
-            _LEFT,
-            top,
-            self.steps * self.step,
-            height,
-            UNUSED,
-            f"block {label}, {bytes_text(block['bytes'])}",
-        )
+        label, size = f"{number}: {kind}", bytes_text(block["bytes"])
+        about = f"block {label}, {size}"
+        self._rectangle(_LEFT, top, self.steps * self.step, height, UNUSED, about)
         if height >= _LETTER:
             middle = top + height / 2 + 3
             second = height >= 2.4 * _LETTER
             self._text(_LEFT - 6, middle - (6 if second else 0), label, anchor="end")
             if second:
-                self._text(_LEFT - 6, middle + 6, bytes_text(block["bytes"]), anchor="end")
+                self._text(_LEFT - 6, middle + 6, size, anchor="end")
         for tensor in self.tensors:
             if tensor["block"] == number:
                 self._tensor(tensor, top, height)
@@ -134,20 +115,17 @@ class _Picture:
             return
         # Upright: a band belongs to one tensor at a time, so that names may leave rectangles.
         room = int((band - 6) / _ADVANCE)
-        if room < min(4, len(name)):
-            return
-        shown = name if len(name) <= room else name[: room - 1] + "…"
-        self._text(x + width / 2 + 3, top + 3, shown, anchor="end", upright=True)
+        if room >= min(4, len(name)):
+            shown = name if len(name) <= room else name[: room - 1] + "…"
+            self._text(x + width / 2 + 3, top + 3, shown, anchor="end", upright=True)
 
     def _axis(self) -> None:
         every = max(1, round(28 / self.step))
         for step in range(0, self.steps, every):
             x = _LEFT + (step + 0.5) * self.step
             self._text(x, self.bottom + 14, str(step), anchor="middle")
-        middle = _LEFT + self.steps * self.step / 2
-        self._text(
-            middle, self.bottom + 32, "step (call of a primary function)", 10, anchor="middle"
-        )
+        middle, label = _LEFT + self.steps * self.step / 2, "step (call of a primary function)"
+        self._text(middle, self.bottom + 32, label, 10, anchor="middle")
 
     # -- elements --------------------------------------------------------------------------
 

@@ -85,12 +85,7 @@ FUSION = record(
 
 #: What both forms of modules say.
 _COMMON = {
-    "name": text,
-    "target": text,
-    "device": text,
-    "host": text,
-    "tvmflow": text,
-    "tvm": text,
+    **dict.fromkeys(("name", "target", "device", "host", "tvmflow", "tvm"), text),
     "options": named(anything),
     "stage_ms": named(number),
 }
@@ -138,32 +133,21 @@ STANDALONE = record(
 
 
 def check_module(metadata: JsonObject) -> None:
-    """Check what a module for TVM's runtime says of itself.
-
-    Raises
-    ------
-    SchemaError
-        If anything in it is not what it has to be.
-    """
+    """Refuse (`SchemaError`) what a module for TVM's runtime cannot say of itself."""
     MODULE(metadata, "")
+    for kind in ("inputs", "outputs", "weights"):
+        if len({tensor["name"] for tensor in metadata[kind]}) < len(metadata[kind]):
+            raise SchemaError(f"two of the {kind} have one name")
     for side in ("inputs", "outputs"):
         for index, tensor in enumerate(metadata[side]):
             check_interface(tensor, f"{side}[{index}]")
-        names = [tensor["name"] for tensor in metadata[side]]
-        if len(set(names)) < len(names):
-            raise SchemaError(f"two of the {side} have one name")
-    if len({weight["name"] for weight in metadata["weights"]}) < len(metadata["weights"]):
-        raise SchemaError("two of the weights have one name")
     _check_memory(metadata.get("memory") or {})
 
 
 def check_interface(tensor: JsonMapping, where: str) -> None:
     """Check the shapes of an input or output, which memory is made for.
 
-    Raises
-    ------
-    SchemaError
-        If they are too large, or those of a blocked tensor do not fit together.
+    A `SchemaError` says that they are too large, or do not fit together if it is blocked.
     """
     shape, logical = tensor["shape"], tensor.get("logical_shape")
     reason = excess(TensorType(tuple(shape), tensor["dtype"]), in_memory=False)

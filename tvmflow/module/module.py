@@ -24,7 +24,7 @@ from ..ir.tensors import TensorInfo
 from ..runtime.json_types import JsonObject
 from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
 from .files import place_copy, publish, staging
-from .samples import Described
+from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
 from .values import Outputs, order_inputs
 
@@ -33,22 +33,6 @@ if TYPE_CHECKING:
 
     from .kernel_time import KernelTime
     from .session import Session
-
-
-class ModuleFile(Described, Protocol):
-    """A file's description of its network, read without loading its code."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-
-    @property
-    def metadata(self) -> JsonObject:
-        """Target, device, versions, options."""
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every output, in order."""
 
 
 class Running(Protocol):
@@ -74,10 +58,27 @@ class Module(ABC):
     safe and run one after the other.
     """
 
-    def __init__(self, file: ModuleFile, device_index: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        metadata: JsonObject,
+        inputs: tuple[TensorInfo, ...],
+        outputs: tuple[TensorInfo, ...],
+        device_index: int,
+        weights_path: Path | None,
+    ) -> None:
+        #: The module file.
+        self.path = path
+        #: The weights beside it, if they are not inside.
+        self.weights_path = weights_path
+        #: Target, device, versions, kernels, options: what the file says of itself.
+        self.metadata = metadata
+        #: Name, shape and dtype of every input and output, in order.
+        self.inputs, self.outputs = inputs, outputs
+        #: ``opencl``, ``cuda`` or ``llvm``.
+        self.target = str(metadata["target"])
         #: Which of the target's devices runs it.
         self.device_index = device_index
-        self._file = file
         self._running: Running | None = None
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[[], Module] | None = None
@@ -96,34 +97,9 @@ class Module(ABC):
         return module
 
     @property
-    def path(self) -> Path:
-        """The module file."""
-        return self._file.path
-
-    @property
-    @abstractmethod
-    def weights_path(self) -> Path | None:
-        """The weights beside the module file, if they are not inside."""
-
-    @property
     def programs_path(self) -> Path | None:
         """Devices' binaries beside the module file: only standalone libraries have any."""
         return None
-
-    @property
-    def metadata(self) -> JsonObject:
-        """Target, device, versions, kernels, options: what the file says of itself."""
-        return self._file.metadata
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every input, in order."""
-        return tuple(self._file.inputs)
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every output, in order."""
-        return self._file.outputs
 
     @property
     def upload_ms(self) -> float | None:
@@ -146,18 +122,8 @@ class Module(ABC):
         """Import what opening needs: for whoever measures how long opening takes."""
         return self
 
-    @property
-    def target(self) -> str:
-        """``opencl``, ``cuda`` or ``llvm``."""
-        return str(self.metadata["target"])
-
     def open(self) -> Self:
         """Load the library, and bring the weights to the device; once, then nothing.
-
-        Returns
-        -------
-        Module
-            Itself.
 
         Raises
         ------
@@ -180,11 +146,6 @@ class Module(ABC):
             single mapping is taken as names and values (for names that are no
             Python identifiers).
 
-        Returns
-        -------
-        Outputs
-            Arrays by position and by name.
-
         Raises
         ------
         InputError
@@ -195,9 +156,7 @@ class Module(ABC):
         """
         if len(inputs) == 1 and not named and isinstance(inputs[0], Mapping):
             return self.run(inputs[0])
-        values = order_inputs(self.inputs, inputs, named)
-        with self._lock:
-            return self._opened().run(values, on_device=False)
+        return self.run(order_inputs(self.inputs, inputs, named))
 
     def run(
         self, inputs: Mapping[str, object] | Sequence[object], *, output: str = "numpy"
@@ -224,19 +183,9 @@ class Module(ABC):
     def profile(
         self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10
     ) -> list[KernelTime]:
-        """Measure every kernel of a run on the device.
+        """Measure every kernel launch of a network's run on the device, in launch order.
 
-        Parameters
-        ----------
-        inputs
-            As for `run`.
-        runs
-            How many runs to measure, after one that is not.
-
-        Returns
-        -------
-        list of KernelTime
-            One a launch, in launch order.
+        ``runs`` is how many runs to measure, after one that is not.
         """
         values = self._in_order(inputs)
         with self._lock:
@@ -244,11 +193,6 @@ class Module(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the module, and what lies beside it: weights, devices' binaries.
-
-        Returns
-        -------
-        Path
-            The module file.
 
         Raises
         ------
@@ -260,12 +204,10 @@ class Module(ABC):
         if final.exists() and final.samefile(self.path):
             return final
         # Behind the name of the module's file, as beside this one; the module itself comes last.
-        beside = {SIDECAR_SUFFIX: self.weights_path}
-        if self.programs_path is not None:
-            beside[self.programs_path.name.removeprefix(self.path.name)] = self.programs_path
+        sources = {SIDECAR_SUFFIX: self.weights_path, PROGRAMS_SUFFIX: self.programs_path}
         with staging(final) as stage:
             files: dict[Path, Path] = {}
-            for suffix, source in {**beside, "": self.path}.items():
+            for suffix, source in {**sources, "": self.path}.items():
                 if source is not None:
                     copy = stage / (final.name + suffix)
                     place_copy(source, copy)
@@ -294,9 +236,8 @@ class Module(ABC):
         return f"<tvmflow.Module {self.metadata['name']} ({self.target}): {inputs} -> {outputs}>"
 
     def _in_order(self, inputs: Mapping[str, object] | Sequence[object]) -> list[object]:
-        if isinstance(inputs, Mapping):
-            return order_inputs(self.inputs, (), inputs)
-        return order_inputs(self.inputs, inputs, {})
+        args, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+        return order_inputs(self.inputs, args, named)
 
     def _require_file(self, attempt: str) -> None:
         if not self.path.exists():
@@ -327,15 +268,6 @@ class Module(ABC):
 class RelaxModule(Module):
     """A network in a library that TVM's runtime runs.
 
-    Parameters
-    ----------
-    artifact
-        The module file.
-    device_index
-        Which of the target's devices runs it.
-    check_weights
-        Whether opening it compares the weights with their checksum.
-
     Raises
     ------
     ArtifactError
@@ -344,15 +276,11 @@ class RelaxModule(Module):
 
     def __init__(self, artifact: Artifact, *, device_index: int = 0, check_weights: bool = True):
         _check_versions(artifact)
-        super().__init__(artifact, device_index)
+        described = artifact.metadata, artifact.inputs, artifact.outputs
+        super().__init__(artifact.path, *described, device_index, artifact.sidecar)
         #: The module file's content, without the library.
         self.artifact = artifact
         self._check_weights = check_weights
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The weights beside the module file, if they are not inside."""
-        return self.artifact.sidecar
 
     def prepare(self) -> Self:
         """Import TVM."""

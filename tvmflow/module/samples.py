@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
@@ -12,10 +13,8 @@ from ..errors import InputError
 from ..ir.limits import excess
 from ..ir.tensors import TensorInfo, TensorType
 from ..runtime.json_types import JsonMapping
+from .call_checks import CallCheck, call_checks
 from .weights import dtype_from_name
-
-if TYPE_CHECKING:
-    from .call_checks import CallCheck
 
 #: Random integers are smaller than this, so that they are valid as small indices and counts.
 _INTEGERS_BELOW = 10
@@ -51,16 +50,12 @@ def random_inputs(
                 remedy="Run the module where there is more memory.",
             )
     arrays = {info.name: _random_array(info, seed) for info in wanted}
-    if notes := module.metadata.get("call_checks"):
-        from .call_checks import call_checks
-
-        checks = call_checks(notes)
-        looked_at = {name for check in checks for name in check.inputs}
-        integers = {n: a for n, a in arrays.items() if n in looked_at and a.dtype.kind in "iu"}
-        trials = ({**arrays, **trial} for trial in _smaller(integers))
-        # The call says what is wrong with them, if none of them fits.
-        return next((trial for trial in trials if _fits(checks, trial)), arrays)
-    return arrays
+    checks = call_checks(module.metadata)
+    looked_at = {name for check in checks for name in check.inputs}
+    integers = {n: a for n, a in arrays.items() if n in looked_at and a.dtype.kind in "iu"}
+    trials = ({**arrays, **trial} for trial in _smaller(integers))
+    # The call says what is wrong with them, if none of them fits.
+    return next((trial for trial in trials if _fits(checks, trial)), arrays)
 
 
 def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
@@ -76,12 +71,11 @@ def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]
 
 def _fits(checks: Sequence[CallCheck], arrays: Mapping[str, np.ndarray]) -> bool:
     """Tell whether custom operators take these values."""
-    try:
+    with suppress(InputError):
         for check in checks:
             check.look_at(arrays)
-    except InputError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _random_array(info: TensorInfo, seed: int) -> np.ndarray:

@@ -31,11 +31,8 @@ class SchemaError(ValueError):
 def parse(content: bytes) -> Any:
     """Read a JSON text; strict where Python's parser is not.
 
-    Raises
-    ------
-    SchemaError
-        If it is no JSON, is nested too deeply, too long, or holds numbers or characters that JSON
-        does not have.
+    A `SchemaError` says that it is no JSON, is nested too deeply, too long, or holds numbers or
+    characters that JSON does not have.
     """
     if len(content) > MOST_BYTES:
         raise SchemaError(f"it is {len(content)} bytes long, more than {MOST_BYTES}")
@@ -43,13 +40,13 @@ def parse(content: bytes) -> Any:
         value = json.loads(content.decode(), parse_constant=_no_number)
         if _SURROGATE.search(content):
             json.dumps(value, ensure_ascii=False).encode()
+    except SchemaError:
+        raise
     except RecursionError:
         raise SchemaError("it is nested too deeply") from None
     except UnicodeError:
         raise SchemaError("it is not UTF-8") from None
     except ValueError as error:
-        if isinstance(error, SchemaError):
-            raise
         raise SchemaError(f"it is not JSON: {error}") from None
     return value
 

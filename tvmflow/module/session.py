@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import tvm
@@ -18,6 +18,7 @@ from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
+from .call_checks import call_checks
 from .kernel_time import KernelTime, profile_kernels
 from .values import (
     Outputs,
@@ -25,26 +26,17 @@ from .values import (
     check_input,
     from_dlpack,
     is_shareable,
+    is_tensor,
     writable_alias,
 )
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
-
-if TYPE_CHECKING:
-    from .call_checks import CallCheck
 
 #: TVM's name of the device of each target.
 _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 
 
 class Session:
-    """The library loaded, the weights on the device, and buffers for the inputs.
-
-    Parameters
-    ----------
-    artifact
-        A module for this machine.
-    device_index
-        Index among the devices of the module's target.
+    """A module's library loaded, the weights on the device, and buffers for the inputs.
 
     Raises
     ------
@@ -79,7 +71,7 @@ class Session:
             )
             self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
         self._staged: list[tvm_ffi.Tensor | None] = [None] * len(self.inputs)
-        self._checks = _call_checks(artifact)
+        self._checks = call_checks(artifact.metadata)
 
     def new_machine(self) -> tvm.relax.VirtualMachine:
         """Return a virtual machine for the library and the device."""
@@ -118,28 +110,21 @@ class Session:
         ``reuse`` copies into the same device buffers every time; not for results that stay
         on the device, since they may share memory with an input.
         """
-        brought = [self._bring(index, value, reuse) for index, value in enumerate(values)]
-        if self._checks:
-            pairs = zip(self.inputs, values, strict=True)
-            given = {info.name: value for info, value in pairs if info.layout is None}
-            for check in self._checks:
-                check.look_at(given)
+        pairs = list(zip(self.inputs, values, strict=True))
+        brought = [
+            (self._bring_plain if info.layout is None else self._bring_blocked)(index, value, reuse)
+            for index, (info, value) in enumerate(pairs)
+        ]
+        for check in self._checks:
+            check.look_at({info.name: value for info, value in pairs if info.layout is None})
         return brought
 
-    def _bring(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
-        if self.inputs[index].layout is not None:
-            return self._bring_blocked(index, value, reuse)
-        return self._bring_plain(index, value, reuse)
-
-    def _bring_plain(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
+    def _bring_plain(self, index: int, value: Any, reuse: bool) -> tvm_ffi.Tensor:
         info = self.inputs[index]
-        if isinstance(value, np.ndarray):
-            # The common case, without the conversions below.
-            if value.shape != info.shape or value.dtype != self._dtypes[index]:
-                value = as_array(info, value)
-        elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        if is_tensor(value):
             return self._bring_tensor(index, value, reuse)
-        else:
+        fits = isinstance(value, np.ndarray) and value.shape == info.shape
+        if not fits or value.dtype != self._dtypes[index]:
             value = as_array(info, value)
         if self.on_host and is_shareable(value):
             return tvm_ffi.from_dlpack(value)
@@ -152,9 +137,11 @@ class Session:
     def _bring_blocked(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
         """Bring a blocked input: a tensor as the kernels read it, or an array."""
         info = self.inputs[index]
-        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+        if is_tensor(value):
             tensor = from_dlpack(info.name, value)
-            found, wanted = self._storage_of(tensor), stored_as(info)
+            # The image behind a device tensor, as the plug-in has it; empty for a buffer.
+            storage = self.target == "opencl" and tvm_ffi.get_global_func("tvmflow.opencl.storage")
+            found, wanted = str(storage(tensor)) if storage else "", stored_as(info)
             fits = tuple(tensor.shape) == info.shape and found == wanted
             if tensor.device == self.device and fits:
                 return self._bring_tensor(index, tensor, reuse)
@@ -213,26 +200,12 @@ class Session:
 
     def _to_host(self, tensor: tvm_ffi.Tensor) -> np.ndarray:
         # A copy also on the host: the result may be a constant or an input of the network.
-        if self.on_host:
-            return np.from_dlpack(tensor).copy()
-        array: np.ndarray = tensor.numpy()
+        array: np.ndarray = np.from_dlpack(tensor).copy() if self.on_host else tensor.numpy()
         return array
-
-    def _storage_of(self, tensor: tvm_ffi.Tensor) -> str:
-        """Return the image behind a device tensor, as the plug-in has it; empty for a buffer."""
-        if self.target != "opencl":
-            return ""
-        return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(tensor))
 
 
 def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
-    """Return TVM's device of a target.
-
-    Raises
-    ------
-    DeviceError
-        If there is none; ``attempt`` begins its sentence.
-    """
+    """Return TVM's device of a target; `DeviceError`, which ``attempt`` begins, without one."""
     try:
         if target == "opencl":
             # Loaded by `import tvm` already, unless that failed: then this says why.
@@ -246,34 +219,20 @@ def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
     except Exception as error:
         if (ours := translate(error, attempt, target)) is not None:
             raise ours from error
+    number, remedy = "", NO_DEVICE_REMEDIES.get(target)
     if index:
-        raise DeviceError(
-            f"{attempt} failed: there is no {target} device {index} on this machine.",
-            remedy="`tvmflow devices` lists the devices and their numbers.",
-        )
+        number, remedy = f" {index}", "`tvmflow devices` lists the devices and their numbers."
     raise DeviceError(
-        f"{attempt} failed: there is no {target} device on this machine.",
-        remedy=NO_DEVICE_REMEDIES.get(target),
+        f"{attempt} failed: there is no {target} device{number} on this machine.", remedy=remedy
     )
-
-
-def _call_checks(artifact: Artifact) -> tuple[CallCheck, ...]:
-    """Read the checks of custom operators; without any, nothing of them is imported."""
-    if not (notes := artifact.metadata.get("call_checks")):
-        return ()
-    from .call_checks import call_checks
-
-    return call_checks(notes)
 
 
 def _check_extensions(artifact: Artifact, index: int) -> None:
     """Say what a device lacks before its compiler does, kernel by kernel."""
-    needed = set(artifact.metadata.get("extensions", ()))
-    if not needed:
+    if not (needed := set(artifact.metadata.get("extensions", ()))):
         return
     device = opencl_devices()[index]
-    missing = ", ".join(sorted(needed - set(device.extensions)))
-    if not missing:
+    if not (missing := ", ".join(sorted(needed - set(device.extensions)))):
         return
     remedy = "Run it on another device; `tvmflow devices` lists them with their extensions."
     if missing == FP16_EXTENSION:

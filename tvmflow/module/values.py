@@ -111,13 +111,7 @@ def order_inputs(
 
 
 def check_input(info: TensorInfo, shape: tuple[int, ...], dtype: str) -> None:
-    """Compare an input's shape and dtype with what the network takes.
-
-    Raises
-    ------
-    InputError
-        If they differ.
-    """
+    """Refuse (`InputError`) another shape or dtype than the network takes."""
     if tuple(shape) != info.shape:
         raise InputError(
             f"The input {info.name!r} has shape {list(shape)}, but the network takes "
@@ -138,55 +132,39 @@ def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
         wanted = info.logical_shape
     steps = []
     without_batch = len(shape) + 1 == len(wanted) and wanted[0] == 1
-    # Images come so from files and cameras.
-    if len(shape) in (3, 4) and len(wanted) == 4:
-        channels_last = shape[-1] == wanted[1] != shape[-3]
-        if channels_last and without_batch:
+    # Images come so from files and cameras: channels last.
+    if len(wanted) == 4 and len(shape) in (3, 4) and shape[-1] == wanted[1] != shape[-3]:
+        if without_batch:
             steps.append("The array is HWC: transpose it to CHW with array.transpose(2, 0, 1).")
-            shape = (shape[2], *shape[:2])
-        elif channels_last and len(shape) == 4:
+        elif len(shape) == 4:
             steps.append(
                 "The array is NHWC: transpose it to NCHW with array.transpose(0, 3, 1, 2)."
             )
-            shape = (shape[0], shape[3], *shape[1:3])
+        if steps:
+            shape = (*shape[:-3], shape[-1], *shape[-3:-1])
     if without_batch:
         steps.append("The batch dimension is missing: array[None] adds it.")
         shape = (1, *shape)
-    if shape == wanted:
-        return " ".join(steps)
+    differing = {n for n, (a, b) in enumerate(zip(shape, wanted, strict=False)) if a != b}
     if len(shape) != len(wanted):
         steps.append("Reshape it.")
-        return " ".join(steps)
-    differing = {n for n, (a, b) in enumerate(zip(shape, wanted, strict=True)) if a != b}
-    if info.logical_shape is None and differing <= set(info.open_dims):
+    elif differing and info.logical_shape is None and differing <= set(info.open_dims):
         extents = ",".join(map(str, shape))
         steps.append(f"Resize it, or compile the model with `shapes={info.name}={extents}`.")
-    else:
+    elif differing:
         steps.append("Resize it: the model fixes this shape, others need it exported again.")
     return " ".join(steps)
 
 
 def as_array(info: TensorInfo, value: object) -> np.ndarray:
-    """Return a host value as an array of the native byte order, checked.
-
-    Raises
-    ------
-    InputError
-        If it is not an array, or has another shape or dtype.
-    """
+    """Return a host value as an array of the native byte order that `check_input` has passed."""
     array = any_array(info.name, value)
     check_input(info, array.shape, array.dtype.name)
     return array
 
 
 def any_array(name: str, value: object) -> np.ndarray:
-    """Return the host value of an input as an array of the native byte order.
-
-    Raises
-    ------
-    InputError
-        If it is not an array.
-    """
+    """Return a host value as an array of the native byte order; `InputError` if it is none."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -197,15 +175,11 @@ def any_array(name: str, value: object) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def from_dlpack(name: str, value: object) -> tvm_ffi.Tensor:
+def from_dlpack(name: str, value: Any) -> tvm_ffi.Tensor:
     """Return TVM's view of another library's tensor, for the input ``name``.
 
-    It has the tensor's memory, or a copy of what is strided.
-
-    Raises
-    ------
-    InputError
-        If DLPack cannot hand it over.
+    It has the tensor's memory, or a copy of what is strided; `InputError` if DLPack cannot hand it
+    over.
     """
     import tvm_ffi
 
@@ -214,27 +188,20 @@ def from_dlpack(name: str, value: object) -> tvm_ffi.Tensor:
     except Exception as error:
         # Where that fails, too, the first error says more.
         with suppress(Exception):
-            return tvm_ffi.from_dlpack(_compact(value), require_contiguous=True)
+            # As its library copies a strided tensor, or else on the host.
+            compact = getattr(value, "contiguous", None)
+            copy = compact() if compact else np.ascontiguousarray(np.from_dlpack(value))
+            return tvm_ffi.from_dlpack(copy, require_contiguous=True)
         raise InputError(
             f"The input {name!r} cannot be shared through DLPack: {error}.",
             remedy="Give a tensor that needs no gradient, or a NumPy array.",
         ) from error
 
 
-def _compact(value: Any) -> object:
-    """Copy a strided tensor: as its library does, or else on the host."""
-    compact = getattr(value, "contiguous", None)
-    return compact() if callable(compact) else np.ascontiguousarray(np.from_dlpack(value))
-
-
 def is_shareable(array: np.ndarray) -> bool:
     """Tell whether TVM's kernels can use the array's memory as it is."""
     flags = array.flags
-    return bool(
-        flags.c_contiguous
-        and flags.writeable
-        and array.__array_interface__["data"][0] % ALIGN_BYTES == 0
-    )
+    return flags.c_contiguous and flags.writeable and address_of(array) % ALIGN_BYTES == 0
 
 
 def writable_alias(array: np.ndarray) -> np.ndarray:
@@ -245,8 +212,7 @@ def writable_alias(array: np.ndarray) -> np.ndarray:
     """
     if array.flags.writeable or not array.size:
         return array
-    start = array.__array_interface__["data"][0]
-    memory: Any = (ctypes.c_uint8 * array.nbytes).from_address(start)
+    memory: Any = (ctypes.c_uint8 * array.nbytes).from_address(address_of(array))
     memory.owner = array  # The view must keep the memory alive.
     return np.frombuffer(memory, array.dtype).reshape(array.shape)
 
@@ -255,19 +221,22 @@ def _list(infos: Iterable[TensorInfo]) -> str:
     return "; ".join(map(str, infos)) or "none"
 
 
+_NUMPY = (np.ndarray, np.generic)
 #: A NumPy array or a tensor of TVM.
 Shared: TypeAlias = "np.ndarray | tvm_ffi.Tensor"
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether it is a tensor of another library than NumPy, which DLPack hands over."""
+    return not isinstance(value, _NUMPY) and hasattr(value, "__dlpack__")
 
 
 def shared(name: str, value: object) -> Shared:
     """Return a compact NumPy array or TVM's view of a tensor's memory, for the input ``name``.
 
-    Raises
-    ------
-    InputError
-        If it is neither, or a tensor that DLPack cannot hand over.
+    An `InputError` says that it is neither, or a tensor that DLPack cannot hand over.
     """
-    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+    if is_tensor(value):
         return from_dlpack(name, value)
     array = any_array(name, value)
     # Not `ascontiguousarray`, which makes one dimension of none.
@@ -289,9 +258,8 @@ def on_host(value: Shared) -> np.ndarray:
     """Return an array of the values; the same memory where the host has them."""
     if isinstance(value, np.ndarray):
         return value
-    if value.device.type == "cpu" and str(value.dtype) != "bfloat16":
-        array: np.ndarray = np.from_dlpack(value)
-        return array
+    if is_on_host(value) and str(value.dtype) != "bfloat16":
+        return np.from_dlpack(value)
     copied: np.ndarray = value.numpy()
     return copied
 

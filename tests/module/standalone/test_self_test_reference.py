@@ -78,6 +78,6 @@ def test_weights_lie_aligned_behind_their_header(tmp_path):
     content = (tmp_path / "weights").read_bytes()
     assert written.bytes == len(content)
     for name, weight in weights.items():
-        begin, size = written.offsets[name], written.sizes[name]
+        begin, size = written.offsets[name], weight.nbytes
         assert begin % 128 == 0
         assert content[begin : begin + size] == weight.tobytes()

@@ -18,7 +18,6 @@ from ...module.standalone.format import write_weights
 from ...module.standalone.link import link_library
 from ...module.standalone.plan import Plan, encode
 from ...module.storage_summary import counts, storage_summary
-from ...module.weights import weight_bytes
 from ...runtime.json_types import JsonObject
 from ...verify.compare import table_for
 from ..compilation import Compilation
@@ -53,7 +52,7 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
     """Compute what the network gives for its seeded inputs; a plan can do without."""
     assert job.model is not None
     model = job.model
-    size = sum(weight_bytes(weight) for weight in plan.weights.values())
+    size = sum(weight.nbytes for weight in plan.weights.values())
     if size > REFERENCE_LIMIT_BYTES:
         logger.warning(
             "The library has no self-test: running the model for its results would take more than "

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import Any
 
+import numpy as np
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, StringImm
 
@@ -28,7 +29,6 @@ from ...ir.rewriter import op_name, shape_of
 from ...ir.tensors import TensorInfo
 from ...module.standalone.format import MAX_DIMENSIONS
 from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, PlanTensor
-from ...module.weights import WeightLike
 
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
@@ -39,7 +39,7 @@ def extract_plan(
     *,
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
-    weights: Mapping[str, WeightLike],
+    weights: Mapping[str, np.ndarray],
 ) -> Plan:
     """Make the plan of a module whose memory is planned.
 
@@ -64,7 +64,7 @@ class _Extractor:
     kernels: Kernels
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
-    given: Mapping[str, WeightLike]
+    given: Mapping[str, np.ndarray]
     plan: Plan = field(default_factory=Plan)
     #: For each variable a tensor, several, or the number of an allocation.
     env: dict[relax.Var, Any] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class _Extractor:
         self.env[param] = tensor
         self.plan.inputs.append(Interface(info, tensor))
 
-    def _weight(self, name: str, array: WeightLike, scope: str | None) -> PlanTensor:
+    def _weight(self, name: str, array: np.ndarray, scope: str | None) -> PlanTensor:
         # 16-bit weights are already stored so.
         tensor = self._tensor(name, tuple(array.shape), array.dtype.name, scope)
         if prod(array.shape):

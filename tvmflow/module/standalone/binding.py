@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from _ctypes import dlclose
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ from ...errors import (
 )
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 from ..files import user_cache
-
-_Function = Callable[..., Any]
 
 API_VERSION = 1
 NO_OPENCL = 2
@@ -109,7 +107,8 @@ class Library:
         self.path = os.path.realpath(path)
         try:
             self._loaded = ctypes.CDLL(self.path)
-            self._functions = {name: self._function(name) for name in _FUNCTIONS}
+            for name, (result, parameters) in _FUNCTIONS.items():
+                self[name].restype, self[name].argtypes = result, parameters
         except (OSError, AttributeError) as error:
             raise ArtifactError(
                 f"Loading {path} failed: {error}.",
@@ -123,13 +122,8 @@ class Library:
                 remedy="Compile the model again with this tvmflow.",
             )
 
-    def __getitem__(self, name: str) -> _Function:
-        return self._functions[name]
-
-    def _function(self, name: str) -> _Function:
-        function = self._loaded[f"tvmflow_{name}"]
-        function.restype, function.argtypes = _FUNCTIONS[name]
-        return function
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._loaded, f"tvmflow_{name}")
 
     def unload(self) -> None:
         """Close the library; no model of it may be left."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..weights import WeightLike, WeightStream, weight_bytes
+from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
@@ -70,13 +70,9 @@ DTYPES = {
     "int64": 7, "uint8": 8, "uint16": 9, "uint32": 10, "uint64": 11, "bool": 12,
 }  # fmt: skip
 
-#: Values of a record by its fields.
-Row = Mapping[str, object]
-#: A NumPy type, and how many of it where they are several.
-_Field = str | tuple[str | np.dtype, int]
 
-
-def _record(**fields: _Field) -> np.dtype:
+def _record(**fields: str | tuple[str | np.dtype, int]) -> np.dtype:
+    """Lay out fields of a NumPy type, and how many of it where they are several."""
     pairs = [(name, *(f if isinstance(f, tuple) else (f,))) for name, f in fields.items()]
     return np.dtype(pairs, align=True)
 
@@ -142,7 +138,7 @@ class Strings:
         return bytes(self._bytes)
 
 
-def records(section: Section, rows: Iterable[Row]) -> np.ndarray:
+def records(section: Section, rows: Iterable[Mapping[str, object]]) -> np.ndarray:
     """Pack rows with the fields of a section's records; fields that a row lacks are zero."""
     rows = list(rows)
     found = np.zeros(len(rows), RECORDS[section])
@@ -158,16 +154,10 @@ def encode_plan(
     weights_id: bytes = bytes(32),
     weight_bytes: int = 0,
 ) -> bytes:
-    """Pack a plan.
+    """Pack a plan: its sections but `Section.SOURCES`, of which those left out are empty.
 
-    Parameters
-    ----------
-    sections
-        Content of each section but `Section.SOURCES`; those left out are empty.
-    source
-        OpenCL C of all programs, one after the other.
-    weights_id, weight_bytes
-        Of the weights that belong to it, see `weights_header`.
+    ``source`` is OpenCL C of all programs, one after the other; ``weights_id`` and
+    ``weight_bytes`` are SHA-256 and size of the weights that belong to it.
     """
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
     content = {**sections, Section.SOURCES: deflate.compress(source) + deflate.flush()}
@@ -202,31 +192,30 @@ class WrittenWeights:
     """Places of weights in their file, from its begin."""
 
     offsets: dict[str, int]
-    sizes: dict[str, int]
     #: SHA-256 of all that follows the header.
     digest: bytes
     #: Of the whole file.
     bytes: int
 
 
-def write_weights(path: Path, weights: Mapping[str, WeightLike]) -> WrittenWeights:
+def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> WrittenWeights:
     """Write weights behind their header, each at a multiple of `WEIGHT_ALIGNMENT`.
 
     Without any weights there is no file.
     """
     if not weights:
-        return WrittenWeights({}, {}, bytes(32), 0)
-    offsets, sizes = {}, {}
+        return WrittenWeights({}, bytes(32), 0)
+    offsets = {}
     with open(path, "wb") as file:
         file.write(bytes(WEIGHTS_HEADER.itemsize))
         stream = WeightStream(file)
         for name, weight in weights.items():
             stream.write(bytes(-file.tell() % WEIGHT_ALIGNMENT))
-            offsets[name], sizes[name] = file.tell(), weight_bytes(weight)
-            stream.write_weight(name, weight)
+            offsets[name] = file.tell()
+            stream.write_weight(weight)
         end = file.tell()
         file.seek(0)
         digest = stream.sha256.digest()
         size = end - WEIGHTS_HEADER.itemsize
         file.write(weights_header(digest, size, stream.xxh64.intdigest()))
-    return WrittenWeights(offsets, sizes, digest, end)
+    return WrittenWeights(offsets, digest, end)

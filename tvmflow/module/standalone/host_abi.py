@@ -52,14 +52,7 @@ class Report:
 
 
 def check_host_abi(path: str | os.PathLike[str], host: Host | None = None) -> Report:
-    """Check a library against the rules of its host.
-
-    Parameters
-    ----------
-    path
-        A shared library.
-    host
-        The machine that is to load it; by default what the file looks to be made for.
+    """Check a library against the rules of its host, by default what it looks to be made for.
 
     Raises
     ------
@@ -67,23 +60,17 @@ def check_host_abi(path: str | os.PathLike[str], host: Host | None = None) -> Re
         If the file cannot be read, or is no ELF shared library.
     """
     facts = read_facts(path)
-    machine = host or guess_host(facts)
-    file_name = Path(path).name
-    verdicts = tuple(_verdicts(facts, machine, file_name))
     android = Host(facts.architecture, "linux", "android24")
+    if host is None:
+        for_android = _ANDROID_NOTE in facts.sections or SYMBOLS.keys() & set(facts.needed)
+        host = android if for_android else Host(facts.architecture, "linux", "gnu")
+    file_name = Path(path).name
     refused = tuple(
         f"{verdict.rule}: {verdict.found}"
         for verdict in _verdicts(facts, android, file_name)
         if verdict.fatal and not verdict.kept
     )
-    return Report(Path(path), facts, machine, verdicts, refused)
-
-
-def guess_host(facts: ElfFacts) -> Host:
-    """Return the host that a library looks to be made for."""
-    if _ANDROID_NOTE in facts.sections or SYMBOLS.keys() & set(facts.needed):
-        return Host(facts.architecture, "linux", "android24")
-    return Host(facts.architecture, "linux", "gnu")
+    return Report(Path(path), facts, host, tuple(_verdicts(facts, host, file_name)), refused)
 
 
 def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
@@ -98,35 +85,23 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
         kept=facts.soname == file_name or (facts.soname is None and may_lack),
         fatal=android,
     )
-    yield Verdict(
-        "architecture",
-        host.architecture,
+    found, kept = (
         f"{facts.architecture}, {facts.bits} bits",
-        kept=facts.architecture == host.architecture,
-        fatal=True,
+        facts.architecture == host.architecture,
     )
+    yield Verdict("architecture", host.architecture, found, kept, fatal=True)
     yield _needed(facts, host)
     yield _versions(facts, host)
     yield _undefined(facts, host)
     yield _none("text relocations", ["some"] if facts.text_relocations else [], fatal=True)
     both = sum(load.writable and load.executable for load in facts.loads)
-    yield Verdict(
-        "segments",
-        "none writable and executable",
-        f"{both} of {len(facts.loads)}",
-        kept=not both,
-        fatal=True,
-    )
+    found = f"{both} of {len(facts.loads)}"
+    yield Verdict("segments", "none writable and executable", found, not both, fatal=True)
     if android:
         yield _page_alignment(facts)
-        local = f"{facts.thread_local_bytes} bytes" if facts.thread_local_bytes else "none"
-        yield Verdict(
-            "thread-local storage",
-            "none (Android 10 is the first with it)",
-            local,
-            kept=not facts.thread_local_bytes,
-            fatal=True,
-        )
+        local = [f"{facts.thread_local_bytes} bytes"] if facts.thread_local_bytes else []
+        expected = "none (Android 10 is the first with it)"
+        yield _none("thread-local storage", local, expected, fatal=True)
         yield _none("relocation format", facts.packed_relocations, "not packed", fatal=True)
         hashes = facts.hash_tables
         yield Verdict("symbol tables", "sysv, gnu", _list(hashes), len(hashes) == 2, fatal=True)
@@ -137,13 +112,8 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
     yield _read_only(facts, host)
     yield _none("search paths", facts.search_paths, fatal=False)
     if android:
-        yield Verdict(
-            "build id",
-            "one (for reports of crashes)",
-            facts.build_id or "none",
-            kept=facts.build_id is not None,
-            fatal=False,
-        )
+        found, kept = facts.build_id or "none", facts.build_id is not None
+        yield Verdict("build id", "one (for reports of crashes)", found, kept, fatal=False)
 
 
 def _none(rule: str, found: Sequence[str], expected: str = "none", *, fatal: bool) -> Verdict:
@@ -225,13 +195,9 @@ def _shares_page(facts: ElfFacts) -> bool:
 
 
 def _page_alignment(facts: ElfFacts) -> Verdict:
-    wrong = [
-        load
-        for load in facts.loads
-        if load.align % PAGE_BYTES or (load.begin - load.offset) % PAGE_BYTES
-    ]
     found = ", ".join(sorted({f"{load.align:#x}" for load in facts.loads}))
-    kept = bool(facts.loads) and not wrong
+    gaps = [gap for load in facts.loads for gap in (load.align, load.begin - load.offset)]
+    kept = bool(gaps) and not any(gap % PAGE_BYTES for gap in gaps)
     return Verdict("page alignment", f"multiples of {PAGE_BYTES:#x}", found, kept, fatal=True)
 
 

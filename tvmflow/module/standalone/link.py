@@ -36,39 +36,25 @@ FLAGS = (
 )
 
 
-def candidates(host: Host) -> list[Tool]:
-    """List the compilers for a host: first those whose result runs on older systems too.
-
-    Raises
-    ------
-    TargetError
-        If the environment names an NDK that has no compiler.
-    """
-    return sorted(tools(host), key=lambda tool: not tool.is_portable)
-
-
 def runtime_objects(tool: Tool, work: Path) -> list[Path]:
     """Compile the runtime, or find it compiled; return its object files.
 
     ``work`` is a folder for intermediate files, and for the objects where none can be kept.
-
-    Raises
-    ------
-    subprocess.CalledProcessError
-        If a file cannot be compiled.
     """
     files = [path for path in _sources("standalone", "bindings") if path.suffix == ".c"]
-    final = _objects_folder() / _key(tool, work)
+    # Beside the drivers' programs.
+    cache = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "standalone"
+    final = cache / _key(tool, work)
     kept = [final / f"{path.stem}.o" for path in files]
     if all(path.is_file() for path in kept):
         return kept
     fresh = _new_folder(final, work)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [
-            pool.submit(tool.compile, path, fresh / f"{path.stem}.o", work, FLAGS) for path in files
-        ]
-        for job in jobs:
-            job.result()
+        compiled = pool.map(
+            lambda path: tool.compile(path, fresh / f"{path.stem}.o", work, FLAGS), files
+        )
+        # Raises what one of them has raised.
+        list(compiled)
     if fresh.parent == work:
         return [fresh / path.name for path in kept]
     if final.is_dir() and not all(path.is_file() for path in kept):
@@ -80,11 +66,6 @@ def runtime_objects(tool: Tool, work: Path) -> list[Path]:
         # Another process was faster, with the same result.
         shutil.rmtree(fresh, ignore_errors=True)
     return kept
-
-
-def _objects_folder() -> Path:
-    """The folder where compiled runtimes are kept, beside the drivers' programs."""
-    return Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "standalone"
 
 
 def _new_folder(final: Path, work: Path) -> Path:
@@ -147,8 +128,7 @@ def link_library(
     host, output
         The machine that loads the library; the file, whose name becomes the library's own name.
     embed
-        Whether the weights are put into the library; else they are written to
-        ``OUTPUT.weights``.
+        Whether the weights are put into the library, or written to ``OUTPUT.weights``.
 
     Raises
     ------
@@ -185,7 +165,9 @@ def link_library(
             tool.link([*objects, stage / "data.o"], library, stage, options, libraries)
 
         attempt = f"Linking {output.name} for the host {host.triple}"
-        first_success(link, candidates(host), attempt, host)
+        # First those whose result runs on older systems too.
+        candidates = sorted(tools(host), key=lambda tool: not tool.is_portable)
+        first_success(link, candidates, attempt, host)
         outputs = {library: output}
         if weights is not None and not embed:
             place_copy(weights, stage / sidecar.name)
@@ -197,21 +179,15 @@ def link_library(
 
 def _data() -> str:
     """Assembler text: plan and weights between the symbols by which the runtime finds them."""
-    return "".join(
-        [
-            _blob("plan", '.rodata.tvmflow_plan,"a"', 64),
-            _blob("weights", f'{_WEIGHTS},"a"', WEIGHT_ALIGNMENT),
-            # The section that the weights stand behind exists only if something is in it.
-            '.section .bss.tvmflow_anchor,"awR",%nobits\n.zero 1\n',
-            '.section .note.GNU-stack,"",%progbits\n',
-        ]
-    )
-
-
-def _blob(name: str, section: str, alignment: int) -> str:
-    symbols = {"begin": f".balign {alignment}\n", "end": f'.incbin "{name}"\n'}
-    lines = [f".section {section},%progbits\n"]
-    for end, before in symbols.items():
-        symbol = f"tvmflow_{name}_{end}"
-        lines.append(f"{before}.globl {symbol}\n.hidden {symbol}\n{symbol}:\n")
-    return "".join(lines)
+    text = ""
+    for name, section, alignment in (
+        ("plan", ".rodata.tvmflow_plan", 64),
+        ("weights", _WEIGHTS, WEIGHT_ALIGNMENT),
+    ):
+        text += f'.section {section},"a",%progbits\n'
+        for end, before in (("begin", f".balign {alignment}"), ("end", f'.incbin "{name}"')):
+            symbol = f"tvmflow_{name}_{end}"
+            text += f"{before}\n.globl {symbol}\n.hidden {symbol}\n{symbol}:\n"
+    # The section that the weights stand behind exists only if something is in it.
+    text += '.section .bss.tvmflow_anchor,"awR",%nobits\n.zero 1\n'
+    return text + '.section .note.GNU-stack,"",%progbits\n'

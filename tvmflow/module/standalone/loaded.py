@@ -15,14 +15,15 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import ArtifactError, DeviceError, InputError, TvmflowError
+from ...errors import DeviceError, InputError, TvmflowError
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
 from .. import elf
-from ..artifact import SIDECAR_SUFFIX, tensor_infos
+from ..artifact import SIDECAR_SUFFIX, tensor_infos, unreadable
 from ..blocked_layout import to_blocked
 from ..kernel_time import KernelTime, kernel_times
 from ..module import Module
@@ -41,7 +42,7 @@ from .binding import (
     opencl_libraries,
 )
 from .format import DTYPES, Section
-from .read import EncodedPlan, find_plan, interfaces
+from .read import INTERFACES, EncodedPlan, find_plan, interfaces
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class SelfTest:
     compared: int
 
 
-@dataclass(frozen=True)
-class _Network:
+class _Network(NamedTuple):
     """A library's file, read without loading it."""
 
     path: Path
@@ -65,33 +65,11 @@ class _Network:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
 
-    @property
-    def metadata(self) -> JsonObject:
-        return self.plan.metadata
-
-    @classmethod
-    def read(cls, path: Path) -> _Network:
-        plan = find_plan(path)
-        if plan is None:
-            raise ArtifactError(
-                f"Reading the module {path} failed: it has no plan that this tvmflow reads.",
-                remedy="Compile the model again with this tvmflow.",
-            )
-        inputs, outputs = (interfaces(plan, s) for s in (Section.INPUTS, Section.OUTPUTS))
-        return cls(path, plan, tensor_infos(inputs), tensor_infos(outputs))
-
 
 class StandaloneModule(Module):
     """A network in a library of ``tvmflow compile --standalone``.
 
-    Parameters
-    ----------
-    path
-        The library.
-    device_index
-        Which OpenCL device runs it, GPUs first.
-    check_weights
-        Whether opening it compares the weights with their checksum.
+    ``device_index`` counts OpenCL devices, GPUs first.
 
     Raises
     ------
@@ -102,15 +80,17 @@ class StandaloneModule(Module):
     def __init__(
         self, path: str | os.PathLike[str], *, device_index: int = 0, check_weights: bool = True
     ):
-        self._network = _Network.read(Path(path))
-        super().__init__(self._network, device_index)
+        file = Path(path)
+        plan = find_plan(file)
+        if plan is None:
+            reason = "it has no plan that this tvmflow reads"
+            raise unreadable(file, reason, "Compile the model again with this tvmflow.")
+        inputs, outputs = (tensor_infos(interfaces(plan, side)) for side in INTERFACES)
+        beside = file.with_name(file.name + SIDECAR_SUFFIX)
+        weights = beside if beside.is_file() else None
+        super().__init__(file, plan.metadata, inputs, outputs, device_index, weights)
+        self._network = _Network(file, plan, inputs, outputs)
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The weights beside the library, if they are not inside."""
-        beside = self.path.with_name(self.path.name + SIDECAR_SUFFIX)
-        return beside if beside.is_file() else None
 
     @property
     def programs_path(self) -> Path | None:
@@ -136,7 +116,9 @@ class StandaloneModule(Module):
     def describe(self) -> JsonObject:
         """Ask the library for its device, memory, recording, and where its programs came from."""
         with self._lock:
-            return self._instance().describe()
+            running = self._instance()
+            found: JsonObject = json.loads(running._library["describe"](running._model))
+            return found
 
     def _instance(self) -> _Instance:
         running = self._opened()
@@ -180,10 +162,9 @@ class _Instance:
             )
         self._set_inputs(values)
         self._call("run")
-        return Outputs(
-            [info.name for info in self._network.outputs],
-            [self._output(index, info) for index, info in enumerate(self._network.outputs)],
-        )
+        infos = self._network.outputs
+        arrays = [self._output(index, info) for index, info in enumerate(infos)]
+        return Outputs([info.name for info in infos], arrays)
 
     def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
         """Measure every kernel launch, with a second instance: measuring slows runs down."""
@@ -205,15 +186,8 @@ class _Instance:
                 found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
         return kernel_times(measured, "device")
 
-    def describe(self) -> JsonObject:
-        """Return the library's own description."""
-        found: JsonObject = json.loads(self._library["describe"](self._model))
-        return found
-
     def _create(self, flags: int) -> None:
-        options = Options(
-            struct_size=ctypes.sizeof(Options), device_index=self._device_index, flags=flags
-        )
+        options = Options(ctypes.sizeof(Options), self._device_index, flags)
         if folder := cache_folder():
             options.cache_folder = os.fsencode(folder)
         error: TvmflowError | None = None
@@ -235,13 +209,11 @@ class _Instance:
     def _set_inputs(self, values: Sequence[object]) -> None:
         for index, (info, value) in enumerate(zip(self._network.inputs, values, strict=True)):
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
-            dtype, data = DTYPES[info.dtype], array.ctypes.data
-            self._call("set_input", index, dtype, data, array.nbytes)
+            self._call("set_input", index, *_memory(array))
 
     def _output(self, index: int, info: TensorInfo) -> np.ndarray:
         array = np.empty(info.shape, dtype_from_name(info.dtype))
-        dtype, data = DTYPES[info.dtype], array.ctypes.data
-        self._call("get_output", index, dtype, data, array.nbytes)
+        self._call("get_output", index, *_memory(array))
         return array
 
     def _profile_once(self) -> list[JsonObject]:
@@ -261,6 +233,10 @@ class _Instance:
         status = self._library[name](self._model, *arguments)
         if status != 0:
             raise self._library.error(status, self._model, f"{attempt} {self._network.path}")
+
+
+def _memory(array: np.ndarray) -> tuple[int, int, int]:
+    return DTYPES[array.dtype.name], array.ctypes.data, array.nbytes
 
 
 def _end(library: Library, model: ctypes.c_void_p) -> None:

@@ -8,7 +8,7 @@ allocation, and :mod:`.check` proves that none of them is read after another one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
 from ..blocked_layout import panels_of
-from ..weights import WeightLike, dtype_from_name
+from ..weights import dtype_from_name
 from .format import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -146,7 +146,7 @@ class Plan:
     inputs: list[Interface] = field(default_factory=list)
     outputs: list[Interface] = field(default_factory=list)
     #: Weights that are read, with their tensors, in the order of the file.
-    weights: dict[str, WeightLike] = field(default_factory=dict)
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
     #: OpenCL C of each kernel, without the others' declarations.
     sources: dict[str, str] = field(default_factory=dict)
@@ -176,40 +176,19 @@ class Region(NamedTuple):
 def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     """Pack a plan whose weights were written to a file."""
     strings = Strings()
-    programs, program_of, source = _programs(plan, strings)
-    rows: dict[Section, list[JsonObject]] = {
-        Section.ALLOCATIONS: [
-            {
-                "kind": Kind.BUFFER,
-                "bytes": a.bytes,
-            }
-            if a.extent is None
-            else {
-                "kind": Kind.IMAGE,
-                "channel_type": CHANNEL_TYPES[a.channels],
-                "image_size": (a.extent.width, a.extent.height, a.extent.layers),
-                "bytes": a.bytes,
-            }
-            for a in plan.allocations
-        ],
-        Section.WEIGHTS: [
-            {
-                "name": strings(name),
-                "allocation": tensor.allocation,
-                "offset": weights.offsets[name],
-                "bytes": weights.sizes[name],
-            }
-            for name, tensor in plan.weight_tensors.items()
-        ],
-        Section.PROGRAMS: programs,
-        Section.LAUNCHES: [],
-        Section.ARGUMENTS: [],
-        Section.INPUTS: [],
-        Section.OUTPUTS: [],
-        Section.REGIONS: [],
-        Section.TEST_INPUTS: [asdict(test) for test in plan.test_inputs],
-        Section.TEST_OUTPUTS: [],
-    }
+    rows: defaultdict[Section, list[JsonObject]] = defaultdict(list)
+    rows[Section.PROGRAMS], program_of, source = _programs(plan, strings)
+    for allocation in plan.allocations:
+        row: JsonObject = {"kind": Kind.BUFFER, "bytes": allocation.bytes}
+        if extent := allocation.extent:
+            size = (extent.width, extent.height, extent.layers)
+            channels = CHANNEL_TYPES[allocation.channels]
+            row |= {"kind": Kind.IMAGE, "channel_type": channels, "image_size": size}
+        rows[Section.ALLOCATIONS].append(row)
+    for name, tensor in plan.weight_tensors.items():
+        row = {"name": strings(name), "allocation": tensor.allocation}
+        row |= {"offset": weights.offsets[name], "bytes": plan.weights[name].nbytes}
+        rows[Section.WEIGHTS].append(row)
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(
             {
@@ -219,8 +198,8 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
                 "first_argument": len(rows[Section.ARGUMENTS]),
                 "arguments": len(launch.arguments),
                 "dimensions": len(launch.global_size),
-                "global": _three(launch.global_size),
-                "local": _three(launch.local_size),
+                "global": (*launch.global_size, 1, 1)[:3],
+                "local": (*launch.local_size, 1, 1)[:3],
             }
         )
         for argument in launch.arguments:
@@ -233,12 +212,13 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for section, interfaces in ((Section.INPUTS, plan.inputs), (Section.OUTPUTS, plan.outputs)):
         for interface in interfaces:
             rows[section].append(_interface(interface, strings, rows[Section.REGIONS]))
+    rows[Section.TEST_INPUTS] = [asdict(test) for test in plan.test_inputs]
     first = 0
     for test in plan.test_outputs:
-        facts = asdict(test)
-        values = facts.pop("values")
-        rows[Section.TEST_OUTPUTS].append({**facts, "first_value": first, "count": len(values)})
-        first += len(values)
+        row = asdict(test)
+        row |= {"first_value": first, "count": len(row.pop("values"))}
+        rows[Section.TEST_OUTPUTS].append(row)
+        first += len(test.values)
     sections: dict[Section, bytes | np.ndarray] = {
         section: records(section, listed) for section, listed in rows.items()
     }
@@ -249,10 +229,6 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     sections[Section.METADATA] = json.dumps(plan.metadata, separators=(",", ":")).encode() + b"\0"
     sections[Section.STRINGS] = strings.content
     return encode_plan(sections, source, weights.digest, weights.bytes)
-
-
-def _three(sizes: Iterable[int]) -> tuple[int, ...]:
-    return (*sizes, 1, 1)[:3]
 
 
 #: Programs that a driver may build at the same time, and the least source that is worth one.
@@ -269,23 +245,18 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
     an entry for each.
     """
     total = sum(map(len, plan.sources.values()))
-    count = max(1, min(_PROGRAMS, total // _PROGRAM_BYTES, len(plan.sources)))
-    bins: list[list[str]] = [[] for _ in range(count)]
-    sizes = [0] * count
+    texts = [""] * min(max(1, min(_PROGRAMS, total // _PROGRAM_BYTES)), len(plan.sources))
+    program_of = {}
     # The largest first, each to the least that there is.
-    for name in sorted(plan.sources, key=lambda name: -len(plan.sources[name])):
-        smallest = sizes.index(min(sizes))
-        bins[smallest].append(name)
-        sizes[smallest] += len(plan.sources[name])
+    for name, text in sorted(plan.sources.items(), key=lambda item: -len(item[1])):
+        program_of[name] = number = texts.index(min(texts, key=len))
+        texts[number] += text
     source, rows = b"", []
-    program_of: dict[str, int] = {}
-    for number, names in enumerate(bins):
-        text = "".join(plan.sources[name] for name in names).encode()
-        options = strings(BUILD_OPTIONS)
-        rows.append({"offset": len(source), "bytes": len(text), "options": options})
-        program_of |= dict.fromkeys(names, number)
-        source += text
-    return (rows if plan.sources else []), program_of, source
+    for text in texts:
+        options, size = strings(BUILD_OPTIONS), len(text.encode())
+        rows.append({"offset": len(source), "bytes": size, "options": options})
+        source += text.encode()
+    return rows, program_of, source
 
 
 def _interface(interface: Interface, strings: Strings, regions: list[JsonObject]) -> JsonObject:
@@ -296,7 +267,7 @@ def _interface(interface: Interface, strings: Strings, regions: list[JsonObject]
         "layout": strings(info.layout or ""),
         "dtype": DTYPES[info.dtype],
         "dimensions": len(info.shape),
-        "shape": info.shape + (0,) * (MAX_DIMENSIONS - len(info.shape)),
+        "shape": (*info.shape, *[0] * MAX_DIMENSIONS)[:MAX_DIMENSIONS],
         "bytes": info.size_bytes,
         "allocation": tensor.allocation,
         "half": int(tensor.scope is not None and is_half(tensor.scope)),
@@ -323,6 +294,5 @@ def regions_of(info: TensorInfo) -> list[Region]:
         picture, block = divmod(number, blocks)
         row = (picture * below + block // panels) * height
         origin = (block % panels * width, row, 0)
-        element = number * prod((height, width, lanes))
-        regions.append(Region(element, origin, (width, height, 1)))
+        regions.append(Region(number * height * width * lanes, origin, (width, height, 1)))
     return regions

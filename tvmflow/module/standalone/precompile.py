@@ -69,11 +69,8 @@ class Source:
     def open(cls, library: Path) -> Source:
         """Read a library, and see that a file can be written beside it.
 
-        Raises
-        ------
-        ArtifactError
-            If it is no whole standalone library, or the file beside it is of another kind or
-            cannot be written.
+        An `ArtifactError` says that it is no whole standalone library, or that the file beside it
+        is of another kind or cannot be written.
         """
         # First: it says why a file cannot be read.
         plan = find_plan(library)
@@ -101,10 +98,7 @@ class Source:
 def precompile(source: Source, device_index: int) -> Precompiled:
     """Start a library twice on a device: without binaries, and with those that this gave.
 
-    Raises
-    ------
-    DeviceError
-        If there is no such device, the driver fails, gives no binaries, or refuses its own.
+    A `DeviceError` says that there is none, or its driver fails, gives no binaries or refuses them.
     """
     library = source.library
     with staging(beside(library)) as stage:
@@ -171,9 +165,10 @@ def start(library: Path, device_index: int) -> tuple[float, JsonObject] | Tvmflo
     began = time.perf_counter()
     try:
         with StandaloneModule(library, device_index=device_index) as module:
-            shapes = ((i, i.logical_shape or i.shape) for i in module.inputs)
-            zeros = {i.name: np.zeros(shape, dtype_from_name(i.dtype)) for i, shape in shapes}
-            module.run(zeros)
+            inputs = module.inputs
+            module.run(
+                [np.zeros(i.logical_shape or i.shape, dtype_from_name(i.dtype)) for i in inputs]
+            )
             return (time.perf_counter() - began) * 1e3, module.describe()
     except TvmflowError as error:
         return error

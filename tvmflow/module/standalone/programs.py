@@ -72,13 +72,7 @@ def beside(library: Path) -> Path:
 
 
 def read(path: Path) -> list[Program]:
-    """Programs of a file, in the order in which they stand there; damage is skipped.
-
-    Raises
-    ------
-    ArtifactError
-        If it is another kind of file, or cannot be read.
-    """
+    """Programs of a file, in its order; `ArtifactError` if it is none, but damage is skipped."""
     return _read(path)[0]
 
 
@@ -112,11 +106,8 @@ def update(path: Path, programs: Iterable[Program]) -> Updated:
     """Write programs into a file, in place of those with the same keys; make it where it is not.
 
     Others see the old file or the new one.  What was built from other sources is dropped.
-
-    Raises
-    ------
-    ArtifactError
-        If it is another kind of file, cannot be written, or a binary is 16 MiB or larger.
+    An `ArtifactError` says that it is another kind of file, cannot be written, or a binary has
+    16 MiB or more.
     """
     new = {program.key: program for program in programs}
     sources = {program.description.get(SOURCE) for program in new.values()}
@@ -135,14 +126,11 @@ def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
     """Programs that a library has stored in an application's cache folder; damaged ones are not."""
     for path in sorted(folder.glob("*.program")):
         content = path.read_bytes()
-        if len(content) <= _ENTRY.size:
-            continue
-        magic, _, _, key, size, checksum = _ENTRY.unpack_from(content)
-        binary = content[_ENTRY.size :]
-        if (magic, size) == (_ENTRY_MAGIC, len(binary)) and (
-            hashlib.sha256(binary).digest() == checksum
-        ):
-            yield Program(key, description, binary)
+        if binary := content[_ENTRY.size :]:
+            magic, _, _, key, size, checksum = _ENTRY.unpack_from(content)
+            digest = hashlib.sha256(binary).digest()
+            if (magic, size, checksum) == (_ENTRY_MAGIC, len(binary), digest):
+                yield Program(key, description, binary)
 
 
 def _read(path: Path) -> tuple[list[Program], int]:
@@ -166,7 +154,6 @@ def _read(path: Path) -> tuple[list[Program], int]:
 
 
 def _program(frame: Frame) -> Program | None:
-    """A frame's program; ``None`` where it is something else."""
     key, rest = bytes(frame.payload[:_KEY_BYTES]), bytes(frame.payload[_KEY_BYTES:])
     # What another machine has sent may have a good checksum and no sense.
     with suppress(struct.error, ValueError):

@@ -12,6 +12,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 from ...errors import ArtifactError
 from ...runtime.json_types import JsonObject
 from .. import elf
-from ..artifact import SIDECAR_SUFFIX, sha256_of
+from ..artifact import COPY_AGAIN, SIDECAR_SUFFIX, sha256_of, unreadable
 from ..metadata import STANDALONE, check_interface
 from ..schema import SchemaError, parse
 from . import programs
@@ -40,7 +41,7 @@ from .format import (
 
 #: A function that every standalone library exports, and no other library.
 _EXPORTED = b"\0tvmflow_create\0"
-_COPY_AGAIN = "Copy it again from where it was made, or compile the model again."
+INTERFACES = (Section.INPUTS, Section.OUTPUTS)
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 
 
@@ -49,11 +50,7 @@ def is_standalone(path: str | os.PathLike[str]) -> bool:
     try:
         # Stripping a library, as Android's build does, leaves the names that it exports.
         names = elf.read_library(path).sections.get(".dynstr")
-        if names is None:
-            return False
-        with open(path, "rb") as file:
-            file.seek(names.offset)
-            return _EXPORTED in file.read(names.bytes)
+        return names is not None and _EXPORTED in elf.read_section(path, names)
     except (OSError, elf.ElfError):
         return False
 
@@ -69,41 +66,30 @@ class EncodedPlan:
     header: np.void
 
     def __getitem__(self, section: Section) -> np.ndarray:
-        """Records of a section."""
+        """Records of a section; bytes where it has none."""
         offset, count = self.header["section"][section].tolist()
-        return np.frombuffer(self.content, RECORDS[section], count, offset)
-
-    def bytes_of(self, section: Section) -> bytes:
-        """Content of a section that has no records."""
-        offset, count = self.header["section"][section].tolist()
-        return self.content[offset : offset + count]
+        return np.frombuffer(self.content, RECORDS.get(section, np.uint8), count, offset)
 
     def text(self, offset: int) -> str:
         """The text at an offset of the strings."""
-        strings = self.bytes_of(Section.STRINGS)
+        strings = self[Section.STRINGS].tobytes()
         return strings[offset : strings.index(b"\0", offset)].decode()
 
     @cached_property
     def source(self) -> str:
-        """OpenCL C of all programs, one after the other.
-
-        Raises
-        ------
-        ArtifactError
-            If it is not what the header says.
-        """
+        """OpenCL C of all programs; `ArtifactError` if it is not what the header says."""
         size = int(self.header["source_bytes"])
         stream = zlib.decompressobj(-15)
         try:
             # No more than the header says: a few bytes can become gigabytes.
-            content = stream.decompress(self.bytes_of(Section.SOURCES), size + 1)
+            content = stream.decompress(self[Section.SOURCES].tobytes(), size + 1)
             if len(content) != size or not stream.eof:
                 raise ValueError("another size")
             return content.decode()
         except (zlib.error, ValueError) as error:
             raise ArtifactError(
                 "Reading the kernels of the library failed: they are cut short or damaged.",
-                remedy=_COPY_AGAIN,
+                remedy=COPY_AGAIN,
             ) from error
 
     @property
@@ -114,7 +100,7 @@ class EncodedPlan:
     @cached_property
     def metadata(self) -> JsonObject:
         """Target, device, versions, options: what the library says of itself."""
-        found: JsonObject = parse(self.bytes_of(Section.METADATA).rstrip(b"\0"))
+        found: JsonObject = parse(self[Section.METADATA].tobytes().rstrip(b"\0"))
         return found
 
 
@@ -135,69 +121,54 @@ def read_plan(content: bytes) -> EncodedPlan | None:
 def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
     """Return the plan inside a standalone library; ``None`` if the file has none.
 
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read, or has the begin of a plan and not the whole.
+    An `ArtifactError` says that the file is unreadable, or has the begin of a plan and not all.
     """
     file_path = Path(path)
     try:
-        with open(file_path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _search(file_path, content)
+        with _mapped(file_path) as content:
+            return _search(file_path, content)
     except OSError as error:
-        raise ArtifactError(
-            f"Reading the module {file_path} failed: {error.strerror or error}.",
-            remedy="Check the name, and the permissions of the file and its folder.",
-        ) from error
+        remedy = "Check the name, and the permissions of the file and its folder."
+        raise unreadable(file_path, str(error.strerror or error), remedy) from error
 
 
-def _search(path: Path, content: mmap.mmap) -> EncodedPlan | None:
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
+
+
+def _search(path: Path, content: mmap.mmap | bytes) -> EncodedPlan | None:
     begins = False
-    for position in _positions(content, PLAN_MAGIC):
+    for position, header in _headers(content, PLAN_MAGIC, HEADER):
         # The runtime has the magic word, too, as text.
-        header = _header_at(content, position, HEADER)
         if header["version"] == VERSION and header["sections"] == len(Section):
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
             if found is not None:
-                _check(path, found)
+                try:
+                    check_plan(found)
+                except SchemaError as error:
+                    raise unreadable(path, f"its plan is damaged ({error})") from error
                 return found
     if begins:
-        raise ArtifactError(
-            f"Reading the module {path} failed: the file is cut short or damaged.",
-            remedy=_COPY_AGAIN,
-        )
+        raise unreadable(path, "the file is cut short or damaged")
     return None
 
 
-def _positions(content: mmap.mmap, magic: bytes) -> Iterator[int]:
+def _headers(
+    content: mmap.mmap | bytes, magic: bytes, header: np.dtype
+) -> Iterator[tuple[int, np.void]]:
+    """Find the headers that begin so, with zeros for what lies behind the end of the file."""
     position = content.find(magic)
     while position >= 0:
-        yield position
+        text = content[position : position + header.itemsize]
+        yield position, np.frombuffer(text.ljust(header.itemsize, b"\0"), header, 1)[0]
         position = content.find(magic, position + 1)
-
-
-def _header_at(content: mmap.mmap, position: int, header: np.dtype) -> np.void:
-    """Read a header, with zeros for what lies behind the end of the file."""
-    text = content[position : position + header.itemsize]
-    found: np.void = np.frombuffer(text.ljust(header.itemsize, b"\0"), header, 1)[0]
-    return found
-
-
-def _check(path: Path, plan: EncodedPlan) -> None:
-    try:
-        check_plan(plan)
-        for section in (Section.INPUTS, Section.OUTPUTS):
-            for index, tensor in enumerate(interfaces(plan, section)):
-                check_interface(tensor, f"{section.name.lower()}[{index}]")
-    except SchemaError as error:
-        raise ArtifactError(
-            f"Reading the module {path} failed: its plan is damaged ({error}).",
-            remedy=_COPY_AGAIN,
-        ) from error
 
 
 # -- its records ------------------------------------------------------------------------------
@@ -206,62 +177,53 @@ def _check(path: Path, plan: EncodedPlan) -> None:
 _INFLATE_RATIO = 1032
 
 #: Fields that are offsets of texts.
-_TEXTS = {
-    Section.WEIGHTS: ("name",),
-    Section.PROGRAMS: ("options",),
-    Section.LAUNCHES: ("kernel", "function"),
-    Section.INPUTS: ("name", "layout"),
-    Section.OUTPUTS: ("name", "layout"),
-}
+_TEXTS = (
+    (Section.WEIGHTS, "name"),
+    (Section.PROGRAMS, "options"),
+    (Section.LAUNCHES, "kernel"),
+    (Section.LAUNCHES, "function"),
+    *((side, field) for side in INTERFACES for field in ("name", "layout")),
+)
 #: Fields that are indices of another section's records.
 _INDICES = (
-    (Section.WEIGHTS, "allocation", Section.ALLOCATIONS),
-    (Section.INPUTS, "allocation", Section.ALLOCATIONS),
-    (Section.OUTPUTS, "allocation", Section.ALLOCATIONS),
+    *((s, "allocation", Section.ALLOCATIONS) for s in (Section.WEIGHTS, *INTERFACES)),
     (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
 )
 #: Fields that are a first record of another section and how many there are.
 _RANGES = (
     (Section.LAUNCHES, "first_argument", "arguments", Section.ARGUMENTS),
-    (Section.INPUTS, "first_region", "regions", Section.REGIONS),
-    (Section.OUTPUTS, "first_region", "regions", Section.REGIONS),
+    *((side, "first_region", "regions", Section.REGIONS) for side in INTERFACES),
     (Section.TEST_OUTPUTS, "first_value", "count", Section.TEST_VALUES),
 )
 
 
 def check_plan(plan: EncodedPlan) -> None:
-    """Check everything that is read of a plan in Python.
-
-    Raises
-    ------
-    SchemaError
-        If a section, a reference or the description is not what it has to be.
-    """
+    """Check everything that is read of a plan in Python; raise `SchemaError` for what is wrong."""
     for section, (offset, count) in zip(Section, plan.header["section"].tolist(), strict=True):
         size = RECORDS[section].itemsize if section in RECORDS else 1
         if offset < HEADER.itemsize or offset + count * size > len(plan.content):
             raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
     for wrong in _wrong_references(plan):
         raise SchemaError(f"a record of the section {wrong}")
-    if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (
-        len(plan.bytes_of(Section.SOURCES)) + 1
-    ):
+    if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
-    STANDALONE(parse(plan.bytes_of(Section.METADATA).rstrip(b"\0")), "")
+    STANDALONE(plan.metadata, "")
+    for section in INTERFACES:
+        for index, tensor in enumerate(interfaces(plan, section)):
+            check_interface(tensor, f"{section.name.lower()}[{index}]")
 
 
 def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
-    strings = plan.bytes_of(Section.STRINGS)
+    strings = plan[Section.STRINGS].tobytes()
     if strings and not strings.endswith(b"\0"):
         yield "strings has no end"
     try:
         strings.decode()
     except UnicodeError:
         yield "strings is not UTF-8"
-    for section, fields in _TEXTS.items():
-        for field in fields:
-            if (plan[section][field] >= len(strings)).any():
-                yield f"{section.name.lower()} has a {field} that is no text"
+    for section, field in _TEXTS:
+        if (plan[section][field] >= len(strings)).any():
+            yield f"{section.name.lower()} has a {field} that is no text"
     if (plan[Section.EXTENSIONS] >= len(strings)).any():
         yield "extensions is no text"
     for section, field, target in _INDICES:
@@ -271,7 +233,7 @@ def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
         ends = plan[section][first].astype(np.uint64) + plan[section][count]
         if (ends > len(plan[target])).any():
             yield f"{section.name.lower()} has {count} that are not there"
-    for section in (Section.INPUTS, Section.OUTPUTS):
+    for section in INTERFACES:
         records = plan[section]
         if (records["dtype"] >= len(DTYPES)).any() or (records["shape"] < 0).any():
             yield f"{section.name.lower()} has no dtype or shape"
@@ -296,56 +258,40 @@ class FoundWeights:
     digest: bytes
 
     def check(self) -> None:
-        """Compare every byte with the digest.
-
-        Raises
-        ------
-        ArtifactError
-            If one has changed.
-        """
+        """Refuse (`ArtifactError`) weights of which a byte has changed."""
         header = WEIGHTS_HEADER.itemsize
         with open(self.path, "rb") as file:
             found = sha256_of(file, self.size - header, self.offset + header)
         if self.size and found != self.digest:
             raise ArtifactError(
                 f"Checking {self.path} failed: the weights are not what was written.",
-                remedy=_COPY_AGAIN,
+                remedy=COPY_AGAIN,
             )
 
 
 def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
     """Return the place of the weights that belong to a library's plan.
 
-    Raises
-    ------
-    ArtifactError
-        If they are neither in the library nor beside it, or were cut short.
+    An `ArtifactError` says that they are neither inside nor beside it, or were cut short.
     """
     size, digest = int(plan.header["weight_bytes"]), bytes(plan.header["weights_id"])
     if not len(plan[Section.WEIGHTS]):
         return FoundWeights(path, 0, 0, digest)
     beside = path.with_name(path.name + SIDECAR_SUFFIX)
-    for candidate in (path, beside):
-        if not candidate.is_file() or candidate.stat().st_size == 0:
-            continue
-        with (
-            open(candidate, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            for position in _positions(content, WEIGHTS_MAGIC):
-                if bytes(_header_at(content, position, WEIGHTS_HEADER)["id"]) != digest:
+    for candidate in filter(Path.is_file, (path, beside)):
+        with _mapped(candidate) as content:
+            for position, header in _headers(content, WEIGHTS_MAGIC, WEIGHTS_HEADER):
+                if bytes(header["id"]) != digest:
                     continue
                 if position + size > len(content):
-                    raise ArtifactError(
-                        f"Reading the module {path} failed: {candidate.name} was cut short.",
-                        remedy="Copy it again, or compile again.",
-                    )
+                    reason = f"{candidate.name} was cut short"
+                    raise unreadable(path, reason, "Copy it again, or compile again.")
                 return FoundWeights(candidate, position, size, digest)
     other = ", which is damaged or another library's" if beside.is_file() else ""
-    raise ArtifactError(
-        f"Reading the module {path} failed: its weights are neither inside nor in "
-        f"{beside.name}{other}.",
-        remedy="Copy the .weights file into the same folder as the library, or compile again.",
+    raise unreadable(
+        path,
+        f"its weights are neither inside nor in {beside.name}{other}",
+        "Copy the .weights file into the same folder as the library, or compile again.",
     )
 
 
@@ -355,7 +301,9 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
 def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject:
     """Return all that a library says of itself."""
     compared = int(np.isfinite(plan[Section.TEST_VALUES]).sum())
-    reference = plan.metadata.get("reference", "")
+    self_test = f"{compared} values by {plan.metadata.get('reference', '')}"
+    sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
+    roles = {n: role for s, role in sections.items() for n in plan[s]["allocation"].tolist()}
     return {
         **plan.metadata,
         "plan_version": int(plan.header["version"]),
@@ -373,7 +321,15 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
             }
             for launch in plan[Section.LAUNCHES]
         ],
-        "allocations": _allocations(plan),
+        "allocations": [
+            {
+                "number": number,
+                "role": roles.get(number, "intermediate"),
+                "storage": _storage(allocation),
+                "bytes": int(allocation["bytes"]),
+            }
+            for number, allocation in enumerate(plan[Section.ALLOCATIONS])
+        ],
         "weights": [
             {
                 "name": plan.text(int(weight["name"])),
@@ -384,9 +340,7 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
         ],
         "precompiled": programs.summary(path, plan.source_digest),
         "weights_file": weights.path.name if weights.size and weights.path != path else None,
-        "self_test": f"{compared} values by {reference}"
-        if len(plan[Section.TEST_OUTPUTS])
-        else "none",
+        "self_test": self_test if len(plan[Section.TEST_OUTPUTS]) else "none",
         "sizes": {
             "file": path.stat().st_size,
             "plan": len(plan.content),
@@ -426,17 +380,3 @@ def _storage(allocation: np.void) -> str:
         return "buffer"
     width, height, layers = allocation["image_size"].tolist()
     return f"{width}x{height}" + (f"x{layers}" if layers > 1 else "")
-
-
-def _allocations(plan: EncodedPlan) -> list[JsonObject]:
-    sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
-    roles = {n: r for s, r in sections.items() for n in plan[s]["allocation"].tolist()}
-    return [
-        {
-            "number": number,
-            "role": roles.get(number, "intermediate"),
-            "storage": _storage(allocation),
-            "bytes": int(allocation["bytes"]),
-        }
-        for number, allocation in enumerate(plan[Section.ALLOCATIONS])
-    ]
