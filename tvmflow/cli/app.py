@@ -62,9 +62,8 @@ def _print_version(wanted: bool) -> None:
 def root(
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the versions and exit.", callback=_print_version, is_eager=True
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True),
+        "Print the versions and exit.",
     ] = False,
 ) -> None:
     """Compile ONNX networks to modules that run on OpenCL, CUDA and CPUs."""

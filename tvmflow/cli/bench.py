@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .compile_flags import DeviceName, InputShapes, TargetName, parse_shapes
-from .options import (
-    CheckWeights,
-    DeviceIndex,
-    FarmKey,
-    InputsFile,
-    Json,
-    RandomSeed,
-    SecretFile,
-    check_farm,
-)
+from .compile_flags import parse_shapes
+from .options import check_farm
 from .output import (
     counted,
     err_console,
@@ -69,74 +60,58 @@ _MODEL = ".onnx"
 def bench_module(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="OUT.so",
-            help="A compiled module. With --scaling several of different batches, an ONNX model "
-            "with an open batch, or several with different ones.",
-        ),
+        typer.Argument(),
+        "OUT.so",
+        "A compiled module. With --scaling several of different batches, an ONNX model with an "
+        "open batch, or several with different ones.",
     ],
-    runs: Annotated[int | None, typer.Option(min=1, help="Measure this many runs.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.001, help="Measure for this long.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1), "Measure this many runs."] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.001), "Measure for this long."] = None,
     warmup: Annotated[
         int | None,
-        typer.Option(min=0, help=f"Runs before those that are measured, default {_WARMUP}."),
+        typer.Option(min=0),
+        f"Runs before those that are measured, default {_WARMUP}.",
     ] = None,
-    kernels: Annotated[
-        bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
-    ] = False,
-    scaling: Annotated[
-        bool,
-        typer.Option(
-            "--scaling", help="Measure samples a second over batches, threads and devices."
-        ),
-    ] = False,
+    kernels: Annotated[bool, "Measure each kernel on the device, too."] = False,
+    scaling: Annotated[bool, "Measure samples a second over batches, threads and devices."] = False,
     batches: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...",
-            help="Of each device, default those of the modules, or 1,2,4,8 of a model; those "
-            "without a module are predicted.",
-        ),
+        "N,...",
+        "Of each device, default those of the modules, or 1,2,4,8 of a model; those without a "
+        "module are predicted.",
     ] = None,
     threads: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...", help="Of the CPU (llvm, PoCL); more than it has cores are predicted."
-        ),
+        "N,...",
+        "Of the CPU (llvm, PoCL); more than it has cores are predicted.",
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...",
-            help="How many devices share the samples; more than there are, are predicted.",
-        ),
+        "N,...",
+        "How many devices share the samples; more than there are, are predicted.",
     ] = None,
-    target: TargetName = "",
-    device: DeviceName = "",
+    target: str = "",
+    device: str = "",
     host: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The machine that the farm's servers run on, for ONNX models: linux-x64, "
-            "linux-arm64, android-arm64, or a triple. Default: this one.",
-        ),
+        "HOST",
+        "The machine that the farm's servers run on, for ONNX models: linux-x64, linux-arm64, "
+        "android-arm64, or a triple. Default: this one.",
     ] = None,
-    shape: InputShapes = None,
+    shape: list[str] | None = None,
     tracker: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="With --scaling on the devices that this tracker has for --key; they run "
-            "`tvmflow farm serve`.",
-        ),
+        "HOST:PORT",
+        "With --scaling on the devices that this tracker has for --key; they run "
+        "`tvmflow farm serve`.",
     ] = None,
-    key: FarmKey = None,
-    secret_file: SecretFile = None,
-    inputs: InputsFile = None,
-    random_seed: RandomSeed = 0,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    key: str | None = None,
+    secret_file: Path | None = None,
+    inputs: Path | None = None,
+    random_seed: int = 0,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
 
@@ -151,15 +126,7 @@ def bench_module(
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
     asked = ScalingOptions(
-        batches=batches,
-        threads=threads,
-        devices=devices,
-        target=target,
-        device=device,
-        host=host,
-        shape=shape or [],
-        tracker=tracker,
-        key=key,
+        batches, threads, devices, target, device, host, shape or [], tracker, key
     )
     if scaling:
         if kernels or any(option is not None for option in (runs, warmup, inputs)):

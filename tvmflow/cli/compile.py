@@ -14,7 +14,7 @@ import typer
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from .compile_flags import with_compile_flags
-from .options import Json, ModelFile, OpsFiles, load_operators
+from .options import load_operators
 from .output import bytes_text, err_console, note, note_file, print_json, state
 from .session import command
 
@@ -45,34 +45,22 @@ EXAMPLES = """
 @command
 @with_compile_flags()
 def compile_model(
-    model: ModelFile,
+    model: Path,
     context: typer.Context,
     options: CompileOptions,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="OUT.so",
-            help="The module to write. Default: the model's name in this folder.",
-        ),
+        typer.Option("-o", "--output"),
+        "OUT.so",
+        "The module to write. Default: the model's name in this folder.",
     ] = None,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", help="The same as --format standalone.")
-    ] = False,
-    dump_ir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the IR after each stage and pass to DIR."),
-    ] = None,
+    standalone: Annotated[bool, "The same as --format standalone."] = False,
+    dump_ir: Annotated[Path | None, "DIR", "Write the IR after each stage and pass to DIR."] = None,
     dump_ir_filter: Annotated[
-        str,
-        typer.Option(
-            metavar="REGEX",
-            help="Of the passes, only those whose names have this in them; ^$ is none.",
-        ),
+        str, "REGEX", "Of the passes, only those whose names have this in them; ^$ is none."
     ] = "",
-    ops: OpsFiles = None,
-    as_json: Json = False,
+    ops: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
     final = output or Path(model.with_suffix(".so").name)

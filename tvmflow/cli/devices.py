@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .options import Json
 from .output import bytes_text, note, print_facts, print_json, state
 from .session import command
 
@@ -28,7 +27,7 @@ EXAMPLES = """
 
 
 @command
-def list_all(as_json: Json = False) -> None:
+def list_all(as_json: bool = False) -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
     from ..runtime.devices import list_devices
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .devices import note_missing_opencl
-from .options import Json, SecretFile
 from .output import note, print_facts, print_json, print_table
 from .session import command
 
@@ -49,22 +48,18 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-TrackerAddress = Annotated[str, typer.Option(metavar="HOST:PORT", help="The tracker's address.")]
+TrackerAddress = Annotated[str, typer.Option(), "HOST:PORT", "The tracker's address."]
 ServedSecretFile = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        envvar="TVMFLOW_SECRET_FILE",
-        help="Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
-    ),
+    typer.Option(envvar="TVMFLOW_SECRET_FILE"),
+    "FILE",
+    "Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
 ]
 Bind = Annotated[
     str,
-    typer.Option(
-        metavar="ADDRESS",
-        help="The address of this machine to listen at (0.0.0.0: all of them). One that other "
-        "machines reach needs --secret-file.",
-    ),
+    "ADDRESS",
+    "The address of this machine to listen at (0.0.0.0: all of them). One that other machines "
+    "reach needs --secret-file.",
 ]
 _PERIOD_S = 1.0
 
@@ -73,7 +68,7 @@ _PERIOD_S = 1.0
 @command
 def run_tracker(
     bind: Bind = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9190,
+    port: Annotated[int, typer.Option(min=1, max=65535), "The port to listen at."] = 9190,
     secret_file: ServedSecretFile = None,
 ) -> None:
     """Run a tracker until Ctrl-C."""
@@ -93,35 +88,30 @@ def run_tracker(
 def serve(
     tracker: TrackerAddress,
     key: Annotated[
-        str, typer.Option(help="What tuning runs ask for: a name for this kind of device.")
+        str, typer.Option(), "What tuning runs ask for: a name for this kind of device."
     ],
     bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="The port to listen at (default: the first free one)."),
+        typer.Option(min=1, max=65535),
+        "The port to listen at (default: the first free one).",
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The host that tuning runs connect to, where it is not that of --bind.",
-        ),
+        "HOST",
+        "The host that tuning runs connect to, where it is not that of --bind.",
     ] = None,
     secret_file: ServedSecretFile = None,
     opencl_device: Annotated[
         str | None,
-        typer.Option(
-            metavar="PLATFORM:DEVICE",
-            help="Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
-        ),
+        "PLATFORM:DEVICE",
+        "Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(
-            metavar="S",
-            min=0,
-            help="Give up when the tracker is not there after so many seconds (default: never).",
-        ),
+        typer.Option(min=0),
+        "S",
+        "Give up when the tracker is not there after so many seconds (default: never).",
     ] = None,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
@@ -145,7 +135,7 @@ def serve(
 @app.command("status", epilog=EXAMPLES)
 @command
 def show_status(
-    tracker: TrackerAddress, secret_file: SecretFile = None, as_json: Json = False
+    tracker: TrackerAddress, secret_file: Path | None = None, as_json: bool = False
 ) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
     from ..farm.network import Address

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ArtifactError
-from .options import Json, ModuleFile
 from .output import (
     bytes_text,
     counted,
@@ -48,42 +47,26 @@ EXAMPLES = """
 
 @command
 def inspect_module(
-    module: ModuleFile,
-    kernels: Annotated[bool, typer.Option("--kernels", help="List the kernels.")] = False,
-    weights: Annotated[bool, typer.Option("--weights", help="List the weights.")] = False,
-    placements: Annotated[
-        bool, typer.Option("--placements", help="List where each tensor is kept, and why.")
-    ] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Show the plan of intermediate memory.")
-    ] = False,
-    memory_svg: Annotated[
-        Path | None, typer.Option(metavar="OUT.svg", help="Draw that plan over time.")
-    ] = None,
-    schedules: Annotated[
-        bool,
-        typer.Option("--schedules", help="List the schedule family and knobs of each function."),
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare code and weights with their digests.")
-    ] = False,
+    module: Path,
+    kernels: Annotated[bool, "List the kernels."] = False,
+    weights: Annotated[bool, "List the weights."] = False,
+    placements: Annotated[bool, "List where each tensor is kept, and why."] = False,
+    memory: Annotated[bool, "Show the plan of intermediate memory."] = False,
+    memory_svg: Annotated[Path | None, "OUT.svg", "Draw that plan over time."] = None,
+    schedules: Annotated[bool, "List the schedule family and knobs of each function."] = False,
+    check: Annotated[bool, "Compare code and weights with their digests."] = False,
     host_abi: Annotated[
         bool,
-        typer.Option(
-            "--host-abi",
-            help="Check what the library asks of the machine that loads it, and only that; any "
-            "ELF library. The exit status is 1 if a rule of that machine is broken.",
-        ),
+        "Check what the library asks of the machine that loads it, and only that; any ELF "
+        "library. The exit status is 1 if a rule of that machine is broken.",
     ] = False,
     host: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The machine for --host-abi, such as android-arm64. Default: the one that the "
-            "file looks to be made for.",
-        ),
+        "HOST",
+        "The machine for --host-abi, such as android-arm64. Default: the one that the file looks "
+        "to be made for.",
     ] = None,
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Json
 from .output import bytes_text, ms_text, note, note_file, print_json, print_table
 from .session import command
 
@@ -36,10 +35,9 @@ _EXAMPLES = """
 """
 
 File = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="A journal, or the name of one that ships with tvmflow."),
+    Path, typer.Argument(), "FILE", "A journal, or the name of one that ships with tvmflow."
 ]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals.")]
+Files = Annotated[list[Path], typer.Argument(), "FILE…", "Journals."]
 
 
 @contextmanager
@@ -58,7 +56,7 @@ def _opened(path: Path) -> Iterator[Journal]:
 
 @app.command("ls", epilog=_EXAMPLES)
 @command
-def list_journals(files: Files, as_json: Json = False) -> None:
+def list_journals(files: Files, as_json: bool = False) -> None:
     """List the workloads of journals, with how many trials they have and the best of them."""
     described = []
     for path in files:
@@ -136,7 +134,7 @@ def _utc_text(timestamp: float) -> str:
 
 @app.command("best")
 @command
-def show_best(file: File, as_json: Json = False) -> None:
+def show_best(file: File, as_json: bool = False) -> None:
     """Show the best trial of each workload."""
     with _opened(file) as journal:
         best = [journal.trial_of(entry) for entry in journal.entries()]
@@ -147,12 +145,10 @@ def show_best(file: File, as_json: Json = False) -> None:
 @command
 def show_trials(
     file: File,
-    workload: Annotated[
-        str, typer.Option(metavar="KEY", help="Only of workloads whose key begins so.")
-    ] = "",
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="The last ones; 0 shows all.")] = 20,
-    events: Annotated[bool, typer.Option("--events", help="Events instead of trials.")] = False,
-    as_json: Json = False,
+    workload: Annotated[str, "KEY", "Only of workloads whose key begins so."] = "",
+    last: Annotated[int, typer.Option(min=0), "N", "The last ones; 0 shows all."] = 20,
+    events: Annotated[bool, "Events instead of trials."] = False,
+    as_json: bool = False,
 ) -> None:
     """Show trials, or events, in the order in which they were recorded."""
     from ..tuning.importers import json_of_event
@@ -180,7 +176,7 @@ def show_trials(
 
 @app.command("verify")
 @command
-def verify_journals(files: Files, as_json: Json = False) -> None:
+def verify_journals(files: Files, as_json: bool = False) -> None:
     """Read every record of journals; exit status 1 where something cannot be read."""
     from ..tuning.maintenance import verify
     from ..tuning_logs import find_journal
@@ -214,9 +210,9 @@ def verify_journals(files: Files, as_json: Json = False) -> None:
 @app.command("merge")
 @command
 def merge_journals(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="Journal to append to or make.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals to take from.")],
-    as_json: Json = False,
+    output: Annotated[Path, typer.Argument(), "OUT", "Journal to append to or make."],
+    files: Annotated[list[Path], typer.Argument(), "FILE…", "Journals to take from."],
+    as_json: bool = False,
 ) -> None:
     """Append the records of journals to another one, each record once."""
     from ..tuning.maintenance import merge
@@ -233,15 +229,17 @@ def merge_journals(
 @app.command("compact")
 @command
 def compact_journal(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal.")],
+    file: Annotated[Path, typer.Argument(), "FILE", "A journal."],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="OUT", help="The new file. Default: in its place."),
+        typer.Option("-o", "--output"),
+        "OUT",
+        "The new file. Default: in its place.",
     ] = None,
     best: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Keep the N fastest of each workload.")
+        int | None, typer.Option(min=1), "N", "Keep the N fastest of each workload."
     ] = None,
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Write a journal anew, compressed; what is damaged is left out."""
     from ..tuning.maintenance import compact
@@ -259,19 +257,15 @@ def compact_journal(
 @command
 def export_journal(
     file: File,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUT", help="The file or folder to write.")
-    ],
+    output: Annotated[Path, typer.Option("-o", "--output"), "OUT", "The file or folder to write."],
     form: Annotated[
         str,
-        typer.Option(
-            "--format",
-            metavar="json|metaschedule|autotvm",
-            help="One JSON object a line with everything, a MetaSchedule database (a folder) of "
-            "the trials that have a trace, or an AutoTVM log.",
-        ),
+        typer.Option("--format"),
+        "json|metaschedule|autotvm",
+        "One JSON object a line with everything, a MetaSchedule database (a folder) of the "
+        "trials that have a trace, or an AutoTVM log.",
     ] = "json",
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Write the trials of a journal for other tools."""
     from ..tuning.maintenance import check_format, export
@@ -292,20 +286,15 @@ def export_journal(
 def import_logs(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE…",
-            help="AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
-        ),
+        typer.Argument(),
+        "FILE…",
+        "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
     ],
-    journal: Annotated[Path, typer.Option(metavar="FILE", help="Journal to append to or make.")],
-    device_name: Annotated[
-        str, typer.Option(metavar="NAME", help="The device that it was measured on.")
-    ] = "unknown",
-    key: Annotated[str, typer.Option(metavar="KEY", help="The device's key at a tracker.")] = "",
-    origin: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Where the logs are from: kept.")
-    ] = "",
-    as_json: Json = False,
+    journal: Annotated[Path, typer.Option(), "FILE", "Journal to append to or make."],
+    device_name: Annotated[str, "NAME", "The device that it was measured on."] = "unknown",
+    key: Annotated[str, "KEY", "The device's key at a tracker."] = "",
+    origin: Annotated[str, typer.Option("--note"), "TEXT", "Where the logs are from: kept."] = "",
+    as_json: bool = False,
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
     from ..journal.journal import Journal

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
-from .compile_flags import DeviceName, TargetName
-from .options import DeviceIndex, FreshCeilings, Json, RandomSeed
 from .output import bytes_text, err_console, ms_text, out_console, print_json, print_table, state
 from .session import command
 
@@ -41,30 +39,22 @@ def _names() -> list[str]:
 def run_lab(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="LAB", help="The lab; without one, they are listed.", autocompletion=_names
-        ),
+        typer.Argument(autocompletion=_names),
+        "LAB",
+        "The lab; without one, they are listed.",
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="How many of what the lab counts; default the lab's."),
-    ] = None,
+    size: Annotated[int | None, "N", "How many of what the lab counts; default the lab's."] = None,
     steps: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help="Only these: a naive one of a large size is slow."),
+        str | None, "NAME,...", "Only these: a naive one of a large size is slow."
     ] = None,
-    show: Annotated[
-        str | None, typer.Option(metavar="STEP", help="Print this step's schedule; run nothing.")
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.001, help="Time for the calls of each step.")
-    ] = 2.0,
-    fresh_ceilings: FreshCeilings = False,
-    target: TargetName = "llvm",
-    device: DeviceName = "auto",
-    device_index: DeviceIndex = 0,
-    random_seed: RandomSeed = 0,
-    as_json: Json = False,
+    show: Annotated[str | None, "STEP", "Print this step's schedule; run nothing."] = None,
+    seconds: Annotated[float, typer.Option(min=0.001), "Time for the calls of each step."] = 2.0,
+    fresh_ceilings: bool = False,
+    target: str = "llvm",
+    device: str = "auto",
+    device_index: int = 0,
+    random_seed: int = 0,
+    as_json: bool = False,
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
     if name is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import DeviceIndex, FarmKey, Json, SecretFile, check_farm
+from .options import check_farm
 from .output import bytes_text, ms_text, note, note_file, print_json, print_table
 from .session import command
 
@@ -39,20 +39,16 @@ EXAMPLES = """
 
 @command
 def precompile_library(
-    library: Annotated[
-        Path, typer.Argument(metavar="OUT.so", help="A library of `compile --standalone`.")
-    ],
+    library: Annotated[Path, typer.Argument(), "OUT.so", "A library of `compile --standalone`."],
     tracker: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
-        ),
+        "HOST:PORT",
+        "Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
     ] = None,
-    key: FarmKey = None,
-    secret_file: SecretFile = None,
-    device_index: DeviceIndex = 0,
-    as_json: Json = False,
+    key: str | None = None,
+    secret_file: Path | None = None,
+    device_index: int = 0,
+    as_json: bool = False,
 ) -> None:
     """Put the binaries that devices' drivers build beside a standalone library.
 

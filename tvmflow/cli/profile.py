@@ -10,15 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .compile_flags import with_flags
-from .options import (
-    CheckWeights,
-    DeviceIndex,
-    FreshCeilings,
-    InputsFile,
-    Json,
-    ModuleFile,
-    RandomSeed,
-)
 from .output import (
     bytes_text,
     counted,
@@ -65,33 +56,24 @@ _WIDTH = 150
 
 @command
 def profile_module(
-    module: ModuleFile,
+    module: Path,
     runs: Annotated[
-        int | None, typer.Option(min=1, show_default="20", help="Measure this many runs.")
+        int | None, typer.Option(min=1, show_default="20"), "Measure this many runs."
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="TRACE.json", help="Write a timeline of a run.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="REPORT.html", help="Write a page with all of it.")
-    ] = None,
+    trace: Annotated[Path | None, "TRACE.json", "Write a timeline of a run."] = None,
+    html: Annotated[Path | None, "REPORT.html", "Write a page with all of it."] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            metavar="BEFORE.json",
-            help="On that page, show the profile that --json printed earlier beside this one.",
-        ),
+        "BEFORE.json",
+        "On that page, show the profile that --json printed earlier beside this one.",
     ] = None,
-    fresh_ceilings: FreshCeilings = False,
-    no_findings: Annotated[
-        bool,
-        typer.Option("--no-findings", help="Leave out the analysis of kernels, which takes time."),
-    ] = False,
-    inputs: InputsFile = None,
-    random_seed: RandomSeed = 0,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    fresh_ceilings: bool = False,
+    no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
+    inputs: Path | None = None,
+    random_seed: int = 0,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Measure each kernel of a network, and say what holds it back.
 

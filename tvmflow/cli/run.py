@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import CheckWeights, DeviceIndex, InputsFile, Json, ModuleFile
 from .output import note_file, print_json, print_table, shape_text
 from .session import command
 
@@ -28,22 +27,18 @@ EXAMPLES = """
 
 @command
 def run_module(
-    module: ModuleFile,
-    inputs: InputsFile = None,
-    outputs: Annotated[
-        Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by ONNX name.")
-    ] = None,
+    module: Path,
+    inputs: Path | None = None,
+    outputs: Annotated[Path | None, "OUT.npz", "Write the outputs by ONNX name."] = None,
     random_seed: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Random values, the same for the same N, for inputs that no file gives.",
-        ),
+        typer.Option(min=0),
+        "N",
+        "Random values, the same for the same N, for inputs that no file gives.",
     ] = None,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Run a compiled network once."""
     if inputs is None and random_seed is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from .options import Json
 from .output import out_console, print_json, print_table
 from .session import command
 
@@ -22,7 +21,7 @@ EXAMPLES = """
 
 
 @command
-def list_families(as_json: Json = False) -> None:
+def list_families(as_json: bool = False) -> None:
     """List the schedule families in the order in which they are asked, with their knobs."""
     from ..schedules import FAMILIES
 

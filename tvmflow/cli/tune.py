@@ -14,16 +14,7 @@ import typer
 
 from ..compiler.options import CompileOptions
 from .compile_flags import TUNED, with_compile_flags
-from .options import (
-    DeviceIndex,
-    FarmKey,
-    Json,
-    ModelFile,
-    OpsFiles,
-    SecretFile,
-    check_farm,
-    load_operators,
-)
+from .options import check_farm, load_operators, words
 from .output import (
     err_console,
     ms_text,
@@ -69,7 +60,7 @@ TUNE_EXAMPLES = """
 @command
 @with_compile_flags(*TUNED)
 def list_tasks(
-    model: ModelFile, options: CompileOptions, ops: OpsFiles = None, as_json: Json = False
+    model: Path, options: CompileOptions, ops: list[Path] | None = None, as_json: bool = False
 ) -> None:
     """List what there is to tune in a network: its distinct primary functions."""
     from ..tuning.session import Network
@@ -114,77 +105,58 @@ def list_tasks(
 @command
 @with_compile_flags(*TUNED, "host")
 def tune_model(
-    model: ModelFile,
+    model: Path,
     journal: Annotated[
         Path,
-        typer.Option(
-            metavar="FILE",
-            help="The journal that gets every trial. Tuning goes on where it left off.",
-        ),
+        typer.Option(),
+        "FILE",
+        "The journal that gets every trial. Tuning goes on where it left off.",
     ],
     options: CompileOptions,
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials of each task.")] = 32,
+    trials: Annotated[int, typer.Option(min=1), "N", "Trials of each task."] = 32,
     seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0, help="Stop after so long, the heuristics' trials aside."),
+        float | None, typer.Option(min=0), "S", "Stop after so long, the heuristics' trials aside."
     ] = None,
     patience: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Leave a task when its last N trials brought nothing."
-        ),
+        typer.Option(min=1),
+        "N",
+        "Leave a task when its last N trials brought nothing.",
     ] = None,
     search: Annotated[
         str,
-        typer.Option(
-            metavar="evolutionary|random|grid|neighbourhood",
-            help="How knobs are proposed: evolved with a learnt cost model, at random, in even "
-            "steps through the space, or from the heuristic's outwards.",
-            autocompletion=lambda: ["evolutionary", "random", "grid", "neighbourhood"],
-        ),
+        words("evolutionary", "random", "grid", "neighbourhood"),
+        "How knobs are proposed: evolved with a learnt cost model, at random, in even steps "
+        "through the space, or from the heuristic's outwards.",
     ] = "evolutionary",
     seed: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Makes proposals repeatable, as far as costs are."),
+        int, typer.Option(min=0), "N", "Makes proposals repeatable, as far as costs are."
     ] = 0,
     relatives: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Journal of another device of the kind, whose best knobs are tried first; "
-            "repeatable.",
-        ),
+        "FILE",
+        "Journal of another device of the kind, whose best knobs are tried first; repeatable.",
     ] = None,
     cool_down: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Pause before each trial, for hot devices.")
+        float, typer.Option(min=0), "S", "Pause before each trial, for hot devices."
     ] = 0.0,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one a core.")
+        int | None, typer.Option(min=1), "N", "Build processes. Default: one a core."
     ] = None,
-    device_index: DeviceIndex = 0,
+    device_index: int = 0,
     tracker: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Measure on all devices that this tracker has for --key."
-        ),
+        str | None, "HOST:PORT", "Measure on all devices that this tracker has for --key."
     ] = None,
-    key: FarmKey = None,
-    secret_file: SecretFile = None,
+    key: str | None = None,
+    secret_file: Path | None = None,
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OUT.html",
-            help="Write a page with the course of each task and the shares of time.",
-        ),
+        "OUT.html",
+        "Write a page with the course of each task and the shares of time.",
     ] = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare/--no-compare", help="Measure the whole network before and after, at the end."
-        ),
-    ] = True,
-    ops: OpsFiles = None,
-    as_json: Json = False,
+    compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
+    ops: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 

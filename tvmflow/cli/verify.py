@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import (
-    CheckWeights,
-    DeviceIndex,
-    InputsFile,
-    Json,
-    ModelFile,
-    ModuleFile,
-    OpsFiles,
-    RandomSeed,
-    load_operators,
-)
+from .options import load_operators
 from .output import print_json, print_table
 from .session import command
 
@@ -39,14 +30,14 @@ EXAMPLES = """
 
 @command
 def verify_module(
-    model: ModelFile,
-    module: ModuleFile,
-    inputs: InputsFile = None,
-    ops: OpsFiles = None,
-    random_seed: RandomSeed = 0,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    model: Path,
+    module: Path,
+    inputs: Path | None = None,
+    ops: list[Path] | None = None,
+    random_seed: int = 0,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
 
