@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import FarmError
@@ -41,10 +42,9 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
             f"A session with the server at {address} could not be opened: {last_line(error)}",
             remedy="`tvmflow farm status` shows which servers there are.",
         ) from error
-    try:
+    about = None
+    with suppress(AttributeError):
         about = ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
-    except AttributeError:
-        about = None
     if about is None:
         raise FarmError(
             f"The server at {address} is no server of tvmflow: it tells nothing about itself that "
@@ -56,9 +56,7 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
 
 
 def open_session(offer: Offer, session_s: float) -> RPCSession:
-    """Open TVM's session with a server, after the secret has been proven if there is one.
-
-    After ``session_s`` the server ends the session, whatever is running.
+    """Open TVM's session as `connect` does, with any server; prove the secret if there is one.
 
     Raises
     ------

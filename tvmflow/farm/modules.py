@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import FarmError, TvmflowError
-from ..ir.tensors import TensorInfo
 from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
 from ..module.values import Outputs, as_array
-from ..runtime.json_types import JsonObject
 from .connect import last_line
 from .network import Address
 
@@ -55,29 +52,9 @@ class RemoteModule(Module):
         self._module, self._remote, self._address = module, remote, address
 
     @property
-    def path(self) -> Path:
-        """The module file here."""
-        return self._module.path
-
-    @property
     def weights_path(self) -> Path | None:
         """The weights beside it, if they are not inside."""
         return self._module.weights_path
-
-    @property
-    def metadata(self) -> JsonObject:
-        """The file's description of itself."""
-        return self._module.metadata
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every input, in order."""
-        return self._module.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of every output, in order."""
-        return self._module.outputs
 
     def close(self) -> None:
         """Free what the server holds."""
@@ -155,15 +132,8 @@ class _RemoteRunning:
 # -- in a session, which is a process of its own ---------------------------------------------
 
 
-@dataclass
-class _Opened:
-    """The module of this session, and tensors for its inputs and outputs."""
-
-    module: Module
-    tensors: Sequence[tvm.runtime.Tensor]
-
-
-_opened: _Opened | None = None
+#: The module of this session, and tensors for its inputs and outputs.
+_opened: tuple[Module, Sequence[tvm.runtime.Tensor]] | None = None
 
 
 def register() -> None:
@@ -171,12 +141,12 @@ def register() -> None:
     import tvm_ffi
 
     tvm_ffi.register_global_func(OPEN_FUNCTION, _open_module)
-    tvm_ffi.register_global_func(TENSOR_FUNCTION, lambda number: _here().tensors[number])
+    tvm_ffi.register_global_func(TENSOR_FUNCTION, lambda number: _here()[1][number])
     tvm_ffi.register_global_func(RUN_FUNCTION, _run_module)
     tvm_ffi.register_global_func(CLOSE_FUNCTION, _close_module)
 
 
-def _here() -> _Opened:
+def _here() -> tuple[Module, Sequence[tvm.runtime.Tensor]]:
     assert _opened is not None, "no module is open"
     return _opened
 
@@ -204,13 +174,13 @@ def _open_module(name: str, sizes: str, device_index: int) -> str:
         for path in files:
             path.unlink(missing_ok=True)
     infos = (*module.inputs, *module.outputs)
-    _opened = _Opened(module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos])
+    _opened = module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos]
     return "{}"
 
 
 def _run_module() -> None:
-    module = _here().module
-    arrays = [np.from_dlpack(tensor) for tensor in _here().tensors]
+    module, tensors = _here()
+    arrays = [np.from_dlpack(tensor) for tensor in tensors]
     count = len(module.inputs)
     for array, result in zip(arrays[count:], module.run(arrays[:count]), strict=True):
         np.copyto(array, result)
@@ -219,5 +189,5 @@ def _run_module() -> None:
 def _close_module() -> None:
     global _opened
     if _opened is not None:
-        _opened.module.close()
+        _opened[0].close()
         _opened = None

@@ -168,8 +168,6 @@ def receive(connection: socket.socket, count: int, ends: float) -> bytes:
 
 #: The address of this machine that no other machine reaches.
 LOOPBACK = "127.0.0.1"
-#: Those that stand for all addresses of a machine.
-_ALL = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, order=True)
@@ -232,11 +230,6 @@ def is_loopback(host: str) -> bool:
         return False
     # Without the zone of `fe80::1%eth0`.
     return all(ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in found)
-
-
-def is_every_address(host: str) -> bool:
-    """Tell whether a host to listen at stands for all addresses of the machine."""
-    return host in _ALL
 
 
 def check_bind(host: str, secret: Secret | None) -> None:

@@ -183,7 +183,7 @@ class FarmRunner:
         """Queue a candidate for the next device that is free."""
         trial = Trial(built, case, incumbent)
         if built.path is None:
-            trial.future.set_result(Measured((), BUILD, str(built.error), "", 0.0))
+            trial.future.set_result(Measured.failed(BUILD, str(built.error)))
             return trial.future
         with self._changed:
             failure = self._failure
@@ -207,14 +207,10 @@ class FarmRunner:
     def standings(self) -> list[Standing]:
         """How many trials each device had, and why some get no more."""
         with self._changed:
-            scheduler = self._scheduler
+            names = {address: device.name for address, device in self._devices.items()}
             return [
-                Standing(
-                    f"{self._devices[address].name} {address}".strip(),
-                    count,
-                    scheduler.aside(address),
-                )
-                for address, count in sorted(scheduler.counts().items())
+                Standing(f"{names[at]} {at}".strip(), count, self._scheduler.aside(at))
+                for at, count in sorted(self._scheduler.counts().items())
             ]
 
     def close(self) -> None:
@@ -250,36 +246,32 @@ class FarmRunner:
 
     def _look(self, servers: Sequence[Server]) -> None:
         """Bring the scheduler up to date; there is a thread for each server."""
+        key, tracker = self._settings.key, self._settings.tracker
         for server in servers:
             if server.address not in self._devices:
                 self.describe(server.address, "", ServerInfo.read(server.about))
-        self._told(lambda scheduler: scheduler.update(server.address for server in servers))
+        self.tell(lambda scheduler: scheduler.update(server.address for server in servers))
         with self._changed:
             is_hopeless, is_starved = self._scheduler.is_hopeless(), self._scheduler.is_starved()
             runs = {str(address): task for address, task in self._running.items()}
             missing = len(self._scheduler.devices) - len(self._threads)
         self._threads += [SessionThread(self._settings, self) for _ in range(missing)]
-        self._watch.publish_runs(self._settings.key, runs)
+        self._watch.publish_runs(key, runs)
         if is_hopeless:
-            self._give_up(self._hopeless())
+            failure = FarmError(
+                f"No device is left for the key {key!r}.",
+                remedy="Repair or restart the servers, and start again: what was measured is kept.",
+                details=self._scheduler.reasons(),
+            )
+            self._give_up(failure)
         elif is_starved:
-            self._give_up(self._starved())
-
-    def _hopeless(self) -> FarmError:
-        return FarmError(
-            f"No device is left for the key {self._settings.key!r}.",
-            remedy="Repair or restart the servers, and start again: what was measured is kept.",
-            details=self._scheduler.reasons(),
-        )
-
-    def _starved(self) -> FarmError:
-        key, tracker = self._settings.key, self._settings.tracker
-        return FarmError(
-            f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
-            f"none within {LENT_WITHIN_S:g} s.",
-            remedy=f"See who has them with `tvmflow farm status --tracker {tracker}`; end that, or "
-            "restart their servers, and start again: what was measured is kept.",
-        )
+            failure = FarmError(
+                f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
+                f"none within {LENT_WITHIN_S:g} s.",
+                remedy=f"See who has them with `tvmflow farm status --tracker {tracker}`; end "
+                "that, or restart their servers, and start again: what was measured is kept.",
+            )
+            self._give_up(failure)
 
     def _give_up(self, error: TvmflowError) -> None:
         with self._changed:
@@ -305,25 +297,12 @@ class FarmRunner:
 
     def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
         """Learn what a device is; a stock server tells no more than its device's name."""
-        served = about.device_of(self._settings.target) if about is not None else None
         driver = ""
-        if served is not None:
+        if about is not None and (served := about.device_of(self._settings.target)):
             name, driver = served.name, served.driver
         with self._changed:
             facts = {"address": str(address)}
             self._devices[address] = Device(self._settings.key, name, driver, facts)
-
-    def accept(self, address: Address) -> bool:
-        """Tell whether an offered device is to be used."""
-        return self._told(lambda scheduler: scheduler.offer(address))
-
-    def exclude(self, address: Address, reason: str) -> None:
-        """Set a device aside for good."""
-        self._told(lambda scheduler: scheduler.exclude(address, reason))
-
-    def suspend(self, address: Address, reason: str) -> None:
-        """Set a device aside, for a while at first."""
-        self._told(lambda scheduler: scheduler.suspend(address, reason))
 
     def take(self, address: Address, wait_s: float) -> Trial | None:
         """Return the next trial for a device, within a time."""
@@ -342,7 +321,7 @@ class FarmRunner:
         """Return a trial that was taken and not measured."""
         with self._changed:
             del self._running[address]
-        self._told(lambda scheduler: scheduler.give_back(address, trial))
+        self.tell(lambda scheduler: scheduler.give_back(address, trial))
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
         """Account for a trial."""
@@ -353,12 +332,12 @@ class FarmRunner:
             # It may have been stopped in the middle, which is nobody's failure.
             _drop([trial])
             return
-        self._told(lambda scheduler: scheduler.finish(address, trial, measured))
+        self.tell(lambda scheduler: scheduler.finish(address, trial, measured))
         if failure is not None:
             # It failed, and there will be no other device to repeat it on.
             self._give_up(failure)
 
-    def _told(self, tell: Callable[[Scheduler], T]) -> T:
+    def tell(self, tell: Callable[[Scheduler], T]) -> T:
         """Let the scheduler know something, and deliver the trials that this ends."""
         with self._changed:
             answer = tell(self._scheduler)
@@ -421,7 +400,7 @@ class SessionThread:
                 # The runner knows, too, and decides when that is the end.
                 time.sleep(TICK_S)
                 continue
-            if offer is not None and self._runner.accept(offer.address):
+            if offer is not None:
                 self._serve(offer)
                 self._disconnect()
 
@@ -436,7 +415,8 @@ class SessionThread:
     def _serve(self, offer: Offer) -> None:
         """Measure in one session, for as long as there is something to measure."""
         address, ends = offer.address, time.monotonic() + SESSION_S
-        opened = self._connect(offer)
+        is_usable = self._runner.tell(lambda scheduler: scheduler.offer(address))
+        opened = self._connect(offer) if is_usable else None
         if opened is None:
             return
         while time.monotonic() < ends:
@@ -446,7 +426,7 @@ class SessionThread:
             if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
                 # Unmeasured: another server may have it.
                 self._runner.give_back(address, trial)
-                self._runner.exclude(address, _NO_TEXTURES)
+                self._runner.tell(lambda scheduler: scheduler.exclude(address, _NO_TEXTURES))
                 return
             measured = self._measure(address, trial)
             self._runner.finish(address, trial, measured)
@@ -468,10 +448,11 @@ class SessionThread:
                 check_version(address, opened.about)
             return opened
         except FarmError as error:
-            self._runner.exclude(address, error.message)
+            reason = error.message
+            self._runner.tell(lambda scheduler: scheduler.exclude(address, reason))
         except (WorkerLostError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[-1]
-            self._runner.suspend(address, f"no session could be opened: {reason}")
+            reason = f"no session could be opened: {str(error).strip().splitlines()[-1]}"
+            self._runner.tell(lambda scheduler: scheduler.suspend(address, reason))
         return None
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
@@ -485,7 +466,7 @@ class SessionThread:
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)
             timed_out = isinstance(error, WorkerLostError) and error.timed_out
             kind = TIMEOUT if timed_out else CRASH
-            return Measured((), kind, str(error), "", time.monotonic() - started)
+            return Measured.failed(kind, str(error), time.monotonic() - started)
         self._settings.firsts[address] = first
         return measured
 

@@ -31,7 +31,6 @@ from .network import (
     SecretListener,
     UnprovenError,
     check_bind,
-    is_every_address,
     is_loopback,
     listen,
 )
@@ -72,7 +71,8 @@ class ServeOptions:
     @property
     def advertised(self) -> str | None:
         """The host that clients connect to; ``None`` for the one that the tracker sees."""
-        return self.advertise or (None if is_every_address(self.host) else self.host)
+        # These stand for all addresses of the machine.
+        return self.advertise or (None if self.host in ("0.0.0.0", "::") else self.host)
 
     def check(self) -> None:
         """Refuse what nobody could connect to, and what everybody could.
@@ -126,15 +126,12 @@ class FarmServer:
 
     def check(self) -> list[str]:
         """Start the server again if it ended, publish the state; say what happened."""
-        happened = []
-        refused = self._ask_refused()
-        if refused is None:
+        happened = _ask_refused(self._worker)
+        if happened is None:
             self._worker.kill()
             self.crashes += 1
             self._start(range(self.port, self.port + 1))
-            happened.append("A session crashed the server; it was started again.")
-        else:
-            happened += refused
+            happened = ["A session crashed the server; it was started again."]
         try:
             if self._tracker is None:
                 self._tracker = Tracker(self.options.tracker)
@@ -164,15 +161,6 @@ class FarmServer:
         self.port: int = _started(self._worker, start, self.options.host, ports)
         self._worker.send(os.getpid)
         self._process = psutil.Process(self._worker.recv())
-
-    def _ask_refused(self) -> list[str] | None:
-        """Say who was turned away; ``None`` when the server does not listen any more."""
-        try:
-            self._worker.send(take_refused)
-            refused: list[str] | None = self._worker.recv()
-        except ChildProcessError:
-            return None
-        return refused
 
     def _publish(self) -> None:
         assert self._tracker is not None
@@ -225,19 +213,22 @@ def running_tracker(
     protocol()
     from tvm.support.popen_pool import PopenWorker
 
-    tracker = PopenWorker()
-
-    def refused() -> list[str]:
-        tracker.send(take_refused)
-        told = tracker.recv()
-        return told or []
-
+    tracker, ports = PopenWorker(), range(port, port + 1)
     try:
-        track = functools.partial(_track, host, port, secret, os.getpid())
-        _started(tracker, track, host, range(port, port + 1))
-        yield refused
+        _started(tracker, functools.partial(_track, host, ports, secret, os.getpid()), host, ports)
+        yield lambda: _ask_refused(tracker) or []
     finally:
         tracker.kill()
+
+
+def _ask_refused(worker: PopenWorker) -> list[str] | None:
+    """Say who was turned away; ``None`` when the process does not listen any more."""
+    try:
+        worker.send(take_refused)
+        refused: list[str] | None = worker.recv()
+    except ChildProcessError:
+        return None
+    return refused
 
 
 def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, ports: range) -> int:
@@ -246,8 +237,8 @@ def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, por
     port: int | str = worker.recv()
     if isinstance(port, int):
         return port
-    last = ports.stop - 1
-    where = Address(host, last) if len(ports) == 1 else f"{host}, ports {ports.start} to {last}"
+    last = ports[-1]
+    where = Address(host, last) if len(ports) == 1 else f"{host}, ports {ports[0]} to {last}"
     raise FarmError(
         f"Listening at {where} failed: {port}.",
         remedy="Give an address of this machine with `bind` and a free port with `port`.",
@@ -259,9 +250,7 @@ def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, por
 
 def temperature_c(folder: Path = _THERMAL) -> float | None:
     """Return the temperature of the machine's hottest sensor, if Linux shows any."""
-    found = [
-        int(text) / 1000 for text in _contents(folder, "thermal_zone*/temp") if _is_number(text)
-    ]
+    found = [degrees / 1000 for degrees in _numbers(folder, "thermal_zone*/temp")]
     # Sensors that are switched off report nonsense.
     return max((value for value in found if 0 < value < 200), default=None)
 
@@ -270,13 +259,12 @@ def is_throttled(folder: Path = _THERMAL) -> bool | None:
     """Tell whether the machine is being slowed down to cool it, if Linux shows that."""
     # Fans cool, too, but slow nothing down.
     states = [
-        text
+        state
         for device in folder.glob("cooling_device*")
         if "fan" not in next(_contents(device, "type"), "").lower()
-        for text in _contents(device, "cur_state")
-        if _is_number(text)
+        for state in _numbers(device, "cur_state")
     ]
-    return any(int(text) > 0 for text in states) if states else None
+    return any(state > 0 for state in states) if states else None
 
 
 def _contents(folder: Path, pattern: str) -> Iterator[str]:
@@ -288,8 +276,8 @@ def _contents(folder: Path, pattern: str) -> Iterator[str]:
             continue
 
 
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
+def _numbers(folder: Path, pattern: str) -> list[int]:
+    return [int(t) for t in _contents(folder, pattern) if t.removeprefix("-").isdigit()]
 
 
 # -- in the process of the server or the tracker ---------------------------------------------
@@ -307,31 +295,29 @@ def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> i
     # Its own ends after a minute without the tracker, and knows of no secret.
     base.connect_with_retry = _connect_to_tracker
 
-    def loop(listening: socket.socket | SecretListener, port: int) -> None:
-        server._listen_loop(
-            *(listening, port, options.key, options.tracker, None, options.advertised)
-        )
+    facts = options.key, options.tracker, None, options.advertised
+    return _listen(
+        options.host,
+        ports,
+        options.tracker.secret,
+        lambda listening, port: server._listen_loop(listening, port, *facts),
+    )
 
-    return _listen(options.host, ports, options.tracker.secret, loop)
 
-
-def _track(host: str, port: int, secret: Secret | None, parent: int) -> int | str:
+def _track(host: str, ports: range, secret: Secret | None, parent: int) -> int | str:
     """Start TVM's tracker; return its port, or the reason why not."""
     from tvm.rpc import tracker
 
     _belong_to(parent)
-
-    def loop(listening: socket.socket | SecretListener, _port: int) -> None:
-        tracker._tracker_server(listening, tracker.base.random_key("tracker"))
-
-    return _listen(host, range(port, port + 1), secret, loop)
+    key = tracker.base.random_key("tracker")
+    return _listen(host, ports, secret, lambda it, _port: tracker._tracker_server(it, key))
 
 
 def _listen(
     host: str,
     ports: range,
     secret: Secret | None,
-    loop: Callable[[socket.socket | SecretListener, int], None],
+    loop: Callable[[socket.socket | SecretListener, int], object],
 ) -> int | str:
     global _listening, _thread
     try:
@@ -375,11 +361,10 @@ def _belong_to(parent: int) -> None:
     """End with the process that started this one."""
     # Ctrl-C reaches all processes of a terminal: the one that started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
 
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it has gone without a word."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
