@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import bytes_text, ms_text, note, note_file, print_json, print_table
+from .output import bytes_text, knobs_text, ms_text, note, note_file, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _print_trials(trials: Sequence[Trial], as_json: bool) -> None:
             trial.workload.key.hex()[:12],
             trial.workload.family,
             ms_text(trial.cost * 1e3) if not trial.error else trial.error.name.lower(),
-            " ".join(f"{name}={str(v).lower()}" for name, v in trial.knobs.items()) or "-",
+            knobs_text(trial.knobs),
             trial.source,
             trial.device.name,
             _utc_text(trial.timestamp)[:-3] if trial.timestamp else "-",

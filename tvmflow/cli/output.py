@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,6 +167,11 @@ def ms_text(ms: float) -> str:
     if ms < 1000:
         return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
     return f"{ms / 1e3:.2f} s"
+
+
+def knobs_text(knobs: Mapping[str, object]) -> str:
+    """Return knobs: ``tile_h=4 stage_input=true``, or ``-``."""
+    return " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items()) or "-"
 
 
 def times_text(extents: Sequence[int]) -> str:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .options import load_operators
 from .output import print_json, print_table
 from .session import command
-
-if TYPE_CHECKING:
-    from ..verify.compare import Report
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -54,31 +50,21 @@ def verify_module(
         report = verify(model, network, choose_inputs(inputs, random_seed, network))
     if as_json:
         outputs = [{**asdict(output), "passed": output.passed} for output in report.outputs]
-        print_json(
-            {
-                "passed": report.passed,
-                "reference": report.reference,
-                "outputs": outputs,
-                "not_finite": report.not_finite,
-            }
-        )
+        about = {"passed": report.passed, "reference": report.reference}
+        print_json({**about, "outputs": outputs, "not_finite": report.not_finite})
     else:
-        _print(report)
+        rows = [
+            (
+                output.name,
+                f"{output.max_abs_error:.3g}",
+                f"{output.max_rel_error:.3g}",
+                f"{output.tolerance.relative:g}",
+                f"{output.tolerance.absolute:g}",
+                f"{100 * output.used:.3g} %",
+                "passed" if output.passed else "FAILED",
+            )
+            for output in report.outputs
+        ]
+        columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used"]
+        print_table(f"Compared with {report.reference}", [*columns, ""], rows)
     report.raise_if_failed()
-
-
-def _print(report: Report) -> None:
-    rows = [
-        (
-            output.name,
-            f"{output.max_abs_error:.3g}",
-            f"{output.max_rel_error:.3g}",
-            f"{output.tolerance.relative:g}",
-            f"{output.tolerance.absolute:g}",
-            f"{100 * output.used:.3g} %",
-            "passed" if output.passed else "FAILED",
-        )
-        for output in report.outputs
-    ]
-    columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used", ""]
-    print_table(f"Compared with {report.reference}", columns, rows)

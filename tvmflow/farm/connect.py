@@ -42,10 +42,7 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
             f"A session with the server at {address} could not be opened: {last_line(error)}",
             remedy="`tvmflow farm status` shows which servers there are.",
         ) from error
-    about = None
-    with suppress(AttributeError):
-        about = ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
-    if about is None:
+    if (about := about_of(remote)) is None:
         raise FarmError(
             f"The server at {address} is no server of tvmflow: it tells nothing about itself that "
             "this version understands.",
@@ -53,6 +50,13 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
         )
     check_version(address, about)
     return remote, about
+
+
+def about_of(remote: RPCSession) -> ServerInfo | None:
+    """Return what a session's server tells about itself; a stock server tells nothing."""
+    with suppress(AttributeError):
+        return ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
+    return None
 
 
 def open_session(offer: Offer, session_s: float) -> RPCSession:
