@@ -18,9 +18,7 @@ from . import (
     precompile,
     profile,
     run,
-    schedules,
     tune,
-    verify,
 )
 from .options import with_common_options
 
@@ -70,13 +68,13 @@ def root(
 
 
 app.command("compile", epilog=compile.EXAMPLES)(compile.compile_model)
-app.command("run", epilog=run.EXAMPLES)(run.run_module)
+app.command("run", epilog=run.RUN_EXAMPLES)(run.run_module)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
 app.command("profile", epilog=profile.EXAMPLES)(profile.profile_module)
-app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
+app.command("verify", epilog=run.VERIFY_EXAMPLES)(run.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
-app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
-app.command("lab", epilog=lab.EXAMPLES)(lab.run_lab)
+app.command("schedules", epilog=lab.SCHEDULES_EXAMPLES)(lab.list_families)
+app.command("lab", epilog=lab.LAB_EXAMPLES)(lab.run_lab)
 app.command("tasks", epilog=tune.TASKS_EXAMPLES)(tune.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("precompile", epilog=precompile.EXAMPLES)(precompile.precompile_library)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..explain.scaling.measure import Scaling
     from ..explain.scaling.predict import Law, Point
     from ..explain.scaling.sources import Network
-    from ..module.bench import Timing
     from ..module.kernel_time import KernelTime
     from .output import Cell
 
@@ -137,7 +136,7 @@ def bench_module(
             files, asked, secret_file, device_index, seconds or 2.0, random_seed
         )
         if as_json:
-            print_json({"files": [str(file) for file in files], **result.described()})
+            print_json({"files": [*map(str, files)], **result.described()})
         else:
             _print_scaling(result)
         return
@@ -162,37 +161,25 @@ def bench_module(
             before = _WARMUP if warmup is None else warmup
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
+    measured = asdict(timing)
     if as_json:
         by_kernel = {} if times is None else {"kernels": [asdict(kernel) for kernel in times]}
-        print_json({"module": str(module), **asdict(timing), **by_kernel})
+        print_json({"module": str(module), **measured, **by_kernel})
         return
-    _print_timing(timing)
+    title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
+    names = {"load": "load", "first": "first call", "median": "median", "p10": "p10", "p90": "p90"}
+    print_facts(title, [(name, ms_text(measured[f"{of}_ms"])) for of, name in names.items()])
     if times is not None:
         _print_kernels(times)
-
-
-def _print_timing(timing: Timing) -> None:
-    title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
-    rows = [
-        ("load", ms_text(timing.load_ms)),
-        ("first call", ms_text(timing.first_ms)),
-        ("median", ms_text(timing.median_ms)),
-        ("p10", ms_text(timing.p10_ms)),
-        ("p90", ms_text(timing.p90_ms)),
-    ]
-    print_facts(title, rows)
 
 
 def _print_kernels(times: Sequence[KernelTime]) -> None:
     total = sum(kernel.median_us for kernel in times)
     rows: list[tuple[str, ...]] = [
         (
-            kernel.kernel,
-            f"{kernel.median_us:.1f} µs",
-            f"{kernel.p90_us:.1f} µs",
+            *(kernel.kernel, f"{kernel.median_us:.1f} µs", f"{kernel.p90_us:.1f} µs"),
             f"{100 * kernel.median_us / total:.1f} %" if total else "",
-            times_text(kernel.global_size),
-            times_text(kernel.local_size),
+            *map(times_text, (kernel.global_size, kernel.local_size)),
         )
         for kernel in sorted(times, key=lambda kernel: -kernel.median_us)
     ]
@@ -234,8 +221,9 @@ def _measure_scaling(
     from ..farm.network import Address
 
     check_farm(asked.tracker, asked.key)
-    batches = _numbers("batches", asked.batches)
-    threads, devices = _numbers("threads", asked.threads), _numbers("devices", asked.devices)
+    batches, threads, devices = (
+        _numbers(name, getattr(asked, name)) for name in ("batches", "threads", "devices")
+    )
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
         err_console().status("starting") as status,
@@ -246,9 +234,8 @@ def _measure_scaling(
             status.update(Text(what))
 
         def find_place(target: str, host: str | None) -> DevicePool:
-            place: DevicePool
             if asked.tracker is None or asked.key is None:
-                place = LocalDevices.find(target, device_index)
+                place: DevicePool = LocalDevices.find(target, device_index)
             else:
                 address = Address.parse(asked.tracker, secret_file)
                 place = FarmDevices.find(address, asked.key, target, device_index, host)

@@ -16,7 +16,7 @@ from .output import note, print_facts, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
-    from ..farm.tracker import Server, ServerInfo, Summary
+    from ..farm.tracker import Server, Summary
     from ..runtime.json_types import JsonObject
 
 EXAMPLES = """
@@ -121,10 +121,11 @@ def serve(
     address = Address.parse(tracker, secret_file)
     server = FarmServer(ServeOptions(address, key, bind, port, advertise, opencl_device, wait))
     try:
-        _print_served(server.about)
-        note_missing_opencl(device.kind for device in server.about.devices)
-        where = f" at port {server.port} for the key {key}; Ctrl-C ends it."
-        note(("Serving", "green"), where)
+        about = server.about
+        rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
+        print_facts(f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}", rows)
+        note_missing_opencl(device.kind for device in about.devices)
+        note(("Serving", "green"), f" at port {server.port} for the key {key}; Ctrl-C ends it.")
         while True:
             time.sleep(_PERIOD_S)
             _tell(server.check())
@@ -164,12 +165,6 @@ def _tell(happened: Iterable[str]) -> None:
         logger.warning("%s", message)
 
 
-def _print_served(about: ServerInfo) -> None:
-    rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
-    title = f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}"
-    print_facts(title, rows)
-
-
 def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     told, address = server.about, str(server.address)
     busy_s, degrees = told.get("busy_s"), told.get("temperature_c")
@@ -180,13 +175,8 @@ def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     # The first accelerator, else the CPU.
     devices = told.get("devices") or [{}]
     return (
-        address,
-        server.key,
-        state if told else "",
-        runs.get(address, ""),
-        str(told.get("crashes", "")),
-        temperature,
-        str(told.get("tvmflow", "not of tvmflow")),
+        *(address, server.key, state if told else "", runs.get(address, "")),
+        *(str(told.get("crashes", "")), temperature, str(told.get("tvmflow", "not of tvmflow"))),
         str(devices[0].get("name", "")),
     )
 

@@ -15,8 +15,7 @@ from .session import command
 
 if TYPE_CHECKING:
     from ..journal.journal import Journal
-    from ..journal.records import Trial, Workload
-    from ..journal.store import Entry
+    from ..journal.records import Trial
     from ..runtime.json_types import JsonMapping, JsonObject
 
 app = typer.Typer(
@@ -58,11 +57,24 @@ def _opened(path: Path) -> Iterator[Journal]:
 @command
 def list_journals(files: Files, as_json: bool = False) -> None:
     """List the workloads of journals, with how many trials they have and the best of them."""
-    described = []
+    described: list[JsonObject] = []
     for path in files:
         with _opened(path) as journal:
             known = [(e, journal.store.workload(e.workload)) for e in journal.entries()]
-            entries = [_describe_entry(e, w) for e, w in known if w is not None]
+            entries: list[JsonObject] = [
+                {
+                    "workload": entry.workload.hex(),
+                    "family": workload.family,
+                    "dtype": workload.dtype,
+                    "storage": workload.storage,
+                    "shape": dict(workload.shape),
+                    "best_ms": entry.cost * 1e3 if entry.cost < float("inf") else None,
+                    "trials": entry.trials,
+                    "failures": entry.failures,
+                }
+                for entry, workload in known
+                if workload is not None
+            ]
             size = journal.path.stat().st_size
             described.append({"journal": str(journal.path), "bytes": size, "workloads": entries})
             if not as_json:
@@ -73,29 +85,13 @@ def list_journals(files: Files, as_json: bool = False) -> None:
         print_json(described)
 
 
-def _describe_entry(entry: Entry, workload: Workload) -> JsonObject:
-    return {
-        "workload": entry.workload.hex(),
-        "family": workload.family,
-        "dtype": workload.dtype,
-        "storage": workload.storage,
-        "shape": dict(workload.shape),
-        "best_ms": entry.cost * 1e3 if entry.cost < float("inf") else None,
-        "trials": entry.trials,
-        "failures": entry.failures,
-    }
-
-
 def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
     rows = [
         (
-            entry["workload"][:12],
-            entry["family"],
-            entry["dtype"],
+            *(entry["workload"][:12], entry["family"], entry["dtype"]),
             " ".join(f"{k}={str(v)[:40]}" for k, v in entry["shape"].items() if v is not False),
             ms_text(entry["best_ms"]) if entry["best_ms"] is not None else "-",
-            entry["trials"],
-            entry["failures"],
+            *(entry["trials"], entry["failures"]),
         )
         for entry in sorted(entries, key=lambda entry: -(entry["best_ms"] or 0))
     ]

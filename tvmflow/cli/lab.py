@@ -1,8 +1,8 @@
-"""``tvmflow lab``: a computation from its naive schedule to a fast one, step by step."""
+"""``tvmflow lab`` and ``tvmflow schedules``: schedules step by step, and their families."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..explain.lab import LabResult
     from ..runtime.json_types import JsonObject
 
-EXAMPLES = """
+LAB_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow lab
       which labs there are
@@ -26,6 +26,12 @@ EXAMPLES = """
       each step's time and speed beside NumPy's, what its kernels lack, and until which step
   tvmflow lab matmul --target cuda --show packed
       the schedule of a step as TVMScript, which needs no device
+"""
+SCHEDULES_EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow schedules
+  tvmflow inspect net.so --schedules
+      which family and which knobs each primary function of a module has
 """
 
 
@@ -155,3 +161,31 @@ def _print_indented(console: Console, text: str) -> None:
 
     # As a Text, which is no markup: indices stand in brackets.
     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+
+
+@command
+def list_families(as_json: bool = False) -> None:
+    """List the schedule families in the order in which they are asked, with their knobs."""
+    from ..schedules import FAMILIES
+
+    described: list[JsonObject] = [
+        {
+            "name": family.NAME,
+            "summary": " ".join(family.__doc__.partition("\n\n")[0].split()).replace("``", ""),
+            "knobs": [
+                {"name": f.name, "type": f.type, "meaning": f.metadata["sentence"]}
+                for f in fields(family.Knobs)
+            ],
+            "constraints": [constraint.sentence for constraint in family.CONSTRAINTS],
+        }
+        for family in FAMILIES
+    ]
+    if as_json:
+        print_json(described)
+        return
+    for family in described:
+        rows = [(k["name"], k["type"], k["meaning"]) for k in family["knobs"]]
+        columns = ["knob", "type", "meaning"] if rows else ["nothing to choose"]
+        print_table(f"{family['name']}: {family['summary']}", columns, rows)
+        for sentence in family["constraints"]:
+            out_console().print(f"  - {sentence}", highlight=False, markup=False)

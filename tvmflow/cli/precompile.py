@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +15,8 @@ from .output import bytes_text, ms_text, note, note_file, print_json, print_tabl
 from .session import command
 
 if TYPE_CHECKING:
-    from ..module.standalone.precompile import Precompiled, Source
-    from ..runtime.json_types import JsonObject
+    from ..module.standalone.precompile import Precompiled
+    from ..runtime.json_types import JsonMapping, JsonObject
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -57,6 +57,7 @@ def precompile_library(
     from ..errors import FarmError
     from ..farm.network import Address
     from ..farm.precompile import precompile_on_farm
+    from ..module.standalone.format import Section
     from ..module.standalone.precompile import Source, precompile
     from ..module.standalone.programs import beside, update
 
@@ -80,10 +81,30 @@ def precompile_library(
         found[where] = answer
         # At once: what ends the others later ends nothing of this.
         changed.update(asdict(update(beside(library), answer.programs)))
+    devices: list[JsonObject] = [
+        {
+            "where": where,
+            "device": answer.device,
+            "platform": answer.platform,
+            "driver": answer.driver,
+            "programs": len(answer.programs),
+            "bytes": answer.binary_bytes,
+            "start_without_ms": answer.without_ms,
+            "start_with_ms": answer.with_ms,
+        }
+        for where, answer in found.items()
+    ]
     if as_json:
-        print_json(_describe(library, found, failed, changed))
-    else:
-        _print(library, source, found, changed)
+        refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
+        path = str(beside(library))
+        print_json({"path": path, "devices": devices, "failed": refused, **changed})
+    elif devices:
+        _print(library, len(source.plan[Section.PROGRAMS]), devices)
+        if changed["damaged_bytes"]:
+            size = bytes_text(changed["damaged_bytes"])
+            note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
+        done = [f"{changed[w]} {w}" for w in ("added", "replaced", "dropped") if changed[w]]
+        note_file(beside(library), f": {', '.join(done)}")
     if failed:
         raise FarmError(
             f"Precompiling {library} gave the binaries of {len(found)} of "
@@ -93,56 +114,15 @@ def precompile_library(
         )
 
 
-def _print(
-    library: Path, source: Source, found: Mapping[str, Precompiled], changed: Mapping[str, int]
-) -> None:
-    from ..module.standalone.format import Section
-    from ..module.standalone.programs import beside
-
-    if not found:
-        return
-    total = len(source.plan[Section.PROGRAMS])
+def _print(library: Path, programs: int, devices: Sequence[JsonMapping]) -> None:
     rows = [
         (
-            where,
-            device.device,
-            device.driver,
-            str(total) if len(device.programs) == total else f"{len(device.programs)} of {total}",
-            bytes_text(device.binary_bytes),
-            ms_text(device.without_ms),
-            ms_text(device.with_ms),
+            *(told["where"], told["device"], told["driver"]),
+            str(programs) if told["programs"] == programs else f"{told['programs']} of {programs}",
+            bytes_text(told["bytes"]),
+            *map(ms_text, (told["start_without_ms"], told["start_with_ms"])),
         )
-        for where, device in found.items()
+        for told in devices
     ]
     columns = ["where", "device", "driver", ">programs", ">size", ">start without", ">start with"]
     print_table(str(library), columns, rows)
-    if changed["damaged_bytes"]:
-        size = bytes_text(changed["damaged_bytes"])
-        note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
-    done = [f"{changed[what]} {what}" for what in ("added", "replaced", "dropped") if changed[what]]
-    note_file(beside(library), f": {', '.join(done)}")
-
-
-def _describe(
-    library: Path,
-    found: Mapping[str, Precompiled],
-    failed: Mapping[str, str],
-    changed: Mapping[str, int],
-) -> JsonObject:
-    from ..module.standalone.programs import beside
-
-    devices = [
-        {
-            "where": where,
-            "device": device.device,
-            "platform": device.platform,
-            "driver": device.driver,
-            "programs": len(device.programs),
-            "bytes": device.binary_bytes,
-            "start_without_ms": device.without_ms,
-            "start_with_ms": device.with_ms,
-        }
-        for where, device in found.items()
-    ]
-    refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
-    return {"path": str(beside(library)), "devices": devices, "failed": refused, **changed}

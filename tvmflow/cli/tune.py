@@ -88,13 +88,8 @@ def list_tasks(
         return
     rows = [
         (
-            d["name"],
-            d["family"],
-            d["storage"],
-            d["calls"],
-            f"{d['operations'] / 1e6:.2f} M",
-            f"{d['share']:.1%}",
-            d["candidates"],
+            *(d[fact] for fact in ("name", "family", "storage", "calls")),
+            *(f"{d['operations'] / 1e6:.2f} M", f"{d['share']:.1%}", d["candidates"]),
         )
         for d in sorted(described, key=lambda d: -d["share"])
     ]
@@ -191,8 +186,19 @@ def tune_model(
         note_file(report)
     if as_json:
         print_json(_describe(tuned))
-    else:
-        _print(tuned, journal)
+        return
+    out_console().print(_progress_table(tuned.progress))
+    if tuned.settled:
+        columns = ["decision", "of", "cost model", "measured", "cost"]
+        print_table(None, columns, [s.row for s in tuned.settled])
+    done = sum(p.trials for p in tuned.progress)
+    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {done} trials of it")
+    for each in tuned.devices:
+        note(("Device", "yellow" if each.aside else "green"), f" {_standing(each)}")
+    if tuned.comparison is not None:
+        before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
+        ratio = f"{before / after:.2f} times as fast"
+        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")
 
 
 @contextmanager
@@ -239,14 +245,9 @@ def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Ta
     total = sum(p.time for p in known)
     rows = [
         (
-            p.task.name,
-            p.task.family.NAME,
-            p.trials,
-            p.failures,
-            f"{p.heuristic * 1e6:.1f}",
-            f"{p.best * 1e6:.1f}",
-            f"{p.speedup:.2f}",
-            f"{p.time / total:.1%}",
+            *(p.task.name, p.task.family.NAME, *map(str, (p.trials, p.failures))),
+            *(f"{seconds * 1e6:.1f}" for seconds in (p.heuristic, p.best)),
+            *(f"{p.speedup:.2f}", f"{p.time / total:.1%}"),
         )
         for p in sorted(known, key=lambda p: -p.time)
     ]
@@ -257,13 +258,12 @@ def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Ta
 
 
 def _describe(tuned: Tuned) -> JsonObject:
-    comparison = tuned.comparison
+    compared = ("before_ms", "after_ms", "is_slower")
     return {
         "seconds": tuned.seconds,
         "trials": sum(p.trials for p in tuned.progress),
-        "before_ms": comparison.before_ms if comparison else None,
-        "after_ms": comparison.after_ms if comparison else None,
-        "is_slower": comparison.is_slower if comparison else None,
+        # All of them without a value if there was no comparison.
+        **{name: getattr(tuned.comparison, name, None) for name in compared},
         "settled": [
             {
                 "what": s.what,
@@ -293,18 +293,3 @@ def _describe(tuned: Tuned) -> JsonObject:
 
 def _finite(cost: float) -> float | None:
     return cost if math.isfinite(cost) else None
-
-
-def _print(tuned: Tuned, journal: Path) -> None:
-    out_console().print(_progress_table(tuned.progress))
-    if tuned.settled:
-        columns = ["decision", "of", "cost model", "measured", "cost"]
-        print_table(None, columns, [s.row for s in tuned.settled])
-    trials = sum(p.trials for p in tuned.progress)
-    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {trials} trials of it")
-    for device in tuned.devices:
-        note(("Device", "yellow" if device.aside else "green"), f" {_standing(device)}")
-    if tuned.comparison is not None:
-        before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
-        ratio = f"{before / after:.2f} times as fast"
-        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")

@@ -53,20 +53,12 @@ _MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 
 @dataclass(frozen=True)
 class Report:
-    """The comparison of every output.
-
-    Parameters
-    ----------
-    outputs
-        One comparison an output, in the module's order.
-    reference
-        What the results were compared with: name and version.
-    not_finite
-        Sentences on NaN and infinities that only one of both has, and where they come from.
-    """
+    """The comparison of every output, in the module's order."""
 
     outputs: tuple[Comparison, ...]
+    #: What the results were compared with: name and version.
     reference: str
+    #: Sentences on NaN and infinities that only one of both has, and where they come from.
     not_finite: tuple[str, ...] = ()
 
     @property
@@ -153,19 +145,8 @@ def run_reference(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
-    Parameters
-    ----------
-    model
-        The ONNX file.
-    inputs
-        Arrays by name.
-    outputs
-        Names of the outputs wanted.
-
-    Returns
-    -------
-    tuple
-        Arrays by name, and name and version of the reference.
+    Inputs are arrays by name, outputs the names of those wanted.  Returns these by name, and name
+    and version of the reference.
 
     Raises
     ------
@@ -184,7 +165,12 @@ def run_reference(
         import onnx
 
         name = f"ONNX {onnx.__version__}'s reference evaluator"
-        session = _attempt(f"Loading {path} in {name}", lambda: _open_evaluator(path))
+        from onnx.inliner import inline_local_functions
+
+        session = _attempt(
+            f"Loading {path} in {name}",
+            lambda: _evaluator(inline_local_functions(onnx.load(path))),
+        )
         known = {"input": session.input_names, "output": session.output_names}
     else:
         session = _open_session(path)
@@ -210,15 +196,13 @@ def has_custom_operators(model: onnx.ModelProto) -> bool:
     return any(node.domain == DOMAIN for node in nodes)
 
 
-def _open_evaluator(path: Path) -> ReferenceEvaluator:
-    """Open a file with ONNX's reference evaluator, which takes our operators."""
-    import onnx
-    from onnx.inliner import inline_local_functions
+def _evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
+    """Return ONNX's reference evaluator of a model, which takes our operators."""
     from onnx.reference import ReferenceEvaluator
 
     from ..ops.onnx_form import op_runs
 
-    return ReferenceEvaluator(inline_local_functions(onnx.load(path)), new_ops=op_runs())
+    return ReferenceEvaluator(model, new_ops=op_runs())
 
 
 def _open_session(
@@ -287,10 +271,7 @@ def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> 
 def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | None:
     """Say where NaN or an infinity stands in one of two arrays and not in the other.
 
-    Returns
-    -------
-    str or None
-        A sentence with the numbers of such places and the first one, ``None`` without any.
+    Returns a sentence with the numbers of such places and the first one, ``None`` without any.
     """
     if got.shape != reference.shape or reference.dtype.kind != "f":
         return None
@@ -300,15 +281,12 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
         return None
     gained = int((different & np.isfinite(reference)).sum())
     lost = int((different & np.isfinite(got)).sum())
-    other = int(different.sum()) - gained - lost
-    parts = []
-    if gained:
-        places = counted(gained, "place")
-        parts.append(f"NaN or infinity at {places} where the reference has numbers")
-    if lost:
-        parts.append(f"numbers at {counted(lost, 'place')} where that has NaN or infinity")
-    if other:
-        parts.append(f"another of NaN, inf and -inf at {counted(other, 'place')}")
+    kinds = {
+        "NaN or infinity at {} where the reference has numbers": gained,
+        "numbers at {} where that has NaN or infinity": lost,
+        "another of NaN, inf and -inf at {}": int(different.sum()) - gained - lost,
+    }
+    parts = [text.format(counted(count, "place")) for text, count in kinds.items() if count]
     first = tuple(int(i) for i in np.argwhere(different)[0])
     return (
         f"Output {name!r} has {', and '.join(parts)}, first at {list(first)}: "
@@ -317,22 +295,10 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
 
 
 def origin(model: str | os.PathLike[str], inputs: Arrays, *, half: bool) -> str | None:
-    """Say which node of a model yields NaN or an infinity first, in the reference.
+    """Say which node of an ONNX file yields NaN or an infinity first, in the reference.
 
-    Parameters
-    ----------
-    model
-        The ONNX file.
-    inputs
-        Arrays by name.
-    half
-        True if the module stores tensors in 16 bits: then the first number that is infinite there
-        counts, too.
-
-    Returns
-    -------
-    str or None
-        A sentence; ``None`` if the reference does not tell what is inside of the network.
+    With `half` the module stores tensors in 16 bits: the first number that is infinite there
+    counts, too.  Returns a sentence; ``None`` if the reference does not tell what is inside.
     """
     for name, array in inputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -361,13 +327,8 @@ def _every_result(path: Path, inputs: Arrays) -> list[tuple[onnx.NodeProto, str,
 
     loaded = onnx.load(path, load_external_data=False)
     if has_custom_operators(loaded):
-        from onnx.reference import ReferenceEvaluator
-
-        from ..ops.onnx_form import op_runs
-
-        evaluator = ReferenceEvaluator(onnx.load(path), new_ops=op_runs())
         with np.errstate(all="ignore"):
-            arrays = evaluator.run(None, dict(inputs), intermediate=True)
+            arrays = _evaluator(onnx.load(path)).run(None, dict(inputs), intermediate=True)
     else:
         known = {output.name for output in loaded.graph.output}
         names = [name for node in loaded.graph.node for name in node.output if name]
@@ -419,9 +380,8 @@ def _neighbours(inputs: Arrays) -> list[dict[str, np.ndarray]]:
         if array.dtype.kind != "f":
             return array
         toward = rng.choice([-np.inf, 0, np.inf], array.shape)
-        stays = toward == 0
         there = np.nextafter(array, toward.astype(array.dtype))
-        return np.where(stays | ~np.isfinite(array), array, there)
+        return np.where((toward == 0) | ~np.isfinite(array), array, there)
 
     return [{name: moved(a) for name, a in inputs.items()} for _ in range(_NEIGHBOURS)]
 
