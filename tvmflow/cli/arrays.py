@@ -28,15 +28,7 @@ class _DamagedError(ValueError):
 
 
 def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarray]:
-    """Read a network's inputs from a file.
-
-    Parameters
-    ----------
-    path
-        An ``.npz`` file with one array an input, or an ``.npy`` file for a network
-        with one input.
-    infos
-        The network's inputs.
+    """Read a network's inputs from an ``.npz`` file, or an ``.npy`` file if it has one input.
 
     Raises
     ------
@@ -79,7 +71,6 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarr
 
 
 def _read_archive(file: IO[bytes], most: int) -> dict[str, np.ndarray]:
-    """Read all arrays of an ``.npz`` file."""
     arrays = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
@@ -96,13 +87,11 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
     """
     import numpy as np
 
-    version = np.lib.format.read_magic(file)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read_header is None:
+    form = np.lib.format
+    version = form.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
         raise _DamagedError(f"its array {name}is of the format {version}, expected 1.0 or 2.0")
+    read_header = form.read_array_header_1_0 if version[0] == 1 else form.read_array_header_2_0
     shape, is_fortran, dtype = read_header(file)
     if dtype.kind not in "biufV" or dtype.hasobject or dtype.names:
         raise _DamagedError(f"its array {name}has the dtype {dtype}, expected numbers")
@@ -113,8 +102,8 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
         )
     if prod(shape) > most:
         raise _DamagedError(
-            f"its array {name}has the shape {list(shape)}, which is more than any of the "
-            "network's inputs takes"
+            f"its array {name}has the shape {list(shape)}, which is more than any of the network's "
+            "inputs takes"
         )
     content = file.read(needed)
     if len(content) != needed:

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..ir.units import counted
 from .compile_flags import parse_shapes
 from .options import check_farm
 from .output import (
-    counted,
     err_console,
-    ms_text,
     out_console,
     print_facts,
     print_json,
     print_launches,
     print_table,
     state,
-    times_text,
 )
 from .session import command
+from .text import ms_text, times_text
 
 if TYPE_CHECKING:
     from ..explain.scaling.devices import DevicePool

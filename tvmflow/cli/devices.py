@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .output import bytes_text, note, print_facts, print_json, state
+from ..ir.units import bytes_text
+from .output import note, print_facts, print_json, state
 from .session import command
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from .output import note, print_facts, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
-    from ..farm.tracker import Server, Summary
-    from ..runtime.json_types import JsonObject
+    from ..farm.tracker import Server
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -145,7 +144,20 @@ def show_status(
     with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()
     if as_json:
-        print_json(_describe(summary))
+        servers = [
+            {
+                "address": str(server.address),
+                "key": server.key,
+                "measures": summary.runs.get(str(server.address)),
+                **server.about,
+            }
+            for server in summary.servers
+        ]
+        queues = {
+            key: {"servers": len(summary.serving(key)), **asdict(queue)}
+            for key, queue in summary.queues.items()
+        }
+        print_json({"servers": servers, "malformed": summary.malformed, "keys": queues})
         return
     rows = [_server_row(server, summary.runs) for server in summary.servers]
     rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
@@ -179,22 +191,3 @@ def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
         *(str(told.get("crashes", "")), temperature, str(told.get("tvmflow", "not of tvmflow"))),
         str(devices[0].get("name", "")),
     )
-
-
-def _describe(summary: Summary) -> JsonObject:
-    return {
-        "servers": [
-            {
-                "address": str(server.address),
-                "key": server.key,
-                "measures": summary.runs.get(str(server.address)),
-                **server.about,
-            }
-            for server in summary.servers
-        ],
-        "malformed": list(summary.malformed),
-        "keys": {
-            key: {"servers": len(summary.serving(key)), **asdict(queue)}
-            for key, queue in summary.queues.items()
-        },
-    }

@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ArtifactError
-from .output import (
-    bytes_text,
-    counted,
-    knobs_text,
-    ms_text,
-    note,
-    note_file,
-    print_facts,
-    print_json,
-    print_table,
-    shape_text,
-    times_text,
-)
+from ..ir.units import bytes_text, counted
+from .output import note, note_file, print_facts, print_json, print_table
 from .session import command
+from .text import knobs_text, ms_text, shape_text, times_text
 
 if TYPE_CHECKING:
     from ..ir.tensors import TensorInfo
     from ..module.artifact import Artifact
-    from ..module.standalone.host_abi import Report
     from ..runtime.json_types import JsonMapping, JsonObject
     from .output import Cell
 
@@ -221,14 +210,13 @@ def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
 def _options_text(options: JsonMapping) -> str:
     """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
     nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs"}
-    texts = []
-    for name, value in options.items():
+
+    def text(name: str, value: object) -> str:
         if isinstance(value, dict):
-            texts.append(f"{name} for {len(value)} {nouns.get(name, 'tensors')}")
-        else:
-            text = ",".join(map(str, value)) if isinstance(value, list) else value
-            texts.append(f"{name}={text}")
-    return ", ".join(texts) or "none"
+            return f"{name} for {len(value)} {nouns.get(name, 'tensors')}"
+        return f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+
+    return ", ".join(text(name, value) for name, value in options.items()) or "none"
 
 
 def _image_text(extent: str | None) -> str:
@@ -247,7 +235,6 @@ def _memory_plan(artifact: Artifact) -> JsonMapping:
 
 
 def _print_memory(plan: JsonMapping) -> None:
-    """Print sizes, blocks and tensors of a memory plan."""
     peak, bound = plan["peak_bytes"], plan["lower_bound_bytes"]
     sizes = [
         ("peak", f"{bytes_text(peak)} in {len(plan['blocks'])} blocks"),
@@ -258,10 +245,8 @@ def _print_memory(plan: JsonMapping) -> None:
     print_facts("Memory of intermediate tensors", sizes)
     blocks = [
         (
-            number,
-            "image" if block["image"] else "buffer",
-            _image_text(block["image"]),
-            bytes_text(block["bytes"]),
+            *(number, "image" if block["image"] else "buffer"),
+            *(_image_text(block["image"]), bytes_text(block["bytes"])),
             sum(tensor["block"] == number for tensor in plan["tensors"]),
         )
         for number, block in enumerate(plan["blocks"])
@@ -270,17 +255,11 @@ def _print_memory(plan: JsonMapping) -> None:
     print_table("Blocks", columns, blocks)
     tensors = [
         (
-            t["name"],
-            t["storage"],
-            t["stored_as"],
-            t["layout"],
-            shape_text(t["shape"]),
-            _image_text(t["image"]),
-            bytes_text(t["bytes"]),
+            *(t[fact] for fact in ("name", "storage", "stored_as", "layout")),
+            *(shape_text(t["shape"]), _image_text(t["image"]), bytes_text(t["bytes"])),
             "result" if t["block"] is None else t["block"],
             f"{t['first']}–{t['last']}",
-            t["producer"] or "-",
-            ", ".join(t["readers"]) or "-",
+            *(t["producer"] or "-", ", ".join(t["readers"]) or "-"),
         )
         for t in plan["tensors"]
     ]
@@ -292,7 +271,6 @@ def _print_memory(plan: JsonMapping) -> None:
 
 
 def _print_placements(placements: Sequence[JsonMapping]) -> None:
-    """Print where each tensor is kept, and why."""
     rows = [
         (
             *(p["tensor"], shape_text(p["shape"]), p["stored_as"], p["storage"]),
@@ -305,7 +283,6 @@ def _print_placements(placements: Sequence[JsonMapping]) -> None:
 
 
 def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
-    """Print the family and the knobs of every primary function."""
     rows = [
         (
             name,
@@ -371,33 +348,25 @@ def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
     from ..module.standalone.host_abi import check_host_abi
 
     report = check_host_abi(library, Host.parse(host) if host else None)
+    about: JsonObject = {
+        "path": str(report.path),
+        "kind": report.facts.kind,
+        "host": report.host.triple,
+        "fits": report.fits,
+        "android_refuses": report.android_refuses,
+    }
     if as_json:
-        about = {
-            "path": str(report.path),
-            "kind": report.facts.kind,
-            "host": report.host.triple,
-            "fits": report.fits,
-            "android_refuses": report.android_refuses,
-            "rules": [asdict(verdict) for verdict in report.verdicts],
-        }
-        print_json({**about, **asdict(report.facts)})
+        rules = [asdict(verdict) for verdict in report.verdicts]
+        print_json({**about, "rules": rules, **asdict(report.facts)})
     else:
-        _print_host_abi(report)
+        refuses = "; ".join(report.android_refuses)
+        loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"
+        about |= {"fits": "yes" if report.fits else "no", "on Android": loads}
+        print_facts(about["path"], [(n, about[n]) for n in ("kind", "host", "fits", "on Android")])
+        rows = [
+            (verdict.rule, verdict.found, verdict.expected, "" if verdict.kept else "broken")
+            for verdict in report.verdicts
+        ]
+        print_table("Rules", ["rule", "found", "expected", ""], rows)
     if not report.fits:
         raise typer.Exit(1)
-
-
-def _print_host_abi(report: Report) -> None:
-    refuses = "; ".join(report.android_refuses)
-    about = [
-        ("kind", report.facts.kind),
-        ("host", report.host.triple),
-        ("fits", "yes" if report.fits else "no"),
-        ("on Android", f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"),
-    ]
-    print_facts(str(report.path), about)
-    rows = [
-        (verdict.rule, verdict.found, verdict.expected, "" if verdict.kept else "broken")
-        for verdict in report.verdicts
-    ]
-    print_table("Rules", ["rule", "found", "expected", ""], rows)

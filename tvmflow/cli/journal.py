@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import bytes_text, knobs_text, ms_text, note, note_file, print_json, print_table
+from ..ir.units import bytes_text
+from .output import note, note_file, print_json, print_table
 from .session import command
+from .text import knobs_text, ms_text
 
 if TYPE_CHECKING:
     from ..journal.journal import Journal

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
-from .output import bytes_text, err_console, ms_text, out_console, print_json, print_table, state
+from ..ir.units import bytes_text
+from .output import err_console, out_console, print_json, print_table, state
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,7 +173,7 @@ def list_families(as_json: bool = False) -> None:
     described: list[JsonObject] = [
         {
             "name": family.NAME,
-            "summary": " ".join(family.__doc__.partition("\n\n")[0].split()).replace("``", ""),
+            "summary": " ".join(str(family.__doc__).partition("\n\n")[0].split()).replace("``", ""),
             "knobs": [
                 {"name": f.name, "type": f.type, "meaning": f.metadata["sentence"]}
                 for f in fields(family.Knobs)

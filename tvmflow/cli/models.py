@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ModelError
+from ..ir.units import bytes_text
 from .options import parse_parameters
-from .output import bytes_text, note_file, print_json, print_table
+from .output import note_file, print_json, print_table
 from .session import command
 
 app = typer.Typer(

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..ir.units import bytes_text, counted
 from .compile_flags import with_flags
-from .output import (
-    bytes_text,
-    counted,
-    ms_text,
-    note,
-    note_file,
-    out_console,
-    print_facts,
-    print_json,
-    print_launches,
-)
+from .output import note, note_file, out_console, print_facts, print_json, print_launches
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console

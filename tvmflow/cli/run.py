@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import load_operators
-from .output import note_file, print_json, print_table, shape_text
+from .output import note_file, print_json, print_table
 from .session import command
+from .text import shape_text
 
 if TYPE_CHECKING:
     import numpy as np

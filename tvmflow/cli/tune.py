@@ -15,18 +15,9 @@ import typer
 from ..compiler.options import CompileOptions
 from .compile_flags import TUNED, with_compile_flags
 from .options import check_farm, load_operators, words
-from .output import (
-    err_console,
-    ms_text,
-    note,
-    note_file,
-    out_console,
-    print_json,
-    print_table,
-    state,
-    table,
-)
+from .output import err_console, note, note_file, out_console, print_json, print_table, state, table
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -35,16 +35,9 @@ CLOSE_FUNCTION = "tvmflow.farm.close_module"
 class RemoteModule(Module):
     """A module on a device of a server.
 
-    Calls bring the inputs there and the outputs back.  A server has one module at a time.
-
-    Parameters
-    ----------
-    module
-        The same one here, which is not opened.
-    remote, address
-        TVM's session with a server of tvmflow, and the server's address for messages.
-    device_index
-        Which of the target's devices there.
+    Calls bring the inputs there and the outputs back.  A server has one module at a time.  The
+    same one here is not opened; `remote` is TVM's session with a server of tvmflow, and the address
+    is the server's, for messages.
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):

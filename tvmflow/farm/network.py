@@ -166,9 +166,6 @@ def receive(connection: socket.socket, count: int, ends: float) -> bytes:
 
 # -- addresses ----------------------------------------------------------------------------------
 
-#: The address of this machine that no other machine reaches.
-LOOPBACK = "127.0.0.1"
-
 
 @dataclass(frozen=True, order=True)
 class Address:
@@ -289,13 +286,7 @@ class SecretListener:
         self._ready.setblocking(flag)
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return a connection that has passed, and where it comes from.
-
-        Raises
-        ------
-        BlockingIOError
-            If there is none, and none is to be waited for.
-        """
+        """Return a connection that has passed, and where it comes from; waits as sockets do."""
         self._ready.recv(1)
         return self._passed.popleft()
 
@@ -312,12 +303,8 @@ class SecretListener:
         """Say who was turned away since the last call."""
         with self._lock:
             refused, self._refused = self._refused, Counter()
-        return [
-            f"A connection from {who} was refused."
-            if count == 1
-            else f"{count} connections from {who} were refused."
-            for who, count in refused.items()
-        ]
+        one, many = "A connection from {} was refused.", "{1} connections from {0} were refused."
+        return [(one if n == 1 else many).format(who, n) for who, n in refused.items()]
 
     def _watch(self) -> None:
         while True:

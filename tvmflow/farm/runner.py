@@ -70,13 +70,7 @@ class Farm:
     secret_file: Path | None = None
 
     def address(self) -> Address:
-        """Return the tracker's address, with the secret.
-
-        Raises
-        ------
-        FarmError
-            If it is not of the form, or the secret cannot be used.
-        """
+        """Return the tracker's address, with the secret; raises what `Address.parse` raises."""
         return Address.parse(self.tracker, self.secret_file)
 
     def check(self, device: str, host: Host) -> None:
@@ -130,19 +124,10 @@ class FarmSettings:
 class FarmRunner:
     """Measures on the servers of a tracker that have a key; a :class:`~.tuning.measure.Runner`.
 
-    Futures fail only when no device is left, or `listener` does.
-
-    Parameters
-    ----------
-    tracker, key
-        Where servers register, and what for.
-    target
-        ``opencl``, ``cuda`` or ``llvm``: the first device of this kind of each server.
-    config, limit_s
-        How to measure, and how many seconds a candidate may take, its kernels' compilation
-        included.
-    listener
-        Gets events for the journal: ``joined``, ``lost``, ``returned``, ``failed``, ``set_aside``.
+    It takes the first device of the kind ``opencl``, ``cuda`` or ``llvm`` of each server.  A
+    candidate may take ``limit_s``, its kernels' compilation included.  Futures fail only when no
+    device is left, or `listener` does, which gets events for the journal: ``joined``, ``lost``,
+    ``returned``, ``failed``, ``set_aside``.
 
     Raises
     ------
@@ -186,12 +171,11 @@ class FarmRunner:
             trial.future.set_result(Measured.failed(BUILD, str(built.error)))
             return trial.future
         with self._changed:
-            failure = self._failure
-            if failure is None:
+            if self._failure is None:
                 self._scheduler.add(trial)
                 self._changed.notify_all()
-        if failure is not None:
-            trial.future.set_exception(failure)
+            else:
+                trial.future.set_exception(self._failure)
         return trial.future
 
     def counts(self) -> Counter[Address]:
@@ -284,15 +268,10 @@ class FarmRunner:
 
     # -- what threads ask and tell -------------------------------------------------------------
 
-    def wait_for_work(self) -> bool:
-        """Wait until a trial waits; ``False`` at the end."""
+    def wait_for_work(self, limit_s: float | None = None) -> bool:
+        """Wait until a trial waits, for so long; ``False`` at the end, or if there is none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._scheduler.has_work)
-            return not self._closing
-
-    def is_wanted(self) -> bool:
-        """Tell whether one more device is still wanted."""
-        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._scheduler.has_work, limit_s)
             return not self._closing and self._scheduler.has_work
 
     def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
@@ -407,7 +386,7 @@ class SessionThread:
     def _next_offer(self) -> Offer | None:
         with Tracker(self._settings.tracker) as tracker:
             tracker.request(self._settings.key)
-            while self._runner.is_wanted():
+            while self._runner.wait_for_work(0):
                 if offer := tracker.offer(TICK_S):
                     return offer
         return None

@@ -24,16 +24,7 @@ from typing import TYPE_CHECKING
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
 from . import modules
-from .network import (
-    LOOPBACK,
-    Address,
-    Secret,
-    SecretListener,
-    UnprovenError,
-    check_bind,
-    is_loopback,
-    listen,
-)
+from .network import Address, Secret, SecretListener, UnprovenError, check_bind, is_loopback, listen
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
 from .tracker import ABOUT_FUNCTION, ServerInfo, Tracker, TrackerAwayError, check_key, protocol
 
@@ -58,7 +49,7 @@ class ServeOptions:
     #: What clients ask for.
     key: str
     #: The address to listen at.
-    host: str = LOOPBACK
+    host: str = "127.0.0.1"
     #: ``None``: the first free one of :data:`PORTS`.
     port: int | None = None
     #: The host that clients connect to, where it is not the one that is listened at.

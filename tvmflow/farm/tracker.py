@@ -112,10 +112,9 @@ class ServerInfo:
     def parse(cls, text: str) -> ServerInfo | None:
         """Read the JSON that another server told, ``None`` if it is of another form."""
         try:
-            told = json.loads(text)
+            return cls.read(json.loads(text))
         except ValueError:
             return None
-        return cls.read(told) if isinstance(told, dict) else None
 
     def as_dict(self) -> JsonObject:
         """Return the facts as JSON has them."""

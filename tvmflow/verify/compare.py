@@ -21,15 +21,7 @@ from ..errors import EnvironmentMismatchError, InputError, ModelError, Verificat
 from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
 from ..module.samples import random_inputs
-from .tolerance import (
-    NETWORK,
-    STORED_AS_HALF,
-    Comparison,
-    Tolerance,
-    compare,
-    summed_in_half,
-    tolerance_for,
-)
+from .tolerance import Comparison, Tolerance, compare, is_half, table_for, tolerance_for
 
 if TYPE_CHECKING:
     import onnx
@@ -37,7 +29,6 @@ if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
     from ..module.module import Module
-    from ..runtime.json_types import JsonMapping
 
     Arrays = Mapping[str, np.ndarray]
 
@@ -124,20 +115,9 @@ def verify(
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
     not_finite = [sentence for sentence in found if sentence is not None]
     if not_finite:
-        source = origin(model, logical, half=_option(module.metadata, "dtype") == "fp16")
+        source = origin(model, logical, half=is_half(module.metadata, "dtype"))
         not_finite += [] if source is None else [source]
     return Report(outputs, name, tuple(not_finite))
-
-
-def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
-    """Return the tolerances of a module, by how it stores tensors and takes sums."""
-    if _option(metadata, "accumulate") == "fp16":
-        return summed_in_half(metadata["half_sums"])
-    return STORED_AS_HALF if _option(metadata, "dtype") == "fp16" else NETWORK
-
-
-def _option(metadata: JsonMapping, name: str) -> str:
-    return str(metadata.get("options", {}).get(name, "fp32"))
 
 
 def run_reference(
@@ -163,26 +143,23 @@ def run_reference(
     check_external_files(source)
     if has_custom_operators(source.model):
         import onnx
-
-        name = f"ONNX {onnx.__version__}'s reference evaluator"
         from onnx.inliner import inline_local_functions
 
+        name = f"ONNX {onnx.__version__}'s reference evaluator"
         session = _attempt(
             f"Loading {path} in {name}",
             lambda: _evaluator(inline_local_functions(onnx.load(path))),
         )
-        known = {"input": session.input_names, "output": session.output_names}
+        known: Sequence[list[str]] = session.input_names, session.output_names
     else:
         session = _open_session(path)
         import onnxruntime
 
         name = f"ONNX Runtime {onnxruntime.__version__}"
-        known = {
-            "input": [node.name for node in session.get_inputs()],
-            "output": [node.name for node in session.get_outputs()],
-        }
-    _check_names("input", list(inputs), known["input"], path)
-    _check_names("output", outputs, known["output"], path)
+        nodes = session.get_inputs(), session.get_outputs()
+        known = [[node.name for node in each] for each in nodes]
+    _check_names("input", list(inputs), known[0], path)
+    _check_names("output", outputs, known[1], path)
     with np.errstate(all="ignore"):  # NaN and infinity are results like others
         results = _attempt(f"Running {path} in {name}", lambda: session.run(outputs, dict(inputs)))
     return dict(zip(outputs, results, strict=True)), name
@@ -238,7 +215,10 @@ def _attempt(what: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except Exception as error:
-        lines = _without_origin(str(error)).splitlines() or [type(error).__name__]
+        # Without what ONNX Runtime says of its own source code before the reason.
+        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
+        text = re.sub(r"/\S+\.(?:cc|h):\d+ \S.*\) (?=\S)", " ", text)
+        lines = text.splitlines() or [type(error).__name__]
         message = f"{what} failed: {lines[0]}"
         if "InvalidArgument" in type(error).__name__:
             raise InputError(message, remedy="Check names, shapes and dtypes.") from error
@@ -248,12 +228,6 @@ def _attempt(what: str, function: Callable[[], T]) -> T:
             "onnxruntime.",
             details="\n".join(lines[1:]) or None,
         ) from error
-
-
-def _without_origin(message: str) -> str:
-    """Drop what ONNX Runtime says of its own source code before the reason."""
-    message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message.strip())
-    return re.sub(r"/\S+\.(?:cc|h):\d+ \S.*\) (?=\S)", " ", message)
 
 
 def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> None:
@@ -357,19 +331,16 @@ def _with_noise(
     from ..frontend.source import open_model
 
     source = open_model(path).model
-    if has_custom_operators(source) or not _is_quantized(source):
+    names = {node.op_type for node in source.graph.node}
+    # Quantized networks round to integers inside.
+    rounds = any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
+    if has_custom_operators(source) or not rounds:
         return allowed
     differs = _noise(path, inputs, list(reference))
     return {
         key: widened(tolerance, reference[key], differs[key], step_of(source, key))
         for key, tolerance in allowed.items()
     }
-
-
-def _is_quantized(model: onnx.ModelProto) -> bool:
-    """True if a network rounds to integers inside."""
-    names = {node.op_type for node in model.graph.node}
-    return any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
 
 
 def _neighbours(inputs: Arrays) -> list[dict[str, np.ndarray]]:
@@ -418,11 +389,10 @@ def step_of(model: onnx.ModelProto, output: str) -> float:
     node = makers.get(output)
     while node is not None and node.op_type in _MOVES:
         node = makers.get(node.input[0])
-    if node is None:
-        return 0.0
-    if node.op_type == "QuantizeLinear" or node.op_type.startswith("QLinear"):
+    kind = "" if node is None else node.op_type
+    if kind == "QuantizeLinear" or kind.startswith("QLinear"):
         return 1.0
-    if node.op_type != "DequantizeLinear" or node.input[1] not in constants:
+    if node is None or kind != "DequantizeLinear" or node.input[1] not in constants:
         return 0.0
     return float(np.max(to_array(constants[node.input[1]])))
 

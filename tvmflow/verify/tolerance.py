@@ -22,6 +22,8 @@ from math import sqrt
 
 import numpy as np
 
+from ..runtime.json_types import JsonMapping
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -90,6 +92,18 @@ def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
             f"{sum(lengths):,} products in all, {error:.1e} of the magnitude",
         ),
     }
+
+
+def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
+    """Return the tolerances of a module, by how it stores tensors and takes sums."""
+    if is_half(metadata, "accumulate"):
+        return summed_in_half(metadata["half_sums"])
+    return STORED_AS_HALF if is_half(metadata, "dtype") else NETWORK
+
+
+def is_half(metadata: JsonMapping, option: str) -> bool:
+    """True if an option of a module's compilation names 16 bits."""
+    return bool(metadata.get("options", {}).get(option) == "fp16")
 
 
 #: For one operator, by the dtype of the output: no errors of earlier layers add up.
