@@ -162,7 +162,7 @@ def bench_module(
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
     measured = asdict(timing)
     if as_json:
-        by_kernel = {} if times is None else {"kernels": [asdict(kernel) for kernel in times]}
+        by_kernel = {} if times is None else {"kernels": times}
         print_json({"module": str(module), **measured, **by_kernel})
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"

@@ -71,10 +71,7 @@ def compile_model(
     context: typer.Context,
     options: CompileOptions,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output"),
-        "OUT.so",
-        "The module to write. Default: the model's name in this folder.",
+        Path | None, "OUT.so", "The module to write. Default: the model's name in this folder."
     ] = None,
     standalone: Annotated[bool, "The same as --format standalone."] = False,
     dump_ir: Annotated[Path | None, "DIR", "Write the IR after each stage and pass to DIR."] = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..ir.units import bytes_text
@@ -34,7 +33,7 @@ def list_all(as_json: bool = False) -> None:
 
     devices = list_devices()
     if as_json:
-        print_json([asdict(device) for device in devices])
+        print_json(devices)
         return
     for device in devices:
         print_facts(f"{device.kind}:{device.index}  {device.name}", _rows(device))

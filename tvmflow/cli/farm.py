@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,10 +46,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-TrackerAddress = Annotated[str, typer.Option(), "HOST:PORT", "The tracker's address."]
+TrackerAddress = Annotated[str, "HOST:PORT", "The tracker's address."]
 ServedSecretFile = Annotated[
     Path | None,
-    typer.Option(envvar="TVMFLOW_SECRET_FILE"),
     "FILE",
     "Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
 ]
@@ -86,9 +84,7 @@ def run_tracker(
 @command
 def serve(
     tracker: TrackerAddress,
-    key: Annotated[
-        str, typer.Option(), "What tuning runs ask for: a name for this kind of device."
-    ],
+    key: Annotated[str, "What tuning runs ask for: a name for this kind of device."],
     bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -154,7 +150,7 @@ def show_status(
             for server in summary.servers
         ]
         queues = {
-            key: {"servers": len(summary.serving(key)), **asdict(queue)}
+            key: {"servers": len(summary.serving(key)), **vars(queue)}
             for key, queue in summary.queues.items()
         }
         print_json({"servers": servers, "malformed": summary.malformed, "keys": queues})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -356,8 +355,7 @@ def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
         "android_refuses": report.android_refuses,
     }
     if as_json:
-        rules = [asdict(verdict) for verdict in report.verdicts]
-        print_json({**about, "rules": rules, **asdict(report.facts)})
+        print_json({**about, "rules": report.verdicts, **vars(report.facts)})
     else:
         refuses = "; ".join(report.android_refuses)
         loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"

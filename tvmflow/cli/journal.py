@@ -183,15 +183,7 @@ def verify_journals(files: Files, as_json: bool = False) -> None:
     if as_json:
         print_json(
             [
-                {
-                    "journal": name,
-                    "good": checked.good,
-                    "trials": checked.trials,
-                    "failures": checked.failures,
-                    "events": checked.events,
-                    "damage": [damage._asdict() for damage in checked.damage],
-                    "tail": checked.tail._asdict() if checked.tail else None,
-                }
+                {"journal": name, "good": checked.good, **vars(checked)}
                 for name, checked in results.items()
             ]
         )
@@ -218,7 +210,7 @@ def merge_journals(
 
     merged = merge(output, [find_journal(path) for path in files])
     if as_json:
-        print_json(vars(merged))
+        print_json(merged)
     else:
         about = f": {merged.trials} trials and {merged.events} events added"
         note_file(output, f"{about}, {merged.repeated} were there")
@@ -228,12 +220,7 @@ def merge_journals(
 @command
 def compact_journal(
     file: Annotated[Path, typer.Argument(), "FILE", "A journal."],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output"),
-        "OUT",
-        "The new file. Default: in its place.",
-    ] = None,
+    output: Annotated[Path | None, "OUT", "The new file. Default: in its place."] = None,
     best: Annotated[
         int | None, typer.Option(min=1), "N", "Keep the N fastest of each workload."
     ] = None,
@@ -255,7 +242,7 @@ def compact_journal(
 @command
 def export_journal(
     file: File,
-    output: Annotated[Path, typer.Option("-o", "--output"), "OUT", "The file or folder to write."],
+    output: Annotated[Path, "OUT", "The file or folder to write."],
     form: Annotated[
         str,
         typer.Option("--format"),
@@ -288,7 +275,7 @@ def import_logs(
         "FILE…",
         "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
     ],
-    journal: Annotated[Path, typer.Option(), "FILE", "Journal to append to or make."],
+    journal: Annotated[Path, "FILE", "Journal to append to or make."],
     device_name: Annotated[str, "NAME", "The device that it was measured on."] = "unknown",
     key: Annotated[str, "KEY", "The device's key at a tracker."] = "",
     origin: Annotated[str, typer.Option("--note"), "TEXT", "Where the logs are from: kept."] = "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +95,7 @@ def run_lab(
             fresh_ceilings=fresh_ceilings,
         )
     if as_json:
-        print_json(asdict(result))
+        print_json(result)
         return
     _print(result)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +47,7 @@ def list_models(as_json: bool = False) -> None:
                     "name": builder.name,
                     "description": builder.description,
                     "parameters": [
-                        {**asdict(parameter), "type": parameter.type.__name__}
+                        {**vars(parameter), "type": parameter.type.__name__}
                         for parameter in builder.parameters
                     ],
                 }
@@ -72,10 +71,7 @@ def build_model(
         "The network; `tvmflow models list` lists them.",
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output"),
-        "FILE.onnx",
-        "The file to write. Default: NAME.onnx in this folder.",
+        Path | None, "FILE.onnx", "The file to write. Default: NAME.onnx in this folder."
     ] = None,
     param: Annotated[
         list[str] | None, "NAME=VALUE", "A parameter of the network; repeatable."

@@ -2,8 +2,8 @@
 
 Parameters of a command say in short what typer makes of them, as in
 ``Annotated[int | None, typer.Option(min=1), "N", "How many."]``: typer's object with what it has
-beside metavar and help text, then these two.  The first two of the three may be missing; a flag
-has no opposite unless it is on.  A parameter that says nothing is that of `SHARED` with its name.
+beside metavar and help text, then these two.  The first two of the three may be missing.  A flag
+has no opposite unless it is on.  What a parameter does not say is as in `SHARED` under its name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
+from typer.models import ParameterInfo
 
 from ..devices.choices import FORMATS, PRECISIONS, STORAGES, TARGETS
 from ..devices.presets import PRESETS
@@ -53,6 +54,7 @@ SHARED: dict[str, Any] = {
     ],
     "module": Annotated[Path, typer.Argument(), "OUT.so", "A compiled module."],
     "model": Annotated[Path, typer.Argument(), "MODEL.onnx", "An ONNX model."],
+    "output": Annotated[Path | None, typer.Option("-o", "--output"), "The file to write."],
     "ops": Annotated[
         list[Path] | None,
         "FILE.py",
@@ -177,13 +179,11 @@ SHARED: dict[str, Any] = {
 
 def declared(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return a command's parameter with an annotation that typer understands."""
-    annotation = parameter.annotation
-    if get_origin(annotation) is not Annotated:
-        annotation = SHARED.get(parameter.name)
-    if annotation is not None:
-        kind, *said = get_args(annotation)
-        *metavar, help_text = (each for each in said if isinstance(each, str))
-        made = copy.copy(next((each for each in said if not isinstance(each, str)), typer.Option()))
+    own, shared = parameter.annotation, get_args(SHARED.get(parameter.name))
+    if said := get_args(own) if get_origin(own) is Annotated else shared:
+        kind, *metavar, help_text = (said[0], *(each for each in said[1:] if isinstance(each, str)))
+        objects = [each for each in (*said, *shared) if isinstance(each, ParameterInfo)]
+        made = copy.copy(objects[0]) if objects else typer.Option()
         made.help = help_text
         made.metavar = metavar[0] if metavar else made.metavar
         # The first of its names stands there where it has some.

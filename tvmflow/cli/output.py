@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MAX_LAUNCHES = 200
 
 
-@dataclass
+@dataclasses.dataclass
 class State:
     """The options of every command, and the signal that arrived."""
 
@@ -76,7 +76,11 @@ def print_json(value: object) -> None:
 
 
 def _strict(value: object) -> object:
-    """Replace what JSON does not have: infinity and NaN become strings."""
+    """Replace what JSON does not have: records become objects, infinity and NaN strings."""
+    if dataclasses.is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +47,6 @@ def run_module(
     outputs: Annotated[Path | None, "OUT.npz", "Write the outputs by ONNX name."] = None,
     random_seed: Annotated[
         int | None,
-        typer.Option(min=0),
         "N",
         "Random values, the same for the same N, for inputs that no file gives.",
     ] = None,
@@ -124,7 +122,7 @@ def verify_module(
     with closing(load(module, device=device_index, check_weights=check_weights)) as network:
         report = verify(model, network, choose_inputs(inputs, random_seed, network))
     if as_json:
-        outputs = [{**asdict(output), "passed": output.passed} for output in report.outputs]
+        outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
         about = {"passed": report.passed, "reference": report.reference}
         print_json({**about, "outputs": outputs, "not_finite": report.not_finite})
     else:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,10 +92,7 @@ def list_tasks(
 def tune_model(
     model: Path,
     journal: Annotated[
-        Path,
-        typer.Option(),
-        "FILE",
-        "The journal that gets every trial. Tuning goes on where it left off.",
+        Path, "FILE", "The journal that gets every trial. Tuning goes on where it left off."
     ],
     options: CompileOptions,
     trials: Annotated[int, typer.Option(min=1), "N", "Trials of each task."] = 32,
@@ -265,7 +261,7 @@ def _describe(tuned: Tuned) -> JsonObject:
             }
             for s in tuned.settled
         ],
-        "devices": [asdict(device) for device in tuned.devices],
+        "devices": tuned.devices,
         "tasks": [
             {
                 "functions": list(p.task.names),
