@@ -30,10 +30,7 @@ class _DamagedError(ValueError):
 def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarray]:
     """Read a network's inputs from an ``.npz`` file, or an ``.npy`` file if it has one input.
 
-    Raises
-    ------
-    InputError
-        If the file is missing or damaged, or does not suit the network.
+    Raises `InputError` if the file is missing or damaged, or does not suit the network.
     """
     # A blocked layout has up to four times the elements.
     most = 4 * max((info.elements for info in infos), default=1)
@@ -61,9 +58,7 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarr
     except (InputError, MemoryError):
         raise
     except Exception as error:  # damage raises what NumPy, zipfile, zlib and Python's parser have
-        reason = error.strerror if isinstance(error, OSError) else None
-        if isinstance(error, _DamagedError):
-            reason = str(error)
+        reason = str(error) if isinstance(error, _DamagedError) else getattr(error, "strerror", "")
         raise InputError(
             f"Reading the inputs {path} failed: {reason or 'it is no .npz or .npy file'}.",
             remedy="Write it with numpy.savez(file, name=array), without Python objects.",
@@ -126,10 +121,7 @@ def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[s
 def write_outputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays by name as an ``.npz`` file; it appears complete or not at all.
 
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be written.
+    Raises `ArtifactError` if the file cannot be written.
     """
     import numpy as np
 

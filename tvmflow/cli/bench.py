@@ -66,9 +66,7 @@ def bench_module(
     runs: Annotated[int | None, typer.Option(min=1), "Measure this many runs."] = None,
     seconds: Annotated[float | None, typer.Option(min=0.001), "Measure for this long."] = None,
     warmup: Annotated[
-        int | None,
-        typer.Option(min=0),
-        f"Runs before those that are measured, default {_WARMUP}.",
+        int | None, typer.Option(min=0), f"Runs before those that are measured, default {_WARMUP}."
     ] = None,
     kernels: Annotated[bool, "Measure each kernel on the device, too."] = False,
     scaling: Annotated[bool, "Measure samples a second over batches, threads and devices."] = False,
@@ -79,9 +77,7 @@ def bench_module(
         "module are predicted.",
     ] = None,
     threads: Annotated[
-        str | None,
-        "N,...",
-        "Of the CPU (llvm, PoCL); more than it has cores are predicted.",
+        str | None, "N,...", "Of the CPU (llvm, PoCL); more than it has cores are predicted."
     ] = None,
     devices: Annotated[
         str | None,

@@ -33,10 +33,7 @@ def _read_named(texts: list[str] | None, form: str, noun: str) -> dict[str, str]
 def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Read ``NAME=1,3,224,224`` options.
 
-    Raises
-    ------
-    typer.BadParameter
-        If one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
     """
     form = "NAME=1,3,224,224 with positive whole numbers"
     shapes: dict[str, tuple[int, ...]] = {}
@@ -53,16 +50,12 @@ def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
 def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     """Read ``NAME=nchw4c`` options.
 
-    Raises
-    ------
-    typer.BadParameter
-        If one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
     """
     form = "NAME=nchw4c or NAME=texture"
     layouts = _read_named(texts, form, "layout")
-    for name, layout in layouts.items():
-        if not layout:
-            raise typer.BadParameter(f"{f'{name}='!r} is not of the form {form}.")
+    if empty := next((name for name, layout in layouts.items() if not layout), None):
+        raise typer.BadParameter(f"{f'{empty}='!r} is not of the form {form}.")
     return layouts
 
 

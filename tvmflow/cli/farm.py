@@ -92,9 +92,7 @@ def serve(
         "The port to listen at (default: the first free one).",
     ] = None,
     advertise: Annotated[
-        str | None,
-        "HOST",
-        "The host that tuning runs connect to, where it is not that of --bind.",
+        str | None, "HOST", "The host that tuning runs connect to, where it is not that of --bind."
     ] = None,
     secret_file: ServedSecretFile = None,
     opencl_device: Annotated[

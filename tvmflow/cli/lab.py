@@ -65,17 +65,27 @@ def run_lab(
     as_json: bool = False,
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
+    from ..schedules.lab import LABS, scheduled
+
     if name is None:
         if (size, steps, show) != (None, None, None):
             raise InputError(
                 "--size, --steps and --show are for a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
             )
-        _list(as_json)
+        labs: list[JsonObject] = [
+            {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
+            for lab in LABS.values()
+        ]
+        if as_json:
+            print_json(labs)
+            return
+        rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
+        columns = ["lab", ">--size", "counts", "what it computes"]
+        print_table(f"{len(rows)} labs", columns, rows)
         return
     if show is not None:
         from ..module.functions import tir_text
-        from ..schedules.lab import scheduled
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
@@ -98,21 +108,6 @@ def run_lab(
         print_json(result)
         return
     _print(result)
-
-
-def _list(as_json: bool) -> None:
-    from ..schedules.lab import LABS
-
-    described: list[JsonObject] = [
-        {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
-        for lab in LABS.values()
-    ]
-    if as_json:
-        print_json(described)
-        return
-    rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in described]
-    columns = ["lab", ">--size", "counts", "what it computes"]
-    print_table(f"{len(rows)} labs", columns, rows)
 
 
 def _print(result: LabResult) -> None:

@@ -234,10 +234,7 @@ def load_operators(files: list[Path] | None) -> None:
 def parse_parameters(texts: list[str]) -> dict[str, str]:
     """Read ``NAME=VALUE`` options.
 
-    Raises
-    ------
-    typer.BadParameter
-        If one is not of that form.
+    Raises `typer.BadParameter` if one is not of that form.
     """
     parameters = {}
     for text in texts:

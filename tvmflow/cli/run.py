@@ -46,9 +46,7 @@ def run_module(
     inputs: Path | None = None,
     outputs: Annotated[Path | None, "OUT.npz", "Write the outputs by ONNX name."] = None,
     random_seed: Annotated[
-        int | None,
-        "N",
-        "Random values, the same for the same N, for inputs that no file gives.",
+        int | None, "N", "Random values, the same for the same N, for inputs that no file gives."
     ] = None,
     device_index: int = 0,
     check_weights: bool = True,

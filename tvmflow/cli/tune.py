@@ -100,10 +100,7 @@ def tune_model(
         float | None, typer.Option(min=0), "S", "Stop after so long, the heuristics' trials aside."
     ] = None,
     patience: Annotated[
-        int | None,
-        typer.Option(min=1),
-        "N",
-        "Leave a task when its last N trials brought nothing.",
+        int | None, typer.Option(min=1), "N", "Leave a task when its last N trials brought nothing."
     ] = None,
     search: Annotated[
         str,
@@ -132,9 +129,7 @@ def tune_model(
     key: str | None = None,
     secret_file: Path | None = None,
     report: Annotated[
-        Path | None,
-        "OUT.html",
-        "Write a page with the course of each task and the shares of time.",
+        Path | None, "OUT.html", "Write a page with the course of each task and the shares of time."
     ] = None,
     compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
     ops: list[Path] | None = None,

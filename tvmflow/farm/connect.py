@@ -29,10 +29,7 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
 
     After ``session_s`` the server ends the session, whatever is running.
 
-    Raises
-    ------
-    FarmError
-        If it cannot be reached, is no server of tvmflow, or one of another version.
+    Raises `FarmError` if it cannot be reached, is no server of tvmflow, or one of another version.
     """
     address = offer.address
     try:
@@ -62,12 +59,8 @@ def about_of(remote: RPCSession) -> ServerInfo | None:
 def open_session(offer: Offer, session_s: float) -> RPCSession:
     """Open TVM's session as `connect` does, with any server; prove the secret if there is one.
 
-    Raises
-    ------
-    FarmError
-        If the server asks for no secret, or for another.
-    OSError, RuntimeError
-        If it cannot be reached, or does not let the ticket in.
+    Raises `FarmError` if the server asks for no secret, or for another; `OSError` or `RuntimeError`
+    if it cannot be reached, or does not let the ticket in.
     """
     from tvm import rpc
 

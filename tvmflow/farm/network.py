@@ -64,10 +64,7 @@ class Secret:
     def read(cls, file: Path) -> Secret:
         """Read a file that nobody else may read.
 
-        Raises
-        ------
-        FarmError
-            If it cannot be read, others can read it, or it can be guessed.
+        Raises `FarmError` if it cannot be read, others can read it, or it can be guessed.
         """
         try:
             with open(file, "rb") as opened:
@@ -95,12 +92,8 @@ class Secret:
     def prove(self, connection: socket.socket, limit_s: float) -> None:
         """Show that this side knows the secret, and see that the other does.
 
-        Raises
-        ------
-        UnprovenError
-            If the other side asks for no secret, or has another.
-        OSError
-            If the connection breaks.
+        Raises `UnprovenError` if the other side asks for no secret, or has another; `OSError` if
+        the connection breaks.
         """
         ends = time.monotonic() + limit_s
         try:
@@ -122,12 +115,7 @@ class Secret:
     def demand(self, connection: socket.socket, limit_s: float) -> None:
         """Let the other side show that it knows the secret, and show it, too.
 
-        Raises
-        ------
-        UnprovenError
-            If it does not, in time.
-        OSError
-            If the connection breaks.
+        Raises `UnprovenError` if it does not, in time; `OSError` if the connection breaks.
         """
         ends = time.monotonic() + limit_s
         ours = secrets.token_bytes(_CHALLENGE_BYTES)
@@ -180,10 +168,7 @@ class Address:
     def parse(cls, text: str, secret_file: Path | None = None) -> Address:
         """Read ``HOST:PORT``; an IPv6 host may stand in brackets.
 
-        Raises
-        ------
-        FarmError
-            If it is not of that form, or the secret cannot be used.
+        Raises `FarmError` if it is not of that form, or the secret cannot be used.
         """
         host, _, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -198,12 +183,8 @@ class Address:
     def connect(self, limit_s: float) -> socket.socket:
         """Return a connection, on which the secret has been proven if there is one.
 
-        Raises
-        ------
-        OSError
-            If nobody answers.
-        UnprovenError
-            If the other side asks for no secret, or for another.
+        Raises `OSError` if nobody answers; `UnprovenError` if the other side asks for no secret, or
+        for another.
         """
         connection = socket.create_connection((self.host, self.port), limit_s)
         try:
@@ -232,10 +213,8 @@ def is_loopback(host: str) -> bool:
 def check_bind(host: str, secret: Secret | None) -> None:
     """Refuse to listen for strangers.
 
-    Raises
-    ------
-    FarmError
-        If others than this machine can reach the address, and no secret keeps them out.
+    Raises `FarmError` if others than this machine can reach the address, and no secret keeps them
+    out.
     """
     if secret is None and not is_loopback(host):
         raise FarmError(

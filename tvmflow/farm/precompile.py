@@ -36,11 +36,8 @@ def precompile_on_farm(
 
     Yields a server's address, and what it gave or the reason why it gave nothing.
 
-    Raises
-    ------
-    FarmError
-        If the tracker cannot be reached, nobody serves the key, only servers of other versions
-        do, or no process can be started here.
+    Raises `FarmError` if the tracker cannot be reached, nobody serves the key, only servers of
+    other versions do, or no process can be started here.
     """
     with Tracker(tracker) as connection:
         waiting = {server.address for server in check_served(connection, check_key(key))}

@@ -29,6 +29,7 @@ from .network import Address
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
 from .session import Opened
 from .tracker import (
+    TUNING,
     Offer,
     Server,
     ServerInfo,
@@ -76,12 +77,8 @@ class Farm:
     def check(self, device: str, host: Host) -> None:
         """Refuse what would fail only after the network's tasks are found.
 
-        Raises
-        ------
-        TargetError
-            If no preset is named for the devices.
-        FarmError
-            If nobody serves the key, or on machines that load nothing for the host.
+        Raises `TargetError` if no preset is named for the devices; `FarmError` if nobody serves the
+        key, or on machines that load nothing for the host.
         """
         if device == "auto":
             raise TargetError(
@@ -129,11 +126,8 @@ class FarmRunner:
     device is left, or `listener` does, which gets events for the journal: ``joined``, ``lost``,
     ``returned``, ``failed``, ``set_aside``.
 
-    Raises
-    ------
-    FarmError
-        If the tracker cannot be reached, nobody serves the key, or only servers of other
-        versions do.
+    Raises `FarmError` if the tracker cannot be reached, nobody serves the key, or only servers of
+    other versions do.
     """
 
     def __init__(
@@ -240,7 +234,7 @@ class FarmRunner:
             runs = {str(address): task for address, task in self._running.items()}
             missing = len(self._scheduler.devices) - len(self._threads)
         self._threads += [SessionThread(self._settings, self) for _ in range(missing)]
-        self._watch.publish_runs(key, runs)
+        self._watch.publish(TUNING + key, runs)
         if is_hopeless:
             failure = FarmError(
                 f"No device is left for the key {key!r}.",

@@ -26,7 +26,15 @@ from ..runtime.devices import why_no_opencl
 from . import modules
 from .network import Address, Secret, SecretListener, UnprovenError, check_bind, is_loopback, listen
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
-from .tracker import ABOUT_FUNCTION, ServerInfo, Tracker, TrackerAwayError, check_key, protocol
+from .tracker import (
+    ABOUT,
+    ABOUT_FUNCTION,
+    ServerInfo,
+    Tracker,
+    TrackerAwayError,
+    check_key,
+    protocol,
+)
 
 if TYPE_CHECKING:
     from tvm.support.popen_pool import PopenWorker
@@ -68,10 +76,7 @@ class ServeOptions:
     def check(self) -> None:
         """Refuse what nobody could connect to, and what everybody could.
 
-        Raises
-        ------
-        FarmError
-            If the key or the address to listen at cannot be used.
+        Raises `FarmError` if the key or the address to listen at cannot be used.
         """
         check_key(self.key)
         check_bind(self.host, self.tracker.secret)
@@ -87,11 +92,8 @@ class ServeOptions:
 class FarmServer:
     """A server in a process of its own, and its entry in the tracker's summary.
 
-    Raises
-    ------
-    FarmError
-        If the tracker does not come in time or asks for another secret, strangers could reach
-        the server, or no port is free.
+    Raises `FarmError` if the tracker does not come in time or asks for another secret, strangers
+    could reach the server, or no port is free.
     """
 
     def __init__(self, options: ServeOptions):
@@ -161,7 +163,8 @@ class FarmServer:
             "temperature_c": temperature_c(),
             "throttled": is_throttled(),
         }
-        self._tracker.publish(self.options.key, self.options.advertised, self.port, facts)
+        key = ABOUT + self.options.key
+        self._tracker.publish(key, facts, self.options.advertised, self.port)
 
     def _busy_s(self) -> float | None:
         """Return the age of the current session."""
@@ -195,10 +198,8 @@ def running_tracker(
 ) -> Iterator[Callable[[], list[str]]]:
     """Run a tracker in a process of its own; gives what says who was turned away since.
 
-    Raises
-    ------
-    FarmError
-        If strangers could reach it, the port is taken, or the address is not this machine's.
+    Raises `FarmError` if strangers could reach it, the port is taken, or the address is not this
+    machine's.
     """
     check_bind(host, secret)
     protocol()

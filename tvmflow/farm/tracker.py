@@ -128,10 +128,7 @@ class ServerInfo:
 def check_version(address: object, about: ServerInfo) -> None:
     """Refuse a server of another version.
 
-    Raises
-    ------
-    FarmError
-        If its version of tvmflow or TVM is not the one that runs here.
+    Raises `FarmError` if its version of tvmflow or TVM is not the one that runs here.
     """
     import tvm
 
@@ -264,12 +261,8 @@ class Offer:
 class Tracker:
     """A connection to a tracker; not to be shared between threads.
 
-    Raises
-    ------
-    TrackerAwayError
-        If nobody answers at the address.
-    FarmError
-        If that is no tracker, or one that asks for another secret.
+    Raises `TrackerAwayError` if nobody answers at the address; `FarmError` if that is no tracker,
+    or one that asks for another secret.
     """
 
     def __init__(self, address: Address):
@@ -313,20 +306,13 @@ class Tracker:
             self._base.sendjson(self._socket, [self._base.TrackerCode.SUMMARY])
             return read_summary(self._granted())
 
-    def publish(self, key: str, host: str | None, port: int, facts: JsonMapping) -> None:
-        """Show facts about a server of this machine in the tracker's summary.
+    def publish(self, key: str, facts: JsonMapping, host: str | None = None, port: int = 0) -> None:
+        """Show facts in the tracker's summary: `ABOUT` a server, or what one of `TUNING` measures.
 
         They replace those published before and go when the connection ends.  Without a
         `host`, the tracker takes the address that the connection comes from.
         """
-        self._publish(ABOUT + key, [host, port], facts)
-
-    def publish_runs(self, key: str, runs: Mapping[str, str]) -> None:
-        """Show what servers of a key measure for this client."""
-        self._publish(TUNING + key, [None, 0], runs)
-
-    def _publish(self, key: str, address: list[str | int | None], facts: JsonMapping) -> None:
-        info = {"key": key, "addr": address, "tvmflow": facts}
+        info = {"key": key, "addr": [host, port], "tvmflow": facts}
         with self._talking():
             self._base.sendjson(self._socket, [self._base.TrackerCode.UPDATE_INFO, info])
             self._base.recvjson(self._socket)
@@ -392,10 +378,8 @@ def protocol() -> ModuleType:
 def check_key(key: str) -> str:
     """Return a key that TVM's protocol can carry.
 
-    Raises
-    ------
-    FarmError
-        If it is empty, or has a space or a colon, which separate the protocol's words.
+    Raises `FarmError` if it is empty, or has a space or a colon, which separate the protocol's
+    words.
     """
     if not key or any(c.isspace() or c == ":" for c in key):
         raise FarmError(
@@ -408,10 +392,7 @@ def check_key(key: str) -> str:
 def check_served(tracker: Tracker, key: str) -> list[Server]:
     """Return the servers of a key.
 
-    Raises
-    ------
-    FarmError
-        If there is none, or only such with other versions.
+    Raises `FarmError` if there is none, or only such with other versions.
     """
     summary = tracker.summary()
     servers = summary.serving(key)
@@ -437,10 +418,7 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
 def check_host(servers: Sequence[Server], host: Host) -> None:
     """Refuse to compile for a machine that none of the servers is.
 
-    Raises
-    ------
-    FarmError
-        If all of them have another processor; stock servers do not tell theirs.
+    Raises `FarmError` if all of them have another processor; stock servers do not tell theirs.
     """
     told = [ServerInfo.read(server.about) for server in servers]
     triples = {about.host for about in told if about is not None}

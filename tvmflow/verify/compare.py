@@ -147,8 +147,7 @@ def run_reference(
 
         name = f"ONNX {onnx.__version__}'s reference evaluator"
         session = _attempt(
-            f"Loading {path} in {name}",
-            lambda: _evaluator(inline_local_functions(onnx.load(path))),
+            f"Loading {path} in {name}", lambda: _evaluator(inline_local_functions(onnx.load(path)))
         )
         known: Sequence[list[str]] = session.input_names, session.output_names
     else:
