@@ -58,7 +58,6 @@ _MODEL = ".onnx"
 def bench_module(
     files: Annotated[
         list[Path],
-        typer.Argument(),
         "OUT.so",
         "A compiled module. With --scaling several of different batches, an ONNX model with an "
         "open batch, or several with different ones.",
@@ -119,7 +118,7 @@ def bench_module(
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
-    asked = ScalingOptions(
+    wanted = ScalingOptions(
         batches, threads, devices, target, device, host, shape or [], tracker, key
     )
     if scaling:
@@ -128,14 +127,14 @@ def bench_module(
                 "--runs, --warmup, --kernels and --inputs do not go with --scaling."
             )
         result = _measure_scaling(
-            files, asked, secret_file, device_index, seconds or 2.0, random_seed
+            files, wanted, secret_file, device_index, seconds or 2.0, random_seed
         )
         if as_json:
             print_json({"files": [*map(str, files)], **result.described()})
         else:
             _print_scaling(result)
         return
-    if any(vars(asked).values()):
+    if any(vars(wanted).values()):
         raise typer.BadParameter(
             "--batches, --threads, --devices, --target, --device, --host, --shape, --tracker and "
             "--key go with --scaling."
@@ -202,7 +201,7 @@ class ScalingOptions:
 
 def _measure_scaling(
     files: Sequence[Path],
-    asked: ScalingOptions,
+    wanted: ScalingOptions,
     secret_file: Path | None,
     device_index: int,
     seconds: float,
@@ -215,9 +214,9 @@ def _measure_scaling(
     from ..explain.scaling.measure import scale
     from ..farm.network import Address
 
-    check_farm(asked.tracker, asked.key)
+    check_farm(wanted.tracker, wanted.key)
     batches, threads, devices = (
-        _numbers(name, getattr(asked, name)) for name in ("batches", "threads", "devices")
+        _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
     )
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
@@ -229,17 +228,17 @@ def _measure_scaling(
             status.update(Text(what))
 
         def find_place(target: str, host: str | None) -> DevicePool:
-            if asked.tracker is None or asked.key is None:
+            if wanted.tracker is None or wanted.key is None:
                 place: DevicePool = LocalDevices.find(target, device_index)
             else:
-                address = Address.parse(asked.tracker, secret_file)
-                place = FarmDevices.find(address, asked.key, target, device_index, host)
+                address = Address.parse(wanted.tracker, secret_file)
+                place = FarmDevices.find(address, wanted.key, target, device_index, host)
             # Before anything is compiled.
             for count in threads or ():
                 place.environment(count)
             return place
 
-        network, place = _network(files, asked, batches, Path(folder), find_place, watch)
+        network, place = _network(files, wanted, batches, Path(folder), find_place, watch)
         return scale(
             network,
             place,
@@ -254,7 +253,7 @@ def _measure_scaling(
 
 def _network(
     files: Sequence[Path],
-    asked: ScalingOptions,
+    wanted: ScalingOptions,
     batches: list[int] | None,
     folder: Path,
     find_place: Callable[[str, str | None], DevicePool],
@@ -266,21 +265,21 @@ def _network(
     from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
 
     if not any(file.suffix == _MODEL for file in files):
-        if asked.target or asked.device or asked.host or asked.shape:
+        if wanted.target or wanted.device or wanted.host or wanted.shape:
             raise typer.BadParameter("--target, --device, --host and --shape are for ONNX models.")
         network = from_modules(files)
         return network, find_place(network.target, network.host)
     if any(file.suffix != _MODEL for file in files):
         raise typer.BadParameter("ONNX models or modules are measured, not both together.")
-    target, device = asked.target or "opencl", asked.device or "auto"
+    target, device = wanted.target or "opencl", wanted.device or "auto"
     check_target(target)
-    if asked.tracker is not None:
+    if wanted.tracker is not None:
         check_preset(target, device)
-    elif asked.host is not None:
+    elif wanted.host is not None:
         raise typer.BadParameter("--host is for the servers of --tracker and --key.")
-    place = find_place(target, asked.host)
+    place = find_place(target, wanted.host)
     options = CompileOptions(
-        target=target, device=device, host=asked.host, shapes=parse_shapes(asked.shape)
+        target=target, device=device, host=wanted.host, shapes=parse_shapes(wanted.shape)
     )
     # A model with a fixed batch is measured with that, unless others are asked for.
     if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
@@ -289,7 +288,6 @@ def _network(
 
 
 def _numbers(name: str, text: str | None) -> list[int] | None:
-    """Read positive whole numbers."""
     from ..explain.scaling.measure import check_numbers
 
     if text is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from .text import ms_text
 if TYPE_CHECKING:
     from ..module.module import Module
     from ..module.standalone.precompile import Precompiled
-    from ..runtime.json_types import JsonMapping, JsonObject
+    from ..runtime.json_types import JsonObject
 
 COMPILE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -226,7 +226,18 @@ def precompile_library(
         path = str(beside(library))
         print_json({"path": path, "devices": devices, "failed": refused, **changed})
     elif devices:
-        _print(library, len(source.plan[Section.PROGRAMS]), devices)
+        programs = len(source.plan[Section.PROGRAMS])
+        rows = [
+            (
+                *(d["where"], d["device"], d["driver"]),
+                str(programs) if d["programs"] == programs else f"{d['programs']} of {programs}",
+                bytes_text(d["bytes"]),
+                *map(ms_text, (d["start_without_ms"], d["start_with_ms"])),
+            )
+            for d in devices
+        ]
+        columns = ["where", "device", "driver", ">programs", ">size"]
+        print_table(str(library), [*columns, ">start without", ">start with"], rows)
         if changed["damaged_bytes"]:
             size = bytes_text(changed["damaged_bytes"])
             note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
@@ -239,17 +250,3 @@ def precompile_library(
             remedy="Run it again when the others are free or repaired: what was written stays.",
             details="\n".join(f"{where}: {reason}" for where, reason in failed.items()),
         )
-
-
-def _print(library: Path, programs: int, devices: Sequence[JsonMapping]) -> None:
-    rows = [
-        (
-            *(told["where"], told["device"], told["driver"]),
-            str(programs) if told["programs"] == programs else f"{told['programs']} of {programs}",
-            bytes_text(told["bytes"]),
-            *map(ms_text, (told["start_without_ms"], told["start_with_ms"])),
-        )
-        for told in devices
-    ]
-    columns = ["where", "device", "driver", ">programs", ">size", ">start without", ">start with"]
-    print_table(str(library), columns, rows)

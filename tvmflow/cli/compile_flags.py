@@ -12,7 +12,7 @@ import typer
 
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
-from .options import option, set_parameters
+from .options import option
 
 R = TypeVar("R")
 
@@ -98,7 +98,10 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
             option(FLAGS[name], _DEFAULTS.get(name, getattr(CompileOptions, name, None)))
             for name in wanted
         ]
-        set_parameters(run, [first, *flags, *(each for each in own if each.name != "options")])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        made = [first, *flags, *(each for each in own if each.name != "options")]
+        signature = inspect.Signature([each.replace(kind=kind) for each in made])
+        run.__signature__ = signature  # type: ignore[attr-defined]
         return run
 
     return decorate

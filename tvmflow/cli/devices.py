@@ -67,7 +67,11 @@ def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
     if device.max_work_group_size:
         yield "work-group", f"up to {device.max_work_group_size}"
     if device.kind == "opencl":
-        yield "images", _images_text(device)
+        size_of_images = f"{device.image2d_max_width}×{device.image2d_max_height}"
+        from_buffer = "from buffers, too" if device.image2d_from_buffer else "not from buffers"
+        layers = f"{device.image_max_array_size} layers, {from_buffer}"
+        can = f"up to {size_of_images} texels in {layers}"
+        yield "images", can if device.images else "no: textures cannot be used"
     if device.kind != "llvm":
         yield "fp16", "yes" if device.fp16 else "no"
     yield "compiled for", device.assumed_processor or None
@@ -77,11 +81,3 @@ def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
         yield "--device auto", preset_of(device).name
     if state.verbose:
         yield "extensions", " ".join(device.extensions) or None
-
-
-def _images_text(device: DeviceInfo) -> str:
-    if not device.images:
-        return "no: textures cannot be used"
-    size = f"{device.image2d_max_width}×{device.image2d_max_height}"
-    from_buffer = "from buffers, too" if device.image2d_from_buffer else "not from buffers"
-    return f"up to {size} texels in {device.image_max_array_size} layers, {from_buffer}"

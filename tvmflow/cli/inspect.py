@@ -298,7 +298,6 @@ def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
 def _print_standalone(
     about: JsonMapping, with_launches: bool, with_weights: bool, with_memory: bool
 ) -> None:
-    """Print what a standalone library says of itself."""
     sizes, launches, weights = about["sizes"], about["launches"], about["weights"]
     where = f"beside it in {about['weights_file']}" if about["weights_file"] else "in the file"
     programs = f"{counted(about['programs'], 'program')} of {bytes_text(sizes['source'])}"

@@ -35,11 +35,6 @@ _EXAMPLES = """
   tvmflow journal export pixel8.journal --format json -o pixel8.jsonl
 """
 
-File = Annotated[
-    Path, typer.Argument(), "FILE", "A journal, or the name of one that ships with tvmflow."
-]
-Files = Annotated[list[Path], typer.Argument(), "FILE…", "Journals."]
-
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Journal]:
@@ -57,7 +52,7 @@ def _opened(path: Path) -> Iterator[Journal]:
 
 @app.command("ls", epilog=_EXAMPLES)
 @command
-def list_journals(files: Files, as_json: bool = False) -> None:
+def list_journals(files: list[Path], as_json: bool = False) -> None:
     """List the workloads of journals, with how many trials they have and the best of them."""
     described: list[JsonObject] = []
     for path in files:
@@ -66,9 +61,7 @@ def list_journals(files: Files, as_json: bool = False) -> None:
             entries: list[JsonObject] = [
                 {
                     "workload": entry.workload.hex(),
-                    "family": workload.family,
-                    "dtype": workload.dtype,
-                    "storage": workload.storage,
+                    **{of: getattr(workload, of) for of in ("family", "dtype", "storage")},
                     "shape": dict(workload.shape),
                     "best_ms": entry.cost * 1e3 if entry.cost < float("inf") else None,
                     "trials": entry.trials,
@@ -132,7 +125,7 @@ def _utc_text(timestamp: float) -> str:
 
 @app.command("best")
 @command
-def show_best(file: File, as_json: bool = False) -> None:
+def show_best(file: Path, as_json: bool = False) -> None:
     """Show the best trial of each workload."""
     with _opened(file) as journal:
         best = [journal.trial_of(entry) for entry in journal.entries()]
@@ -142,7 +135,7 @@ def show_best(file: File, as_json: bool = False) -> None:
 @app.command("show")
 @command
 def show_trials(
-    file: File,
+    file: Path,
     workload: Annotated[str, "KEY", "Only of workloads whose key begins so."] = "",
     last: Annotated[int, typer.Option(min=0), "N", "The last ones; 0 shows all."] = 20,
     events: Annotated[bool, "Events instead of trials."] = False,
@@ -174,7 +167,7 @@ def show_trials(
 
 @app.command("verify")
 @command
-def verify_journals(files: Files, as_json: bool = False) -> None:
+def verify_journals(files: list[Path], as_json: bool = False) -> None:
     """Read every record of journals; exit status 1 where something cannot be read."""
     from ..tuning.maintenance import verify
     from ..tuning_logs import find_journal
@@ -201,7 +194,7 @@ def verify_journals(files: Files, as_json: bool = False) -> None:
 @command
 def merge_journals(
     output: Annotated[Path, typer.Argument(), "OUT", "Journal to append to or make."],
-    files: Annotated[list[Path], typer.Argument(), "FILE…", "Journals to take from."],
+    files: Annotated[list[Path], "FILE…", "Journals to take from."],
     as_json: bool = False,
 ) -> None:
     """Append the records of journals to another one, each record once."""
@@ -219,7 +212,7 @@ def merge_journals(
 @app.command("compact")
 @command
 def compact_journal(
-    file: Annotated[Path, typer.Argument(), "FILE", "A journal."],
+    file: Annotated[Path, "FILE", "A journal."],
     output: Annotated[Path | None, "OUT", "The new file. Default: in its place."] = None,
     best: Annotated[
         int | None, typer.Option(min=1), "N", "Keep the N fastest of each workload."
@@ -241,7 +234,7 @@ def compact_journal(
 @app.command("export")
 @command
 def export_journal(
-    file: File,
+    file: Path,
     output: Annotated[Path, "OUT", "The file or folder to write."],
     form: Annotated[
         str,
@@ -270,10 +263,7 @@ def export_journal(
 @command
 def import_logs(
     files: Annotated[
-        list[Path],
-        typer.Argument(),
-        "FILE…",
-        "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
+        list[Path], "FILE…", "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports."
     ],
     journal: Annotated[Path, "FILE", "Journal to append to or make."],
     device_name: Annotated[str, "NAME", "The device that it was measured on."] = "unknown",

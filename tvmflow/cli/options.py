@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -52,6 +52,10 @@ SHARED: dict[str, Any] = {
     "as_json": Annotated[
         bool, typer.Option("--json", rich_help_panel=_PANEL), "Print the result as JSON."
     ],
+    "file": Annotated[
+        Path, typer.Argument(), "FILE", "A journal, or the name of one that ships with tvmflow."
+    ],
+    "files": Annotated[list[Path], typer.Argument(), "FILE…", "Journals."],
     "module": Annotated[Path, typer.Argument(), "OUT.so", "A compiled module."],
     "model": Annotated[Path, typer.Argument(), "MODEL.onnx", "An ONNX model."],
     "output": Annotated[Path | None, typer.Option("-o", "--output"), "The file to write."],
@@ -189,25 +193,13 @@ def declared(parameter: inspect.Parameter) -> inspect.Parameter:
         # The first of its names stands there where it has some.
         if kind is bool and not parameter.default and made.default is ...:
             made.param_decls = (f"--{parameter.name.replace('_', '-')}",)
-        return parameter.replace(annotation=Annotated[kind, made])
-    return parameter
+        parameter = parameter.replace(annotation=Annotated[kind, made])
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def option(name: str, default: object) -> inspect.Parameter:
     """Return the parameter of a command that typer makes an option of."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-
-
-def set_parameters(
-    function: Callable[..., object], parameters: Iterable[inspect.Parameter]
-) -> None:
-    """Let typer see these parameters, in this order, instead of those that a function has."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    signature = inspect.Signature([each.replace(kind=kind) for each in parameters])
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__annotations__ = {
-        name: each.annotation for name, each in signature.parameters.items()
-    }
 
 
 def with_common_options(function: Callable[..., R]) -> Callable[..., R]:
@@ -218,7 +210,9 @@ def with_common_options(function: Callable[..., R]) -> Callable[..., R]:
         return function(**{name: value for name, value in given.items() if name not in COMMON})
 
     own = inspect.signature(function, eval_str=True).parameters.values()
-    set_parameters(run, map(declared, [*own, *(option(name, False) for name in COMMON)]))
+    made = [declared(each) for each in (*own, *(option(name, False) for name in COMMON))]
+    run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in made}
     return run
 
 

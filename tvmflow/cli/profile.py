@@ -136,9 +136,17 @@ def profile_module(
 
 def _print(console: Console, profile: Profile) -> None:
     print_facts("Time", _times(profile), console)
-    if profile.ceilings is not None:
-        title = f"Ceilings of {profile.device.name}"
-        print_facts(title, _ceilings(profile), console)
+    if (found := profile.ceilings) is not None:
+        rates = {
+            "copy": (found.copy_gbps, "GB/s"),
+            "texture": (found.texture_gbps, "GB/s"),
+            "fp32": (found.fp32_gflops, "GFLOP/s"),
+            "fp16": (found.fp16_gflops, "GFLOP/s"),
+            "int8": (found.int8_gops, "GOP/s"),
+            "launch": (found.launch_us, "µs"),
+        }
+        known = [(name, f"{v:.1f} {unit}") for name, (v, unit) in rates.items() if v is not None]
+        print_facts(f"Ceilings of {profile.device.name}", known, console)
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
     total = sum(kernel.median_us for kernel in kernels)
     cells = [_cells(kernel, total) for kernel in kernels]
@@ -210,20 +218,6 @@ def _times(profile: Profile) -> list[tuple[str, str]]:
         weights = bytes_text(profile.weights_bytes)
         rows.append(("memory", f"weights {weights}, tensors {bytes_text(live)} at most"))
     return rows
-
-
-def _ceilings(profile: Profile) -> list[tuple[str, str]]:
-    found = profile.ceilings
-    assert found is not None
-    rows: list[tuple[str, float | None, str]] = [
-        ("copy", found.copy_gbps, "GB/s"),
-        ("texture", found.texture_gbps, "GB/s"),
-        ("fp32", found.fp32_gflops, "GFLOP/s"),
-        ("fp16", found.fp16_gflops, "GFLOP/s"),
-        ("int8", found.int8_gops, "GOP/s"),
-        ("launch", found.launch_us, "µs"),
-    ]
-    return [(name, f"{value:.1f} {unit}") for name, value, unit in rows if value is not None]
 
 
 def _cells(kernel: KernelLaunch, total_us: float) -> dict[str, str]:

@@ -14,7 +14,7 @@ import json
 import select
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -258,7 +258,7 @@ class Offer:
     ticket: str
 
 
-class Tracker:
+class Tracker(AbstractContextManager["Tracker"]):
     """A connection to a tracker; not to be shared between threads.
 
     Raises `TrackerAwayError` if nobody answers at the address; `FarmError` if that is no tracker,
@@ -293,9 +293,6 @@ class Tracker:
     def close(self) -> None:
         """End the connection; what it published and requested is forgotten."""
         self._socket.close()
-
-    def __enter__(self) -> Tracker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -126,12 +126,7 @@ def run_reference(
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
     Inputs are arrays by name, outputs the names of those wanted.  Returns these by name, and name
-    and version of the reference.
-
-    Raises
-    ------
-    EnvironmentMismatchError, ModelError, InputError
-        As for `verify`.
+    and version of the reference.  Raises what `verify` raises.
     """
     path = Path(model)
     if not path.is_file():
