@@ -17,7 +17,6 @@ from .text import ms_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..explain.lab import LabResult
     from ..runtime.json_types import JsonObject
 
 LAB_EXAMPLES = """
@@ -80,9 +79,9 @@ def run_lab(
         if as_json:
             print_json(labs)
             return
-        rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
+        listed = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
         columns = ["lab", ">--size", "counts", "what it computes"]
-        print_table(f"{len(rows)} labs", columns, rows)
+        print_table(f"{len(listed)} labs", columns, listed)
         return
     if show is not None:
         from ..module.functions import tir_text
@@ -107,10 +106,6 @@ def run_lab(
     if as_json:
         print_json(result)
         return
-    _print(result)
-
-
-def _print(result: LabResult) -> None:
     console = out_console()
     rows = [
         (

@@ -139,6 +139,7 @@ def tune_model(
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
+    from ..farm.network import Address
     from ..farm.runner import Farm
     from ..module.files import check_writable
     from ..tuning.measure import Config
@@ -150,7 +151,9 @@ def tune_model(
     if report is not None:
         check_writable(report)
     load_operators(ops)
-    farm = Farm(tracker, key, secret_file) if tracker is not None and key is not None else None
+    farm = None
+    if tracker is not None and key is not None:
+        farm = Farm(Address.parse(tracker, secret_file), key)
     network = Network(model, options)
     how = Options(
         budget=Budget(trials, seconds, patience),

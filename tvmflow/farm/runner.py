@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from ..devices.host import Host
@@ -65,14 +64,8 @@ _NO_TEXTURES = (
 class Farm:
     """Devices at a tracker that measure instead of this machine's."""
 
-    tracker: str
+    tracker: Address
     key: str
-    #: Holds the secret that the tracker and its servers ask for.
-    secret_file: Path | None = None
-
-    def address(self) -> Address:
-        """Return the tracker's address, with the secret; raises what `Address.parse` raises."""
-        return Address.parse(self.tracker, self.secret_file)
 
     def check(self, device: str, host: Host) -> None:
         """Refuse what would fail only after the network's tasks are found.
@@ -86,13 +79,12 @@ class Farm:
                 "stands for the OpenCL device of this machine.",
                 remedy="Name it, for example with `device=adreno`.",
             )
-        with Tracker(self.address()) as tracker:
-            servers = check_served(tracker, self.key)
-        check_host(servers, host)
+        with Tracker(self.tracker) as tracker:
+            check_host(check_served(tracker, self.key), host)
 
     def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> FarmRunner:
         """Measure on all of its devices."""
-        return FarmRunner(self.address(), self.key, kind, measuring, listener=listener)
+        return FarmRunner(self.tracker, self.key, kind, measuring, listener=listener)
 
 
 @dataclass(frozen=True)

@@ -268,12 +268,8 @@ class Tracker(AbstractContextManager["Tracker"]):
     def __init__(self, address: Address):
         self.address = address
         self._base = protocol()
-        try:
+        with self._talking():
             self._socket = address.connect(_ANSWER_S)
-        except UnprovenError as error:
-            raise self._unproven(str(error)) from error
-        except OSError as error:
-            raise self._unreachable(error) from error
         with ExitStack() as stack:
             stack.callback(self.close)
             expected = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
@@ -343,6 +339,8 @@ class Tracker(AbstractContextManager["Tracker"]):
     def _talking(self) -> Iterator[None]:
         try:
             yield
+        except UnprovenError as error:
+            raise self._unproven(str(error)) from error
         except (OSError, ValueError, struct.error) as error:
             raise self._unreachable(error) from error
 
