@@ -12,8 +12,8 @@ import tiny_network
 from profiles import synthetic_profile
 from rich.console import Console
 
-from tvmflow.cli.output import ms_text
 from tvmflow.cli.profile import _print
+from tvmflow.cli.text import ms_text
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.module import elf
 from tvmflow.module.artifact import write_artifact

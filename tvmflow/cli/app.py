@@ -6,22 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import (
-    bench,
-    compile,
-    devices,
-    farm,
-    inspect,
-    journal,
-    lab,
-    models,
-    precompile,
-    profile,
-    run,
-    schedules,
-    tune,
-    verify,
-)
+from . import bench, compile, devices, farm, inspect, journal, lab, models, profile, run, tune
 from .options import with_common_options
 
 _EXAMPLES = """
@@ -62,25 +47,24 @@ def _print_version(wanted: bool) -> None:
 def root(
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the versions and exit.", callback=_print_version, is_eager=True
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True),
+        "Print the versions and exit.",
     ] = False,
 ) -> None:
     """Compile ONNX networks to modules that run on OpenCL, CUDA and CPUs."""
 
 
-app.command("compile", epilog=compile.EXAMPLES)(compile.compile_model)
-app.command("run", epilog=run.EXAMPLES)(run.run_module)
+app.command("compile", epilog=compile.COMPILE_EXAMPLES)(compile.compile_model)
+app.command("run", epilog=run.RUN_EXAMPLES)(run.run_module)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
 app.command("profile", epilog=profile.EXAMPLES)(profile.profile_module)
-app.command("verify", epilog=verify.EXAMPLES)(verify.verify_module)
+app.command("verify", epilog=run.VERIFY_EXAMPLES)(run.verify_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
-app.command("schedules", epilog=schedules.EXAMPLES)(schedules.list_families)
-app.command("lab", epilog=lab.EXAMPLES)(lab.run_lab)
+app.command("schedules", epilog=lab.SCHEDULES_EXAMPLES)(lab.list_families)
+app.command("lab", epilog=lab.LAB_EXAMPLES)(lab.run_lab)
 app.command("tasks", epilog=tune.TASKS_EXAMPLES)(tune.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
-app.command("precompile", epilog=precompile.EXAMPLES)(precompile.precompile_library)
+app.command("precompile", epilog=compile.PRECOMPILE_EXAMPLES)(compile.precompile_library)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")
 app.add_typer(journal.app, name="journal")

@@ -28,20 +28,9 @@ class _DamagedError(ValueError):
 
 
 def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarray]:
-    """Read a network's inputs from a file.
+    """Read a network's inputs from an ``.npz`` file, or an ``.npy`` file if it has one input.
 
-    Parameters
-    ----------
-    path
-        An ``.npz`` file with one array an input, or an ``.npy`` file for a network
-        with one input.
-    infos
-        The network's inputs.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or damaged, or does not suit the network.
+    Raises `InputError` if the file is missing or damaged, or does not suit the network.
     """
     # A blocked layout has up to four times the elements.
     most = 4 * max((info.elements for info in infos), default=1)
@@ -69,9 +58,7 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarr
     except (InputError, MemoryError):
         raise
     except Exception as error:  # damage raises what NumPy, zipfile, zlib and Python's parser have
-        reason = error.strerror if isinstance(error, OSError) else None
-        if isinstance(error, _DamagedError):
-            reason = str(error)
+        reason = str(error) if isinstance(error, _DamagedError) else getattr(error, "strerror", "")
         raise InputError(
             f"Reading the inputs {path} failed: {reason or 'it is no .npz or .npy file'}.",
             remedy="Write it with numpy.savez(file, name=array), without Python objects.",
@@ -79,7 +66,6 @@ def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarr
 
 
 def _read_archive(file: IO[bytes], most: int) -> dict[str, np.ndarray]:
-    """Read all arrays of an ``.npz`` file."""
     arrays = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
@@ -96,13 +82,11 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
     """
     import numpy as np
 
-    version = np.lib.format.read_magic(file)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read_header is None:
+    form = np.lib.format
+    version = form.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
         raise _DamagedError(f"its array {name}is of the format {version}, expected 1.0 or 2.0")
+    read_header = form.read_array_header_1_0 if version[0] == 1 else form.read_array_header_2_0
     shape, is_fortran, dtype = read_header(file)
     if dtype.kind not in "biufV" or dtype.hasobject or dtype.names:
         raise _DamagedError(f"its array {name}has the dtype {dtype}, expected numbers")
@@ -113,8 +97,8 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
         )
     if prod(shape) > most:
         raise _DamagedError(
-            f"its array {name}has the shape {list(shape)}, which is more than any of the "
-            "network's inputs takes"
+            f"its array {name}has the shape {list(shape)}, which is more than any of the network's "
+            "inputs takes"
         )
     content = file.read(needed)
     if len(content) != needed:
@@ -137,10 +121,7 @@ def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[s
 def write_outputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays by name as an ``.npz`` file; it appears complete or not at all.
 
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be written.
+    Raises `ArtifactError` if the file cannot be written.
     """
     import numpy as np
 

@@ -12,37 +12,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .compile_flags import DeviceName, InputShapes, TargetName, parse_shapes
-from .options import (
-    CheckWeights,
-    DeviceIndex,
-    FarmKey,
-    InputsFile,
-    Json,
-    RandomSeed,
-    SecretFile,
-    check_farm,
-)
+from ..ir.units import counted
+from .compile_flags import parse_shapes
+from .options import check_farm
 from .output import (
-    counted,
     err_console,
-    ms_text,
     out_console,
     print_facts,
     print_json,
     print_launches,
     print_table,
     state,
-    times_text,
 )
 from .session import command
+from .text import ms_text, times_text
 
 if TYPE_CHECKING:
     from ..explain.scaling.devices import DevicePool
     from ..explain.scaling.measure import Scaling
     from ..explain.scaling.predict import Law, Point
     from ..explain.scaling.sources import Network
-    from ..module.bench import Timing
     from ..module.kernel_time import KernelTime
     from .output import Cell
 
@@ -69,74 +58,53 @@ _MODEL = ".onnx"
 def bench_module(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="OUT.so",
-            help="A compiled module. With --scaling several of different batches, an ONNX model "
-            "with an open batch, or several with different ones.",
-        ),
+        "OUT.so",
+        "A compiled module. With --scaling several of different batches, an ONNX model with an "
+        "open batch, or several with different ones.",
     ],
-    runs: Annotated[int | None, typer.Option(min=1, help="Measure this many runs.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.001, help="Measure for this long.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1), "Measure this many runs."] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.001), "Measure for this long."] = None,
     warmup: Annotated[
-        int | None,
-        typer.Option(min=0, help=f"Runs before those that are measured, default {_WARMUP}."),
+        int | None, typer.Option(min=0), f"Runs before those that are measured, default {_WARMUP}."
     ] = None,
-    kernels: Annotated[
-        bool, typer.Option("--kernels", help="Measure each kernel on the device, too.")
-    ] = False,
-    scaling: Annotated[
-        bool,
-        typer.Option(
-            "--scaling", help="Measure samples a second over batches, threads and devices."
-        ),
-    ] = False,
+    kernels: Annotated[bool, "Measure each kernel on the device, too."] = False,
+    scaling: Annotated[bool, "Measure samples a second over batches, threads and devices."] = False,
     batches: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...",
-            help="Of each device, default those of the modules, or 1,2,4,8 of a model; those "
-            "without a module are predicted.",
-        ),
+        "N,...",
+        "Of each device, default those of the modules, or 1,2,4,8 of a model; those without a "
+        "module are predicted.",
     ] = None,
     threads: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,...", help="Of the CPU (llvm, PoCL); more than it has cores are predicted."
-        ),
+        str | None, "N,...", "Of the CPU (llvm, PoCL); more than it has cores are predicted."
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...",
-            help="How many devices share the samples; more than there are, are predicted.",
-        ),
+        "N,...",
+        "How many devices share the samples; more than there are, are predicted.",
     ] = None,
-    target: TargetName = "",
-    device: DeviceName = "",
+    target: str = "",
+    device: str = "",
     host: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The machine that the farm's servers run on, for ONNX models: linux-x64, "
-            "linux-arm64, android-arm64, or a triple. Default: this one.",
-        ),
+        "HOST",
+        "The machine that the farm's servers run on, for ONNX models: linux-x64, linux-arm64, "
+        "android-arm64, or a triple. Default: this one.",
     ] = None,
-    shape: InputShapes = None,
+    shape: list[str] | None = None,
     tracker: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="With --scaling on the devices that this tracker has for --key; they run "
-            "`tvmflow farm serve`.",
-        ),
+        "HOST:PORT",
+        "With --scaling on the devices that this tracker has for --key; they run "
+        "`tvmflow farm serve`.",
     ] = None,
-    key: FarmKey = None,
-    secret_file: SecretFile = None,
-    inputs: InputsFile = None,
-    random_seed: RandomSeed = 0,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    key: str | None = None,
+    secret_file: Path | None = None,
+    inputs: Path | None = None,
+    random_seed: int = 0,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
 
@@ -150,16 +118,8 @@ def bench_module(
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
-    asked = ScalingOptions(
-        batches=batches,
-        threads=threads,
-        devices=devices,
-        target=target,
-        device=device,
-        host=host,
-        shape=shape or [],
-        tracker=tracker,
-        key=key,
+    wanted = ScalingOptions(
+        batches, threads, devices, target, device, host, shape or [], tracker, key
     )
     if scaling:
         if kernels or any(option is not None for option in (runs, warmup, inputs)):
@@ -167,14 +127,14 @@ def bench_module(
                 "--runs, --warmup, --kernels and --inputs do not go with --scaling."
             )
         result = _measure_scaling(
-            files, asked, secret_file, device_index, seconds or 2.0, random_seed
+            files, wanted, secret_file, device_index, seconds or 2.0, random_seed
         )
         if as_json:
-            print_json({"files": [str(file) for file in files], **result.described()})
+            print_json({"files": [*map(str, files)], **result.described()})
         else:
             _print_scaling(result)
         return
-    if any(vars(asked).values()):
+    if any(vars(wanted).values()):
         raise typer.BadParameter(
             "--batches, --threads, --devices, --target, --device, --host, --shape, --tracker and "
             "--key go with --scaling."
@@ -195,37 +155,25 @@ def bench_module(
             before = _WARMUP if warmup is None else warmup
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
+    measured = asdict(timing)
     if as_json:
-        by_kernel = {} if times is None else {"kernels": [asdict(kernel) for kernel in times]}
-        print_json({"module": str(module), **asdict(timing), **by_kernel})
+        by_kernel = {} if times is None else {"kernels": times}
+        print_json({"module": str(module), **measured, **by_kernel})
         return
-    _print_timing(timing)
+    title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
+    names = {"load": "load", "first": "first call", "median": "median", "p10": "p10", "p90": "p90"}
+    print_facts(title, [(name, ms_text(measured[f"{of}_ms"])) for of, name in names.items()])
     if times is not None:
         _print_kernels(times)
-
-
-def _print_timing(timing: Timing) -> None:
-    title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
-    rows = [
-        ("load", ms_text(timing.load_ms)),
-        ("first call", ms_text(timing.first_ms)),
-        ("median", ms_text(timing.median_ms)),
-        ("p10", ms_text(timing.p10_ms)),
-        ("p90", ms_text(timing.p90_ms)),
-    ]
-    print_facts(title, rows)
 
 
 def _print_kernels(times: Sequence[KernelTime]) -> None:
     total = sum(kernel.median_us for kernel in times)
     rows: list[tuple[str, ...]] = [
         (
-            kernel.kernel,
-            f"{kernel.median_us:.1f} µs",
-            f"{kernel.p90_us:.1f} µs",
+            *(kernel.kernel, f"{kernel.median_us:.1f} µs", f"{kernel.p90_us:.1f} µs"),
             f"{100 * kernel.median_us / total:.1f} %" if total else "",
-            times_text(kernel.global_size),
-            times_text(kernel.local_size),
+            *map(times_text, (kernel.global_size, kernel.local_size)),
         )
         for kernel in sorted(times, key=lambda kernel: -kernel.median_us)
     ]
@@ -253,7 +201,7 @@ class ScalingOptions:
 
 def _measure_scaling(
     files: Sequence[Path],
-    asked: ScalingOptions,
+    wanted: ScalingOptions,
     secret_file: Path | None,
     device_index: int,
     seconds: float,
@@ -266,9 +214,10 @@ def _measure_scaling(
     from ..explain.scaling.measure import scale
     from ..farm.network import Address
 
-    check_farm(asked.tracker, asked.key)
-    batches = _numbers("batches", asked.batches)
-    threads, devices = _numbers("threads", asked.threads), _numbers("devices", asked.devices)
+    check_farm(wanted.tracker, wanted.key)
+    batches, threads, devices = (
+        _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
+    )
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
         err_console().status("starting") as status,
@@ -279,18 +228,17 @@ def _measure_scaling(
             status.update(Text(what))
 
         def find_place(target: str, host: str | None) -> DevicePool:
-            place: DevicePool
-            if asked.tracker is None or asked.key is None:
-                place = LocalDevices.find(target, device_index)
+            if wanted.tracker is None or wanted.key is None:
+                place: DevicePool = LocalDevices.find(target, device_index)
             else:
-                address = Address.parse(asked.tracker, secret_file)
-                place = FarmDevices.find(address, asked.key, target, device_index, host)
+                address = Address.parse(wanted.tracker, secret_file)
+                place = FarmDevices.find(address, wanted.key, target, device_index, host)
             # Before anything is compiled.
             for count in threads or ():
                 place.environment(count)
             return place
 
-        network, place = _network(files, asked, batches, Path(folder), find_place, watch)
+        network, place = _network(files, wanted, batches, Path(folder), find_place, watch)
         return scale(
             network,
             place,
@@ -305,7 +253,7 @@ def _measure_scaling(
 
 def _network(
     files: Sequence[Path],
-    asked: ScalingOptions,
+    wanted: ScalingOptions,
     batches: list[int] | None,
     folder: Path,
     find_place: Callable[[str, str | None], DevicePool],
@@ -317,21 +265,21 @@ def _network(
     from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
 
     if not any(file.suffix == _MODEL for file in files):
-        if asked.target or asked.device or asked.host or asked.shape:
+        if wanted.target or wanted.device or wanted.host or wanted.shape:
             raise typer.BadParameter("--target, --device, --host and --shape are for ONNX models.")
         network = from_modules(files)
         return network, find_place(network.target, network.host)
     if any(file.suffix != _MODEL for file in files):
         raise typer.BadParameter("ONNX models or modules are measured, not both together.")
-    target, device = asked.target or "opencl", asked.device or "auto"
+    target, device = wanted.target or "opencl", wanted.device or "auto"
     check_target(target)
-    if asked.tracker is not None:
+    if wanted.tracker is not None:
         check_preset(target, device)
-    elif asked.host is not None:
+    elif wanted.host is not None:
         raise typer.BadParameter("--host is for the servers of --tracker and --key.")
-    place = find_place(target, asked.host)
+    place = find_place(target, wanted.host)
     options = CompileOptions(
-        target=target, device=device, host=asked.host, shapes=parse_shapes(asked.shape)
+        target=target, device=device, host=wanted.host, shapes=parse_shapes(wanted.shape)
     )
     # A model with a fixed batch is measured with that, unless others are asked for.
     if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
@@ -340,7 +288,6 @@ def _network(
 
 
 def _numbers(name: str, text: str | None) -> list[int] | None:
-    """Read positive whole numbers."""
     from ..explain.scaling.measure import check_numbers
 
     if text is None:

@@ -1,11 +1,12 @@
-"""``tvmflow compile``: an ONNX network to a module file."""
+"""``tvmflow compile``: an ONNX network to a module file; ``tvmflow precompile``: its binaries."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,15 +14,19 @@ import typer
 
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
+from ..ir.units import bytes_text
 from .compile_flags import with_compile_flags
-from .options import Json, ModelFile, OpsFiles, load_operators
-from .output import bytes_text, err_console, note, note_file, print_json, state
+from .options import check_farm, load_operators
+from .output import err_console, note, note_file, print_json, print_table, state
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from ..module.module import Module
+    from ..module.standalone.precompile import Precompiled
+    from ..runtime.json_types import JsonObject
 
-EXAMPLES = """
+COMPILE_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow compile mobilenet_v2.onnx
       for this machine's OpenCL device, to mobilenet_v2.so
@@ -40,43 +45,46 @@ EXAMPLES = """
   tvmflow compile net.onnx --target llvm --dump-ir ir/
       for the CPU, with the program after each stage in the folder ir
 """
+PRECOMPILE_EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow precompile libmobilenet.so
+      on this machine's first OpenCL device
+  tvmflow precompile libmobilenet.so --tracker 192.168.1.10:9190 --key rk3588
+      --secret-file farm.secret
+      on every free server of a farm that has this key
+  tvmflow inspect libmobilenet.so
+      whose binaries there are
+
+[bold]What is written[/bold]
+  OUT.so.programs, beside the library: ship both. A device or driver that it does not know
+  compiles the kernels as before.
+
+[bold]Safety[/bold]
+  Binaries are machine code, taken as the devices give them: use devices that you trust.
+"""
 
 
 @command
 @with_compile_flags()
 def compile_model(
-    model: ModelFile,
+    model: Path,
     context: typer.Context,
     options: CompileOptions,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="OUT.so",
-            help="The module to write. Default: the model's name in this folder.",
-        ),
+        Path | None, "OUT.so", "The module to write. Default: the model's name in this folder."
     ] = None,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", help="The same as --format standalone.")
-    ] = False,
-    dump_ir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the IR after each stage and pass to DIR."),
-    ] = None,
+    standalone: Annotated[bool, "The same as --format standalone."] = False,
+    dump_ir: Annotated[Path | None, "DIR", "Write the IR after each stage and pass to DIR."] = None,
     dump_ir_filter: Annotated[
-        str,
-        typer.Option(
-            metavar="REGEX",
-            help="Of the passes, only those whose names have this in them; ^$ is none.",
-        ),
+        str, "REGEX", "Of the passes, only those whose names have this in them; ^$ is none."
     ] = "",
-    ops: OpsFiles = None,
-    as_json: Json = False,
+    ops: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
     final = output or Path(model.with_suffix(".so").name)
-    _refuse_overwriting(model, final)
+    if model.exists() and final.exists() and model.samefile(final):
+        raise typer.BadParameter(f"{final} is the model itself.", param_hint="'-o' / '--output'")
     if standalone:
         source = context.get_parameter_source("format")
         if options.format != STANDALONE and source is not None and source.name == "COMMANDLINE":
@@ -106,11 +114,6 @@ def compile_model(
             _report(module, saved, time.perf_counter() - started, as_json)
         finally:
             module.close()
-
-
-def _refuse_overwriting(model: Path, final: Path) -> None:
-    if model.exists() and final.exists() and model.samefile(final):
-        raise typer.BadParameter(f"{final} is the model itself.", param_hint="'-o' / '--output'")
 
 
 @contextmanager
@@ -159,3 +162,91 @@ def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
     if weights.is_file():
         note_file(weights, f" ({bytes_text(weights_size)}): its weights, which belong beside it")
     note(("Tensors", "green"), f" between kernels: {storage_summary(meta)}")
+
+
+@command
+def precompile_library(
+    library: Annotated[Path, typer.Argument(), "OUT.so", "A library of `compile --standalone`."],
+    tracker: Annotated[
+        str | None,
+        "HOST:PORT",
+        "Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
+    ] = None,
+    key: str | None = None,
+    secret_file: Path | None = None,
+    device_index: int = 0,
+    as_json: bool = False,
+) -> None:
+    """Put the binaries that devices' drivers build beside a standalone library.
+
+    The library then starts on these devices without compiling its kernels.
+    """
+    from ..errors import FarmError
+    from ..farm.network import Address
+    from ..farm.precompile import precompile_on_farm
+    from ..module.standalone.format import Section
+    from ..module.standalone.precompile import Source, precompile
+    from ..module.standalone.programs import beside, update
+
+    check_farm(tracker, key)
+    source = Source.open(library)
+    found: dict[str, Precompiled] = {}
+    failed: dict[str, str] = {}
+    changed: Counter[str] = Counter()
+    answers: Iterator[tuple[str, Precompiled | str]]
+    if tracker is None or key is None:
+        answers = iter([("this machine", precompile(source, device_index))])
+    else:
+        address = Address.parse(tracker, secret_file)
+        answers = precompile_on_farm(source, address, key, device_index)
+    for where, answer in answers:
+        if isinstance(answer, str):
+            note((f"{where} gave nothing.", "yellow"))
+            failed[where] = answer
+            continue
+        note((where, "bold"), f" gave {bytes_text(answer.binary_bytes)}.")
+        found[where] = answer
+        # At once: what ends the others later ends nothing of this.
+        changed.update(asdict(update(beside(library), answer.programs)))
+    devices: list[JsonObject] = [
+        {
+            "where": where,
+            "device": answer.device,
+            "platform": answer.platform,
+            "driver": answer.driver,
+            "programs": len(answer.programs),
+            "bytes": answer.binary_bytes,
+            "start_without_ms": answer.without_ms,
+            "start_with_ms": answer.with_ms,
+        }
+        for where, answer in found.items()
+    ]
+    if as_json:
+        refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
+        path = str(beside(library))
+        print_json({"path": path, "devices": devices, "failed": refused, **changed})
+    elif devices:
+        programs = len(source.plan[Section.PROGRAMS])
+        rows = [
+            (
+                *(d["where"], d["device"], d["driver"]),
+                str(programs) if d["programs"] == programs else f"{d['programs']} of {programs}",
+                bytes_text(d["bytes"]),
+                *map(ms_text, (d["start_without_ms"], d["start_with_ms"])),
+            )
+            for d in devices
+        ]
+        columns = ["where", "device", "driver", ">programs", ">size"]
+        print_table(str(library), [*columns, ">start without", ">start with"], rows)
+        if changed["damaged_bytes"]:
+            size = bytes_text(changed["damaged_bytes"])
+            note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
+        done = [f"{changed[w]} {w}" for w in ("added", "replaced", "dropped") if changed[w]]
+        note_file(beside(library), f": {', '.join(done)}")
+    if failed:
+        raise FarmError(
+            f"Precompiling {library} gave the binaries of {len(found)} of "
+            f"{len(found) + len(failed)} devices.",
+            remedy="Run it again when the others are free or repaired: what was written stays.",
+            details="\n".join(f"{where}: {reason}" for where, reason in failed.items()),
+        )

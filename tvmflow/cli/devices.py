@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .options import Json
-from .output import bytes_text, note, print_facts, print_json, state
+from ..ir.units import bytes_text
+from .output import note, print_facts, print_json, state
 from .session import command
 
 if TYPE_CHECKING:
@@ -28,13 +27,13 @@ EXAMPLES = """
 
 
 @command
-def list_all(as_json: Json = False) -> None:
+def list_all(as_json: bool = False) -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
     from ..runtime.devices import list_devices
 
     devices = list_devices()
     if as_json:
-        print_json([asdict(device) for device in devices])
+        print_json(devices)
         return
     for device in devices:
         print_facts(f"{device.kind}:{device.index}  {device.name}", _rows(device))
@@ -68,7 +67,11 @@ def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
     if device.max_work_group_size:
         yield "work-group", f"up to {device.max_work_group_size}"
     if device.kind == "opencl":
-        yield "images", _images_text(device)
+        size_of_images = f"{device.image2d_max_width}×{device.image2d_max_height}"
+        from_buffer = "from buffers, too" if device.image2d_from_buffer else "not from buffers"
+        layers = f"{device.image_max_array_size} layers, {from_buffer}"
+        can = f"up to {size_of_images} texels in {layers}"
+        yield "images", can if device.images else "no: textures cannot be used"
     if device.kind != "llvm":
         yield "fp16", "yes" if device.fp16 else "no"
     yield "compiled for", device.assumed_processor or None
@@ -78,11 +81,3 @@ def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
         yield "--device auto", preset_of(device).name
     if state.verbose:
         yield "extensions", " ".join(device.extensions) or None
-
-
-def _images_text(device: DeviceInfo) -> str:
-    if not device.images:
-        return "no: textures cannot be used"
-    size = f"{device.image2d_max_width}×{device.image2d_max_height}"
-    from_buffer = "from buffers, too" if device.image2d_from_buffer else "not from buffers"
-    return f"up to {size} texels in {device.image_max_array_size} layers, {from_buffer}"

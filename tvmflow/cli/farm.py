@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .devices import note_missing_opencl
-from .options import Json, SecretFile
 from .output import note, print_facts, print_json, print_table
 from .session import command
 
 if TYPE_CHECKING:
-    from ..farm.tracker import Server, ServerInfo, Summary
-    from ..runtime.json_types import JsonObject
+    from ..farm.tracker import Server
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -49,22 +46,17 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-TrackerAddress = Annotated[str, typer.Option(metavar="HOST:PORT", help="The tracker's address.")]
+TrackerAddress = Annotated[str, "HOST:PORT", "The tracker's address."]
 ServedSecretFile = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        envvar="TVMFLOW_SECRET_FILE",
-        help="Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
-    ),
+    "FILE",
+    "Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
 ]
 Bind = Annotated[
     str,
-    typer.Option(
-        metavar="ADDRESS",
-        help="The address of this machine to listen at (0.0.0.0: all of them). One that other "
-        "machines reach needs --secret-file.",
-    ),
+    "ADDRESS",
+    "The address of this machine to listen at (0.0.0.0: all of them). One that other machines "
+    "reach needs --secret-file.",
 ]
 _PERIOD_S = 1.0
 
@@ -73,7 +65,7 @@ _PERIOD_S = 1.0
 @command
 def run_tracker(
     bind: Bind = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9190,
+    port: Annotated[int, typer.Option(min=1, max=65535), "The port to listen at."] = 9190,
     secret_file: ServedSecretFile = None,
 ) -> None:
     """Run a tracker until Ctrl-C."""
@@ -92,36 +84,27 @@ def run_tracker(
 @command
 def serve(
     tracker: TrackerAddress,
-    key: Annotated[
-        str, typer.Option(help="What tuning runs ask for: a name for this kind of device.")
-    ],
+    key: Annotated[str, "What tuning runs ask for: a name for this kind of device."],
     bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="The port to listen at (default: the first free one)."),
+        typer.Option(min=1, max=65535),
+        "The port to listen at (default: the first free one).",
     ] = None,
     advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The host that tuning runs connect to, where it is not that of --bind.",
-        ),
+        str | None, "HOST", "The host that tuning runs connect to, where it is not that of --bind."
     ] = None,
     secret_file: ServedSecretFile = None,
     opencl_device: Annotated[
         str | None,
-        typer.Option(
-            metavar="PLATFORM:DEVICE",
-            help="Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
-        ),
+        "PLATFORM:DEVICE",
+        "Which OpenCL device to serve: indices or parts of names (see `tvmflow devices`).",
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(
-            metavar="S",
-            min=0,
-            help="Give up when the tracker is not there after so many seconds (default: never).",
-        ),
+        typer.Option(min=0),
+        "S",
+        "Give up when the tracker is not there after so many seconds (default: never).",
     ] = None,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
@@ -131,10 +114,11 @@ def serve(
     address = Address.parse(tracker, secret_file)
     server = FarmServer(ServeOptions(address, key, bind, port, advertise, opencl_device, wait))
     try:
-        _print_served(server.about)
-        note_missing_opencl(device.kind for device in server.about.devices)
-        where = f" at port {server.port} for the key {key}; Ctrl-C ends it."
-        note(("Serving", "green"), where)
+        about = server.about
+        rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
+        print_facts(f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}", rows)
+        note_missing_opencl(device.kind for device in about.devices)
+        note(("Serving", "green"), f" at port {server.port} for the key {key}; Ctrl-C ends it.")
         while True:
             time.sleep(_PERIOD_S)
             _tell(server.check())
@@ -145,7 +129,7 @@ def serve(
 @app.command("status", epilog=EXAMPLES)
 @command
 def show_status(
-    tracker: TrackerAddress, secret_file: SecretFile = None, as_json: Json = False
+    tracker: TrackerAddress, secret_file: Path | None = None, as_json: bool = False
 ) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
     from ..farm.network import Address
@@ -154,7 +138,20 @@ def show_status(
     with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()
     if as_json:
-        print_json(_describe(summary))
+        servers = [
+            {
+                "address": str(server.address),
+                "key": server.key,
+                "measures": summary.runs.get(str(server.address)),
+                **server.about,
+            }
+            for server in summary.servers
+        ]
+        queues = {
+            key: {"servers": len(summary.serving(key)), **vars(queue)}
+            for key, queue in summary.queues.items()
+        }
+        print_json({"servers": servers, "malformed": summary.malformed, "keys": queues})
         return
     rows = [_server_row(server, summary.runs) for server in summary.servers]
     rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
@@ -174,12 +171,6 @@ def _tell(happened: Iterable[str]) -> None:
         logger.warning("%s", message)
 
 
-def _print_served(about: ServerInfo) -> None:
-    rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
-    title = f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}"
-    print_facts(title, rows)
-
-
 def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     told, address = server.about, str(server.address)
     busy_s, degrees = told.get("busy_s"), told.get("temperature_c")
@@ -190,31 +181,7 @@ def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     # The first accelerator, else the CPU.
     devices = told.get("devices") or [{}]
     return (
-        address,
-        server.key,
-        state if told else "",
-        runs.get(address, ""),
-        str(told.get("crashes", "")),
-        temperature,
-        str(told.get("tvmflow", "not of tvmflow")),
+        *(address, server.key, state if told else "", runs.get(address, "")),
+        *(str(told.get("crashes", "")), temperature, str(told.get("tvmflow", "not of tvmflow"))),
         str(devices[0].get("name", "")),
     )
-
-
-def _describe(summary: Summary) -> JsonObject:
-    return {
-        "servers": [
-            {
-                "address": str(server.address),
-                "key": server.key,
-                "measures": summary.runs.get(str(server.address)),
-                **server.about,
-            }
-            for server in summary.servers
-        ],
-        "malformed": list(summary.malformed),
-        "keys": {
-            key: {"servers": len(summary.serving(key)), **asdict(queue)}
-            for key, queue in summary.queues.items()
-        },
-    }

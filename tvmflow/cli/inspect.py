@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ArtifactError
-from .options import Json, ModuleFile
-from .output import (
-    bytes_text,
-    counted,
-    ms_text,
-    note,
-    note_file,
-    print_facts,
-    print_json,
-    print_table,
-    shape_text,
-    times_text,
-)
+from ..ir.units import bytes_text, counted
+from .output import note, note_file, print_facts, print_json, print_table
 from .session import command
+from .text import knobs_text, ms_text, shape_text, times_text
 
 if TYPE_CHECKING:
     from ..ir.tensors import TensorInfo
     from ..module.artifact import Artifact
-    from ..module.standalone.host_abi import Report
     from ..runtime.json_types import JsonMapping, JsonObject
     from .output import Cell
 
@@ -48,42 +36,26 @@ EXAMPLES = """
 
 @command
 def inspect_module(
-    module: ModuleFile,
-    kernels: Annotated[bool, typer.Option("--kernels", help="List the kernels.")] = False,
-    weights: Annotated[bool, typer.Option("--weights", help="List the weights.")] = False,
-    placements: Annotated[
-        bool, typer.Option("--placements", help="List where each tensor is kept, and why.")
-    ] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Show the plan of intermediate memory.")
-    ] = False,
-    memory_svg: Annotated[
-        Path | None, typer.Option(metavar="OUT.svg", help="Draw that plan over time.")
-    ] = None,
-    schedules: Annotated[
-        bool,
-        typer.Option("--schedules", help="List the schedule family and knobs of each function."),
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare code and weights with their digests.")
-    ] = False,
+    module: Path,
+    kernels: Annotated[bool, "List the kernels."] = False,
+    weights: Annotated[bool, "List the weights."] = False,
+    placements: Annotated[bool, "List where each tensor is kept, and why."] = False,
+    memory: Annotated[bool, "Show the plan of intermediate memory."] = False,
+    memory_svg: Annotated[Path | None, "OUT.svg", "Draw that plan over time."] = None,
+    schedules: Annotated[bool, "List the schedule family and knobs of each function."] = False,
+    check: Annotated[bool, "Compare code and weights with their digests."] = False,
     host_abi: Annotated[
         bool,
-        typer.Option(
-            "--host-abi",
-            help="Check what the library asks of the machine that loads it, and only that; any "
-            "ELF library. The exit status is 1 if a rule of that machine is broken.",
-        ),
+        "Check what the library asks of the machine that loads it, and only that; any ELF "
+        "library. The exit status is 1 if a rule of that machine is broken.",
     ] = False,
     host: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The machine for --host-abi, such as android-arm64. Default: the one that the "
-            "file looks to be made for.",
-        ),
+        "HOST",
+        "The machine for --host-abi, such as android-arm64. Default: the one that the file looks "
+        "to be made for.",
     ] = None,
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 
@@ -120,78 +92,99 @@ def inspect_module(
         artifact.check()
     plan = _memory_plan(artifact) if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
-        _write_picture(plan, str(artifact.metadata["name"]), memory_svg)
+        from ..module.files import write_file
+        from ..module.memory_svg import memory_svg as picture_of
+
+        write_file(memory_svg, picture_of(plan, str(artifact.metadata["name"])))
         note_file(memory_svg)
+    about = _describe(artifact, check)
     if as_json:
-        print_json(_describe(artifact, check))
+        print_json(about)
         return
     if not memory_svg or memory or kernels or weights or placements or schedules:
-        _print(artifact, kernels, weights)
+        _print(artifact, about, kernels, weights)
     if placements:
-        _print_placements(artifact.metadata.get("placements", []))
+        _print_placements(about.get("placements", []))
     if schedules:
-        _print_algorithms(artifact.metadata.get("algorithms", []))
-        _print_schedules(artifact.metadata.get("schedules", {}))
+        if chosen := about.get("algorithms"):
+            columns = ["convolution", "algorithm", "reason"]
+            rows = [[choice[name] for name in columns] for choice in chosen]
+            print_table("Algorithms", [*columns[:2], "why"], rows)
+        _print_schedules(about.get("schedules", {}))
     if plan is not None and memory:
         _print_memory(plan)
     if check:
         note(("Every byte is what was written.", "green"))
 
 
-def _sizes(artifact: Artifact) -> dict[str, int]:
-    sidecar = artifact.sidecar
-    return {
-        "file": artifact.path.stat().st_size,
-        "library": artifact.library_bytes,
-        "weights": artifact.weights_bytes,
-        "weights_file": sidecar.stat().st_size if sidecar else 0,
-    }
-
-
 def _describe(artifact: Artifact, checked: bool) -> JsonObject:
+    sidecar = artifact.sidecar
     return {
         "path": str(artifact.path),
         **artifact.metadata,
         "weights_path": str(artifact.weights_path) if artifact.weights_path else None,
         "architecture": artifact.architecture,
-        "sizes": _sizes(artifact),
+        "sizes": {
+            "file": artifact.path.stat().st_size,
+            "library": artifact.library_bytes,
+            "weights": artifact.weights_bytes,
+            "weights_file": sidecar.stat().st_size if sidecar else 0,
+        },
         "checked": checked,
     }
 
 
-def _print(artifact: Artifact, with_kernels: bool, with_weights: bool) -> None:
+def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weights: bool) -> None:
     from ..module.storage_summary import storage_summary
 
-    meta, sizes, weights = artifact.metadata, _sizes(artifact), "in the library"
+    weights = "in the library"
     if artifact.weights:
         where = f"beside it in {artifact.sidecar.name}" if artifact.sidecar else "in the file"
         weights = f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
-    about = [
-        ("network", meta["name"]),
-        ("target", f"{meta['target']} ({meta['device']})"),
-        ("host", meta["host"]),
-        ("size", f"{bytes_text(sizes['file'])}, library {bytes_text(sizes['library'])}"),
-        ("weights", weights),
-        ("kernels", len(meta["kernels"])),
-        ("storage", storage_summary(meta) if "memory" in meta else "unknown"),
-        ("chosen by", meta.get("settled_storage")),
-        ("needs", ", ".join(meta.get("extensions", [])) or None),
-        ("versions", f"tvmflow {meta['tvmflow']}, TVM {meta['tvm']}, format {meta['format']}"),
-        ("options", _options_text(meta["options"])),
-        ("compiled in", ms_text(sum(meta["stage_ms"].values()))),
-    ]
-    print_facts(str(artifact.path), about)
-    _print_tensors("Inputs", artifact.inputs)
-    _print_tensors("Outputs", artifact.outputs)
+    _print_summary(
+        about,
+        weights=weights,
+        kernels=len(about["kernels"]),
+        storage=storage_summary(about) if "memory" in about else "unknown",
+    )
     if with_kernels:
-        names = [(kernel["name"], kernel["function"]) for kernel in meta["kernels"]]
+        names = [(kernel["name"], kernel["function"]) for kernel in about["kernels"]]
         print_table("Kernels", ["kernel", "primary function"], names)
     if with_weights:
         listed = [
             (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
-            for w in meta["weights"]
+            for w in about["weights"]
         ]
         print_table("Weights", ["name", "dtype", "shape", ">size"], listed)
+
+
+def _print_summary(about: JsonMapping, **told: Cell) -> None:
+    """Print what modules and standalone libraries tell; those without a value are left out."""
+    from ..module.artifact import tensor_infos
+
+    part, form = ("plan", "plan_version") if "plan_version" in about else ("library", "format")
+    sizes = about["sizes"]
+    rows = [
+        ("network", about["name"]),
+        ("form", told.get("form")),
+        ("target", f"{about['target']} ({about['device']})"),
+        ("host", about["host"]),
+        ("size", f"{bytes_text(sizes['file'])}, {part} {bytes_text(sizes[part])}"),
+        *((name, told.get(name)) for name in ("weights", "kernels", "precompiled", "storage")),
+        ("chosen by", about.get("settled_storage")),
+        ("memory", told.get("memory")),
+        ("needs", ", ".join(about.get("extensions", [])) or None),
+        ("self-test", about.get("self_test")),
+        (
+            "versions",
+            f"tvmflow {about['tvmflow']}, TVM {about['tvm']}, {form.split('_')[0]} {about[form]}",
+        ),
+        ("options", _options_text(about["options"])),
+        ("compiled in", ms_text(sum(about["stage_ms"].values()))),
+    ]
+    print_facts(about["path"], rows)
+    _print_tensors("Inputs", tensor_infos(about["inputs"]))
+    _print_tensors("Outputs", tensor_infos(about["outputs"]))
 
 
 def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
@@ -216,14 +209,13 @@ def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
 def _options_text(options: JsonMapping) -> str:
     """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
     nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs"}
-    texts = []
-    for name, value in options.items():
+
+    def text(name: str, value: object) -> str:
         if isinstance(value, dict):
-            texts.append(f"{name} for {len(value)} {nouns.get(name, 'tensors')}")
-        else:
-            text = ",".join(map(str, value)) if isinstance(value, list) else value
-            texts.append(f"{name}={text}")
-    return ", ".join(texts) or "none"
+            return f"{name} for {len(value)} {nouns.get(name, 'tensors')}"
+        return f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+
+    return ", ".join(text(name, value) for name, value in options.items()) or "none"
 
 
 def _image_text(extent: str | None) -> str:
@@ -242,7 +234,6 @@ def _memory_plan(artifact: Artifact) -> JsonMapping:
 
 
 def _print_memory(plan: JsonMapping) -> None:
-    """Print sizes, blocks and tensors of a memory plan."""
     peak, bound = plan["peak_bytes"], plan["lower_bound_bytes"]
     sizes = [
         ("peak", f"{bytes_text(peak)} in {len(plan['blocks'])} blocks"),
@@ -253,10 +244,8 @@ def _print_memory(plan: JsonMapping) -> None:
     print_facts("Memory of intermediate tensors", sizes)
     blocks = [
         (
-            number,
-            "image" if block["image"] else "buffer",
-            _image_text(block["image"]),
-            bytes_text(block["bytes"]),
+            *(number, "image" if block["image"] else "buffer"),
+            *(_image_text(block["image"]), bytes_text(block["bytes"])),
             sum(tensor["block"] == number for tensor in plan["tensors"]),
         )
         for number, block in enumerate(plan["blocks"])
@@ -265,17 +254,11 @@ def _print_memory(plan: JsonMapping) -> None:
     print_table("Blocks", columns, blocks)
     tensors = [
         (
-            t["name"],
-            t["storage"],
-            t["stored_as"],
-            t["layout"],
-            shape_text(t["shape"]),
-            _image_text(t["image"]),
-            bytes_text(t["bytes"]),
+            *(t[fact] for fact in ("name", "storage", "stored_as", "layout")),
+            *(shape_text(t["shape"]), _image_text(t["image"]), bytes_text(t["bytes"])),
             "result" if t["block"] is None else t["block"],
             f"{t['first']}–{t['last']}",
-            t["producer"] or "-",
-            ", ".join(t["readers"]) or "-",
+            *(t["producer"] or "-", ", ".join(t["readers"]) or "-"),
         )
         for t in plan["tensors"]
     ]
@@ -286,25 +269,11 @@ def _print_memory(plan: JsonMapping) -> None:
     print_table("Tensors", columns, tensors)
 
 
-def _write_picture(plan: JsonMapping, name: str, path: Path) -> None:
-    """Write a memory plan as SVG."""
-    from ..module.files import write_file
-    from ..module.memory_svg import memory_svg
-
-    write_file(path, memory_svg(plan, name))
-
-
 def _print_placements(placements: Sequence[JsonMapping]) -> None:
-    """Print where each tensor is kept, and why."""
     rows = [
         (
-            p["tensor"],
-            shape_text(p["shape"]),
-            p["stored_as"],
-            p["storage"],
-            _image_text(p["image"]),
-            p["scope"],
-            p["reason"],
+            *(p["tensor"], shape_text(p["shape"]), p["stored_as"], p["storage"]),
+            *(_image_text(p["image"]), p["scope"], p["reason"]),
         )
         for p in placements
     ]
@@ -312,24 +281,12 @@ def _print_placements(placements: Sequence[JsonMapping]) -> None:
     print_table("Placements", columns, rows)
 
 
-def _print_algorithms(choices: Sequence[JsonMapping]) -> None:
-    """Print how each convolution is computed, and why."""
-    rows = [(c["convolution"], c["algorithm"], c["reason"]) for c in choices]
-    if rows:
-        print_table("Algorithms", ["convolution", "algorithm", "why"], rows)
-
-
 def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
-    """Print the family and the knobs of every primary function."""
-
-    def knob_text(value: object) -> str:
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
     rows = [
         (
             name,
             choice["family"],
-            " ".join(f"{knob}={knob_text(v)}" for knob, v in choice["knobs"].items()) or "-",
+            knobs_text(choice["knobs"]),
             choice["source"] + (f" ({origin})" if (origin := choice.get("origin")) else ""),
         )
         for name, choice in schedules.items()
@@ -341,38 +298,18 @@ def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
 def _print_standalone(
     about: JsonMapping, with_launches: bool, with_weights: bool, with_memory: bool
 ) -> None:
-    """Print what a standalone library says of itself."""
-    from ..module.artifact import tensor_infos
-
     sizes, launches, weights = about["sizes"], about["launches"], about["weights"]
     where = f"beside it in {about['weights_file']}" if about["weights_file"] else "in the file"
-    programs = counted(about["programs"], "program")
-    summary = [
-        ("network", about["name"]),
-        ("form", "standalone library"),
-        ("target", f"{about['target']} ({about['device']})"),
-        ("host", about["host"]),
-        ("size", f"{bytes_text(sizes['file'])}, plan {bytes_text(sizes['plan'])}"),
-        ("weights", f"{len(weights)} {where}, {bytes_text(sizes['weights'])}"),
-        (
-            "kernels",
-            f"{len(launches)} launches, {programs} of {bytes_text(sizes['source'])} of source",
-        ),
-        ("precompiled", _precompiled_text(about["precompiled"])),
-        ("storage", about["storage_summary"]),
-        ("memory", f"{bytes_text(about['memory_bytes'])} on the device, besides the weights"),
-        ("needs", ", ".join(about["extensions"]) or None),
-        ("self-test", about["self_test"]),
-        (
-            "versions",
-            f"tvmflow {about['tvmflow']}, TVM {about['tvm']}, plan {about['plan_version']}",
-        ),
-        ("options", _options_text(about["options"])),
-        ("compiled in", ms_text(sum(about["stage_ms"].values()))),
-    ]
-    print_facts(about["path"], summary)
-    _print_tensors("Inputs", tensor_infos(about["inputs"]))
-    _print_tensors("Outputs", tensor_infos(about["outputs"]))
+    programs = f"{counted(about['programs'], 'program')} of {bytes_text(sizes['source'])}"
+    _print_summary(
+        about,
+        form="standalone library",
+        weights=f"{len(weights)} {where}, {bytes_text(sizes['weights'])}",
+        kernels=f"{len(launches)} launches, {programs} of source",
+        precompiled=_precompiled_text(about["precompiled"]),
+        storage=about["storage_summary"],
+        memory=f"{bytes_text(about['memory_bytes'])} on the device, besides the weights",
+    )
     if with_launches:
         rows: list[tuple[Cell, ...]] = [
             (k["name"], k["function"], *map(times_text, (k["global"], k["local"])), k["program"])
@@ -409,37 +346,24 @@ def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
     from ..module.standalone.host_abi import check_host_abi
 
     report = check_host_abi(library, Host.parse(host) if host else None)
-    if as_json:
-        print_json(_describe_host_abi(report))
-    else:
-        _print_host_abi(report)
-    if not report.fits:
-        raise typer.Exit(1)
-
-
-def _describe_host_abi(report: Report) -> JsonObject:
-    return {
+    about: JsonObject = {
         "path": str(report.path),
         "kind": report.facts.kind,
         "host": report.host.triple,
         "fits": report.fits,
         "android_refuses": report.android_refuses,
-        "rules": [asdict(verdict) for verdict in report.verdicts],
-        **asdict(report.facts),
     }
-
-
-def _print_host_abi(report: Report) -> None:
-    refuses = "; ".join(report.android_refuses)
-    about = [
-        ("kind", report.facts.kind),
-        ("host", report.host.triple),
-        ("fits", "yes" if report.fits else "no"),
-        ("on Android", f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"),
-    ]
-    print_facts(str(report.path), about)
-    rows = [
-        (verdict.rule, verdict.found, verdict.expected, "" if verdict.kept else "broken")
-        for verdict in report.verdicts
-    ]
-    print_table("Rules", ["rule", "found", "expected", ""], rows)
+    if as_json:
+        print_json({**about, "rules": report.verdicts, **vars(report.facts)})
+    else:
+        refuses = "; ".join(report.android_refuses)
+        loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"
+        about |= {"fits": "yes" if report.fits else "no", "on Android": loads}
+        print_facts(about["path"], [(n, about[n]) for n in ("kind", "host", "fits", "on Android")])
+        rows = [
+            (verdict.rule, verdict.found, verdict.expected, "" if verdict.kept else "broken")
+            for verdict in report.verdicts
+        ]
+        print_table("Rules", ["rule", "found", "expected", ""], rows)
+    if not report.fits:
+        raise typer.Exit(1)

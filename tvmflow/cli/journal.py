@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Json
-from .output import bytes_text, ms_text, note, note_file, print_json, print_table
+from ..ir.units import bytes_text
+from .output import note, note_file, print_json, print_table
 from .session import command
+from .text import knobs_text, ms_text
 
 if TYPE_CHECKING:
     from ..journal.journal import Journal
-    from ..journal.records import Trial, Workload
-    from ..journal.store import Entry
+    from ..journal.records import Trial
     from ..runtime.json_types import JsonMapping, JsonObject
 
 app = typer.Typer(
@@ -34,12 +34,6 @@ _EXAMPLES = """
   tvmflow journal import autotvm.log --journal adreno.journal --device-name "Adreno 660"
   tvmflow journal export pixel8.journal --format json -o pixel8.jsonl
 """
-
-File = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="A journal, or the name of one that ships with tvmflow."),
-]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals.")]
 
 
 @contextmanager
@@ -58,13 +52,24 @@ def _opened(path: Path) -> Iterator[Journal]:
 
 @app.command("ls", epilog=_EXAMPLES)
 @command
-def list_journals(files: Files, as_json: Json = False) -> None:
+def list_journals(files: list[Path], as_json: bool = False) -> None:
     """List the workloads of journals, with how many trials they have and the best of them."""
-    described = []
+    described: list[JsonObject] = []
     for path in files:
         with _opened(path) as journal:
             known = [(e, journal.store.workload(e.workload)) for e in journal.entries()]
-            entries = [_describe_entry(e, w) for e, w in known if w is not None]
+            entries: list[JsonObject] = [
+                {
+                    "workload": entry.workload.hex(),
+                    **{of: getattr(workload, of) for of in ("family", "dtype", "storage")},
+                    "shape": dict(workload.shape),
+                    "best_ms": entry.cost * 1e3 if entry.cost < float("inf") else None,
+                    "trials": entry.trials,
+                    "failures": entry.failures,
+                }
+                for entry, workload in known
+                if workload is not None
+            ]
             size = journal.path.stat().st_size
             described.append({"journal": str(journal.path), "bytes": size, "workloads": entries})
             if not as_json:
@@ -75,29 +80,13 @@ def list_journals(files: Files, as_json: Json = False) -> None:
         print_json(described)
 
 
-def _describe_entry(entry: Entry, workload: Workload) -> JsonObject:
-    return {
-        "workload": entry.workload.hex(),
-        "family": workload.family,
-        "dtype": workload.dtype,
-        "storage": workload.storage,
-        "shape": dict(workload.shape),
-        "best_ms": entry.cost * 1e3 if entry.cost < float("inf") else None,
-        "trials": entry.trials,
-        "failures": entry.failures,
-    }
-
-
 def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
     rows = [
         (
-            entry["workload"][:12],
-            entry["family"],
-            entry["dtype"],
+            *(entry["workload"][:12], entry["family"], entry["dtype"]),
             " ".join(f"{k}={str(v)[:40]}" for k, v in entry["shape"].items() if v is not False),
             ms_text(entry["best_ms"]) if entry["best_ms"] is not None else "-",
-            entry["trials"],
-            entry["failures"],
+            *(entry["trials"], entry["failures"]),
         )
         for entry in sorted(entries, key=lambda entry: -(entry["best_ms"] or 0))
     ]
@@ -119,7 +108,7 @@ def _print_trials(trials: Sequence[Trial], as_json: bool) -> None:
             trial.workload.key.hex()[:12],
             trial.workload.family,
             ms_text(trial.cost * 1e3) if not trial.error else trial.error.name.lower(),
-            " ".join(f"{name}={str(v).lower()}" for name, v in trial.knobs.items()) or "-",
+            knobs_text(trial.knobs),
             trial.source,
             trial.device.name,
             _utc_text(trial.timestamp)[:-3] if trial.timestamp else "-",
@@ -136,7 +125,7 @@ def _utc_text(timestamp: float) -> str:
 
 @app.command("best")
 @command
-def show_best(file: File, as_json: Json = False) -> None:
+def show_best(file: Path, as_json: bool = False) -> None:
     """Show the best trial of each workload."""
     with _opened(file) as journal:
         best = [journal.trial_of(entry) for entry in journal.entries()]
@@ -146,13 +135,11 @@ def show_best(file: File, as_json: Json = False) -> None:
 @app.command("show")
 @command
 def show_trials(
-    file: File,
-    workload: Annotated[
-        str, typer.Option(metavar="KEY", help="Only of workloads whose key begins so.")
-    ] = "",
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="The last ones; 0 shows all.")] = 20,
-    events: Annotated[bool, typer.Option("--events", help="Events instead of trials.")] = False,
-    as_json: Json = False,
+    file: Path,
+    workload: Annotated[str, "KEY", "Only of workloads whose key begins so."] = "",
+    last: Annotated[int, typer.Option(min=0), "N", "The last ones; 0 shows all."] = 20,
+    events: Annotated[bool, "Events instead of trials."] = False,
+    as_json: bool = False,
 ) -> None:
     """Show trials, or events, in the order in which they were recorded."""
     from ..tuning.importers import json_of_event
@@ -180,7 +167,7 @@ def show_trials(
 
 @app.command("verify")
 @command
-def verify_journals(files: Files, as_json: Json = False) -> None:
+def verify_journals(files: list[Path], as_json: bool = False) -> None:
     """Read every record of journals; exit status 1 where something cannot be read."""
     from ..tuning.maintenance import verify
     from ..tuning_logs import find_journal
@@ -189,15 +176,7 @@ def verify_journals(files: Files, as_json: Json = False) -> None:
     if as_json:
         print_json(
             [
-                {
-                    "journal": name,
-                    "good": checked.good,
-                    "trials": checked.trials,
-                    "failures": checked.failures,
-                    "events": checked.events,
-                    "damage": [damage._asdict() for damage in checked.damage],
-                    "tail": checked.tail._asdict() if checked.tail else None,
-                }
+                {"journal": name, "good": checked.good, **vars(checked)}
                 for name, checked in results.items()
             ]
         )
@@ -214,9 +193,9 @@ def verify_journals(files: Files, as_json: Json = False) -> None:
 @app.command("merge")
 @command
 def merge_journals(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="Journal to append to or make.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Journals to take from.")],
-    as_json: Json = False,
+    output: Annotated[Path, typer.Argument(), "OUT", "Journal to append to or make."],
+    files: Annotated[list[Path], "FILE…", "Journals to take from."],
+    as_json: bool = False,
 ) -> None:
     """Append the records of journals to another one, each record once."""
     from ..tuning.maintenance import merge
@@ -224,7 +203,7 @@ def merge_journals(
 
     merged = merge(output, [find_journal(path) for path in files])
     if as_json:
-        print_json(vars(merged))
+        print_json(merged)
     else:
         about = f": {merged.trials} trials and {merged.events} events added"
         note_file(output, f"{about}, {merged.repeated} were there")
@@ -233,15 +212,12 @@ def merge_journals(
 @app.command("compact")
 @command
 def compact_journal(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="OUT", help="The new file. Default: in its place."),
-    ] = None,
+    file: Annotated[Path, "FILE", "A journal."],
+    output: Annotated[Path | None, "OUT", "The new file. Default: in its place."] = None,
     best: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Keep the N fastest of each workload.")
+        int | None, typer.Option(min=1), "N", "Keep the N fastest of each workload."
     ] = None,
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Write a journal anew, compressed; what is damaged is left out."""
     from ..tuning.maintenance import compact
@@ -258,20 +234,16 @@ def compact_journal(
 @app.command("export")
 @command
 def export_journal(
-    file: File,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUT", help="The file or folder to write.")
-    ],
+    file: Path,
+    output: Annotated[Path, "OUT", "The file or folder to write."],
     form: Annotated[
         str,
-        typer.Option(
-            "--format",
-            metavar="json|metaschedule|autotvm",
-            help="One JSON object a line with everything, a MetaSchedule database (a folder) of "
-            "the trials that have a trace, or an AutoTVM log.",
-        ),
+        typer.Option("--format"),
+        "json|metaschedule|autotvm",
+        "One JSON object a line with everything, a MetaSchedule database (a folder) of the "
+        "trials that have a trace, or an AutoTVM log.",
     ] = "json",
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Write the trials of a journal for other tools."""
     from ..tuning.maintenance import check_format, export
@@ -291,21 +263,13 @@ def export_journal(
 @command
 def import_logs(
     files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE…",
-            help="AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports.",
-        ),
+        list[Path], "FILE…", "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports."
     ],
-    journal: Annotated[Path, typer.Option(metavar="FILE", help="Journal to append to or make.")],
-    device_name: Annotated[
-        str, typer.Option(metavar="NAME", help="The device that it was measured on.")
-    ] = "unknown",
-    key: Annotated[str, typer.Option(metavar="KEY", help="The device's key at a tracker.")] = "",
-    origin: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Where the logs are from: kept.")
-    ] = "",
-    as_json: Json = False,
+    journal: Annotated[Path, "FILE", "Journal to append to or make."],
+    device_name: Annotated[str, "NAME", "The device that it was measured on."] = "unknown",
+    key: Annotated[str, "KEY", "The device's key at a tracker."] = "",
+    origin: Annotated[str, typer.Option("--note"), "TEXT", "Where the logs are from: kept."] = "",
+    as_json: bool = False,
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
     from ..journal.journal import Journal

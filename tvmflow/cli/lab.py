@@ -1,26 +1,25 @@
-"""``tvmflow lab``: a computation from its naive schedule to a fast one, step by step."""
+"""``tvmflow lab`` and ``tvmflow schedules``: schedules step by step, and their families."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError
-from .compile_flags import DeviceName, TargetName
-from .options import DeviceIndex, FreshCeilings, Json, RandomSeed
-from .output import bytes_text, err_console, ms_text, out_console, print_json, print_table, state
+from ..ir.units import bytes_text
+from .output import err_console, out_console, print_json, print_table, state
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..explain.lab import LabResult
     from ..runtime.json_types import JsonObject
 
-EXAMPLES = """
+LAB_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow lab
       which labs there are
@@ -28,6 +27,12 @@ EXAMPLES = """
       each step's time and speed beside NumPy's, what its kernels lack, and until which step
   tvmflow lab matmul --target cuda --show packed
       the schedule of a step as TVMScript, which needs no device
+"""
+SCHEDULES_EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow schedules
+  tvmflow inspect net.so --schedules
+      which family and which knobs each primary function of a module has
 """
 
 
@@ -41,43 +46,45 @@ def _names() -> list[str]:
 def run_lab(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="LAB", help="The lab; without one, they are listed.", autocompletion=_names
-        ),
+        typer.Argument(autocompletion=_names),
+        "LAB",
+        "The lab; without one, they are listed.",
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="How many of what the lab counts; default the lab's."),
-    ] = None,
+    size: Annotated[int | None, "N", "How many of what the lab counts; default the lab's."] = None,
     steps: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help="Only these: a naive one of a large size is slow."),
+        str | None, "NAME,...", "Only these: a naive one of a large size is slow."
     ] = None,
-    show: Annotated[
-        str | None, typer.Option(metavar="STEP", help="Print this step's schedule; run nothing.")
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.001, help="Time for the calls of each step.")
-    ] = 2.0,
-    fresh_ceilings: FreshCeilings = False,
-    target: TargetName = "llvm",
-    device: DeviceName = "auto",
-    device_index: DeviceIndex = 0,
-    random_seed: RandomSeed = 0,
-    as_json: Json = False,
+    show: Annotated[str | None, "STEP", "Print this step's schedule; run nothing."] = None,
+    seconds: Annotated[float, typer.Option(min=0.001), "Time for the calls of each step."] = 2.0,
+    fresh_ceilings: bool = False,
+    target: str = "llvm",
+    device: str = "auto",
+    device_index: int = 0,
+    random_seed: int = 0,
+    as_json: bool = False,
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
+    from ..schedules.lab import LABS, scheduled
+
     if name is None:
         if (size, steps, show) != (None, None, None):
             raise InputError(
                 "--size, --steps and --show are for a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
             )
-        _list(as_json)
+        labs: list[JsonObject] = [
+            {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
+            for lab in LABS.values()
+        ]
+        if as_json:
+            print_json(labs)
+            return
+        listed = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
+        columns = ["lab", ">--size", "counts", "what it computes"]
+        print_table(f"{len(listed)} labs", columns, listed)
         return
     if show is not None:
         from ..module.functions import tir_text
-        from ..schedules.lab import scheduled
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
@@ -97,27 +104,8 @@ def run_lab(
             fresh_ceilings=fresh_ceilings,
         )
     if as_json:
-        print_json(asdict(result))
+        print_json(result)
         return
-    _print(result)
-
-
-def _list(as_json: bool) -> None:
-    from ..schedules.lab import LABS
-
-    described: list[JsonObject] = [
-        {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
-        for lab in LABS.values()
-    ]
-    if as_json:
-        print_json(described)
-        return
-    rows = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in described]
-    columns = ["lab", ">--size", "counts", "what it computes"]
-    print_table(f"{len(rows)} labs", columns, rows)
-
-
-def _print(result: LabResult) -> None:
     console = out_console()
     rows = [
         (
@@ -165,3 +153,31 @@ def _print_indented(console: Console, text: str) -> None:
 
     # As a Text, which is no markup: indices stand in brackets.
     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+
+
+@command
+def list_families(as_json: bool = False) -> None:
+    """List the schedule families in the order in which they are asked, with their knobs."""
+    from ..schedules import FAMILIES
+
+    described: list[JsonObject] = [
+        {
+            "name": family.NAME,
+            "summary": " ".join(str(family.__doc__).partition("\n\n")[0].split()).replace("``", ""),
+            "knobs": [
+                {"name": f.name, "type": f.type, "meaning": f.metadata["sentence"]}
+                for f in fields(family.Knobs)
+            ],
+            "constraints": [constraint.sentence for constraint in family.CONSTRAINTS],
+        }
+        for family in FAMILIES
+    ]
+    if as_json:
+        print_json(described)
+        return
+    for family in described:
+        rows = [(k["name"], k["type"], k["meaning"]) for k in family["knobs"]]
+        columns = ["knob", "type", "meaning"] if rows else ["nothing to choose"]
+        print_table(f"{family['name']}: {family['summary']}", columns, rows)
+        for sentence in family["constraints"]:
+            out_console().print(f"  - {sentence}", highlight=False, markup=False)

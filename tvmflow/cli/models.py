@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import ModelError
-from .options import Json, parse_parameters
-from .output import bytes_text, note_file, print_json, print_table
+from ..ir.units import bytes_text
+from .options import parse_parameters
+from .output import note_file, print_json, print_table
 from .session import command
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ def _names() -> list[str]:
 
 @app.command("list", epilog=_LIST_EXAMPLES)
 @command
-def list_models(as_json: Json = False) -> None:
+def list_models(as_json: bool = False) -> None:
     """List the networks and their parameters."""
     from ..models import BUILDERS
 
@@ -47,7 +47,7 @@ def list_models(as_json: Json = False) -> None:
                     "name": builder.name,
                     "description": builder.description,
                     "parameters": [
-                        {**asdict(parameter), "type": parameter.type.__name__}
+                        {**vars(parameter), "type": parameter.type.__name__}
                         for parameter in builder.parameters
                     ],
                 }
@@ -66,26 +66,17 @@ def list_models(as_json: Json = False) -> None:
 def build_model(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME",
-            help="The network; `tvmflow models list` lists them.",
-            autocompletion=_names,
-        ),
+        typer.Argument(autocompletion=_names),
+        "NAME",
+        "The network; `tvmflow models list` lists them.",
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE.onnx",
-            help="The file to write. Default: NAME.onnx in this folder.",
-        ),
+        Path | None, "FILE.onnx", "The file to write. Default: NAME.onnx in this folder."
     ] = None,
     param: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A parameter of the network; repeatable."),
+        list[str] | None, "NAME=VALUE", "A parameter of the network; repeatable."
     ] = None,
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Build a network with seeded random weights."""
     # Text, as it was typed: the builder knows the types of its parameters.

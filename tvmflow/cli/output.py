@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from ..ir.units import bytes_text as bytes_text
-from ..ir.units import counted as counted
+from ..ir.units import counted
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MAX_LAUNCHES = 200
 
 
-@dataclass
+@dataclasses.dataclass
 class State:
     """The options of every command, and the signal that arrived."""
 
@@ -76,7 +76,11 @@ def print_json(value: object) -> None:
 
 
 def _strict(value: object) -> object:
-    """Replace what JSON does not have: infinity and NaN become strings."""
+    """Replace what JSON does not have: records become objects, infinity and NaN strings."""
+    if dataclasses.is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -158,22 +162,3 @@ def print_launches(
     print_table(title, columns, rows[:_MAX_LAUNCHES], console)
     if len(rows) > _MAX_LAUNCHES:
         console.print(f"… {len(rows) - _MAX_LAUNCHES} more; --json has all")
-
-
-def ms_text(ms: float) -> str:
-    """Return a time in the unit that suits it: ``0.4 µs``, ``820 µs``, ``12.3 ms``, ``4.56 s``."""
-    if ms < 1:
-        return f"{ms * 1e3:.0f} µs" if ms >= 0.01 else f"{ms * 1e3:.1f} µs"
-    if ms < 1000:
-        return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
-    return f"{ms / 1e3:.2f} s"
-
-
-def times_text(extents: Sequence[int]) -> str:
-    """Return extents: ``1×3×224×224``."""
-    return "×".join(map(str, extents))
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape: ``1×3×224×224``, or ``scalar``."""
-    return times_text(shape) or "scalar"

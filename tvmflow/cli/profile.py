@@ -9,28 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..ir.units import bytes_text, counted
 from .compile_flags import with_flags
-from .options import (
-    CheckWeights,
-    DeviceIndex,
-    FreshCeilings,
-    InputsFile,
-    Json,
-    ModuleFile,
-    RandomSeed,
-)
-from .output import (
-    bytes_text,
-    counted,
-    ms_text,
-    note,
-    note_file,
-    out_console,
-    print_facts,
-    print_json,
-    print_launches,
-)
+from .output import note, note_file, out_console, print_facts, print_json, print_launches
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,33 +48,24 @@ _WIDTH = 150
 
 @command
 def profile_module(
-    module: ModuleFile,
+    module: Path,
     runs: Annotated[
-        int | None, typer.Option(min=1, show_default="20", help="Measure this many runs.")
+        int | None, typer.Option(min=1, show_default="20"), "Measure this many runs."
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="TRACE.json", help="Write a timeline of a run.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="REPORT.html", help="Write a page with all of it.")
-    ] = None,
+    trace: Annotated[Path | None, "TRACE.json", "Write a timeline of a run."] = None,
+    html: Annotated[Path | None, "REPORT.html", "Write a page with all of it."] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            metavar="BEFORE.json",
-            help="On that page, show the profile that --json printed earlier beside this one.",
-        ),
+        "BEFORE.json",
+        "On that page, show the profile that --json printed earlier beside this one.",
     ] = None,
-    fresh_ceilings: FreshCeilings = False,
-    no_findings: Annotated[
-        bool,
-        typer.Option("--no-findings", help="Leave out the analysis of kernels, which takes time."),
-    ] = False,
-    inputs: InputsFile = None,
-    random_seed: RandomSeed = 0,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    fresh_ceilings: bool = False,
+    no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
+    inputs: Path | None = None,
+    random_seed: int = 0,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Measure each kernel of a network, and say what holds it back.
 
@@ -162,9 +136,17 @@ def profile_module(
 
 def _print(console: Console, profile: Profile) -> None:
     print_facts("Time", _times(profile), console)
-    if profile.ceilings is not None:
-        title = f"Ceilings of {profile.device.name}"
-        print_facts(title, _ceilings(profile), console)
+    if (found := profile.ceilings) is not None:
+        rates = {
+            "copy": (found.copy_gbps, "GB/s"),
+            "texture": (found.texture_gbps, "GB/s"),
+            "fp32": (found.fp32_gflops, "GFLOP/s"),
+            "fp16": (found.fp16_gflops, "GFLOP/s"),
+            "int8": (found.int8_gops, "GOP/s"),
+            "launch": (found.launch_us, "µs"),
+        }
+        known = [(name, f"{v:.1f} {unit}") for name, (v, unit) in rates.items() if v is not None]
+        print_facts(f"Ceilings of {profile.device.name}", known, console)
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
     total = sum(kernel.median_us for kernel in kernels)
     cells = [_cells(kernel, total) for kernel in kernels]
@@ -236,20 +218,6 @@ def _times(profile: Profile) -> list[tuple[str, str]]:
         weights = bytes_text(profile.weights_bytes)
         rows.append(("memory", f"weights {weights}, tensors {bytes_text(live)} at most"))
     return rows
-
-
-def _ceilings(profile: Profile) -> list[tuple[str, str]]:
-    found = profile.ceilings
-    assert found is not None
-    rows: list[tuple[str, float | None, str]] = [
-        ("copy", found.copy_gbps, "GB/s"),
-        ("texture", found.texture_gbps, "GB/s"),
-        ("fp32", found.fp32_gflops, "GFLOP/s"),
-        ("fp16", found.fp16_gflops, "GFLOP/s"),
-        ("int8", found.int8_gops, "GOP/s"),
-        ("launch", found.launch_us, "µs"),
-    ]
-    return [(name, f"{value:.1f} {unit}") for name, value, unit in rows if value is not None]
 
 
 def _cells(kernel: KernelLaunch, total_us: float) -> dict[str, str]:

@@ -1,15 +1,17 @@
-"""``tvmflow run``: a module on inputs from a file, or on random ones."""
+"""``tvmflow run`` and ``tvmflow verify``: a module on inputs, and against ONNX Runtime."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import CheckWeights, DeviceIndex, InputsFile, Json, ModuleFile
-from .output import note_file, print_json, print_table, shape_text
+from .options import load_operators
+from .output import note_file, print_json, print_table
 from .session import command
+from .text import shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,33 +19,38 @@ if TYPE_CHECKING:
     from ..runtime.json_types import JsonObject
 
 _STATISTICS = ("min", "mean", "max")
-EXAMPLES = """
+RUN_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow run net.so --inputs in.npz --outputs out.npz
       in.npz from Python: numpy.savez("in.npz", **{"input.1": image})
   tvmflow run net.so --random-seed 0
       random inputs; prints the outputs' shapes and ranges
 """
+VERIFY_EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow verify net.onnx net.so
+      random inputs, the same at every call
+  tvmflow verify net.onnx net.so --inputs in.npz --json
+
+[bold]Errors[/bold]
+  absolute  max |a - b| over an output a and its reference b
+  relative  max |a - b| / max |b|
+  An output passes when every element satisfies
+  |a - b| <= relative tolerance · |b| + absolute tolerance · max |b|.
+"""
 
 
 @command
 def run_module(
-    module: ModuleFile,
-    inputs: InputsFile = None,
-    outputs: Annotated[
-        Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by ONNX name.")
-    ] = None,
+    module: Path,
+    inputs: Path | None = None,
+    outputs: Annotated[Path | None, "OUT.npz", "Write the outputs by ONNX name."] = None,
     random_seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Random values, the same for the same N, for inputs that no file gives.",
-        ),
+        int | None, "N", "Random values, the same for the same N, for inputs that no file gives."
     ] = None,
-    device_index: DeviceIndex = 0,
-    check_weights: CheckWeights = True,
-    as_json: Json = False,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Run a compiled network once."""
     if inputs is None and random_seed is None:
@@ -86,3 +93,49 @@ def _summary(name: str, array: np.ndarray) -> JsonObject:
 
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.6g}"
+
+
+@command
+def verify_module(
+    model: Path,
+    module: Path,
+    inputs: Path | None = None,
+    ops: list[Path] | None = None,
+    random_seed: int = 0,
+    device_index: int = 0,
+    check_weights: bool = True,
+    as_json: bool = False,
+) -> None:
+    """Compare a compiled network with ONNX Runtime on the CPU.
+
+    A network with custom operators is compared with ONNX's reference evaluator.
+
+    Exits with status 1 when an output differs by more than the tolerance of its dtype.
+    """
+    from .. import load
+    from ..verify.compare import verify
+    from .arrays import choose_inputs
+
+    load_operators(ops)
+    with closing(load(module, device=device_index, check_weights=check_weights)) as network:
+        report = verify(model, network, choose_inputs(inputs, random_seed, network))
+    if as_json:
+        outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
+        about = {"passed": report.passed, "reference": report.reference}
+        print_json({**about, "outputs": outputs, "not_finite": report.not_finite})
+    else:
+        rows = [
+            (
+                output.name,
+                f"{output.max_abs_error:.3g}",
+                f"{output.max_rel_error:.3g}",
+                f"{output.tolerance.relative:g}",
+                f"{output.tolerance.absolute:g}",
+                f"{100 * output.used:.3g} %",
+                "passed" if output.passed else "FAILED",
+            )
+            for output in report.outputs
+        ]
+        columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used"]
+        print_table(f"Compared with {report.reference}", [*columns, ""], rows)
+    report.raise_if_failed()

@@ -92,7 +92,9 @@ def install_signal_handlers() -> None:
 
 def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
     """Report what ended a command early, and raise its exit status."""
-    if isinstance(error, (typer.Exit, SystemExit)) or _is_usage_error(error):
+    # A command line that is wrong itself typer prints with the usage.
+    usage = any(cls.__name__ in ("ClickException", "Abort") for cls in type(error).__mro__)
+    if isinstance(error, (typer.Exit, SystemExit)) or usage:
         raise error
     if isinstance(error, KeyboardInterrupt) or state.signal is not None:
         number = state.signal or signal.SIGINT
@@ -128,11 +130,6 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
         remedy = "This should not happen. Run the command again with --debug and report what it "
         _print_labelled("Remedy", "green", f"{remedy}prints.")
     raise typer.Exit(1) from None
-
-
-def _is_usage_error(error: BaseException) -> bool:
-    """Tell whether the command line itself is wrong; typer prints those with the usage."""
-    return any(cls.__name__ in ("ClickException", "Abort") for cls in type(error).__mro__)
 
 
 def _print_labelled(label: str, colour: str, text: str) -> None:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,28 +13,10 @@ import typer
 
 from ..compiler.options import CompileOptions
 from .compile_flags import TUNED, with_compile_flags
-from .options import (
-    DeviceIndex,
-    FarmKey,
-    Json,
-    ModelFile,
-    OpsFiles,
-    SecretFile,
-    check_farm,
-    load_operators,
-)
-from .output import (
-    err_console,
-    ms_text,
-    note,
-    note_file,
-    out_console,
-    print_json,
-    print_table,
-    state,
-    table,
-)
+from .options import check_farm, load_operators, words
+from .output import err_console, note, note_file, out_console, print_json, print_table, state, table
 from .session import command
+from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,7 +50,7 @@ TUNE_EXAMPLES = """
 @command
 @with_compile_flags(*TUNED)
 def list_tasks(
-    model: ModelFile, options: CompileOptions, ops: OpsFiles = None, as_json: Json = False
+    model: Path, options: CompileOptions, ops: list[Path] | None = None, as_json: bool = False
 ) -> None:
     """List what there is to tune in a network: its distinct primary functions."""
     from ..tuning.session import Network
@@ -97,13 +78,8 @@ def list_tasks(
         return
     rows = [
         (
-            d["name"],
-            d["family"],
-            d["storage"],
-            d["calls"],
-            f"{d['operations'] / 1e6:.2f} M",
-            f"{d['share']:.1%}",
-            d["candidates"],
+            *(d[fact] for fact in ("name", "family", "storage", "calls")),
+            *(f"{d['operations'] / 1e6:.2f} M", f"{d['share']:.1%}", d["candidates"]),
         )
         for d in sorted(described, key=lambda d: -d["share"])
     ]
@@ -114,82 +90,56 @@ def list_tasks(
 @command
 @with_compile_flags(*TUNED, "host")
 def tune_model(
-    model: ModelFile,
+    model: Path,
     journal: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="The journal that gets every trial. Tuning goes on where it left off.",
-        ),
+        Path, "FILE", "The journal that gets every trial. Tuning goes on where it left off."
     ],
     options: CompileOptions,
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials of each task.")] = 32,
+    trials: Annotated[int, typer.Option(min=1), "N", "Trials of each task."] = 32,
     seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0, help="Stop after so long, the heuristics' trials aside."),
+        float | None, typer.Option(min=0), "S", "Stop after so long, the heuristics' trials aside."
     ] = None,
     patience: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Leave a task when its last N trials brought nothing."
-        ),
+        int | None, typer.Option(min=1), "N", "Leave a task when its last N trials brought nothing."
     ] = None,
     search: Annotated[
         str,
-        typer.Option(
-            metavar="evolutionary|random|grid|neighbourhood",
-            help="How knobs are proposed: evolved with a learnt cost model, at random, in even "
-            "steps through the space, or from the heuristic's outwards.",
-            autocompletion=lambda: ["evolutionary", "random", "grid", "neighbourhood"],
-        ),
+        words("evolutionary", "random", "grid", "neighbourhood"),
+        "How knobs are proposed: evolved with a learnt cost model, at random, in even steps "
+        "through the space, or from the heuristic's outwards.",
     ] = "evolutionary",
     seed: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Makes proposals repeatable, as far as costs are."),
+        int, typer.Option(min=0), "N", "Makes proposals repeatable, as far as costs are."
     ] = 0,
     relatives: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Journal of another device of the kind, whose best knobs are tried first; "
-            "repeatable.",
-        ),
+        "FILE",
+        "Journal of another device of the kind, whose best knobs are tried first; repeatable.",
     ] = None,
     cool_down: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Pause before each trial, for hot devices.")
+        float, typer.Option(min=0), "S", "Pause before each trial, for hot devices."
     ] = 0.0,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one a core.")
+        int | None, typer.Option(min=1), "N", "Build processes. Default: one a core."
     ] = None,
-    device_index: DeviceIndex = 0,
+    device_index: int = 0,
     tracker: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Measure on all devices that this tracker has for --key."
-        ),
+        str | None, "HOST:PORT", "Measure on all devices that this tracker has for --key."
     ] = None,
-    key: FarmKey = None,
-    secret_file: SecretFile = None,
+    key: str | None = None,
+    secret_file: Path | None = None,
     report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT.html",
-            help="Write a page with the course of each task and the shares of time.",
-        ),
+        Path | None, "OUT.html", "Write a page with the course of each task and the shares of time."
     ] = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare/--no-compare", help="Measure the whole network before and after, at the end."
-        ),
-    ] = True,
-    ops: OpsFiles = None,
-    as_json: Json = False,
+    compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
+    ops: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
+    from ..farm.network import Address
     from ..farm.runner import Farm
     from ..module.files import check_writable
     from ..tuning.measure import Config
@@ -201,7 +151,9 @@ def tune_model(
     if report is not None:
         check_writable(report)
     load_operators(ops)
-    farm = Farm(tracker, key, secret_file) if tracker is not None and key is not None else None
+    farm = None
+    if tracker is not None and key is not None:
+        farm = Farm(Address.parse(tracker, secret_file), key)
     network = Network(model, options)
     how = Options(
         budget=Budget(trials, seconds, patience),
@@ -219,8 +171,19 @@ def tune_model(
         note_file(report)
     if as_json:
         print_json(_describe(tuned))
-    else:
-        _print(tuned, journal)
+        return
+    out_console().print(_progress_table(tuned.progress))
+    if tuned.settled:
+        columns = ["decision", "of", "cost model", "measured", "cost"]
+        print_table(None, columns, [s.row for s in tuned.settled])
+    done = sum(p.trials for p in tuned.progress)
+    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {done} trials of it")
+    for each in tuned.devices:
+        note(("Device", "yellow" if each.aside else "green"), f" {_standing(each)}")
+    if tuned.comparison is not None:
+        before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
+        ratio = f"{before / after:.2f} times as fast"
+        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")
 
 
 @contextmanager
@@ -267,14 +230,9 @@ def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Ta
     total = sum(p.time for p in known)
     rows = [
         (
-            p.task.name,
-            p.task.family.NAME,
-            p.trials,
-            p.failures,
-            f"{p.heuristic * 1e6:.1f}",
-            f"{p.best * 1e6:.1f}",
-            f"{p.speedup:.2f}",
-            f"{p.time / total:.1%}",
+            *(p.task.name, p.task.family.NAME, *map(str, (p.trials, p.failures))),
+            *(f"{seconds * 1e6:.1f}" for seconds in (p.heuristic, p.best)),
+            *(f"{p.speedup:.2f}", f"{p.time / total:.1%}"),
         )
         for p in sorted(known, key=lambda p: -p.time)
     ]
@@ -285,13 +243,12 @@ def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Ta
 
 
 def _describe(tuned: Tuned) -> JsonObject:
-    comparison = tuned.comparison
+    compared = ("before_ms", "after_ms", "is_slower")
     return {
         "seconds": tuned.seconds,
         "trials": sum(p.trials for p in tuned.progress),
-        "before_ms": comparison.before_ms if comparison else None,
-        "after_ms": comparison.after_ms if comparison else None,
-        "is_slower": comparison.is_slower if comparison else None,
+        # All of them without a value if there was no comparison.
+        **{name: getattr(tuned.comparison, name, None) for name in compared},
         "settled": [
             {
                 "what": s.what,
@@ -302,7 +259,7 @@ def _describe(tuned: Tuned) -> JsonObject:
             }
             for s in tuned.settled
         ],
-        "devices": [asdict(device) for device in tuned.devices],
+        "devices": tuned.devices,
         "tasks": [
             {
                 "functions": list(p.task.names),
@@ -321,18 +278,3 @@ def _describe(tuned: Tuned) -> JsonObject:
 
 def _finite(cost: float) -> float | None:
     return cost if math.isfinite(cost) else None
-
-
-def _print(tuned: Tuned, journal: Path) -> None:
-    out_console().print(_progress_table(tuned.progress))
-    if tuned.settled:
-        columns = ["decision", "of", "cost model", "measured", "cost"]
-        print_table(None, columns, [s.row for s in tuned.settled])
-    trials = sum(p.trials for p in tuned.progress)
-    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {trials} trials of it")
-    for device in tuned.devices:
-        note(("Device", "yellow" if device.aside else "green"), f" {_standing(device)}")
-    if tuned.comparison is not None:
-        before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
-        ratio = f"{before / after:.2f} times as fast"
-        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")

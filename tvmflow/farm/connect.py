@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import FarmError
@@ -28,10 +29,7 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
 
     After ``session_s`` the server ends the session, whatever is running.
 
-    Raises
-    ------
-    FarmError
-        If it cannot be reached, is no server of tvmflow, or one of another version.
+    Raises `FarmError` if it cannot be reached, is no server of tvmflow, or one of another version.
     """
     address = offer.address
     try:
@@ -41,11 +39,7 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
             f"A session with the server at {address} could not be opened: {last_line(error)}",
             remedy="`tvmflow farm status` shows which servers there are.",
         ) from error
-    try:
-        about = ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
-    except AttributeError:
-        about = None
-    if about is None:
+    if (about := about_of(remote)) is None:
         raise FarmError(
             f"The server at {address} is no server of tvmflow: it tells nothing about itself that "
             "this version understands.",
@@ -55,17 +49,18 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
     return remote, about
 
 
+def about_of(remote: RPCSession) -> ServerInfo | None:
+    """Return what a session's server tells about itself; a stock server tells nothing."""
+    with suppress(AttributeError):
+        return ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
+    return None
+
+
 def open_session(offer: Offer, session_s: float) -> RPCSession:
-    """Open TVM's session with a server, after the secret has been proven if there is one.
+    """Open TVM's session as `connect` does, with any server; prove the secret if there is one.
 
-    After ``session_s`` the server ends the session, whatever is running.
-
-    Raises
-    ------
-    FarmError
-        If the server asks for no secret, or for another.
-    OSError, RuntimeError
-        If it cannot be reached, or does not let the ticket in.
+    Raises `FarmError` if the server asks for no secret, or for another; `OSError` or `RuntimeError`
+    if it cannot be reached, or does not let the ticket in.
     """
     from tvm import rpc
 

@@ -26,10 +26,7 @@ _PIECE_BYTES = 1 << 18
 def lead_to(server: socket.socket) -> tuple[str, int]:
     """Return an address of the loopback that one connection to reaches a server.
 
-    Parameters
-    ----------
-    server
-        A connection, which belongs to the other process from now on.
+    The server's connection belongs to the other process from now on.
     """
     with server, socket.create_server(("127.0.0.1", 0), backlog=1) as listening:
         # Neither has a time limit there: a kernel may take long.
@@ -50,11 +47,9 @@ def lead_to(server: socket.socket) -> tuple[str, int]:
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         while piece := source.recv(_PIECE_BYTES):
             sink.sendall(piece)
-    except OSError:
-        pass
     # Whichever side ends, the session is over.
     for end in (source, sink):
         with suppress(OSError):

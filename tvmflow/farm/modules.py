@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +35,9 @@ CLOSE_FUNCTION = "tvmflow.farm.close_module"
 class RemoteModule(Module):
     """A module on a device of a server.
 
-    Calls bring the inputs there and the outputs back.  A server has one module at a time.
-
-    Parameters
-    ----------
-    module
-        The same one here, which is not opened.
-    remote, address
-        TVM's session with a server of tvmflow, and the server's address for messages.
-    device_index
-        Which of the target's devices there.
+    Calls bring the inputs there and the outputs back.  A server has one module at a time.  The
+    same one here is not opened; `remote` is TVM's session with a server of tvmflow, and the address
+    is the server's, for messages.
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
@@ -129,15 +121,8 @@ class _RemoteRunning:
 # -- in a session, which is a process of its own ---------------------------------------------
 
 
-@dataclass
-class _Opened:
-    """The module of this session, and tensors for its inputs and outputs."""
-
-    module: Module
-    tensors: Sequence[tvm.runtime.Tensor]
-
-
-_opened: _Opened | None = None
+#: The module of this session, and tensors for its inputs and outputs.
+_opened: tuple[Module, Sequence[tvm.runtime.Tensor]] | None = None
 
 
 def register() -> None:
@@ -145,12 +130,12 @@ def register() -> None:
     import tvm_ffi
 
     tvm_ffi.register_global_func(OPEN_FUNCTION, _open_module)
-    tvm_ffi.register_global_func(TENSOR_FUNCTION, lambda number: _here().tensors[number])
+    tvm_ffi.register_global_func(TENSOR_FUNCTION, lambda number: _here()[1][number])
     tvm_ffi.register_global_func(RUN_FUNCTION, _run_module)
     tvm_ffi.register_global_func(CLOSE_FUNCTION, _close_module)
 
 
-def _here() -> _Opened:
+def _here() -> tuple[Module, Sequence[tvm.runtime.Tensor]]:
     assert _opened is not None, "no module is open"
     return _opened
 
@@ -178,13 +163,13 @@ def _open_module(name: str, sizes: str, device_index: int) -> str:
         for path in files:
             path.unlink(missing_ok=True)
     infos = (*module.inputs, *module.outputs)
-    _opened = _Opened(module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos])
+    _opened = module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos]
     return "{}"
 
 
 def _run_module() -> None:
-    module = _here().module
-    arrays = [np.from_dlpack(tensor) for tensor in _here().tensors]
+    module, tensors = _here()
+    arrays = [np.from_dlpack(tensor) for tensor in tensors]
     count = len(module.inputs)
     for array, result in zip(arrays[count:], module.run(arrays[:count]), strict=True):
         np.copyto(array, result)
@@ -193,5 +178,5 @@ def _run_module() -> None:
 def _close_module() -> None:
     global _opened
     if _opened is not None:
-        _opened.module.close()
+        _opened[0].close()
         _opened = None

@@ -64,10 +64,7 @@ class Secret:
     def read(cls, file: Path) -> Secret:
         """Read a file that nobody else may read.
 
-        Raises
-        ------
-        FarmError
-            If it cannot be read, others can read it, or it can be guessed.
+        Raises `FarmError` if it cannot be read, others can read it, or it can be guessed.
         """
         try:
             with open(file, "rb") as opened:
@@ -95,12 +92,8 @@ class Secret:
     def prove(self, connection: socket.socket, limit_s: float) -> None:
         """Show that this side knows the secret, and see that the other does.
 
-        Raises
-        ------
-        UnprovenError
-            If the other side asks for no secret, or has another.
-        OSError
-            If the connection breaks.
+        Raises `UnprovenError` if the other side asks for no secret, or has another; `OSError` if
+        the connection breaks.
         """
         ends = time.monotonic() + limit_s
         try:
@@ -122,12 +115,7 @@ class Secret:
     def demand(self, connection: socket.socket, limit_s: float) -> None:
         """Let the other side show that it knows the secret, and show it, too.
 
-        Raises
-        ------
-        UnprovenError
-            If it does not, in time.
-        OSError
-            If the connection breaks.
+        Raises `UnprovenError` if it does not, in time; `OSError` if the connection breaks.
         """
         ends = time.monotonic() + limit_s
         ours = secrets.token_bytes(_CHALLENGE_BYTES)
@@ -166,11 +154,6 @@ def receive(connection: socket.socket, count: int, ends: float) -> bytes:
 
 # -- addresses ----------------------------------------------------------------------------------
 
-#: The address of this machine that no other machine reaches.
-LOOPBACK = "127.0.0.1"
-#: Those that stand for all addresses of a machine.
-_ALL = ("0.0.0.0", "::")
-
 
 @dataclass(frozen=True, order=True)
 class Address:
@@ -185,10 +168,7 @@ class Address:
     def parse(cls, text: str, secret_file: Path | None = None) -> Address:
         """Read ``HOST:PORT``; an IPv6 host may stand in brackets.
 
-        Raises
-        ------
-        FarmError
-            If it is not of that form, or the secret cannot be used.
+        Raises `FarmError` if it is not of that form, or the secret cannot be used.
         """
         host, _, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -203,12 +183,8 @@ class Address:
     def connect(self, limit_s: float) -> socket.socket:
         """Return a connection, on which the secret has been proven if there is one.
 
-        Raises
-        ------
-        OSError
-            If nobody answers.
-        UnprovenError
-            If the other side asks for no secret, or for another.
+        Raises `OSError` if nobody answers; `UnprovenError` if the other side asks for no secret, or
+        for another.
         """
         connection = socket.create_connection((self.host, self.port), limit_s)
         try:
@@ -234,18 +210,11 @@ def is_loopback(host: str) -> bool:
     return all(ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in found)
 
 
-def is_every_address(host: str) -> bool:
-    """Tell whether a host to listen at stands for all addresses of the machine."""
-    return host in _ALL
-
-
 def check_bind(host: str, secret: Secret | None) -> None:
     """Refuse to listen for strangers.
 
-    Raises
-    ------
-    FarmError
-        If others than this machine can reach the address, and no secret keeps them out.
+    Raises `FarmError` if others than this machine can reach the address, and no secret keeps them
+    out.
     """
     if secret is None and not is_loopback(host):
         raise FarmError(
@@ -296,13 +265,7 @@ class SecretListener:
         self._ready.setblocking(flag)
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return a connection that has passed, and where it comes from.
-
-        Raises
-        ------
-        BlockingIOError
-            If there is none, and none is to be waited for.
-        """
+        """Return a connection that has passed, and where it comes from; waits as sockets do."""
         self._ready.recv(1)
         return self._passed.popleft()
 
@@ -319,12 +282,8 @@ class SecretListener:
         """Say who was turned away since the last call."""
         with self._lock:
             refused, self._refused = self._refused, Counter()
-        return [
-            f"A connection from {who} was refused."
-            if count == 1
-            else f"{count} connections from {who} were refused."
-            for who, count in refused.items()
-        ]
+        one, many = "A connection from {} was refused.", "{1} connections from {0} were refused."
+        return [(one if n == 1 else many).format(who, n) for who, n in refused.items()]
 
     def _watch(self) -> None:
         while True:

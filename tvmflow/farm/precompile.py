@@ -36,11 +36,8 @@ def precompile_on_farm(
 
     Yields a server's address, and what it gave or the reason why it gave nothing.
 
-    Raises
-    ------
-    FarmError
-        If the tracker cannot be reached, nobody serves the key, only servers of other versions
-        do, or no process can be started here.
+    Raises `FarmError` if the tracker cannot be reached, nobody serves the key, only servers of
+    other versions do, or no process can be started here.
     """
     with Tracker(tracker) as connection:
         waiting = {server.address for server in check_served(connection, check_key(key))}
@@ -48,8 +45,15 @@ def precompile_on_farm(
     while waiting:
         # A server that hangs blocks the process that talks to it, which can be ended.
         with closing(Worker()) as worker:
-            # A server that is lent waits for seconds only; the process takes some to begin.
-            _start(worker, source)
+            try:
+                # A server that is lent waits for seconds only; the process takes some to begin.
+                worker.start()
+            except WorkerLostError as error:
+                raise FarmError(
+                    f"Precompiling {source.library} on the farm failed: no process could be "
+                    f"started here that talks to its servers: {error}.",
+                    remedy="Free memory on this machine, and try again.",
+                ) from error
             offer = borrow(tracker, key)
             # The tracker lends who has waited longest: one that comes again has no other before it.
             if offer is None or offer.address in done:
@@ -59,17 +63,6 @@ def precompile_on_farm(
             yield str(offer.address), _ask(worker, offer, source, device_index)
     for address in sorted(waiting):
         yield str(address), "It was busy."
-
-
-def _start(worker: Worker, source: Source) -> None:
-    try:
-        worker.start()
-    except WorkerLostError as error:
-        raise FarmError(
-            f"Precompiling {source.library} on the farm failed: no process could be started here "
-            f"that talks to its servers: {error}.",
-            remedy="Free memory on this machine, and try again.",
-        ) from error
 
 
 def _ask(worker: Worker, offer: Offer, source: Source, device_index: int) -> Precompiled | str:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from ..devices.host import Host
@@ -29,6 +28,7 @@ from .network import Address
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
 from .session import Opened
 from .tracker import (
+    TUNING,
     Offer,
     Server,
     ServerInfo,
@@ -64,30 +64,14 @@ _NO_TEXTURES = (
 class Farm:
     """Devices at a tracker that measure instead of this machine's."""
 
-    tracker: str
+    tracker: Address
     key: str
-    #: Holds the secret that the tracker and its servers ask for.
-    secret_file: Path | None = None
-
-    def address(self) -> Address:
-        """Return the tracker's address, with the secret.
-
-        Raises
-        ------
-        FarmError
-            If it is not of the form, or the secret cannot be used.
-        """
-        return Address.parse(self.tracker, self.secret_file)
 
     def check(self, device: str, host: Host) -> None:
         """Refuse what would fail only after the network's tasks are found.
 
-        Raises
-        ------
-        TargetError
-            If no preset is named for the devices.
-        FarmError
-            If nobody serves the key, or on machines that load nothing for the host.
+        Raises `TargetError` if no preset is named for the devices; `FarmError` if nobody serves the
+        key, or on machines that load nothing for the host.
         """
         if device == "auto":
             raise TargetError(
@@ -95,13 +79,12 @@ class Farm:
                 "stands for the OpenCL device of this machine.",
                 remedy="Name it, for example with `device=adreno`.",
             )
-        with Tracker(self.address()) as tracker:
-            servers = check_served(tracker, self.key)
-        check_host(servers, host)
+        with Tracker(self.tracker) as tracker:
+            check_host(check_served(tracker, self.key), host)
 
     def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> FarmRunner:
         """Measure on all of its devices."""
-        return FarmRunner(self.address(), self.key, kind, measuring, listener=listener)
+        return FarmRunner(self.tracker, self.key, kind, measuring, listener=listener)
 
 
 @dataclass(frozen=True)
@@ -130,25 +113,13 @@ class FarmSettings:
 class FarmRunner:
     """Measures on the servers of a tracker that have a key; a :class:`~.tuning.measure.Runner`.
 
-    Futures fail only when no device is left, or `listener` does.
+    It takes the first device of the kind ``opencl``, ``cuda`` or ``llvm`` of each server.  A
+    candidate may take ``limit_s``, its kernels' compilation included.  Futures fail only when no
+    device is left, or `listener` does, which gets events for the journal: ``joined``, ``lost``,
+    ``returned``, ``failed``, ``set_aside``.
 
-    Parameters
-    ----------
-    tracker, key
-        Where servers register, and what for.
-    target
-        ``opencl``, ``cuda`` or ``llvm``: the first device of this kind of each server.
-    config, limit_s
-        How to measure, and how many seconds a candidate may take, its kernels' compilation
-        included.
-    listener
-        Gets events for the journal: ``joined``, ``lost``, ``returned``, ``failed``, ``set_aside``.
-
-    Raises
-    ------
-    FarmError
-        If the tracker cannot be reached, nobody serves the key, or only servers of other
-        versions do.
+    Raises `FarmError` if the tracker cannot be reached, nobody serves the key, or only servers of
+    other versions do.
     """
 
     def __init__(
@@ -183,15 +154,14 @@ class FarmRunner:
         """Queue a candidate for the next device that is free."""
         trial = Trial(built, case, incumbent)
         if built.path is None:
-            trial.future.set_result(Measured((), BUILD, str(built.error), "", 0.0))
+            trial.future.set_result(Measured.failed(BUILD, str(built.error)))
             return trial.future
         with self._changed:
-            failure = self._failure
-            if failure is None:
+            if self._failure is None:
                 self._scheduler.add(trial)
                 self._changed.notify_all()
-        if failure is not None:
-            trial.future.set_exception(failure)
+            else:
+                trial.future.set_exception(self._failure)
         return trial.future
 
     def counts(self) -> Counter[Address]:
@@ -207,14 +177,10 @@ class FarmRunner:
     def standings(self) -> list[Standing]:
         """How many trials each device had, and why some get no more."""
         with self._changed:
-            scheduler = self._scheduler
+            names = {address: device.name for address, device in self._devices.items()}
             return [
-                Standing(
-                    f"{self._devices[address].name} {address}".strip(),
-                    count,
-                    scheduler.aside(address),
-                )
-                for address, count in sorted(scheduler.counts().items())
+                Standing(f"{names[at]} {at}".strip(), count, self._scheduler.aside(at))
+                for at, count in sorted(self._scheduler.counts().items())
             ]
 
     def close(self) -> None:
@@ -250,36 +216,32 @@ class FarmRunner:
 
     def _look(self, servers: Sequence[Server]) -> None:
         """Bring the scheduler up to date; there is a thread for each server."""
+        key, tracker = self._settings.key, self._settings.tracker
         for server in servers:
             if server.address not in self._devices:
                 self.describe(server.address, "", ServerInfo.read(server.about))
-        self._told(lambda scheduler: scheduler.update(server.address for server in servers))
+        self.tell(lambda scheduler: scheduler.update(server.address for server in servers))
         with self._changed:
             is_hopeless, is_starved = self._scheduler.is_hopeless(), self._scheduler.is_starved()
             runs = {str(address): task for address, task in self._running.items()}
             missing = len(self._scheduler.devices) - len(self._threads)
         self._threads += [SessionThread(self._settings, self) for _ in range(missing)]
-        self._watch.publish_runs(self._settings.key, runs)
+        self._watch.publish(TUNING + key, runs)
         if is_hopeless:
-            self._give_up(self._hopeless())
+            failure = FarmError(
+                f"No device is left for the key {key!r}.",
+                remedy="Repair or restart the servers, and start again: what was measured is kept.",
+                details=self._scheduler.reasons(),
+            )
+            self._give_up(failure)
         elif is_starved:
-            self._give_up(self._starved())
-
-    def _hopeless(self) -> FarmError:
-        return FarmError(
-            f"No device is left for the key {self._settings.key!r}.",
-            remedy="Repair or restart the servers, and start again: what was measured is kept.",
-            details=self._scheduler.reasons(),
-        )
-
-    def _starved(self) -> FarmError:
-        key, tracker = self._settings.key, self._settings.tracker
-        return FarmError(
-            f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
-            f"none within {LENT_WITHIN_S:g} s.",
-            remedy=f"See who has them with `tvmflow farm status --tracker {tracker}`; end that, or "
-            "restart their servers, and start again: what was measured is kept.",
-        )
+            failure = FarmError(
+                f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
+                f"none within {LENT_WITHIN_S:g} s.",
+                remedy=f"See who has them with `tvmflow farm status --tracker {tracker}`; end "
+                "that, or restart their servers, and start again: what was measured is kept.",
+            )
+            self._give_up(failure)
 
     def _give_up(self, error: TvmflowError) -> None:
         with self._changed:
@@ -292,38 +254,20 @@ class FarmRunner:
 
     # -- what threads ask and tell -------------------------------------------------------------
 
-    def wait_for_work(self) -> bool:
-        """Wait until a trial waits; ``False`` at the end."""
+    def wait_for_work(self, limit_s: float | None = None) -> bool:
+        """Wait until a trial waits, for so long; ``False`` at the end, or if there is none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._scheduler.has_work)
-            return not self._closing
-
-    def is_wanted(self) -> bool:
-        """Tell whether one more device is still wanted."""
-        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._scheduler.has_work, limit_s)
             return not self._closing and self._scheduler.has_work
 
     def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
         """Learn what a device is; a stock server tells no more than its device's name."""
-        served = about.device_of(self._settings.target) if about is not None else None
         driver = ""
-        if served is not None:
+        if about is not None and (served := about.device_of(self._settings.target)):
             name, driver = served.name, served.driver
         with self._changed:
             facts = {"address": str(address)}
             self._devices[address] = Device(self._settings.key, name, driver, facts)
-
-    def accept(self, address: Address) -> bool:
-        """Tell whether an offered device is to be used."""
-        return self._told(lambda scheduler: scheduler.offer(address))
-
-    def exclude(self, address: Address, reason: str) -> None:
-        """Set a device aside for good."""
-        self._told(lambda scheduler: scheduler.exclude(address, reason))
-
-    def suspend(self, address: Address, reason: str) -> None:
-        """Set a device aside, for a while at first."""
-        self._told(lambda scheduler: scheduler.suspend(address, reason))
 
     def take(self, address: Address, wait_s: float) -> Trial | None:
         """Return the next trial for a device, within a time."""
@@ -342,7 +286,7 @@ class FarmRunner:
         """Return a trial that was taken and not measured."""
         with self._changed:
             del self._running[address]
-        self._told(lambda scheduler: scheduler.give_back(address, trial))
+        self.tell(lambda scheduler: scheduler.give_back(address, trial))
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
         """Account for a trial."""
@@ -353,12 +297,12 @@ class FarmRunner:
             # It may have been stopped in the middle, which is nobody's failure.
             _drop([trial])
             return
-        self._told(lambda scheduler: scheduler.finish(address, trial, measured))
+        self.tell(lambda scheduler: scheduler.finish(address, trial, measured))
         if failure is not None:
             # It failed, and there will be no other device to repeat it on.
             self._give_up(failure)
 
-    def _told(self, tell: Callable[[Scheduler], T]) -> T:
+    def tell(self, tell: Callable[[Scheduler], T]) -> T:
         """Let the scheduler know something, and deliver the trials that this ends."""
         with self._changed:
             answer = tell(self._scheduler)
@@ -421,14 +365,14 @@ class SessionThread:
                 # The runner knows, too, and decides when that is the end.
                 time.sleep(TICK_S)
                 continue
-            if offer is not None and self._runner.accept(offer.address):
+            if offer is not None:
                 self._serve(offer)
                 self._disconnect()
 
     def _next_offer(self) -> Offer | None:
         with Tracker(self._settings.tracker) as tracker:
             tracker.request(self._settings.key)
-            while self._runner.is_wanted():
+            while self._runner.wait_for_work(0):
                 if offer := tracker.offer(TICK_S):
                     return offer
         return None
@@ -436,7 +380,8 @@ class SessionThread:
     def _serve(self, offer: Offer) -> None:
         """Measure in one session, for as long as there is something to measure."""
         address, ends = offer.address, time.monotonic() + SESSION_S
-        opened = self._connect(offer)
+        is_usable = self._runner.tell(lambda scheduler: scheduler.offer(address))
+        opened = self._connect(offer) if is_usable else None
         if opened is None:
             return
         while time.monotonic() < ends:
@@ -446,7 +391,7 @@ class SessionThread:
             if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
                 # Unmeasured: another server may have it.
                 self._runner.give_back(address, trial)
-                self._runner.exclude(address, _NO_TEXTURES)
+                self._runner.tell(lambda scheduler: scheduler.exclude(address, _NO_TEXTURES))
                 return
             measured = self._measure(address, trial)
             self._runner.finish(address, trial, measured)
@@ -468,10 +413,11 @@ class SessionThread:
                 check_version(address, opened.about)
             return opened
         except FarmError as error:
-            self._runner.exclude(address, error.message)
+            reason = error.message
+            self._runner.tell(lambda scheduler: scheduler.exclude(address, reason))
         except (WorkerLostError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[-1]
-            self._runner.suspend(address, f"no session could be opened: {reason}")
+            reason = f"no session could be opened: {str(error).strip().splitlines()[-1]}"
+            self._runner.tell(lambda scheduler: scheduler.suspend(address, reason))
         return None
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
@@ -485,7 +431,7 @@ class SessionThread:
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)
             timed_out = isinstance(error, WorkerLostError) and error.timed_out
             kind = TIMEOUT if timed_out else CRASH
-            return Measured((), kind, str(error), "", time.monotonic() - started)
+            return Measured.failed(kind, str(error), time.monotonic() - started)
         self._settings.firsts[address] = first
         return measured
 

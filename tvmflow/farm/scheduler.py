@@ -70,10 +70,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        listener: Listener,
-        patience_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, listener: Listener, patience_s: float, clock: Callable[[], float] = time.monotonic
     ):
         self._listener = listener
         self._patience_s = patience_s
@@ -188,7 +185,10 @@ class Scheduler:
         if measured.error is None:
             self._end(trial, measured)
             for suspect, failure in trial.failures.items():
-                self._attribute_fault(suspect, failure, address)
+                fault = f"{_REASONS[str(failure.error)]} where {address} succeeded"
+                # Wrong numbers are no accident, and would not be noticed a second time.
+                final = failure.error == WRONG
+                self.suspend(suspect, f"{fault}: {failure.message}", final=final)
             return
         is_confirmed = any(measured.error == other.error for other in trial.failures.values())
         trial.failures[address] = measured
@@ -200,12 +200,6 @@ class Scheduler:
         self._unconfirmed.setdefault(trial, self._clock())
         self._waiting.appendleft(trial)
         self._end_unrepeatable()
-
-    def _attribute_fault(self, suspect: Address, failure: Measured, witness: Address) -> None:
-        assert failure.error is not None
-        reason = f"{_REASONS[failure.error]} where {witness} succeeded: {failure.message}"
-        # Wrong numbers are no accident, and would not be noticed a second time.
-        self.suspend(suspect, reason, final=failure.error == WRONG)
 
     def _end(self, trial: Trial, measured: Measured) -> None:
         self._unconfirmed.pop(trial, None)
@@ -244,10 +238,8 @@ class Scheduler:
 
     def give_up(self) -> list[Trial]:
         """Return all trials that wait, and forget them."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        self._unconfirmed.clear()
-        return waiting
+        waiting, self._waiting, self._unconfirmed = self._waiting, deque(), {}
+        return [*waiting]
 
     def reasons(self) -> str:
         """Say why each device gets no trials."""

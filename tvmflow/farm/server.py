@@ -24,19 +24,17 @@ from typing import TYPE_CHECKING
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
 from . import modules
-from .network import (
-    LOOPBACK,
-    Address,
-    Secret,
-    SecretListener,
-    UnprovenError,
-    check_bind,
-    is_every_address,
-    is_loopback,
-    listen,
-)
+from .network import Address, Secret, SecretListener, UnprovenError, check_bind, is_loopback, listen
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
-from .tracker import ABOUT_FUNCTION, ServerInfo, Tracker, TrackerAwayError, check_key, protocol
+from .tracker import (
+    ABOUT,
+    ABOUT_FUNCTION,
+    ServerInfo,
+    Tracker,
+    TrackerAwayError,
+    check_key,
+    protocol,
+)
 
 if TYPE_CHECKING:
     from tvm.support.popen_pool import PopenWorker
@@ -59,7 +57,7 @@ class ServeOptions:
     #: What clients ask for.
     key: str
     #: The address to listen at.
-    host: str = LOOPBACK
+    host: str = "127.0.0.1"
     #: ``None``: the first free one of :data:`PORTS`.
     port: int | None = None
     #: The host that clients connect to, where it is not the one that is listened at.
@@ -72,15 +70,13 @@ class ServeOptions:
     @property
     def advertised(self) -> str | None:
         """The host that clients connect to; ``None`` for the one that the tracker sees."""
-        return self.advertise or (None if is_every_address(self.host) else self.host)
+        # These stand for all addresses of the machine.
+        return self.advertise or (None if self.host in ("0.0.0.0", "::") else self.host)
 
     def check(self) -> None:
         """Refuse what nobody could connect to, and what everybody could.
 
-        Raises
-        ------
-        FarmError
-            If the key or the address to listen at cannot be used.
+        Raises `FarmError` if the key or the address to listen at cannot be used.
         """
         check_key(self.key)
         check_bind(self.host, self.tracker.secret)
@@ -96,11 +92,8 @@ class ServeOptions:
 class FarmServer:
     """A server in a process of its own, and its entry in the tracker's summary.
 
-    Raises
-    ------
-    FarmError
-        If the tracker does not come in time or asks for another secret, strangers could reach
-        the server, or no port is free.
+    Raises `FarmError` if the tracker does not come in time or asks for another secret, strangers
+    could reach the server, or no port is free.
     """
 
     def __init__(self, options: ServeOptions):
@@ -126,15 +119,12 @@ class FarmServer:
 
     def check(self) -> list[str]:
         """Start the server again if it ended, publish the state; say what happened."""
-        happened = []
-        refused = self._ask_refused()
-        if refused is None:
+        happened = _ask_refused(self._worker)
+        if happened is None:
             self._worker.kill()
             self.crashes += 1
             self._start(range(self.port, self.port + 1))
-            happened.append("A session crashed the server; it was started again.")
-        else:
-            happened += refused
+            happened = ["A session crashed the server; it was started again."]
         try:
             if self._tracker is None:
                 self._tracker = Tracker(self.options.tracker)
@@ -165,15 +155,6 @@ class FarmServer:
         self._worker.send(os.getpid)
         self._process = psutil.Process(self._worker.recv())
 
-    def _ask_refused(self) -> list[str] | None:
-        """Say who was turned away; ``None`` when the server does not listen any more."""
-        try:
-            self._worker.send(take_refused)
-            refused: list[str] | None = self._worker.recv()
-        except ChildProcessError:
-            return None
-        return refused
-
     def _publish(self) -> None:
         assert self._tracker is not None
         facts = self.about.as_dict() | {
@@ -182,7 +163,8 @@ class FarmServer:
             "temperature_c": temperature_c(),
             "throttled": is_throttled(),
         }
-        self._tracker.publish(self.options.key, self.options.advertised, self.port, facts)
+        key = ABOUT + self.options.key
+        self._tracker.publish(key, facts, self.options.advertised, self.port)
 
     def _busy_s(self) -> float | None:
         """Return the age of the current session."""
@@ -216,28 +198,29 @@ def running_tracker(
 ) -> Iterator[Callable[[], list[str]]]:
     """Run a tracker in a process of its own; gives what says who was turned away since.
 
-    Raises
-    ------
-    FarmError
-        If strangers could reach it, the port is taken, or the address is not this machine's.
+    Raises `FarmError` if strangers could reach it, the port is taken, or the address is not this
+    machine's.
     """
     check_bind(host, secret)
     protocol()
     from tvm.support.popen_pool import PopenWorker
 
-    tracker = PopenWorker()
-
-    def refused() -> list[str]:
-        tracker.send(take_refused)
-        told = tracker.recv()
-        return told or []
-
+    tracker, ports = PopenWorker(), range(port, port + 1)
     try:
-        track = functools.partial(_track, host, port, secret, os.getpid())
-        _started(tracker, track, host, range(port, port + 1))
-        yield refused
+        _started(tracker, functools.partial(_track, host, ports, secret, os.getpid()), host, ports)
+        yield lambda: _ask_refused(tracker) or []
     finally:
         tracker.kill()
+
+
+def _ask_refused(worker: PopenWorker) -> list[str] | None:
+    """Say who was turned away; ``None`` when the process does not listen any more."""
+    try:
+        worker.send(take_refused)
+        refused: list[str] | None = worker.recv()
+    except ChildProcessError:
+        return None
+    return refused
 
 
 def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, ports: range) -> int:
@@ -246,8 +229,8 @@ def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, por
     port: int | str = worker.recv()
     if isinstance(port, int):
         return port
-    last = ports.stop - 1
-    where = Address(host, last) if len(ports) == 1 else f"{host}, ports {ports.start} to {last}"
+    last = ports[-1]
+    where = Address(host, last) if len(ports) == 1 else f"{host}, ports {ports[0]} to {last}"
     raise FarmError(
         f"Listening at {where} failed: {port}.",
         remedy="Give an address of this machine with `bind` and a free port with `port`.",
@@ -259,9 +242,7 @@ def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, por
 
 def temperature_c(folder: Path = _THERMAL) -> float | None:
     """Return the temperature of the machine's hottest sensor, if Linux shows any."""
-    found = [
-        int(text) / 1000 for text in _contents(folder, "thermal_zone*/temp") if _is_number(text)
-    ]
+    found = [degrees / 1000 for degrees in _numbers(folder, "thermal_zone*/temp")]
     # Sensors that are switched off report nonsense.
     return max((value for value in found if 0 < value < 200), default=None)
 
@@ -270,13 +251,12 @@ def is_throttled(folder: Path = _THERMAL) -> bool | None:
     """Tell whether the machine is being slowed down to cool it, if Linux shows that."""
     # Fans cool, too, but slow nothing down.
     states = [
-        text
+        state
         for device in folder.glob("cooling_device*")
         if "fan" not in next(_contents(device, "type"), "").lower()
-        for text in _contents(device, "cur_state")
-        if _is_number(text)
+        for state in _numbers(device, "cur_state")
     ]
-    return any(int(text) > 0 for text in states) if states else None
+    return any(state > 0 for state in states) if states else None
 
 
 def _contents(folder: Path, pattern: str) -> Iterator[str]:
@@ -288,8 +268,8 @@ def _contents(folder: Path, pattern: str) -> Iterator[str]:
             continue
 
 
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
+def _numbers(folder: Path, pattern: str) -> list[int]:
+    return [int(t) for t in _contents(folder, pattern) if t.removeprefix("-").isdigit()]
 
 
 # -- in the process of the server or the tracker ---------------------------------------------
@@ -307,31 +287,29 @@ def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> i
     # Its own ends after a minute without the tracker, and knows of no secret.
     base.connect_with_retry = _connect_to_tracker
 
-    def loop(listening: socket.socket | SecretListener, port: int) -> None:
-        server._listen_loop(
-            *(listening, port, options.key, options.tracker, None, options.advertised)
-        )
+    facts = options.key, options.tracker, None, options.advertised
+    return _listen(
+        options.host,
+        ports,
+        options.tracker.secret,
+        lambda listening, port: server._listen_loop(listening, port, *facts),
+    )
 
-    return _listen(options.host, ports, options.tracker.secret, loop)
 
-
-def _track(host: str, port: int, secret: Secret | None, parent: int) -> int | str:
+def _track(host: str, ports: range, secret: Secret | None, parent: int) -> int | str:
     """Start TVM's tracker; return its port, or the reason why not."""
     from tvm.rpc import tracker
 
     _belong_to(parent)
-
-    def loop(listening: socket.socket | SecretListener, _port: int) -> None:
-        tracker._tracker_server(listening, tracker.base.random_key("tracker"))
-
-    return _listen(host, range(port, port + 1), secret, loop)
+    key = tracker.base.random_key("tracker")
+    return _listen(host, ports, secret, lambda it, _port: tracker._tracker_server(it, key))
 
 
 def _listen(
     host: str,
     ports: range,
     secret: Secret | None,
-    loop: Callable[[socket.socket | SecretListener, int], None],
+    loop: Callable[[socket.socket | SecretListener, int], object],
 ) -> int | str:
     global _listening, _thread
     try:
@@ -375,11 +353,10 @@ def _belong_to(parent: int) -> None:
     """End with the process that started this one."""
     # Ctrl-C reaches all processes of a terminal: the one that started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
 
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it has gone without a word."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,8 @@ from tvm import rpc
 from ..errors import FarmError
 from ..tuning.building import Built, Case
 from ..tuning.measure import CRASH, DEVICE, DEVICES, Config, Measured, Session
-from .connect import open_session
-from .tracker import ABOUT_FUNCTION, Offer, ServerInfo
+from .connect import about_of, open_session
+from .tracker import Offer, ServerInfo
 
 #: One of those that tvmflow's plug-in registers.
 _PLUGIN_FUNCTION = "tvmflow.opencl.describe"
@@ -43,36 +42,27 @@ class RemoteSession(Session):
     def __init__(
         self, offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
     ):
-        self._remote = open_session(offer, limit_s)
+        self.remote = open_session(offer, limit_s)
         # Not a method: the server stays busy until the last reference has gone.
-        load = functools.partial(_bring, self._remote)
-        super().__init__(self._remote.device(DEVICES[kind]), load, config)
+        load = functools.partial(_bring, self.remote)
+        super().__init__(self.remote.device(DEVICES[kind]), load, config)
         self.first = first
         # The device may have become hot since its last session.
         self._since = config.reference_every
 
-    def about(self) -> ServerInfo | None:
-        """Return what the server tells; a stock server tells nothing."""
-        tell = self._function(ABOUT_FUNCTION)
-        return None if tell is None else ServerInfo.parse(tell())
-
     def has_plugin(self) -> bool:
         """Tell whether the server has tvmflow's OpenCL runtime, as stock servers may, too."""
-        return self._function(_PLUGIN_FUNCTION) is not None
+        with suppress(AttributeError):
+            return self.remote.get_function(_PLUGIN_FUNCTION) is not None
+        return False
 
     def answers(self) -> bool:
         """Tell whether the server's process of this session still runs."""
         try:
-            self.about()
+            about_of(self.remote)
         except Exception:  # noqa: BLE001 (a broken connection fails in every way)
             return False
         return True
-
-    def _function(self, name: str) -> Callable[[], str] | None:
-        try:
-            return self._remote.get_function(name)
-        except AttributeError:
-            return None
 
 
 def _bring(remote: rpc.RPCSession, path: Path) -> tvm.runtime.Module:
@@ -97,7 +87,7 @@ def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float 
     except FarmError as error:
         # The runner shows the last line, which is the reason in TVM's errors.
         raise RuntimeError(error.message) from error
-    about = _session.about()
+    about = about_of(_session.remote)
     # Of a CPU, TVM does not tell the name.
     if about is not None and (served := about.device_of(kind)) is not None:
         _session.name, _session.driver = served.name, served.driver

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import select
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -103,19 +104,17 @@ class ServerInfo:
         except (KeyError, TypeError):
             return None
         texts = [info.tvmflow, info.tvm, info.host]
-        texts += [text for device in devices for text in (device.kind, device.name, device.driver)]
-        numbers = [device.index for device in devices]
+        texts += [text for d in devices for text in (d.kind, d.name, d.driver)]
         is_fine = all(isinstance(text, str) for text in texts)
-        return info if is_fine and all(isinstance(number, int) for number in numbers) else None
+        return info if is_fine and all(isinstance(d.index, int) for d in devices) else None
 
     @classmethod
     def parse(cls, text: str) -> ServerInfo | None:
         """Read the JSON that another server told, ``None`` if it is of another form."""
         try:
-            told = json.loads(text)
+            return cls.read(json.loads(text))
         except ValueError:
             return None
-        return cls.read(told) if isinstance(told, dict) else None
 
     def as_dict(self) -> JsonObject:
         """Return the facts as JSON has them."""
@@ -129,19 +128,14 @@ class ServerInfo:
 def check_version(address: object, about: ServerInfo) -> None:
     """Refuse a server of another version.
 
-    Raises
-    ------
-    FarmError
-        If its version of tvmflow or TVM is not the one that runs here.
+    Raises `FarmError` if its version of tvmflow or TVM is not the one that runs here.
     """
     import tvm
 
-    here = (__version__, str(tvm.__version__))
-    there = (about.tvmflow, about.tvm)
-    if there != here:
+    if (about.tvmflow, about.tvm) != (__version__, str(tvm.__version__)):
         raise FarmError(
-            f"The server at {address} has tvmflow {there[0]} with TVM {there[1]}, "
-            f"where {here[0]} with {here[1]} was expected.",
+            f"The server at {address} has tvmflow {about.tvmflow} with TVM {about.tvm}, "
+            f"where {__version__} with {tvm.__version__} was expected.",
             remedy="Install the same version on both machines and restart the server.",
         )
 
@@ -207,8 +201,8 @@ def read_summary(answer: object) -> Summary:
         except MalformedError:
             malformed.append(_short(item))
     for key, queue in _of(dict, value.get("queue_info")).items():
-        queue = _of(dict, queue)
-        queues[key] = Queue(_of(int, queue.get("free")), _of(int, queue.get("pending")))
+        free, waiting = (_of(int, _of(dict, queue).get(name)) for name in ("free", "pending"))
+        queues[key] = Queue(free, waiting)
     listed = (Server(a, key, about.get(a, {})) for a, key in sorted(servers.items()))
     return Summary(tuple(listed), queues, runs, tuple(malformed))
 
@@ -264,119 +258,89 @@ class Offer:
     ticket: str
 
 
-class Tracker:
+class Tracker(AbstractContextManager["Tracker"]):
     """A connection to a tracker; not to be shared between threads.
 
-    Raises
-    ------
-    TrackerAwayError
-        If nobody answers at the address.
-    FarmError
-        If that is no tracker, or one that asks for another secret.
+    Raises `TrackerAwayError` if nobody answers at the address; `FarmError` if that is no tracker,
+    or one that asks for another secret.
     """
 
     def __init__(self, address: Address):
         self.address = address
         self._base = protocol()
-        try:
+        with self._talking():
             self._socket = address.connect(_ANSWER_S)
-        except UnprovenError as error:
-            raise self._unproven(str(error)) from error
-        except OSError as error:
-            raise self._unreachable(error) from error
-        expected = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
-        try:
-            self._socket.sendall(expected)
-            answer = self._base.recvall(self._socket, len(expected))
-        except OSError as error:
-            self.close()
-            raise self._unreachable(error) from error
-        if answer != expected:
-            self.close()
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            expected = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
+            with self._talking():
+                self._socket.sendall(expected)
+                answer = self._base.recvall(self._socket, len(expected))
             if GREETING.startswith(answer):
                 raise self._unproven("it asks for a secret")
-            raise FarmError(
-                f"The tracker at {address} cannot be reached: something else than a tracker "
-                "answered.",
-                remedy=_START,
-            )
+            if answer != expected:
+                raise FarmError(
+                    f"The tracker at {address} cannot be reached: something else than a tracker "
+                    "answered.",
+                    remedy=_START,
+                )
+            stack.pop_all()
 
     def close(self) -> None:
         """End the connection; what it published and requested is forgotten."""
         self._socket.close()
-
-    def __enter__(self) -> Tracker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def summary(self) -> Summary:
         """Return the servers and queues."""
-        return self._understood(
-            lambda: read_summary(self._granted(self._ask([self._base.TrackerCode.SUMMARY])))
-        )
+        with self._talking():
+            self._base.sendjson(self._socket, [self._base.TrackerCode.SUMMARY])
+            return read_summary(self._granted())
 
-    def publish(self, key: str, host: str | None, port: int, facts: JsonMapping) -> None:
-        """Show facts about a server of this machine in the tracker's summary.
+    def publish(self, key: str, facts: JsonMapping, host: str | None = None, port: int = 0) -> None:
+        """Show facts in the tracker's summary: `ABOUT` a server, or what one of `TUNING` measures.
 
         They replace those published before and go when the connection ends.  Without a
         `host`, the tracker takes the address that the connection comes from.
         """
-        self._publish(ABOUT + key, host, port, facts)
-
-    def publish_runs(self, key: str, runs: Mapping[str, str]) -> None:
-        """Show what servers of a key measure for this client."""
-        self._publish(TUNING + key, None, 0, runs)
-
-    def _publish(self, key: str, host: str | None, port: int, facts: JsonMapping) -> None:
         info = {"key": key, "addr": [host, port], "tvmflow": facts}
-        self._ask([self._base.TrackerCode.UPDATE_INFO, info])
+        with self._talking():
+            self._base.sendjson(self._socket, [self._base.TrackerCode.UPDATE_INFO, info])
+            self._base.recvjson(self._socket)
 
     def request(self, key: str) -> None:
         """Ask for a server; :meth:`offer` gives it, and nothing else may be asked before."""
-        self._send([self._base.TrackerCode.REQUEST, key, "", 1])
+        with self._talking():
+            self._base.sendjson(self._socket, [self._base.TrackerCode.REQUEST, key, "", 1])
 
     def offer(self, timeout_s: float) -> Offer | None:
         """Return the requested server, or ``None`` when none became free in time."""
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
         if not ready:
             return None
-        return self._understood(self._receive_offer)
+        with self._talking():
+            value = self._granted()
+            if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], str):
+                raise MalformedError(f"{value!r} is no offer")
+            # Its servers have the same secret.
+            place = replace(read_address(value[:2]), secret=self.address.secret)
+            return Offer(place, value[2])
 
-    def _receive_offer(self) -> Offer:
-        value = self._granted(self._receive())
-        if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], str):
-            raise MalformedError(f"{value!r} is no offer")
-        # Its servers have the same secret.
-        place = replace(read_address(value[:2]), secret=self.address.secret)
-        return Offer(place, value[2])
-
-    def _granted(self, answer: object) -> object:
-        success = self._base.TrackerCode.SUCCESS
+    def _granted(self) -> object:
+        """Receive what was asked for."""
+        answer, success = self._base.recvjson(self._socket), self._base.TrackerCode.SUCCESS
         if not isinstance(answer, list) or len(answer) != 2 or answer[0] != success:
             raise MalformedError("it answered something else than what was asked for")
         return answer[1]
 
-    def _understood(self, ask: Callable[[], T]) -> T:
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
         try:
-            return ask()
-        except MalformedError as error:
-            raise self._unreachable(error) from error
-
-    def _ask(self, message: list[object]) -> object:
-        self._send(message)
-        return self._receive()
-
-    def _send(self, message: list[object]) -> None:
-        self._exchange(lambda: self._base.sendjson(self._socket, message))
-
-    def _receive(self) -> object:
-        return self._exchange(lambda: self._base.recvjson(self._socket))
-
-    def _exchange(self, action: Callable[[], T]) -> T:
-        try:
-            return action()
+            yield
+        except UnprovenError as error:
+            raise self._unproven(str(error)) from error
         except (OSError, ValueError, struct.error) as error:
             raise self._unreachable(error) from error
 
@@ -409,10 +373,8 @@ def protocol() -> ModuleType:
 def check_key(key: str) -> str:
     """Return a key that TVM's protocol can carry.
 
-    Raises
-    ------
-    FarmError
-        If it is empty, or has a space or a colon, which separate the protocol's words.
+    Raises `FarmError` if it is empty, or has a space or a colon, which separate the protocol's
+    words.
     """
     if not key or any(c.isspace() or c == ":" for c in key):
         raise FarmError(
@@ -425,10 +387,7 @@ def check_key(key: str) -> str:
 def check_served(tracker: Tracker, key: str) -> list[Server]:
     """Return the servers of a key.
 
-    Raises
-    ------
-    FarmError
-        If there is none, or only such with other versions.
+    Raises `FarmError` if there is none, or only such with other versions.
     """
     summary = tracker.summary()
     servers = summary.serving(key)
@@ -441,11 +400,10 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
         )
     errors = []
     for server in servers:
-        about = ServerInfo.read(server.about)
         try:
-            if about is not None:
-                check_version(server.address, about)
             # A stock server has no version to differ.
+            if (about := ServerInfo.read(server.about)) is not None:
+                check_version(server.address, about)
             return servers
         except FarmError as error:
             errors.append(error)
@@ -455,10 +413,7 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
 def check_host(servers: Sequence[Server], host: Host) -> None:
     """Refuse to compile for a machine that none of the servers is.
 
-    Raises
-    ------
-    FarmError
-        If all of them have another processor; stock servers do not tell theirs.
+    Raises `FarmError` if all of them have another processor; stock servers do not tell theirs.
     """
     told = [ServerInfo.read(server.about) for server in servers]
     triples = {about.host for about in told if about is not None}

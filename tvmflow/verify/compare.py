@@ -21,15 +21,7 @@ from ..errors import EnvironmentMismatchError, InputError, ModelError, Verificat
 from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
 from ..module.samples import random_inputs
-from .tolerance import (
-    NETWORK,
-    STORED_AS_HALF,
-    Comparison,
-    Tolerance,
-    compare,
-    summed_in_half,
-    tolerance_for,
-)
+from .tolerance import Comparison, Tolerance, compare, is_half, table_for, tolerance_for
 
 if TYPE_CHECKING:
     import onnx
@@ -37,7 +29,6 @@ if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
     from ..module.module import Module
-    from ..runtime.json_types import JsonMapping
 
     Arrays = Mapping[str, np.ndarray]
 
@@ -53,20 +44,12 @@ _MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 
 @dataclass(frozen=True)
 class Report:
-    """The comparison of every output.
-
-    Parameters
-    ----------
-    outputs
-        One comparison an output, in the module's order.
-    reference
-        What the results were compared with: name and version.
-    not_finite
-        Sentences on NaN and infinities that only one of both has, and where they come from.
-    """
+    """The comparison of every output, in the module's order."""
 
     outputs: tuple[Comparison, ...]
+    #: What the results were compared with: name and version.
     reference: str
+    #: Sentences on NaN and infinities that only one of both has, and where they come from.
     not_finite: tuple[str, ...] = ()
 
     @property
@@ -132,20 +115,9 @@ def verify(
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
     not_finite = [sentence for sentence in found if sentence is not None]
     if not_finite:
-        source = origin(model, logical, half=_option(module.metadata, "dtype") == "fp16")
+        source = origin(model, logical, half=is_half(module.metadata, "dtype"))
         not_finite += [] if source is None else [source]
     return Report(outputs, name, tuple(not_finite))
-
-
-def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
-    """Return the tolerances of a module, by how it stores tensors and takes sums."""
-    if _option(metadata, "accumulate") == "fp16":
-        return summed_in_half(metadata["half_sums"])
-    return STORED_AS_HALF if _option(metadata, "dtype") == "fp16" else NETWORK
-
-
-def _option(metadata: JsonMapping, name: str) -> str:
-    return str(metadata.get("options", {}).get(name, "fp32"))
 
 
 def run_reference(
@@ -153,24 +125,8 @@ def run_reference(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
-    Parameters
-    ----------
-    model
-        The ONNX file.
-    inputs
-        Arrays by name.
-    outputs
-        Names of the outputs wanted.
-
-    Returns
-    -------
-    tuple
-        Arrays by name, and name and version of the reference.
-
-    Raises
-    ------
-    EnvironmentMismatchError, ModelError, InputError
-        As for `verify`.
+    Inputs are arrays by name, outputs the names of those wanted.  Returns these by name, and name
+    and version of the reference.  Raises what `verify` raises.
     """
     path = Path(model)
     if not path.is_file():
@@ -182,21 +138,22 @@ def run_reference(
     check_external_files(source)
     if has_custom_operators(source.model):
         import onnx
+        from onnx.inliner import inline_local_functions
 
         name = f"ONNX {onnx.__version__}'s reference evaluator"
-        session = _attempt(f"Loading {path} in {name}", lambda: _open_evaluator(path))
-        known = {"input": session.input_names, "output": session.output_names}
+        session = _attempt(
+            f"Loading {path} in {name}", lambda: _evaluator(inline_local_functions(onnx.load(path)))
+        )
+        known: Sequence[list[str]] = session.input_names, session.output_names
     else:
         session = _open_session(path)
         import onnxruntime
 
         name = f"ONNX Runtime {onnxruntime.__version__}"
-        known = {
-            "input": [node.name for node in session.get_inputs()],
-            "output": [node.name for node in session.get_outputs()],
-        }
-    _check_names("input", list(inputs), known["input"], path)
-    _check_names("output", outputs, known["output"], path)
+        nodes = session.get_inputs(), session.get_outputs()
+        known = [[node.name for node in each] for each in nodes]
+    _check_names("input", list(inputs), known[0], path)
+    _check_names("output", outputs, known[1], path)
     with np.errstate(all="ignore"):  # NaN and infinity are results like others
         results = _attempt(f"Running {path} in {name}", lambda: session.run(outputs, dict(inputs)))
     return dict(zip(outputs, results, strict=True)), name
@@ -210,15 +167,13 @@ def has_custom_operators(model: onnx.ModelProto) -> bool:
     return any(node.domain == DOMAIN for node in nodes)
 
 
-def _open_evaluator(path: Path) -> ReferenceEvaluator:
-    """Open a file with ONNX's reference evaluator, which takes our operators."""
-    import onnx
-    from onnx.inliner import inline_local_functions
+def _evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
+    """Return ONNX's reference evaluator of a model, which takes our operators."""
     from onnx.reference import ReferenceEvaluator
 
     from ..ops.onnx_form import op_runs
 
-    return ReferenceEvaluator(inline_local_functions(onnx.load(path)), new_ops=op_runs())
+    return ReferenceEvaluator(model, new_ops=op_runs())
 
 
 def _open_session(
@@ -254,7 +209,10 @@ def _attempt(what: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except Exception as error:
-        lines = _without_origin(str(error)).splitlines() or [type(error).__name__]
+        # Without what ONNX Runtime says of its own source code before the reason.
+        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
+        text = re.sub(r"/\S+\.(?:cc|h):\d+ \S.*\) (?=\S)", " ", text)
+        lines = text.splitlines() or [type(error).__name__]
         message = f"{what} failed: {lines[0]}"
         if "InvalidArgument" in type(error).__name__:
             raise InputError(message, remedy="Check names, shapes and dtypes.") from error
@@ -264,12 +222,6 @@ def _attempt(what: str, function: Callable[[], T]) -> T:
             "onnxruntime.",
             details="\n".join(lines[1:]) or None,
         ) from error
-
-
-def _without_origin(message: str) -> str:
-    """Drop what ONNX Runtime says of its own source code before the reason."""
-    message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message.strip())
-    return re.sub(r"/\S+\.(?:cc|h):\d+ \S.*\) (?=\S)", " ", message)
 
 
 def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> None:
@@ -287,10 +239,7 @@ def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> 
 def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | None:
     """Say where NaN or an infinity stands in one of two arrays and not in the other.
 
-    Returns
-    -------
-    str or None
-        A sentence with the numbers of such places and the first one, ``None`` without any.
+    Returns a sentence with the numbers of such places and the first one, ``None`` without any.
     """
     if got.shape != reference.shape or reference.dtype.kind != "f":
         return None
@@ -300,15 +249,12 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
         return None
     gained = int((different & np.isfinite(reference)).sum())
     lost = int((different & np.isfinite(got)).sum())
-    other = int(different.sum()) - gained - lost
-    parts = []
-    if gained:
-        places = counted(gained, "place")
-        parts.append(f"NaN or infinity at {places} where the reference has numbers")
-    if lost:
-        parts.append(f"numbers at {counted(lost, 'place')} where that has NaN or infinity")
-    if other:
-        parts.append(f"another of NaN, inf and -inf at {counted(other, 'place')}")
+    kinds = {
+        "NaN or infinity at {} where the reference has numbers": gained,
+        "numbers at {} where that has NaN or infinity": lost,
+        "another of NaN, inf and -inf at {}": int(different.sum()) - gained - lost,
+    }
+    parts = [text.format(counted(count, "place")) for text, count in kinds.items() if count]
     first = tuple(int(i) for i in np.argwhere(different)[0])
     return (
         f"Output {name!r} has {', and '.join(parts)}, first at {list(first)}: "
@@ -317,22 +263,10 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
 
 
 def origin(model: str | os.PathLike[str], inputs: Arrays, *, half: bool) -> str | None:
-    """Say which node of a model yields NaN or an infinity first, in the reference.
+    """Say which node of an ONNX file yields NaN or an infinity first, in the reference.
 
-    Parameters
-    ----------
-    model
-        The ONNX file.
-    inputs
-        Arrays by name.
-    half
-        True if the module stores tensors in 16 bits: then the first number that is infinite there
-        counts, too.
-
-    Returns
-    -------
-    str or None
-        A sentence; ``None`` if the reference does not tell what is inside of the network.
+    With `half` the module stores tensors in 16 bits: the first number that is infinite there
+    counts, too.  Returns a sentence; ``None`` if the reference does not tell what is inside.
     """
     for name, array in inputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -361,13 +295,8 @@ def _every_result(path: Path, inputs: Arrays) -> list[tuple[onnx.NodeProto, str,
 
     loaded = onnx.load(path, load_external_data=False)
     if has_custom_operators(loaded):
-        from onnx.reference import ReferenceEvaluator
-
-        from ..ops.onnx_form import op_runs
-
-        evaluator = ReferenceEvaluator(onnx.load(path), new_ops=op_runs())
         with np.errstate(all="ignore"):
-            arrays = evaluator.run(None, dict(inputs), intermediate=True)
+            arrays = _evaluator(onnx.load(path)).run(None, dict(inputs), intermediate=True)
     else:
         known = {output.name for output in loaded.graph.output}
         names = [name for node in loaded.graph.node for name in node.output if name]
@@ -396,19 +325,16 @@ def _with_noise(
     from ..frontend.source import open_model
 
     source = open_model(path).model
-    if has_custom_operators(source) or not _is_quantized(source):
+    names = {node.op_type for node in source.graph.node}
+    # Quantized networks round to integers inside.
+    rounds = any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
+    if has_custom_operators(source) or not rounds:
         return allowed
     differs = _noise(path, inputs, list(reference))
     return {
         key: widened(tolerance, reference[key], differs[key], step_of(source, key))
         for key, tolerance in allowed.items()
     }
-
-
-def _is_quantized(model: onnx.ModelProto) -> bool:
-    """True if a network rounds to integers inside."""
-    names = {node.op_type for node in model.graph.node}
-    return any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
 
 
 def _neighbours(inputs: Arrays) -> list[dict[str, np.ndarray]]:
@@ -419,9 +345,8 @@ def _neighbours(inputs: Arrays) -> list[dict[str, np.ndarray]]:
         if array.dtype.kind != "f":
             return array
         toward = rng.choice([-np.inf, 0, np.inf], array.shape)
-        stays = toward == 0
         there = np.nextafter(array, toward.astype(array.dtype))
-        return np.where(stays | ~np.isfinite(array), array, there)
+        return np.where((toward == 0) | ~np.isfinite(array), array, there)
 
     return [{name: moved(a) for name, a in inputs.items()} for _ in range(_NEIGHBOURS)]
 
@@ -458,11 +383,10 @@ def step_of(model: onnx.ModelProto, output: str) -> float:
     node = makers.get(output)
     while node is not None and node.op_type in _MOVES:
         node = makers.get(node.input[0])
-    if node is None:
-        return 0.0
-    if node.op_type == "QuantizeLinear" or node.op_type.startswith("QLinear"):
+    kind = "" if node is None else node.op_type
+    if kind == "QuantizeLinear" or kind.startswith("QLinear"):
         return 1.0
-    if node.op_type != "DequantizeLinear" or node.input[1] not in constants:
+    if node is None or kind != "DequantizeLinear" or node.input[1] not in constants:
         return 0.0
     return float(np.max(to_array(constants[node.input[1]])))
 

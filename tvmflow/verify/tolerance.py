@@ -22,23 +22,18 @@ from math import sqrt
 
 import numpy as np
 
+from ..runtime.json_types import JsonMapping
+
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The distance that an element may have from the reference, and why that much.
+    """The distance that an element may have from the reference, and why that much."""
 
-    Parameters
-    ----------
-    relative
-        Part of the element's own magnitude.
-    absolute
-        Part of the largest magnitude in the output.
-    reason
-        Why not less.
-    """
-
+    #: Part of the element's own magnitude.
     relative: float
+    #: Part of the largest magnitude in the output.
     absolute: float
+    #: Why not less.
     reason: str
 
 
@@ -99,6 +94,18 @@ def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
     }
 
 
+def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
+    """Return the tolerances of a module, by how it stores tensors and takes sums."""
+    if is_half(metadata, "accumulate"):
+        return summed_in_half(metadata["half_sums"])
+    return STORED_AS_HALF if is_half(metadata, "dtype") else NETWORK
+
+
+def is_half(metadata: JsonMapping, option: str) -> bool:
+    """True if an option of a module's compilation names 16 bits."""
+    return bool(metadata.get("options", {}).get(option) == "fp16")
+
+
 #: For one operator, by the dtype of the output: no errors of earlier layers add up.
 OPERATOR = {
     "float32": Tolerance(
@@ -130,26 +137,17 @@ def tolerance_for(dtype: str, table: dict[str, Tolerance] = NETWORK) -> Toleranc
 
 @dataclass(frozen=True)
 class Comparison:
-    """The errors of an output compared with its reference.
+    """The errors of an output compared with its reference."""
 
-    Parameters
-    ----------
-    name
-        The output.
-    max_abs_error
-        ``max|a - b|``; infinite when NaN, infinity or the shapes disagree.
-    max_rel_error
-        ``max|a - b| / max|b|``.
-    used
-        The largest share of the tolerance that an element uses: it passes up to 1.
-    tolerance
-        What was allowed.
-    """
-
+    #: The output.
     name: str
+    #: ``max|a - b|``; infinite when NaN, infinity or the shapes disagree.
     max_abs_error: float
+    #: ``max|a - b| / max|b|``.
     max_rel_error: float
+    #: The largest share of the tolerance that an element uses: it passes up to 1.
     used: float
+    #: What was allowed.
     tolerance: Tolerance
 
     @property
@@ -161,26 +159,18 @@ class Comparison:
 def compare(
     name: str, got: np.ndarray, reference: np.ndarray, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Compare an output with its reference.
+    """Compare an output with its reference; `name` is for the report.
 
-    Parameters
-    ----------
-    name
-        For the report.
-    got, reference
-        Arrays; another shape or dtype than the reference's is an infinite error.
-    tolerance
-        Default: the network's for the reference's dtype.
+    Another shape or dtype than the reference's is an infinite error.  The default tolerance is the
+    network's for the reference's dtype.
     """
     if tolerance is None:
         tolerance = tolerance_for(reference.dtype.name)
-    infinite = Comparison(
-        name, max_abs_error=np.inf, max_rel_error=np.inf, used=np.inf, tolerance=tolerance
-    )
+    infinite = Comparison(name, np.inf, np.inf, np.inf, tolerance)
     if got.shape != reference.shape or got.dtype != reference.dtype:
         return infinite
     if not reference.size:
-        return Comparison(name, max_abs_error=0.0, max_rel_error=0.0, used=0.0, tolerance=tolerance)
+        return Comparison(name, 0.0, 0.0, 0.0, tolerance)
     a, b = _widened(got), _widened(reference)
     with np.errstate(invalid="ignore"):
         # Equal infinities and NaN at the same places are no errors.
@@ -197,13 +187,7 @@ def compare(
         share[error == 0] = 0
     largest = float(error.max())
     relative = largest / scale if scale else (np.inf if largest else 0.0)
-    return Comparison(
-        name,
-        max_abs_error=largest,
-        max_rel_error=float(relative),
-        used=float(share.max()),
-        tolerance=tolerance,
-    )
+    return Comparison(name, largest, float(relative), float(share.max()), tolerance)
 
 
 def assert_close(

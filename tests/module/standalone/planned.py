@@ -22,8 +22,7 @@ from tvmflow.module.blocked_layout import all_to_logical
 from tvmflow.module.standalone.link import link_library
 from tvmflow.module.standalone.loaded import StandaloneModule
 from tvmflow.module.standalone.plan import Plan
-from tvmflow.verify.compare import table_for
-from tvmflow.verify.tolerance import assert_close
+from tvmflow.verify.tolerance import assert_close, table_for
 
 
 def parsed(inputs: str, outputs: str, body: str, constants: str = "") -> onnx.ModelProto:

@@ -19,7 +19,7 @@ from ...module.standalone.link import link_library
 from ...module.standalone.plan import Plan, encode
 from ...module.storage_summary import counts, storage_summary
 from ...runtime.json_types import JsonObject
-from ...verify.compare import table_for
+from ...verify.tolerance import table_for
 from ..compilation import Compilation
 from ..generate import extensions
 from .check import check_plan

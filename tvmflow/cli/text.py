@@ -1,0 +1,29 @@
+"""Numbers as text, beside those of `ir.units`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def ms_text(ms: float) -> str:
+    """Return a time in the unit that suits it: ``0.4 µs``, ``820 µs``, ``12.3 ms``, ``4.56 s``."""
+    if ms < 1:
+        return f"{ms * 1e3:.0f} µs" if ms >= 0.01 else f"{ms * 1e3:.1f} µs"
+    if ms < 1000:
+        return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
+    return f"{ms / 1e3:.2f} s"
+
+
+def knobs_text(knobs: Mapping[str, object]) -> str:
+    """Return knobs: ``tile_h=4 stage_input=true``, or ``-``."""
+    return " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items()) or "-"
+
+
+def times_text(extents: Sequence[int]) -> str:
+    """Return extents: ``1×3×224×224``."""
+    return "×".join(map(str, extents))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape: ``1×3×224×224``, or ``scalar``."""
+    return times_text(shape) or "scalar"
