@@ -17,9 +17,10 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Op, Range
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, IterVar, Stmt, Var
 
-from ...ir.expressions import nodes_in
+from ...ir.expressions import nodes_in, uses
 
 #: Numbers of a row: the coordinates of a box.
 COORDINATES = 4
@@ -225,6 +226,12 @@ def places_of(variables: Sequence[Var], values: Sequence[Expr]) -> dict[Var, Exp
 def replaced(expression: Expr, values: Mapping[Var, Expr]) -> Expr:
     """An expression, or statements, with values in place of variables."""
     return tvm_ffi.structural_map(expression, (Var, lambda var: values.get(var, var)))
+
+
+def follows(place: Sequence[Expr], var: Var) -> bool:
+    """Tell whether the last index counts with a variable, and the others do not depend on it."""
+    *outer, last = place
+    return not any(uses(index, var) for index in [*outer, Analyzer().simplify(last - var)])
 
 
 def loads_of(expressions: Expr | Sequence[Expr]) -> list[TensorLoad]:

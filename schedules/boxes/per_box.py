@@ -54,6 +54,7 @@ from .builder import (
     Row,
     Statements,
     choice,
+    follows,
     in_32_bits,
     loads_of,
     number,
@@ -698,7 +699,7 @@ def _is_vector(nest: Nest) -> bool:
     for out in nest.outputs:
         if is_texture(out.tensor.scope()):
             return False
-        if out.row is not None and not (limited and _follows(out.row, place)):
+        if out.row is not None and not (limited and follows([out.row], place)):
             return False
     values = _values_of(nest.outputs)
     if limited:
@@ -716,13 +717,7 @@ def _is_of_neighbours(load: TensorLoad, place: Var) -> bool:
     if is_texture(load.source.scope()) or not str(load.source.dtype).startswith(_FLOATS):
         return False
     row = Row.of(load)
-    *outer, last = load.indices if row is None else row.place
-    return _follows(last, place) and not any(uses(index, place) for index in outer)
-
-
-def _follows(index: Expr, place: Var) -> bool:
-    """Tell whether an index counts with a variable."""
-    return not uses(Analyzer().simplify(index - place), place)
+    return follows(load.indices if row is None else row.place, place)
 
 
 class _VectorCode(_BoxCode):
