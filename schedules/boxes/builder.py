@@ -245,14 +245,6 @@ def choice(expression: Expr) -> tuple[Expr, Expr, Expr] | None:
     return tuple(expression.args) if lazy else None
 
 
-def product(extents: Sequence[Expr]) -> Expr:
-    """Of at least one extent."""
-    total = extents[0]
-    for extent in extents[1:]:
-        total = total * extent
-    return total
-
-
 def unravel(position: Expr, extents: Sequence[Expr]) -> list[Expr]:
     """The indices of a position in a nest of loops, outermost first."""
     indices: list[Expr] = []

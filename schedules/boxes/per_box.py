@@ -59,7 +59,6 @@ from .builder import (
     loads_of,
     number,
     places_of,
-    product,
     ramp,
     replaced,
     schedule_of,
@@ -214,7 +213,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
             if workload.is_cpu:
                 _write_stretches(code, nest, knobs, launches)
             else:
-                for place in _items(code, product(nest.extents), knobs):
+                for place in _items(code, prod(nest.extents), knobs):
                     _write_box(code, nest, unravel(place, nest.extents))
         for rows in rest:
             places = (
@@ -248,7 +247,7 @@ def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool)
     """A stretch of boxes of one sample for each work-item of a CPU."""
     *outer, last = nest.extents
     stretches = [*outer, tirx.ceildiv(last, knobs.boxes)]
-    with code.parts("boxes", product(stretches), launches) as part:
+    with code.parts("boxes", prod(stretches), launches) as part:
         *sample, place = unravel(part, stretches)
         begin = place * knobs.boxes
         length = tirx.Min(last - begin, knobs.boxes)
@@ -330,7 +329,7 @@ class Nest:
         """The same with one extent; earlier indices are 0, and the last one runs on."""
         *outer, last = self.box
         outputs = self.at([number(0)] * len(outer))
-        return Nest([Analyzer().simplify(product(self.extents))], [last], outputs)
+        return Nest([Analyzer().simplify(prod(self.extents))], [last], outputs)
 
     def at(self, box: Sequence[Expr]) -> list[Output]:
         """The outputs of one box."""
@@ -362,8 +361,7 @@ def _shared_test(values: Sequence[Expr]) -> Expr | None:
     if not tests or tests[0] is None:
         return None
     equal = tvm_ffi.structural_equal
-    same = all(test is not None and equal(test, tests[0]) for test in tests)
-    return tests[0] if same else None
+    return tests[0] if all(test is not None and equal(test, tests[0]) for test in tests) else None
 
 
 def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
@@ -374,16 +372,12 @@ def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
 def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest] | None:
     """The nests of blocks that write an element an iteration; ``None`` where they do more."""
     nests: list[Nest] = []
-    passed_on: list[s_tir.SBlock] = []
-    scattered = []
-    for block in blocks:
-        scatter = _scatter_of(block, blocks)
-        scattered.append(None if scatter is None else scatter[0])
-        passed_on += [] if scatter is None else scatter[1]
-    for block, scatter_nest in zip(blocks, scattered, strict=True):
+    scatters = [_scatter_of(block, blocks) for block in blocks]
+    passed_on = [producer for scatter in scatters if scatter for producer in scatter[1]]
+    for block, scatter in zip(blocks, scatters, strict=True):
         if any(block.same_as(producer) for producer in passed_on):
             continue
-        found = scatter_nest or _nest_of(block, whole)
+        found = scatter[0] if scatter else _nest_of(block, whole)
         if found is None:
             return None
         nest = next((n for n in nests if _equal(n.extents, found.extents)), None)
@@ -401,14 +395,13 @@ def _nest_of(block: s_tir.SBlock, whole: bool) -> Nest | None:
         return None
     if not all(index.same_as(var) for index, var in zip(store.indices, box, strict=True)):
         return None
-    extents = [axis.dom.extent for axis in block.iter_vars]
+    extents = [in_32_bits(axis.dom.extent) for axis in block.iter_vars]
     lane = box.pop() if whole else None
     if lane is not None:
         coordinates = extents.pop()
         if not isinstance(coordinates, tirx.IntImm) or int(coordinates) != COORDINATES:
             return None
-    output = Output(store.buffer, _values_by_lane(store.value, lane))
-    return Nest(list(map(in_32_bits, extents)), box, [output])
+    return Nest(extents, box, [Output(store.buffer, _values_by_lane(store.value, lane))])
 
 
 def _scatter_of(
@@ -424,7 +417,8 @@ def _scatter_of(
         loop = loop.body
     store, producers, inlined = loop.then_case, [], []
     for load in (store.value, store.indices[0]):
-        producer = next((b for b in others if _writes(b, load.source)), None)
+        stores = [b for b in others if isinstance(b.body, tirx.BufferStore)]
+        producer = next((b for b in stores if b.body.buffer.same_as(load.source)), None)
         if producer is None:
             return None
         producers.append(producer)
@@ -436,10 +430,6 @@ def _scatter_of(
     *box, lane = variables
     output = Output(store.buffer, _values_by_lane(value, lane), row[1])
     return Nest(list(map(in_32_bits, extents[:-1])), box, [output]), producers
-
-
-def _writes(block: s_tir.SBlock, tensor: Buffer) -> bool:
-    return isinstance(block.body, tirx.BufferStore) and block.body.buffer.same_as(tensor)
 
 
 def _values_by_lane(body: Expr, lane: Var | None) -> list[Expr]:
@@ -624,7 +614,7 @@ class _UnownedRows:
         self.nest, self.out = nest, out
         self.rows = out.tensor.shape[0].astype("int32")
         *self.outer, self.boxes = nest.extents
-        self.samples = product(self.outer) if self.outer else number(1)
+        self.samples = prod(self.outer)
         #: How many places there are that :meth:`clear` takes.
         self.places = self.rows if nest.limit() is None else tirx.Max(self.rows, self.samples)
 

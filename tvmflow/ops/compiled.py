@@ -135,7 +135,11 @@ class CompiledOperator:
         )
         self._function = self.program.module[self.program.name]
         #: What the address of each input must be a multiple of.
-        self.alignments = [1 if kind is None else alignment(kind) for kind in signature]
+        self.alignments = [
+            1 if kind is None else alignment(kind.dtype, kind.row) for kind in signature
+        ]
+        #: Memory that kernels pass values in while a call runs.
+        self.workspaces = self.program.workspaces
 
     def __call__(self, *inputs: Any, check: bool = False, **named: Any) -> tuple[Any, ...]:
         """Compute the operator.
@@ -223,11 +227,6 @@ class CompiledOperator:
         """
         if self.operator.check is not None:
             self.operator.check(arrays, self.attributes)
-
-    @property
-    def workspaces(self) -> tuple[TensorType, ...]:
-        """Memory that kernels pass values in while a call runs."""
-        return self.program.workspaces
 
     def run(
         self, inputs: Sequence[Any], outputs: Sequence[Any], workspaces: Sequence[Any] = ()

@@ -166,23 +166,18 @@ def _give_dtypes(operator: Operator, kinds: Sequence[onnx.TypeProto | None], con
 
 def _type(kind: onnx.TypeProto, index: int, symbols: dict[str, int], base: int) -> TensorType:
     """The type of an input, with ``base`` and more for its open dimensions."""
-    shape = []
-    for axis, dim in enumerate(kind.tensor_type.shape.dim):
-        name = dim.dim_param or f"?{index},{axis}"
-        is_open = not dim.HasField("dim_value")
-        shape.append(
-            base + symbols.setdefault(name, len(symbols)) if is_open else int(dim.dim_value)
-        )
-    return TensorType(tuple(shape), _dtype(kind.tensor_type.elem_type))
+    shape = tuple(
+        int(dim.dim_value) if dim.HasField("dim_value")
+        else base + symbols.setdefault(dim.dim_param or f"?{index},{axis}", len(symbols))
+        for axis, dim in enumerate(kind.tensor_type.shape.dim)
+    )  # fmt: skip
+    return TensorType(shape, _dtype(kind.tensor_type.elem_type))
 
 
 def _symbol(first: int, second: int, symbols: Mapping[str, int]) -> str | None:
     """The open dimension that an extent was in both trials; ``None`` for none of them."""
-    for name, offset in symbols.items():
-        found = (first - offset, second - offset) == _TRIALS
-        if found and not name.startswith("?"):
-            return name
-    return None
+    tried = ((name, (first - offset, second - offset)) for name, offset in symbols.items())
+    return next((n for n, base in tried if base == _TRIALS and not n.startswith("?")), None)
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
