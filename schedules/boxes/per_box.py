@@ -203,25 +203,24 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     if nests is None:
         logger.debug("%s declines: a block computes more than one element an iteration", NAME)
         return None
-    rest = [
-        _UnownedRows(nest, out) for nest in nests for out in nest.outputs if out.row is not None
-    ]
+    packed = [(nest, out) for nest in nests for out in nest.outputs if out.row is not None]
     nests = [nest.flattened() if nest.is_flat else nest for nest in nests]
     code, launches = Statements(), workload.target.is_gpu_kernel
+
+    def places(total: Expr) -> Iterator[Expr]:
+        if workload.is_cpu:
+            return _stretches(code, total, knobs.boxes, launches)
+        return _items(code, total, knobs)
+
     with code.block("root"):
         for nest in nests:
             if workload.is_cpu:
                 _write_stretches(code, nest, knobs, launches)
             else:
-                for place in _items(code, prod(nest.extents), knobs):
+                for place in places(prod(nest.extents)):
                     _write_box(code, nest, unravel(place, nest.extents))
-        for rows in rest:
-            places = (
-                _stretches(code, rows.places, knobs.boxes, launches) if workload.is_cpu
-                else _items(code, rows.places, knobs)
-            )  # fmt: skip
-            for place in places:
-                rows.clear(code, place)
+        for nest, out in packed:
+            _clear_unowned_rows(code, nest, out, places)
     return schedule_of(sch.mod["main"], code.finish())
 
 
@@ -246,12 +245,28 @@ def _stretches(code: Statements, total: Expr, size: int, launches: bool) -> Iter
 def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool) -> None:
     """A stretch of boxes of one sample for each work-item of a CPU."""
     *outer, last = nest.extents
-    stretches = [*outer, tirx.ceildiv(last, knobs.boxes)]
+    stretches, lanes = [*outer, tirx.ceildiv(last, knobs.boxes)], knobs.vector
     with code.parts("boxes", prod(stretches), launches) as part:
         *sample, place = unravel(part, stretches)
         begin = place * knobs.boxes
         length = tirx.Min(last - begin, knobs.boxes)
-        _write_stretch(code, nest, sample, begin, length, knobs.vector)
+        done: Expr = number(0)
+        if lanes > 1 and _is_vector(nest):
+            counted = length
+            if nest.limit() is not None:
+                # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is
+                # wrong.
+                limit = tirx.Max(tirx.Min(nest.limit_of(sample) - begin, length), 0)
+                counted = code.name_stored("counted", limit)
+            enough = counted >= lanes
+            with code.loop("i", tirx.Select(enough, tirx.ceildiv(counted, lanes), 0)) as i:
+                first = begin + tirx.Min(i * lanes, counted - lanes)
+                vector = _VectorCode([*sample, first], lanes)
+                vector.compute_vector(nest)
+                code.add(vector.finish())
+            done = tirx.Select(enough, counted, 0)
+        with code.loop("i", length - done) as i:
+            _write_box(code, nest, [*sample, begin + done + i])
 
 
 # -- outputs of the same boxes ------------------------------------------------------------
@@ -603,84 +618,47 @@ def _write_box(code: Statements, nest: Nest, box: Sequence[Expr]) -> None:
     code.add(inner.finish())
 
 
-class _UnownedRows:
-    """Rows of a packed tensor that no box has, and that are made 0.
+def _clear_unowned_rows(
+    code: Statements, nest: Nest, out: Output, places: Callable[[Expr], Iterator[Expr]]
+) -> None:
+    """Make rows of a packed tensor 0 that no box has; ``places`` counts up to a number.
 
     Such rows are before those of the first sample, behind those of the last one, and at the end
     of samples that are longer than there are boxes.
     """
+    rows = out.tensor.shape[0].astype("int32")
+    *outer, boxes = nest.extents
+    samples = prod(outer)
 
-    def __init__(self, nest: Nest, out: Output):
-        self.nest, self.out = nest, out
-        self.rows = out.tensor.shape[0].astype("int32")
-        *self.outer, self.boxes = nest.extents
-        self.samples = prod(self.outer)
-        #: How many places there are that :meth:`clear` takes.
-        self.places = self.rows if nest.limit() is None else tirx.Max(self.rows, self.samples)
+    def row_of(box: Sequence[Expr]) -> Expr:
+        return replaced(out.row, places_of(nest.box, box)).astype("int32")
 
-    def clear(self, code: Statements, place: Expr) -> None:
-        """Write the row and the sample that a place counts."""
-        if self.nest.limit() is None:
-            self._clear_row(code, place)
-            return
-        first = self._row_of([number(0)] * (len(self.outer) + 1))
-        last_sample = [extent - 1 for extent in self.outer]
-        last = Analyzer().simplify(self._row_of([*last_sample, self.nest.limit_of(last_sample)]))
-        outside = tirx.any(place < first, place >= last)
-        with code.when(tirx.all(place < self.rows, outside)):
-            self._clear_row(code, place)
-        with code.when(place < self.samples):
-            sample = unravel(place, self.outer) if self.outer else []
-            begin = self._row_of([*sample, self.boxes])
-            too_long = tirx.Max(self.nest.limit_of(sample) - self.boxes, 0)
-            with code.loop("i", too_long) as i:
-                self._clear_row(code, begin + i)
-
-    def _row_of(self, box: Sequence[Expr]) -> Expr:
-        return replaced(self.out.row, places_of(self.nest.box, box)).astype("int32")
-
-    def _clear_row(self, code: Statements, row: Expr) -> None:
+    def clear(row: Expr) -> None:
         inner = _BoxCode([])
-        zeros = [tirx.const(0, "float32")] * COORDINATES
-        inner.write_whole(self.out.tensor, [row], zeros)
+        inner.write_whole(out.tensor, [row], [tirx.const(0, "float32")] * COORDINATES)
         code.add(inner.finish())
+
+    if nest.limit() is None:
+        for row in places(rows):
+            clear(row)
+        return
+    for place in places(tirx.Max(rows, samples)):
+        first = row_of([number(0)] * len(nest.extents))
+        last_sample = [extent - 1 for extent in outer]
+        last = Analyzer().simplify(row_of([*last_sample, nest.limit_of(last_sample)]))
+        with code.when(tirx.all(place < rows, tirx.any(place < first, place >= last))):
+            clear(place)
+        with code.when(place < samples):
+            sample = unravel(place, outer) if outer else []
+            begin = row_of([*sample, boxes])
+            with code.loop("i", tirx.Max(nest.limit_of(sample) - boxes, 0)) as i:
+                clear(begin + i)
 
 
 # -- boxes in the lanes of a vector -------------------------------------------------------
 
 #: Numbers that vectors are read of; TVM's OpenCL code is wrong for vectors of bytes.
 _FLOATS = ("float", "bfloat")
-
-
-def _write_stretch(
-    code: Statements,
-    nest: Nest,
-    sample: Sequence[Expr],
-    begin: Expr,
-    length: Expr,
-    lanes: int,
-) -> None:
-    """The boxes of a sample from ``begin`` on."""
-
-    def one_by_one(first: Expr) -> None:
-        with code.loop("i", length - first) as i:
-            _write_box(code, nest, [*sample, begin + first + i])
-
-    if lanes == 1 or not _is_vector(nest):
-        one_by_one(number(0))
-        return
-    counted = length
-    if nest.limit() is not None:
-        # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is wrong.
-        limit = tirx.Max(tirx.Min(nest.limit_of(sample) - begin, length), 0)
-        counted = code.name_stored("counted", limit)
-    enough = counted >= lanes
-    with code.loop("i", tirx.Select(enough, tirx.ceildiv(counted, lanes), 0)) as i:
-        first = begin + tirx.Min(i * lanes, counted - lanes)
-        vector = _VectorCode([*sample, first], lanes)
-        vector.compute_vector(nest)
-        code.add(vector.finish())
-    one_by_one(tirx.Select(enough, counted, 0))
 
 
 def _is_vector(nest: Nest) -> bool:

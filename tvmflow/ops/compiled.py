@@ -94,20 +94,10 @@ def find_operator(operator: Operator | str) -> Operator:
 
 
 class CompiledOperator:
-    """A compiled operator on its device.
+    """A compiled operator on its device, for inputs of a signature.
 
-    Parameters
-    ----------
-    operator
-        What it computes.
-    target
-        What it is compiled for.
-    signature
-        Dtypes and ranks of its inputs.
-    results
-        Positions of the outputs that are computed; default all.
-    attributes, knobs, storage, device_index
-        As for `compile_operator`.
+    It computes the outputs at the positions ``results``, default all; other parameters are those
+    of `compile_operator`.
     """
 
     def __init__(
