@@ -581,7 +581,6 @@ class _Group:
                         self.add(tirx.Select(valid, term, _ZERO), valid.astype("int32"))
 
     def _add_listed(self, terms: Terms, total: Expr, boxes: int) -> None:
-        """Sum up valid boxes from lists."""
         code, item, tile = self.code, self.item, self.items * boxes
         found = self._share("listed", "int32", tile)
         ends = [self._share(f"ends{i}", "int32", self.items) for i in range(2)]

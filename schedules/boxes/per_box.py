@@ -612,7 +612,6 @@ class _BoxCode(Statements):
 
 
 def _write_box(code: Statements, nest: Nest, box: Sequence[Expr]) -> None:
-    """Compute one box."""
     inner = _BoxCode(box)
     inner.compute(nest.at(box))
     code.add(inner.finish())

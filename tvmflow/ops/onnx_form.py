@@ -15,7 +15,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 from onnx.reference.op_run import OpRun
 
 from ..errors import OperatorError, ShapeError
-from ..ir.operator import DOMAIN, VERSION, Operand, Operator
+from ..ir.operator import DOMAIN, VERSION, Operator
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 
@@ -90,25 +90,24 @@ def _op_run(operator: Operator) -> type[OpRun]:
 
 def _schema(operator: Operator) -> defs.OpSchema:
     """Each operand has a type of its own: that some agree is checked with the shapes."""
-    constraints: list[tuple[str, list[str], str]] = []
-
-    def parameter(operand: Operand, optional: bool) -> defs.OpSchema.FormalParameter:
-        options = defs.OpSchema.FormalParameterOption
-        constraints.append(
-            (f"T{len(constraints)}", [f"tensor({_word(d)})" for d in operand.dtypes], operand.name)
+    options = defs.OpSchema.FormalParameterOption
+    operands = [(operand, operand.optional) for operand in operator.inputs]
+    # Any of several results can be left out, but not all of them.
+    operands += [(operand, len(operator.outputs) > 1) for operand in operator.outputs]
+    parameters = [
+        defs.OpSchema.FormalParameter(
+            each.name, f"T{n}", param_option=options.Optional if optional else options.Single
         )
-        return defs.OpSchema.FormalParameter(
-            operand.name,
-            constraints[-1][0],
-            param_option=options.Optional if optional else options.Single,
-        )
-
+        for n, (each, optional) in enumerate(operands)
+    ]
     schema = defs.OpSchema(
         operator.name, DOMAIN, VERSION, operator.summary,
-        inputs=[parameter(operand, operand.optional) for operand in operator.inputs],
-        # Any of several results can be left out, but not all of them.
-        outputs=[parameter(operand, len(operator.outputs) > 1) for operand in operator.outputs],
-        type_constraints=constraints,
+        inputs=parameters[: len(operator.inputs)],
+        outputs=parameters[len(operator.inputs) :],
+        type_constraints=[
+            (f"T{n}", [f"tensor({_word(dtype)})" for dtype in each.dtypes], each.name)
+            for n, (each, _) in enumerate(operands)
+        ],
         attributes=[
             defs.OpSchema.Attribute(name, helper.make_attribute(name, default), "")
             for name, default in operator.attributes.items()
