@@ -17,8 +17,7 @@ from typing import Any
 
 from common import in_process, report, write_json
 
-from tvmflow.explain.lab import LabResult, run_lab
-from tvmflow.explain.lab.running import numpy_name, prepare
+from tvmflow.explain.lab import LabResult, numpy_name, prepare, run_lab
 from tvmflow.runtime.timing import in_turn
 from tvmflow.schedules.lab import LABS
 

@@ -17,9 +17,10 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Op, Range
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, IterVar, Stmt, Var
 
-from ...ir.expressions import nodes_in
+from ...ir.expressions import nodes_in, uses
 
 #: Numbers of a row: the coordinates of a box.
 COORDINATES = 4
@@ -227,6 +228,12 @@ def replaced(expression: Expr, values: Mapping[Var, Expr]) -> Expr:
     return tvm_ffi.structural_map(expression, (Var, lambda var: values.get(var, var)))
 
 
+def follows(place: Sequence[Expr], var: Var) -> bool:
+    """Tell whether the last index counts with a variable, and the others do not depend on it."""
+    *outer, last = place
+    return not any(uses(index, var) for index in [*outer, Analyzer().simplify(last - var)])
+
+
 def loads_of(expressions: Expr | Sequence[Expr]) -> list[TensorLoad]:
     """All that expressions read."""
     return nodes_in(expressions, TensorLoad)
@@ -236,14 +243,6 @@ def choice(expression: Expr) -> tuple[Expr, Expr, Expr] | None:
     """Condition and both values of an expression that computes one of them only."""
     lazy = isinstance(expression, Call) and expression.op.same_as(_LAZY)
     return tuple(expression.args) if lazy else None
-
-
-def product(extents: Sequence[Expr]) -> Expr:
-    """Of at least one extent."""
-    total = extents[0]
-    for extent in extents[1:]:
-        total = total * extent
-    return total
 
 
 def unravel(position: Expr, extents: Sequence[Expr]) -> list[Expr]:

@@ -16,7 +16,7 @@ in packed tensors, and what it would be, a NaN say, reaches nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 
@@ -38,6 +38,7 @@ from .builder import (
     Row,
     Statements,
     choice,
+    follows,
     in_32_bits,
     loads_of,
     number,
@@ -237,19 +238,23 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         return None
     function, code = workload.function, Statements()
     after = [workload.sch.get(block) for block in workload.after(anchor)]
-    results = _Results(terms, after, function.params, knobs.groups)
-    with code.block("root", results.partial):
+    partial = [
+        tirx.decl_buffer((knobs.groups,), dtype, name)
+        for dtype, name in (("float32", "partial_sums"), ("int32", "partial_numbers"))
+        if knobs.groups > 1
+    ]
+    results = _Results(terms, after, set(function.params), partial)
+    with code.block("root", partial):
         if workload.is_cpu:
-            _write_parts(code, terms, results, knobs, workload.target.is_gpu_kernel)
+            _write_parts(code, results, knobs, workload.target.is_gpu_kernel)
         else:
-            _write_groups(code, terms, results, knobs)
+            _write_groups(code, results, knobs)
     return schedule_of(function, code.finish())
 
 
-def _write_parts(
-    code: Statements, terms: Terms, results: _Results, knobs: Knobs, launches: bool
-) -> None:
+def _write_parts(code: Statements, results: _Results, knobs: Knobs, launches: bool) -> None:
     """Kernels for a CPU: parts for its threads, one after another the sums of these."""
+    terms = results.terms
     chunks = tirx.truncdiv(terms.boxes + (knobs.boxes - 1), number(knobs.boxes))
     total = terms.samples * chunks
     with code.parts("sums_of_parts", knobs.groups, launches) as index:
@@ -278,10 +283,10 @@ def _write_parts(
         results.write(code, sums[0][0], sums[1][0])
 
 
-def _write_groups(code: Statements, terms: Terms, results: _Results, knobs: Knobs) -> None:
+def _write_groups(code: Statements, results: _Results, knobs: Knobs) -> None:
     """Kernels for a GPU: work-groups, and one more that adds their sums in a fixed order."""
     with _group(code, "sums_of_groups", knobs.groups, knobs.group_size) as group:
-        group.add_boxes(terms, knobs.skip, knobs.boxes)
+        group.add_boxes(results.terms, knobs.skip, knobs.boxes)
         total, count = group.reduce()
         with code.when(group.item == 0):
             results.leave(code, group.group, total, count)
@@ -306,31 +311,17 @@ def _group(code: Statements, name: str, count: int, size: int) -> Iterator[_Grou
         yield _Group(code, group, item, count, size, shared)
 
 
+@dataclass(frozen=True)
 class _Results:
-    """What is computed from the sum and the number, and those of several parts or groups.
+    """What is computed from the sum and the number, and those of several parts or groups."""
 
-    Parameters
-    ----------
-    terms
-        Whose scalars the sum and the number are.
-    after
-        Blocks that compute other scalars from them.
-    params
-        Of the function.
-    parts
-        How many parts or groups there are.
-    """
-
-    def __init__(
-        self, terms: Terms, after: Sequence[s_tir.SBlock], params: Sequence[Buffer], parts: int
-    ):
-        self.terms, self.after, self.params = terms, after, set(params)
-        #: Memory for sums and numbers, where there are several.
-        self.partial = [
-            tirx.decl_buffer((parts,), dtype, name)
-            for dtype, name in (("float32", "partial_sums"), ("int32", "partial_numbers"))
-            if parts > 1
-        ]
+    terms: Terms
+    #: Blocks that compute other scalars from them.
+    after: Sequence[s_tir.SBlock]
+    #: Of the function.
+    params: set[Buffer]
+    #: Memory for the sums and the numbers of parts or groups, where there are several.
+    partial: Sequence[Buffer]
 
     def leave(self, code: Statements, index: Expr, total: Expr, count: Expr) -> None:
         """Store what one part has; the results, where it is the only one."""
@@ -397,13 +388,8 @@ class Terms:
         """
         rows = rows_of(self.term)
         rest = _with_rows(self.term, rows, lambda row, corner: _ZERO)
-        fits = not uses(rest, self.box) and all(self._steps_by_one(row) for row in rows)
+        fits = not uses(rest, self.box) and all(follows(row.place, self.box) for row in rows)
         return rows if fits else []
-
-    def _steps_by_one(self, row: Row) -> bool:
-        *outer, last = row.place
-        rest = Analyzer().simplify(last - self.box)
-        return not any(uses(index, self.box) for index in [*outer, rest])
 
     def is_packed(self) -> bool:
         """Tell whether what boxes that are not valid would read may not exist."""
@@ -477,6 +463,7 @@ def _limit(valid: Expr, box: Var) -> Expr | None:
 # -- on a GPU: an item a box, and trees in local memory -----------------------------------
 
 
+@dataclass
 class _Group:
     """Statements of one work-group, inside of the loops over groups and items.
 
@@ -496,23 +483,21 @@ class _Group:
         take them from the list: only the last ones of a list leave items idle.
     """
 
-    def __init__(
-        self,
-        code: Statements,
-        group: Expr,
-        item: Expr,
-        groups: int,
-        items: int,
-        shared: list[Buffer],
-    ):
-        self.code, self.group, self.item = code, group, item
-        self.groups, self.items, self.shared = groups, items, shared
-        self.sums = self._share("group_sums", "float32", items)
-        self.numbers = self._share("group_numbers", "int32", items)
-        self.sum = code.alloc("item_sum", (1,))
-        self.number = code.alloc("item_number", (1,), "int32")
-        code.store(self.sum, _ZERO, 0)
-        code.store(self.number, number(0), 0)
+    code: Statements
+    group: Expr
+    item: Expr
+    groups: int
+    items: int
+    #: Its local memory, which grows.
+    shared: list[Buffer]
+
+    def __post_init__(self) -> None:
+        self.sums = self._share("group_sums", "float32", self.items)
+        self.numbers = self._share("group_numbers", "int32", self.items)
+        self.sum = self.code.alloc("item_sum", (1,))
+        self.number = self.code.alloc("item_number", (1,), "int32")
+        self.code.store(self.sum, _ZERO, 0)
+        self.code.store(self.number, number(0), 0)
 
     def _share(self, name: str, dtype: str, extent: int) -> Buffer:
         self.shared.append(tirx.decl_buffer((extent,), dtype, name, scope="shared"))
@@ -596,7 +581,6 @@ class _Group:
                         self.add(tirx.Select(valid, term, _ZERO), valid.astype("int32"))
 
     def _add_listed(self, terms: Terms, total: Expr, boxes: int) -> None:
-        """Sum up valid boxes from lists."""
         code, item, tile = self.code, self.item, self.items * boxes
         found = self._share("listed", "int32", tile)
         ends = [self._share(f"ends{i}", "int32", self.items) for i in range(2)]
@@ -732,7 +716,7 @@ class _Part:
         if terms.limit is not None:
             limit = tirx.Min(terms.limit_of(sample), end)
             stop = code.name("stop", tirx.Max(limit, begin))
-            self._add_to_count(stop - begin)
+            code.store(self.count, self.count[0] + (stop - begin), 0)
         vectors = code.name("vectors", self._vectors(begin, end, stop))
         with code.loop("vector", vectors) as vector:
             first = code.name("first", begin + vector * LANES)
@@ -741,9 +725,6 @@ class _Part:
             else:
                 self._add_limited(sample, first, stop)
         self._add_rest(sample, code.name("rest", begin + vectors * LANES), stop)
-
-    def _add_to_count(self, more: Expr) -> None:
-        self.code.store(self.count, self.count[0] + more, 0)
 
     def _vectors(self, begin: Expr, end: Expr, stop: Expr) -> Expr:
         """So many vectors of neighbours are looked at; what is left waits."""
@@ -788,11 +769,9 @@ class _Part:
             code.store(mask, chosen, lane)
             found = found + chosen
         found = code.name("found", found)
-        self._add_to_count(found)
-        if self.skip == "none":
-            self._add(sample, first, lambda lane: mask[lane] != 0)
-        elif self.skip == "warp":
-            with code.when(found > 0):
+        code.store(self.count, self.count[0] + found, 0)
+        if self.skip != "list":
+            with nullcontext() if self.skip == "none" else code.when(found > 0):
                 self._add(sample, first, lambda lane: mask[lane] != 0)
         else:
             with code.when(found == LANES):
@@ -810,7 +789,7 @@ class _Part:
             chosen = None
             if self.terms.limit is None:
                 chosen = code.name("chosen", self._valid(sample, box))
-                self._add_to_count(chosen)
+                code.store(self.count, self.count[0] + chosen, 0)
             self._append(sample, box, chosen)
         self._drain()
 
@@ -819,21 +798,16 @@ class _Part:
 
     def _add(self, sample: Expr, first: Expr, chosen: _Chosen) -> None:
         """Sum up neighbours, those that are chosen."""
-        staged = [
-            self._transposed(i, self._neighbours(r, sample, first)) for i, r in enumerate(self.rows)
-        ]
-        self._accumulate(staged, lambda lane: self.terms.places(sample, first + lane), chosen)
+        quarters = (self._neighbours(row, sample, first) for row in self.rows)
+        self._accumulate(quarters, lambda lane: self.terms.places(sample, first + lane), chosen)
 
     def _neighbours(self, row: Row, sample: Expr, first: Expr) -> list[Var]:
         """Vectors of four neighbours each, as :meth:`_transposed` takes them."""
-
-        def at(place: int) -> Row:
-            return row.at(self.terms.places(sample, first + place))
-
-        starts = range(0, LANES, _QUARTERS)
+        rows = [row.at(self.terms.places(sample, first + place)) for place in range(LANES)]
         if is_texture(row.tensor.scope()):
-            return [self._joined([at(q + i).read() for i in range(_QUARTERS)]) for q in starts]
-        return [self.code.name("quarter", at(q).read(LANES)) for q in starts]
+            parts = (rows[start : start + _QUARTERS] for start in range(0, LANES, _QUARTERS))
+            return [self._joined([each.read() for each in part]) for part in parts]
+        return [self.code.name("quarter", each.read(LANES)) for each in rows[::_QUARTERS]]
 
     # -- the list -------------------------------------------------------------------------
 
@@ -879,18 +853,16 @@ class _Part:
         def places(lane: Expr) -> dict[Var, Expr]:
             return self.terms.places(self.samples[lane], self.boxes[lane])
 
-        staged = []
-        for index, row in enumerate(self.rows):
-            rows = [row.at(places(number(lane))).read() for lane in range(LANES)]
-            quarters = [self._joined(rows[quarter::_QUARTERS]) for quarter in range(_QUARTERS)]
-            staged.append(self._transposed(index, quarters))
-        self._accumulate(staged, places, chosen)
+        texels = (
+            [row.at(places(number(lane))).read() for lane in range(LANES)] for row in self.rows
+        )
+        quarters = ([self._joined(rows[q::_QUARTERS]) for q in range(_QUARTERS)] for rows in texels)
+        self._accumulate(quarters, places, chosen)
 
     def total(self) -> Expr:
         """The sum of the lanes, pair by pair."""
         lanes: list[Expr] = [self.sums[lane] for lane in range(LANES)]
-        while len(lanes) > 1:
-            half = len(lanes) // 2
+        while half := len(lanes) // 2:
             lanes = [a + b for a, b in zip(lanes[:half], lanes[half:], strict=True)]
         return lanes[0]
 
@@ -924,12 +896,13 @@ class _Part:
 
     def _accumulate(
         self,
-        staged: Sequence[Buffer],
+        quarters: Iterable[Sequence[Var]],
         places: Callable[[Expr], dict[Var, Expr]],
         chosen: _Chosen,
     ) -> None:
-        """Add terms to the sums, lane by lane."""
+        """Add terms to the sums, lane by lane; of each row there are four vectors."""
         code = self.code
+        staged = [self._transposed(index, vectors) for index, vectors in enumerate(quarters)]
         with code.loop("lane", LANES, ForKind.VECTORIZED) as lane:
             term = _with_rows(
                 self.terms.term, self.rows, lambda row, corner: staged[row][corner, lane]

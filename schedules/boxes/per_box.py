@@ -54,11 +54,11 @@ from .builder import (
     Row,
     Statements,
     choice,
+    follows,
     in_32_bits,
     loads_of,
     number,
     places_of,
-    product,
     ramp,
     replaced,
     schedule_of,
@@ -203,25 +203,24 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     if nests is None:
         logger.debug("%s declines: a block computes more than one element an iteration", NAME)
         return None
-    rest = [
-        _UnownedRows(nest, out) for nest in nests for out in nest.outputs if out.row is not None
-    ]
+    packed = [(nest, out) for nest in nests for out in nest.outputs if out.row is not None]
     nests = [nest.flattened() if nest.is_flat else nest for nest in nests]
     code, launches = Statements(), workload.target.is_gpu_kernel
+
+    def places(total: Expr) -> Iterator[Expr]:
+        if workload.is_cpu:
+            return _stretches(code, total, knobs.boxes, launches)
+        return _items(code, total, knobs)
+
     with code.block("root"):
         for nest in nests:
             if workload.is_cpu:
                 _write_stretches(code, nest, knobs, launches)
             else:
-                for place in _items(code, product(nest.extents), knobs):
+                for place in places(prod(nest.extents)):
                     _write_box(code, nest, unravel(place, nest.extents))
-        for rows in rest:
-            places = (
-                _stretches(code, rows.places, knobs.boxes, launches) if workload.is_cpu
-                else _items(code, rows.places, knobs)
-            )  # fmt: skip
-            for place in places:
-                rows.clear(code, place)
+        for nest, out in packed:
+            _clear_unowned_rows(code, nest, out, places)
     return schedule_of(sch.mod["main"], code.finish())
 
 
@@ -246,12 +245,28 @@ def _stretches(code: Statements, total: Expr, size: int, launches: bool) -> Iter
 def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool) -> None:
     """A stretch of boxes of one sample for each work-item of a CPU."""
     *outer, last = nest.extents
-    stretches = [*outer, tirx.ceildiv(last, knobs.boxes)]
-    with code.parts("boxes", product(stretches), launches) as part:
+    stretches, lanes = [*outer, tirx.ceildiv(last, knobs.boxes)], knobs.vector
+    with code.parts("boxes", prod(stretches), launches) as part:
         *sample, place = unravel(part, stretches)
         begin = place * knobs.boxes
         length = tirx.Min(last - begin, knobs.boxes)
-        _write_stretch(code, nest, sample, begin, length, knobs.vector)
+        done: Expr = number(0)
+        if lanes > 1 and _is_vector(nest):
+            counted = length
+            if nest.limit() is not None:
+                # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is
+                # wrong.
+                limit = tirx.Max(tirx.Min(nest.limit_of(sample) - begin, length), 0)
+                counted = code.name_stored("counted", limit)
+            enough = counted >= lanes
+            with code.loop("i", tirx.Select(enough, tirx.ceildiv(counted, lanes), 0)) as i:
+                first = begin + tirx.Min(i * lanes, counted - lanes)
+                vector = _VectorCode([*sample, first], lanes)
+                vector.compute_vector(nest)
+                code.add(vector.finish())
+            done = tirx.Select(enough, counted, 0)
+        with code.loop("i", length - done) as i:
+            _write_box(code, nest, [*sample, begin + done + i])
 
 
 # -- outputs of the same boxes ------------------------------------------------------------
@@ -329,7 +344,7 @@ class Nest:
         """The same with one extent; earlier indices are 0, and the last one runs on."""
         *outer, last = self.box
         outputs = self.at([number(0)] * len(outer))
-        return Nest([Analyzer().simplify(product(self.extents))], [last], outputs)
+        return Nest([Analyzer().simplify(prod(self.extents))], [last], outputs)
 
     def at(self, box: Sequence[Expr]) -> list[Output]:
         """The outputs of one box."""
@@ -361,8 +376,7 @@ def _shared_test(values: Sequence[Expr]) -> Expr | None:
     if not tests or tests[0] is None:
         return None
     equal = tvm_ffi.structural_equal
-    same = all(test is not None and equal(test, tests[0]) for test in tests)
-    return tests[0] if same else None
+    return tests[0] if all(test is not None and equal(test, tests[0]) for test in tests) else None
 
 
 def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
@@ -373,16 +387,12 @@ def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
 def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest] | None:
     """The nests of blocks that write an element an iteration; ``None`` where they do more."""
     nests: list[Nest] = []
-    passed_on: list[s_tir.SBlock] = []
-    scattered = []
-    for block in blocks:
-        scatter = _scatter_of(block, blocks)
-        scattered.append(None if scatter is None else scatter[0])
-        passed_on += [] if scatter is None else scatter[1]
-    for block, scatter_nest in zip(blocks, scattered, strict=True):
+    scatters = [_scatter_of(block, blocks) for block in blocks]
+    passed_on = [producer for scatter in scatters if scatter for producer in scatter[1]]
+    for block, scatter in zip(blocks, scatters, strict=True):
         if any(block.same_as(producer) for producer in passed_on):
             continue
-        found = scatter_nest or _nest_of(block, whole)
+        found = scatter[0] if scatter else _nest_of(block, whole)
         if found is None:
             return None
         nest = next((n for n in nests if _equal(n.extents, found.extents)), None)
@@ -400,14 +410,13 @@ def _nest_of(block: s_tir.SBlock, whole: bool) -> Nest | None:
         return None
     if not all(index.same_as(var) for index, var in zip(store.indices, box, strict=True)):
         return None
-    extents = [axis.dom.extent for axis in block.iter_vars]
+    extents = [in_32_bits(axis.dom.extent) for axis in block.iter_vars]
     lane = box.pop() if whole else None
     if lane is not None:
         coordinates = extents.pop()
         if not isinstance(coordinates, tirx.IntImm) or int(coordinates) != COORDINATES:
             return None
-    output = Output(store.buffer, _values_by_lane(store.value, lane))
-    return Nest(list(map(in_32_bits, extents)), box, [output])
+    return Nest(extents, box, [Output(store.buffer, _values_by_lane(store.value, lane))])
 
 
 def _scatter_of(
@@ -423,7 +432,8 @@ def _scatter_of(
         loop = loop.body
     store, producers, inlined = loop.then_case, [], []
     for load in (store.value, store.indices[0]):
-        producer = next((b for b in others if _writes(b, load.source)), None)
+        stores = [b for b in others if isinstance(b.body, tirx.BufferStore)]
+        producer = next((b for b in stores if b.body.buffer.same_as(load.source)), None)
         if producer is None:
             return None
         producers.append(producer)
@@ -435,10 +445,6 @@ def _scatter_of(
     *box, lane = variables
     output = Output(store.buffer, _values_by_lane(value, lane), row[1])
     return Nest(list(map(in_32_bits, extents[:-1])), box, [output]), producers
-
-
-def _writes(block: s_tir.SBlock, tensor: Buffer) -> bool:
-    return isinstance(block.body, tirx.BufferStore) and block.body.buffer.same_as(tensor)
 
 
 def _values_by_lane(body: Expr, lane: Var | None) -> list[Expr]:
@@ -606,53 +612,46 @@ class _BoxCode(Statements):
 
 
 def _write_box(code: Statements, nest: Nest, box: Sequence[Expr]) -> None:
-    """Compute one box."""
     inner = _BoxCode(box)
     inner.compute(nest.at(box))
     code.add(inner.finish())
 
 
-class _UnownedRows:
-    """Rows of a packed tensor that no box has, and that are made 0.
+def _clear_unowned_rows(
+    code: Statements, nest: Nest, out: Output, places: Callable[[Expr], Iterator[Expr]]
+) -> None:
+    """Make rows of a packed tensor 0 that no box has; ``places`` counts up to a number.
 
     Such rows are before those of the first sample, behind those of the last one, and at the end
     of samples that are longer than there are boxes.
     """
+    rows = out.tensor.shape[0].astype("int32")
+    *outer, boxes = nest.extents
+    samples = prod(outer)
 
-    def __init__(self, nest: Nest, out: Output):
-        self.nest, self.out = nest, out
-        self.rows = out.tensor.shape[0].astype("int32")
-        *self.outer, self.boxes = nest.extents
-        self.samples = product(self.outer) if self.outer else number(1)
-        #: How many places there are that :meth:`clear` takes.
-        self.places = self.rows if nest.limit() is None else tirx.Max(self.rows, self.samples)
+    def row_of(box: Sequence[Expr]) -> Expr:
+        return replaced(out.row, places_of(nest.box, box)).astype("int32")
 
-    def clear(self, code: Statements, place: Expr) -> None:
-        """Write the row and the sample that a place counts."""
-        if self.nest.limit() is None:
-            self._clear_row(code, place)
-            return
-        first = self._row_of([number(0)] * (len(self.outer) + 1))
-        last_sample = [extent - 1 for extent in self.outer]
-        last = Analyzer().simplify(self._row_of([*last_sample, self.nest.limit_of(last_sample)]))
-        outside = tirx.any(place < first, place >= last)
-        with code.when(tirx.all(place < self.rows, outside)):
-            self._clear_row(code, place)
-        with code.when(place < self.samples):
-            sample = unravel(place, self.outer) if self.outer else []
-            begin = self._row_of([*sample, self.boxes])
-            too_long = tirx.Max(self.nest.limit_of(sample) - self.boxes, 0)
-            with code.loop("i", too_long) as i:
-                self._clear_row(code, begin + i)
-
-    def _row_of(self, box: Sequence[Expr]) -> Expr:
-        return replaced(self.out.row, places_of(self.nest.box, box)).astype("int32")
-
-    def _clear_row(self, code: Statements, row: Expr) -> None:
+    def clear(row: Expr) -> None:
         inner = _BoxCode([])
-        zeros = [tirx.const(0, "float32")] * COORDINATES
-        inner.write_whole(self.out.tensor, [row], zeros)
+        inner.write_whole(out.tensor, [row], [tirx.const(0, "float32")] * COORDINATES)
         code.add(inner.finish())
+
+    if nest.limit() is None:
+        for row in places(rows):
+            clear(row)
+        return
+    for place in places(tirx.Max(rows, samples)):
+        first = row_of([number(0)] * len(nest.extents))
+        last_sample = [extent - 1 for extent in outer]
+        last = Analyzer().simplify(row_of([*last_sample, nest.limit_of(last_sample)]))
+        with code.when(tirx.all(place < rows, tirx.any(place < first, place >= last))):
+            clear(place)
+        with code.when(place < samples):
+            sample = unravel(place, outer) if outer else []
+            begin = row_of([*sample, boxes])
+            with code.loop("i", tirx.Max(nest.limit_of(sample) - boxes, 0)) as i:
+                clear(begin + i)
 
 
 # -- boxes in the lanes of a vector -------------------------------------------------------
@@ -661,44 +660,13 @@ class _UnownedRows:
 _FLOATS = ("float", "bfloat")
 
 
-def _write_stretch(
-    code: Statements,
-    nest: Nest,
-    sample: Sequence[Expr],
-    begin: Expr,
-    length: Expr,
-    lanes: int,
-) -> None:
-    """The boxes of a sample from ``begin`` on."""
-
-    def one_by_one(first: Expr) -> None:
-        with code.loop("i", length - first) as i:
-            _write_box(code, nest, [*sample, begin + first + i])
-
-    if lanes == 1 or not _is_vector(nest):
-        one_by_one(number(0))
-        return
-    counted = length
-    if nest.limit() is not None:
-        # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is wrong.
-        limit = tirx.Max(tirx.Min(nest.limit_of(sample) - begin, length), 0)
-        counted = code.name_stored("counted", limit)
-    enough = counted >= lanes
-    with code.loop("i", tirx.Select(enough, tirx.ceildiv(counted, lanes), 0)) as i:
-        first = begin + tirx.Min(i * lanes, counted - lanes)
-        vector = _VectorCode([*sample, first], lanes)
-        vector.compute_vector(nest)
-        code.add(vector.finish())
-    one_by_one(tirx.Select(enough, counted, 0))
-
-
 def _is_vector(nest: Nest) -> bool:
     """Tell whether neighbours are so in all that is read and written, and nothing is lazy."""
     place, limited = nest.box[-1], nest.limit() is not None
     for out in nest.outputs:
         if is_texture(out.tensor.scope()):
             return False
-        if out.row is not None and not (limited and _follows(out.row, place)):
+        if out.row is not None and not (limited and follows([out.row], place)):
             return False
     values = _values_of(nest.outputs)
     if limited:
@@ -716,13 +684,7 @@ def _is_of_neighbours(load: TensorLoad, place: Var) -> bool:
     if is_texture(load.source.scope()) or not str(load.source.dtype).startswith(_FLOATS):
         return False
     row = Row.of(load)
-    *outer, last = load.indices if row is None else row.place
-    return _follows(last, place) and not any(uses(index, place) for index in outer)
-
-
-def _follows(index: Expr, place: Var) -> bool:
-    """Tell whether an index counts with a variable."""
-    return not uses(Analyzer().simplify(index - place), place)
+    return follows(load.indices if row is None else row.place, place)
 
 
 class _VectorCode(_BoxCode):

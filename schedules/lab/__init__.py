@@ -14,13 +14,17 @@ from tvm import tirx
 from ...devices.target import TargetSpec, resolve
 from ...errors import InputError
 from ...ir.units import bytes_text
-from . import batch, elementwise, matmul, quantized
+from . import elementwise, matmul, quantized
 from .steps import Lab, Step, tensor_bytes
 
 #: Labs by name.
 LABS: dict[str, Lab] = {
-    lab.name: lab for lab in (matmul.LAB, *elementwise.LABS, batch.LAB, *quantized.LABS)
-}
+    lab.name: lab
+    for lab in (
+        matmul.MATMUL, elementwise.ADD, elementwise.RELU, matmul.BATCH, quantized.MATMUL,
+        quantized.RELU,
+    )
+}  # fmt: skip
 #: Of a device's memory: arguments and result, and what a step packs or pads.
 ON_DEVICE = 2
 #: Kernels count elements in 32 bits.

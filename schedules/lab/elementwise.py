@@ -9,19 +9,17 @@ Each number is read or written once: what holds the last step back is memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from tvm import te, tirx
 
 from ..common import Workload
-from .steps import LONE_ITEMS, Lab, Step, as_written, bind_loops
+from .steps import LONE_ITEMS, Lab, Step, as_written, bind_loops, normal_operands
 
 #: Numbers of a row: whole vectors.
 ROW = 1024
-#: Rows of which two tensors in fp32, 128 MiB, are more than the cache of some cores holds.
-ROWS = 16384
 
 
 # -- what they compute --------------------------------------------------------------------
@@ -40,115 +38,85 @@ def compute_relu(size: int) -> list[te.Tensor]:
     return [x, te.compute((size, ROW), lambda i, j: tirx.max(x[i, j], zero), name="relu")]
 
 
-def rows(size: int, rng: np.random.Generator, *, count: int) -> list[np.ndarray]:
-    """Tensors of normally distributed numbers."""
-    return [rng.standard_normal((size, ROW), np.float32) for _ in range(count)]
-
-
-def _sum_of(a: np.ndarray, b: np.ndarray) -> Callable[[], object]:
-    return partial(np.add, a, b, out=np.empty_like(a))
-
-
-def _relu_of(x: np.ndarray) -> Callable[[], object]:
+def maximum_of(x: np.ndarray) -> Callable[[], object]:
+    """NumPy's maximum of fp32 numbers and zero."""
     return partial(np.maximum, x, np.float32(0), out=np.empty_like(x))
 
 
 # -- how they are scheduled ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The loops that a step makes vectors of, or distributes."""
-
-    vectors: bool = False
-    parallel: bool = False
-
-
-def in_parts(workload: Workload, parts: Parts) -> None:
+def in_vectors(workload: Workload, *, parallel: bool) -> None:
     """Schedule an elementwise function on a CPU."""
     sch = workload.sch
     (block,) = workload.blocks
     i, j = sch.get_loops(block)
-    bind_loops(workload, [i], parallel=parts.parallel)
+    bind_loops(workload, [i], parallel=parallel)
     sch.vectorize(sch.split(j, [None, workload.target.device.channel_block])[1])
 
 
-def in_items(workload: Workload, parts: Parts) -> None:
+def in_items(workload: Workload, *, vectors: bool = False, groups: bool = False) -> None:
     """Schedule an elementwise function on a GPU: one vector an item, or one number."""
     sch = workload.sch
     (block,) = workload.blocks
     i, j = sch.get_loops(block)
-    if parts.vectors:
+    if vectors:
         j, lane = sch.split(j, [None, workload.target.device.channel_block])
         sch.vectorize(lane)
     # As one axis: CUDA has room for more than 65,535 groups along x only.
-    group = workload.target.device.group_size if parts.parallel else 1
-    workload.bind_outer([sch.fuse(i, j)], group)
+    workload.bind_outer([sch.fuse(i, j)], workload.target.device.group_size if groups else 1)
 
 
-ON_CPU = (
-    Step("naive", "Two loops over single numbers.", "", as_written),
-    Step(
-        "vectorised",
-        "16 numbers at a time: in fp32 a vector of 512 bits.",
-        "One number at a time, where the compiler has not made vectors by itself: LLVM often has.",
-        partial(in_parts, parts=Parts(vectors=True)),
+ADD = Lab(
+    name="add",
+    summary="Sum of two tensors of fp32 numbers.",
+    counts="rows of 1,024 numbers",
+    # Two tensors in fp32, 128 MiB, are more than the cache of some cores holds.
+    size=16384,
+    compute=compute_sum,
+    operands=normal_operands(compute_sum),
+    reference=np.add,
+    baseline=lambda a, b: partial(np.add, a, b, out=np.empty_like(a)),
+    operations=lambda size: size * ROW,
+    on_cpu=(
+        Step("naive", "Two loops over single numbers.", "", as_written),
+        Step(
+            "vectorised",
+            "16 numbers at a time: in fp32 a vector of 512 bits.",
+            "One number at a time, where the compiler has not made vectors by itself: LLVM often "
+            "has.",
+            partial(in_vectors, parallel=False),
+        ),
+        Step(
+            "parallel",
+            "Rows are spread over all cores.",
+            "One core, which cannot have as many lines of memory on their way as the memory "
+            "serves.",
+            partial(in_vectors, parallel=True),
+        ),
     ),
-    Step(
-        "parallel",
-        "Rows are spread over all cores.",
-        "One core, which cannot have as many lines of memory on their way as the memory serves.",
-        partial(in_parts, parts=Parts(vectors=True, parallel=True)),
+    on_gpu=(
+        Step("naive", "An item computes one number, in a work-group of its own.", "", in_items),
+        Step(
+            "vectorised",
+            "An item computes four neighbours.",
+            "One number is read at a time.",
+            partial(in_items, vectors=True),
+        ),
+        Step(
+            "parallel",
+            "32 or 64 items are a work-group: neighbours read neighbouring vectors.",
+            LONE_ITEMS,
+            partial(in_items, vectors=True, groups=True),
+        ),
     ),
 )
-ON_GPU = (
-    Step(
-        "naive",
-        "An item computes one number, in a work-group of its own.",
-        "",
-        partial(in_items, parts=Parts()),
-    ),
-    Step(
-        "vectorised",
-        "An item computes four neighbours.",
-        "One number is read at a time.",
-        partial(in_items, parts=Parts(vectors=True)),
-    ),
-    Step(
-        "parallel",
-        "32 or 64 items are a work-group: neighbours read neighbouring vectors.",
-        LONE_ITEMS,
-        partial(in_items, parts=Parts(vectors=True, parallel=True)),
-    ),
-)
-
-
-COUNTS = "rows of 1,024 numbers"
-LABS = (
-    Lab(
-        name="add",
-        summary="Sum of two tensors of fp32 numbers.",
-        counts=COUNTS,
-        size=ROWS,
-        compute=compute_sum,
-        operands=partial(rows, count=2),
-        reference=np.add,
-        baseline=_sum_of,
-        operations=lambda size: size * ROW,
-        on_cpu=ON_CPU,
-        on_gpu=ON_GPU,
-    ),
-    Lab(
-        name="relu",
-        summary="The larger one of each fp32 number and zero.",
-        counts=COUNTS,
-        size=ROWS,
-        compute=compute_relu,
-        operands=partial(rows, count=1),
-        reference=lambda x: np.maximum(x, np.float32(0)),
-        baseline=_relu_of,
-        operations=lambda size: size * ROW,
-        on_cpu=ON_CPU,
-        on_gpu=ON_GPU,
-    ),
+RELU = replace(
+    ADD,
+    name="relu",
+    summary="The larger one of each fp32 number and zero.",
+    compute=compute_relu,
+    operands=normal_operands(compute_relu),
+    reference=lambda x: np.maximum(x, np.float32(0)),
+    baseline=maximum_of,
 )

@@ -17,19 +17,9 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-from tvm import s_tir, te
+from tvm import te
 
-from ..common import (
-    FAMILY,
-    PAD,
-    ROLE,
-    Block,
-    Loop,
-    Multiply,
-    Workload,
-    largest_divisor,
-    tile_of,
-)
+from ..common import FAMILY, PAD, ROLE, Block, Loop, Multiply, Workload, largest_divisor, tile_of
 from .steps import bind_loops, vectorize_block
 
 NAME = "lab_product"
@@ -67,40 +57,39 @@ class Tile:
     parallel: bool = False
     packed: bool = False
 
-
-def tiled(workload: Workload, tile: Tile) -> None:
-    """Schedule a product, and what follows it, by tiles."""
-    sch, lanes = workload.sch, workload.target.device.channel_block
-    anchor = workload.anchor(NAME)
-    *batch, rows, columns, depth = workload.extents(anchor)
-    high = min(tile.rows, rows)
-    wide = min(tile.vectors, -(-columns // lanes)) * lanes
-    tiles, part = 1, depth
-    if tile.block:
-        tiles = tile_of(-(-rows // high), tile.block)
-        if depth > DEPTH:
-            part = _STEPS * tile_of(-(-depth // _STEPS), DEPTH // _STEPS)
-    copies = whole_tiles(workload, anchor, [*(1 for _ in batch), tiles * high, wide, part])
-    if tile.packed:
-        copies = pack(workload, anchor, copies, wide)
-    for copy in copies:
-        bind_loops(workload, sch.get_loops(copy)[:1], parallel=tile.parallel)
-    output = workload.merge_epilogue(anchor)
-    *samples, i, j, k = sch.get_loops(anchor)
-    block, i, row = sch.split(i, [None, tiles, high])
-    j, vector, lane = sch.split(j, [None, wide // lanes, lanes])
-    steps = largest_divisor(part, _STEPS)
-    deep, k, step = sch.split(k, [None, part // steps, steps])
-    outer = [*samples, j, block] if tile.block else [*samples, block, j]
-    sch.reorder(*outer, deep, i, k, step, row, vector, lane)
-    item = bind_loops(workload, outer, parallel=tile.parallel)
-    sch.reverse_compute_at(output, item, preserve_unit_loops=True)
-    stored, _ = sch.split(workload.loops_below(output, item)[-2], [None, high])
-    vectorize_block(workload, output, stored, lanes)
-    sch.unroll(step)
-    workload.vectorize_last([row, vector, lane])
-    init = sch.decompose_reduction(anchor, deep)
-    workload.vectorize_last(workload.loops_below(init, item)[-3:])
+    def __call__(self, workload: Workload) -> None:
+        """Schedule a product, and what follows it, by tiles."""
+        sch, lanes = workload.sch, workload.target.device.channel_block
+        anchor = workload.anchor(NAME)
+        *batch, rows, columns, depth = workload.extents(anchor)
+        high = min(self.rows, rows)
+        wide = min(self.vectors, -(-columns // lanes)) * lanes
+        tiles, part = 1, depth
+        if self.block:
+            tiles = tile_of(-(-rows // high), self.block)
+            if depth > DEPTH:
+                part = _STEPS * tile_of(-(-depth // _STEPS), DEPTH // _STEPS)
+        copies = whole_tiles(workload, anchor, [*(1 for _ in batch), tiles * high, wide, part])
+        if self.packed:
+            copies = pack(workload, anchor, copies, wide)
+        for copy in copies:
+            bind_loops(workload, sch.get_loops(copy)[:1], parallel=self.parallel)
+        output = workload.merge_epilogue(anchor)
+        *samples, i, j, k = sch.get_loops(anchor)
+        block, i, row = sch.split(i, [None, tiles, high])
+        j, vector, lane = sch.split(j, [None, wide // lanes, lanes])
+        steps = largest_divisor(part, _STEPS)
+        deep, k, step = sch.split(k, [None, part // steps, steps])
+        outer = [*samples, j, block] if self.block else [*samples, block, j]
+        sch.reorder(*outer, deep, i, k, step, row, vector, lane)
+        item = bind_loops(workload, outer, parallel=self.parallel)
+        sch.reverse_compute_at(output, item, preserve_unit_loops=True)
+        stored, _ = sch.split(workload.loops_below(output, item)[-2], [None, high])
+        vectorize_block(workload, output, stored, lanes)
+        sch.unroll(step)
+        workload.vectorize_last([row, vector, lane])
+        init = sch.decompose_reduction(anchor, deep)
+        workload.vectorize_last(workload.loops_below(init, item)[-3:])
 
 
 def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list[Block]:
@@ -114,7 +103,7 @@ def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list
         return []
     names = {sch.get(block).name_hint for block in workload.blocks}
     sch.pad_einsum(anchor, multiples)
-    workload.blocks = blocks_of(sch)
+    workload.blocks = list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
     copies = []
     for block in workload.before(anchor):
         if sch.get(block).name_hint in names:
@@ -140,26 +129,16 @@ def pack(workload: Workload, anchor: Block, copies: list[Block], wide: int) -> l
     k, j = sch.get_loops(packed)
     panel, j = sch.split(j, [None, wide])
     sch.reorder(panel, k, j)
-    padding = list(sch.get_producers(packed))
-    padded = [sch.get(block).name_hint for block in padding]
-    copies = [copy for copy in copies if sch.get(copy).name_hint not in padded]
-    for block in padding:
-        sch.compute_inline(block)
+    padding = [sch.get(block).name_hint for block in sch.get_producers(packed)]
+    for copy in copies:
+        if sch.get(copy).name_hint in padding:
+            workload.inline(copy)
     if not padding:
         sch.vectorize(sch.split(j, [None, workload.target.device.channel_block])[1])
-    workload.blocks = blocks_of(sch)
-    return [*copies, packed]
-
-
-def blocks_of(sch: s_tir.Schedule) -> list[Block]:
-    """The blocks that there are now, in program order."""
-    return list(sch.get_child_blocks(sch.get_sblock("root", func_name="main")))
+    return [*(copy for copy in copies if copy in workload.blocks), packed]
 
 
 # -- on a GPU -----------------------------------------------------------------------------
-
-#: Of groups along columns and rows, and of items along rows and columns.
-AXES = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
 
 
 @dataclass(frozen=True)
@@ -174,48 +153,44 @@ class GroupTile:
     #: Depth of the tiles in local memory; 0 without them.
     depth: int = 0
 
-
-def tiled_in_groups(workload: Workload, tile: GroupTile) -> None:
-    """Schedule a product, and what follows it, by the tiles of work-groups."""
-    sch = workload.sch
-    anchor = workload.anchor(NAME)
-    samples = [1 for _ in workload.extents(anchor)[:-3]]
-    multiples = [tile.rows * tile.group, tile.lanes * tile.group, tile.depth or 1]
-    copies = whole_tiles(workload, anchor, [*samples, *multiples])
-    if tile.depth:
-        # The copies to local memory pad.
-        staged = [sch.cache_read(anchor, index, "shared") for index in range(2)]
+    def __call__(self, workload: Workload) -> None:
+        """Schedule a product, and what follows it, by the tiles of work-groups."""
+        sch = workload.sch
+        anchor = workload.anchor(NAME)
+        samples = [1 for _ in workload.extents(anchor)[:-3]]
+        multiples = [self.rows * self.group, self.lanes * self.group, self.depth or 1]
+        copies = whole_tiles(workload, anchor, [*samples, *multiples])
+        staged = [sch.cache_read(anchor, i, "shared") for i in range(2)] if self.depth else []
         for copy in copies:
-            sch.compute_inline(copy)
-        workload.blocks = [b for b in blocks_of(sch) if not _is_one_of(workload, b, staged)]
-    else:
-        staged = []
-        for copy in copies:
-            workload.bind_outer(sch.get_loops(copy))
-    output = workload.merge_epilogue(anchor)
-    *batch, i, j, k = sch.get_loops(anchor)
-    by, ty, row = sch.split(i, [None, tile.group, tile.rows])
-    bx, tx, lane = sch.split(j, [None, tile.group, tile.lanes])
-    sch.reorder(by, bx, ty, tx, k, row, lane)
-    # Only x has room for more than 65,535 groups on CUDA: samples and rows are many.
-    by = sch.fuse(*batch, by)
-    for loop, axis in zip((bx, by, ty, tx), AXES, strict=True):
-        sch.bind(loop, axis)
-    sch.reverse_compute_at(output, tx, preserve_unit_loops=True)
-    vectorize_block(workload, output, tx, tile.lanes)
-    if staged:
-        k, step = sch.split(k, [None, tile.depth])
-        left, right = staged
-        _copy_together(workload, left, k, tile.group, 1)
-        _copy_together(workload, right, k, tile.group, tile.lanes)
-        # A word more in each row: items of different rows read different banks.
-        sch.storage_align(left, 0, -2, tile.depth, 1)
-        sch.unroll(step)
-    sch.unroll(row)
-    if tile.lanes > 1:
-        sch.vectorize(lane)
-    init = sch.decompose_reduction(anchor, k)
-    vectorize_block(workload, init, tx, tile.lanes)
+            if staged:
+                workload.inline(copy)  # the copies to local memory pad
+            else:
+                workload.bind_outer(sch.get_loops(copy))
+        output = workload.merge_epilogue(anchor)
+        *batch, i, j, k = sch.get_loops(anchor)
+        by, ty, row = sch.split(i, [None, self.group, self.rows])
+        bx, tx, lane = sch.split(j, [None, self.group, self.lanes])
+        sch.reorder(by, bx, ty, tx, k, row, lane)
+        # Only x has room for more than 65,535 groups on CUDA: samples and rows are many.
+        by = sch.fuse(*batch, by)
+        axes = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
+        for loop, axis in zip((bx, by, ty, tx), axes, strict=True):
+            sch.bind(loop, axis)
+        sch.reverse_compute_at(output, tx, preserve_unit_loops=True)
+        vectorize_block(workload, output, tx, self.lanes)
+        if staged:
+            k, step = sch.split(k, [None, self.depth])
+            left, right = staged
+            _copy_together(workload, left, k, self.group, 1)
+            _copy_together(workload, right, k, self.group, self.lanes)
+            # A word more in each row: items of different rows read different banks.
+            sch.storage_align(left, 0, -2, self.depth, 1)
+            sch.unroll(step)
+        sch.unroll(row)
+        if self.lanes > 1:
+            sch.vectorize(lane)
+        init = sch.decompose_reduction(anchor, k)
+        vectorize_block(workload, init, tx, self.lanes)
 
 
 def _copy_together(workload: Workload, block: Block, above: Loop, group: int, lanes: int) -> None:
@@ -228,8 +203,3 @@ def _copy_together(workload: Workload, block: Block, above: Loop, group: int, la
     sch.bind(tx, "threadIdx.x")
     if lanes > 1:
         sch.vectorize(lane)
-
-
-def _is_one_of(workload: Workload, block: Block, others: list[Block]) -> bool:
-    sch = workload.sch
-    return any(sch.get(block).same_as(sch.get(other)) for other in others)

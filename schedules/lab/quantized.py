@@ -14,8 +14,7 @@ is the ReLU.  What exceeds 255 saturates.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -25,7 +24,6 @@ from ..integers import WORD, product_of_words
 from . import elementwise, matmul
 from .elementwise import ROW
 from .product import product
-from .steps import Lab
 
 
 @dataclass(frozen=True)
@@ -128,12 +126,7 @@ def reference(x: np.ndarray, w: np.ndarray, offset: np.ndarray) -> np.ndarray:
 def baseline(x: np.ndarray, w: np.ndarray, _offset: np.ndarray) -> Callable[[], object]:
     """NumPy's product of the real numbers in fp32, and its maximum: it has none of 8 bits."""
     left, right = (array.astype(np.float32) for array in integers(x, w))
-    result = np.empty((len(left), right.shape[1]), np.float32)
-
-    def call() -> None:
-        np.maximum(np.matmul(left, right, out=result), np.float32(0), out=result)
-
-    return call
+    return matmul.product_and_maximum(left, right)
 
 
 # -- the ReLU -----------------------------------------------------------------------------
@@ -165,40 +158,25 @@ def relu_reference(x: np.ndarray) -> np.ndarray:
     return (np.rint(limited) + AFTER.zero).astype(np.uint8)
 
 
-def relu_baseline(x: np.ndarray) -> Callable[[], object]:
-    """NumPy's maximum of as many fp32 numbers."""
-    real = BEFORE.real(x)
-    return partial(np.maximum, real, np.float32(0), out=np.empty_like(real))
-
-
-LABS = (
-    Lab(
-        name="matmul_int8",
-        summary="Product and ReLU of 8-bit numbers, summed in int32 and requantized.",
-        counts=matmul.LAB.counts,
-        size=matmul.LAB.size,
-        compute=compute,
-        operands=operands,
-        reference=reference,
-        baseline=baseline,
-        operations=matmul.LAB.operations,
-        on_cpu=matmul.ON_CPU,
-        on_gpu=matmul.ON_GPU,
-        arithmetic="int8",
-        copies=25,
-    ),
-    Lab(
-        name="relu_int8",
-        summary="ReLU of 8-bit numbers between two scales and zero points.",
-        counts=elementwise.COUNTS,
-        size=elementwise.ROWS,
-        compute=compute_relu,
-        operands=relu_operands,
-        reference=relu_reference,
-        baseline=relu_baseline,
-        operations=lambda size: size * ROW,
-        on_cpu=elementwise.ON_CPU,
-        on_gpu=elementwise.ON_GPU,
-        copies=32,
-    ),
+MATMUL = replace(
+    matmul.MATMUL,
+    name="matmul_int8",
+    summary="Product and ReLU of 8-bit numbers, summed in int32 and requantized.",
+    compute=compute,
+    operands=operands,
+    reference=reference,
+    baseline=baseline,
+    arithmetic="int8",
+    copies=25,
+)
+RELU = replace(
+    elementwise.RELU,
+    name="relu_int8",
+    summary="ReLU of 8-bit numbers between two scales and zero points.",
+    compute=compute_relu,
+    operands=relu_operands,
+    reference=relu_reference,
+    # Of as many fp32 numbers.
+    baseline=lambda x: elementwise.maximum_of(BEFORE.real(x)),
+    copies=32,
 )

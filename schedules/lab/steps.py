@@ -73,6 +73,16 @@ class Lab:
         return workload.sch.mod["main"]
 
 
+def normal_operands(
+    compute: Callable[[int], Sequence[te.Tensor]],
+) -> Callable[[int, np.random.Generator], list[np.ndarray]]:
+    """Normally distributed fp32 values of a lab's arguments."""
+    return lambda size, rng: [
+        rng.standard_normal([int(extent) for extent in tensor.shape], np.float32)
+        for tensor in compute(size)[:-1]
+    ]
+
+
 def tensor_bytes(tensor: te.Tensor) -> int:
     """Bytes of a tensor of whole bytes."""
     return prod(int(extent) for extent in tensor.shape) * np.dtype(str(tensor.dtype)).itemsize

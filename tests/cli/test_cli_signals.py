@@ -199,10 +199,10 @@ GOES_ON = {
     ),
     "bench": (["bench", "{module}"], "tvmflow.module.session:Session._to_host"),
     "verify": (["verify", "{model}", "{module}"], "onnxruntime:InferenceSession.run"),
-    "lab": (["lab", "matmul", "--size", "16"], "tvmflow.explain.lab.running:found_and_removed"),
+    "lab": (["lab", "matmul", "--size", "16"], "tvmflow.explain.lab:found_and_removed"),
     "lab-ceilings": (
         ["lab", "matmul", "--size", "16"],
-        "tvmflow.explain.lab.running:ceilings_above",
+        "tvmflow.explain.lab:ceilings_above",
     ),
     "tune": (
         ["tune", "{model}", *OPTIONS, "--journal", "net.journal", "--report", "out.html"],

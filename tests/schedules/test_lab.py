@@ -14,8 +14,8 @@ from tvm.target import codegen
 
 from tvmflow.devices.target import resolve
 from tvmflow.errors import DeviceError, InputError, VerificationError
-from tvmflow.explain.lab import run_lab, running
-from tvmflow.explain.lab.running import found_and_removed
+from tvmflow.explain import lab as running
+from tvmflow.explain.lab import found_and_removed, run_lab
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.schedules.lab import LABS, check_size, quantized, scheduled
@@ -348,7 +348,7 @@ def test_steps_compile_for_cuda(name):
 
 
 _PACKED = """
-from tvmflow.explain.lab import running
+from tvmflow.explain import lab as running
 
 running._peaks = lambda *_, **__: None  # a simulator takes minutes to measure its own
 options = {"target": "opencl", "device": "nvidia", "steps": ["packed"], "seconds": 1e-3}

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tvmflow.errors import VerificationError
-from tvmflow.explain.lab import run_lab, running
+from tvmflow.explain import lab as running
+from tvmflow.explain.lab import run_lab
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.runtime import timing

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 #: Names of the operators that each module of `tvmflow.ops` defines in its ``OPERATORS``.
 _DEFINED = {
     "tvmflow.ops.box_decode": ("BoxDecode", "BoxDecodeGrad"),
-    "tvmflow.ops.giou": ("GIoU", "GIoUGrad"),
-    "tvmflow.ops.giou_loss": ("GIoULoss", "GIoULossGrad"),
+    "tvmflow.ops.giou": ("GIoU", "GIoUGrad", "GIoULoss", "GIoULossGrad"),
 }
 #: The module of each of them.
 BUILT_IN = {name: module for module, names in _DEFINED.items() for name in names}

@@ -63,13 +63,13 @@ def load(path: str | os.PathLike[str]) -> None:
     if not file.is_file():
         raise OperatorError(f"{what} failed: there is no such file.", remedy="Check the name.")
     name = f"_tvmflow_ops_{file.stem}"
-    spec = spec_from_loader(name, SourceFileLoader(name, str(file)))
+    loader = SourceFileLoader(name, str(file))
+    spec = spec_from_loader(name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look up the names in their annotations
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, OperatorError):

@@ -111,7 +111,6 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
 
 
 def _reference(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
-    """In NumPy."""
     deltas, anchors = arrays
     size = anchors[:, 2:] - anchors[:, :2]
     centre = (anchors[:, :2] + anchors[:, 2:]) / 2 + deltas[..., :2] * size
@@ -120,7 +119,6 @@ def _reference(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
 
 
 def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
-    """In NumPy."""
     deltas, anchors, grad = arrays
     size, ratio = anchors[:, 2:] - anchors[:, :2], deltas[..., 2:]
     moved = size * (grad[..., :2] + grad[..., 2:])

@@ -94,20 +94,10 @@ def find_operator(operator: Operator | str) -> Operator:
 
 
 class CompiledOperator:
-    """A compiled operator on its device.
+    """A compiled operator on its device, for inputs of a signature.
 
-    Parameters
-    ----------
-    operator
-        What it computes.
-    target
-        What it is compiled for.
-    signature
-        Dtypes and ranks of its inputs.
-    results
-        Positions of the outputs that are computed; default all.
-    attributes, knobs, storage, device_index
-        As for `compile_operator`.
+    It computes the outputs at the positions ``results``, default all; other parameters are those
+    of `compile_operator`.
     """
 
     def __init__(
@@ -135,7 +125,11 @@ class CompiledOperator:
         )
         self._function = self.program.module[self.program.name]
         #: What the address of each input must be a multiple of.
-        self.alignments = [1 if kind is None else alignment(kind) for kind in signature]
+        self.alignments = [
+            1 if kind is None else alignment(kind.dtype, kind.row) for kind in signature
+        ]
+        #: Memory that kernels pass values in while a call runs.
+        self.workspaces = self.program.workspaces
 
     def __call__(self, *inputs: Any, check: bool = False, **named: Any) -> tuple[Any, ...]:
         """Compute the operator.
@@ -223,11 +217,6 @@ class CompiledOperator:
         """
         if self.operator.check is not None:
             self.operator.check(arrays, self.attributes)
-
-    @property
-    def workspaces(self) -> tuple[TensorType, ...]:
-        """Memory that kernels pass values in while a call runs."""
-        return self.program.workspaces
 
     def run(
         self, inputs: Sequence[Any], outputs: Sequence[Any], workspaces: Sequence[Any] = ()

@@ -1,28 +1,36 @@
-"""GIoU of boxes, box by box: how much two boxes have in common, 1 where they are the same.
+"""GIoU of boxes, 1 where two are the same: box by box, and its mean over those that count.
 
     pred, target [B, M, 4] or [M, 4] (x1 y1 x2 y2)  ->  giou [B, M] or [M]
 
-:mod:`.giou_terms` has the formula and its derivatives; :mod:`.giou_loss` is the mean of GIoU over
-the boxes that count.  Numbers are fp32 inside, whatever they are stored in.
+    loss = sum of GIoU over valid boxes / max(valid, 1)        valid = their number, int32
+
+:mod:`.giou_terms` has the formula and its derivatives, :mod:`.validity` says which boxes count.
+What the others hold (NaN, infinity) reaches nothing, and their gradients are 0.  Numbers are fp32
+inside, whatever they are stored in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import te, tirx
+from tvm.tirx import Expr
 
 from ..errors import ShapeError
 from ..ir.operator import Arrays, Attributes, Operand, Operator, Tensors, Types
 from ..ir.tensors import TensorType
 from ..schedules import boxes
+from ..schedules.boxes import masked_mean
 from . import giou_reference
 from .giou_terms import EPSILON, giou_of, gradients_of
-from .names import lane_of
-from .validity import Batch, check_pair
+from .validity import FORMS, Batch, check_forms, check_pair, check_values
 
-FLOATS = ("float32", "float16", "bfloat16")
-BOXES = ("B, M, 4", "M, 4")
-ATTRIBUTES = {"epsilon": EPSILON}
+_FLOATS = ("float32", "float16", "bfloat16")
+_ATTRIBUTES = {"epsilon": EPSILON}
+
+
+# -- their types --------------------------------------------------------------------------
 
 
 def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -45,11 +53,40 @@ def _infer_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, .
     return pred, target
 
 
-def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
-    batch, epsilon = Batch(*tensors), attributes["epsilon"]
+def _check_batch(operator: str, types: Types) -> None:
+    pred, target, *forms = types
+    check_forms(operator, pred, forms)
+    check_pair(operator, pred, target, packed=forms[-1] is not None)
 
-    def one(*box: tirx.Var) -> tirx.Expr:
-        value = giou_of(batch.predicted(box), batch.wanted(box), epsilon)
+
+def _infer_loss(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    """Two numbers."""
+    _check_batch("GIoULoss", types)
+    return TensorType((), types[0].dtype), TensorType((), "int32")
+
+
+def _infer_loss_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    """A number for each coordinate."""
+    *batch, valid, grad = types
+    _check_batch("GIoULossGrad", batch)
+    pred, target = batch[:2]
+    if valid.shape or grad != TensorType((), pred.dtype):
+        raise ShapeError(
+            f"GIoULossGrad is given pred {pred}, valid {valid} and grad_loss {grad}, expected two "
+            "scalars, the second of the dtype of pred.",
+            remedy="Give the second result of GIoULoss, and the gradient of its first.",
+        )
+    return pred, target
+
+
+# -- what they compute --------------------------------------------------------------------
+
+
+def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
+    batch = Batch(*tensors)
+
+    def one(*box: tirx.Var) -> Expr:
+        value = giou_of(batch.predicted(box), batch.wanted(box), attributes["epsilon"])
         return value.astype(batch.pred.dtype)
 
     return [boxes.compute(batch.boxes, one, "giou", whole=False)]
@@ -57,19 +94,72 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
 
 def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
     pred, target, grad = tensors
-    batch, epsilon = Batch(pred, target), attributes["epsilon"]
+    return _gradients(
+        Batch(pred, target),
+        attributes,
+        lambda *box: grad(*box).astype("float32"),
+        lambda box, value: value,
+    )
+
+
+def _compute_loss(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
+    batch = Batch(*tensors)
+
+    def box(*index: tirx.IterVar) -> list[tirx.Var]:
+        return [axis.var for axis in index][-len(batch.boxes) :]
+
+    def term(*index: tirx.IterVar) -> Expr:
+        at = box(*index)
+        return giou_of(batch.predicted(at), batch.wanted(at), attributes["epsilon"])
+
+    samples = [1, *batch.boxes][-2:]
+    return list(
+        masked_mean.compute(term, lambda *i: batch.valid(box(*i)), samples, batch.pred.dtype)
+    )
+
+
+def _compute_loss_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
+    *forms, valid, grad = tensors
+    batch = Batch(*forms)
+    at_least_one = tirx.Max(valid(), tirx.const(1, "int32")).astype("float32")
+    weight = grad().astype("float32") / at_least_one
+    by_pred, by_target = _gradients(
+        batch,
+        attributes,
+        lambda *box: weight,
+        lambda box, value: tirx.if_then_else(batch.valid(box), value, tirx.const(0, "float32")),
+    )
+    if batch.offsets is not None:
+        place = te.compute(batch.boxes, lambda *box: batch.row(box), name="row")
+        by_target = boxes.compute_rows(by_target, place, batch.target.shape[0], "grad_rows")
+    return [by_pred, by_target]
+
+
+def _gradients(
+    batch: Batch,
+    attributes: Attributes,
+    weight: Callable[..., Expr],
+    chosen: Callable[[list[Expr], Expr], Expr],
+) -> list[te.Tensor]:
+    """Weighted gradients by both boxes, ``chosen`` of each coordinate, for each prediction."""
 
     def gradient(of: int, name: str) -> te.Tensor:
-        def coordinate(*index: tirx.Var) -> tirx.Expr:
+        def coordinate(*index: tirx.Var) -> Expr:
             *box, lane = index
-            names, all_lanes = gradients_of(batch.predicted(box), batch.wanted(box), epsilon)
-            weight = names.name("weight", grad(*box).astype("float32"))
-            lanes = [weight * value for value in all_lanes[of : of + 4]]
-            return names.close(lane_of(lanes, lane)).astype(pred.dtype)
+            pair = batch.predicted(box), batch.wanted(box)
+            names, by_corner = gradients_of(*pair, attributes["epsilon"])
+            factor = names.name("weight", weight(*box))
+            *others, value = (factor * by_corner[of + corner] for corner in range(4))
+            for corner, other in reversed(list(enumerate(others))):
+                value = tirx.Select(lane == corner, other, value)
+            return chosen(box, names.close(value)).astype(batch.pred.dtype)
 
-        return boxes.compute(pred.shape, coordinate, name, whole=True)
+        return boxes.compute(batch.pred.shape, coordinate, name, whole=True)
 
     return [gradient(0, "grad_pred"), gradient(4, "grad_target")]
+
+
+# -- what they are compared with ----------------------------------------------------------
 
 
 def _reference(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
@@ -82,23 +172,83 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
     return list(giou_reference.giou_gradients(pred, target, grad, attributes["epsilon"]))
 
 
-_INPUTS = (Operand("pred", FLOATS, shapes=BOXES), Operand("target", FLOATS, shapes=BOXES))
-_NUMBERS = ("B, M", "M")
-_GRADIENTS = (Operand("grad_pred", FLOATS), Operand("grad_target", FLOATS))
+def _pairs(arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions and targets ``[B, M, 4]``, and which count; the others are boxes of 0."""
+    pred, target, count, mask, offsets = arrays
+    if pred.ndim == 2:
+        pred, mask = pred[None], None if mask is None else mask[None]
+        target = target if offsets is not None else target[None]
+    valid = giou_reference.valid_boxes(pred.shape[:2], target, count, mask, offsets)
+    if offsets is not None:
+        target = giou_reference.padded(target, offsets, pred.shape[1])
+    chosen = valid[..., None]
+    return np.where(chosen, pred, 0), np.where(chosen, target, 0), valid
+
+
+def _reference_loss(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
+    pred, target, valid = _pairs(arrays)
+    total = np.sum(giou_reference.giou(pred, target, attributes["epsilon"]), where=valid)
+    return [total / max(valid.sum(), 1), valid.sum()]
+
+
+def _reference_loss_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
+    *forms, count, grad = arrays
+    pred, target, valid = _pairs(forms)
+    weights = np.where(valid, grad / max(int(count), 1), 0)
+    by_pred, by_target = (
+        np.where(valid[..., None], g, 0)
+        for g in giou_reference.giou_gradients(pred, target, weights, attributes["epsilon"])
+    )
+    packed, offsets = forms[1], forms[4]
+    if offsets is not None:
+        begin, _ = giou_reference.bounds(offsets, len(packed))
+        samples, places = np.nonzero(valid)
+        rows = np.zeros(packed.shape)
+        rows[begin[samples] + places] = by_target[samples, places]
+        by_target = rows
+    return [by_pred.reshape(forms[0].shape), by_target.reshape(packed.shape)]
+
+
+# -- the operators ------------------------------------------------------------------------
+
+_BOXES = ("B, M, 4", "M, 4")
+_PAIR = (Operand("pred", _FLOATS, shapes=_BOXES), Operand("target", _FLOATS, shapes=_BOXES))
+_BATCH = (_PAIR[0], Operand("target", _FLOATS, shapes=("B, M, 4", "P, 4")), *FORMS)
+_GRADIENTS = (Operand("grad_pred", _FLOATS), Operand("grad_target", _FLOATS))
 
 GIOU_GRAD = Operator(
     "GIoUGrad",
     "Gradients of GIoU by the coordinates of both boxes.",
-    (*_INPUTS, Operand("grad_giou", FLOATS, shapes=_NUMBERS)),
-    _GRADIENTS,
-    _infer_gradient, _compute_gradient, _reference_gradient, ATTRIBUTES,
+    (*_PAIR, Operand("grad_giou", _FLOATS, shapes=("B, M", "M"))), _GRADIENTS,
+    _infer_gradient, _compute_gradient, _reference_gradient, _ATTRIBUTES,
 )  # fmt: skip
 
 GIOU = Operator(
     "GIoU",
     "Generalised intersection over union of pairs of boxes x1 y1 x2 y2.",
-    _INPUTS, (Operand("giou", FLOATS),), _infer, _compute, _reference, ATTRIBUTES, GIOU_GRAD,
+    _PAIR, (Operand("giou", _FLOATS),), _infer, _compute, _reference, _ATTRIBUTES, GIOU_GRAD,
+)  # fmt: skip
+
+_SCALARS = (
+    Operand("valid", ("int32",), shapes=("",)),
+    Operand("grad_loss", _FLOATS, shapes=("",)),
+)
+
+GIOU_LOSS_GRAD = Operator(
+    "GIoULossGrad",
+    "Gradients of GIoULoss by the coordinates of both boxes.",
+    (*_BATCH, *_SCALARS), _GRADIENTS,
+    _infer_loss_gradient, _compute_loss_gradient, _reference_loss_gradient, _ATTRIBUTES,
+    check=lambda arrays, attributes: check_values("GIoULossGrad", arrays),
+)  # fmt: skip
+
+GIOU_LOSS = Operator(
+    "GIoULoss",
+    "Mean of GIoU over the boxes that count, and their number.",
+    _BATCH, (Operand("loss", _FLOATS), Operand("valid", ("int32",))),
+    _infer_loss, _compute_loss, _reference_loss, _ATTRIBUTES, GIOU_LOSS_GRAD,
+    check=lambda arrays, attributes: check_values("GIoULoss", arrays),
 )  # fmt: skip
 
 #: What this file adds to `tvmflow.ops.OPERATORS`.
-OPERATORS = (GIOU, GIOU_GRAD)
+OPERATORS = (GIOU, GIOU_GRAD, GIOU_LOSS, GIOU_LOSS_GRAD)

@@ -7,6 +7,8 @@ and those before it are its rows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,25 +83,13 @@ def check_storage(
         raise TargetError(f"{attempt}: the device {device.name} has no images.", remedy=remedy)
 
 
+@dataclass
 class Memory:
-    """Tensors on a device.
+    """Tensors on a device, TVM's, for kernels of a target and a storage."""
 
-    Parameters
-    ----------
-    target, storage
-        What kernels were compiled for.
-    device
-        TVM's.
-    """
-
-    def __init__(self, target: TargetSpec, storage: str, device: Any):
-        self.target = target
-        self.storage = storage
-        self.device = device
-        #: The device with its own limits, where there are images.
-        self._limits: Device | None = None
-        if storage == "texture":
-            self._limits = preset_of(opencl_devices()[device.index])
+    target: TargetSpec
+    storage: str
+    device: Any
 
     def check(self, what: str, kind: TensorType) -> None:
         """Check that a tensor is not too large for an image; ``what`` begins the sentence.
@@ -110,13 +100,13 @@ class Memory:
             If it is.
         """
         scope = self._scope(kind)
-        if self._limits is None or not is_texture(scope):
+        if not is_texture(scope):
             return
-        extent, limit = extent_of(kind.shape, scope), self._limits.image_extent
-        if not extent.fits(self._limits):
+        extent, limits = extent_of(kind.shape, scope), self._limits
+        if not extent.fits(limits):
             raise InputError(
                 f"{what} {kind}, an image of {extent} texels; the device's are at most "
-                f"{limit}x{limit}.",
+                f"{limits.image_extent}x{limits.image_extent}.",
                 remedy='Compile it with storage="buffer", or split the batch.',
             )
 
@@ -147,12 +137,15 @@ class Memory:
         """Memory for an input or output."""
         scope = self._scope(kind)
         dtype = "float32" if in_half(kind.dtype, self.target) else kind.dtype
-        shape = kind.shape
-        if is_texture(scope):
-            # Images have texels, also those that nothing is read from.
-            shape = tuple(max(extent, 1) for extent in shape)
+        # Images have texels, also those that nothing is read from.
+        shape = tuple(max(n, 1) for n in kind.shape) if is_texture(scope) else kind.shape
         tensor = tvm.runtime.empty(shape, dtype, self.device, mem_scope=scope or None)
         return tensor if shape == kind.shape else tensor._create_view(kind.shape, dtype)
+
+    @cached_property
+    def _limits(self) -> Device:
+        """The device with its own limits of images."""
+        return preset_of(opencl_devices()[self.device.index])
 
     def workspace(self, kind: TensorType) -> Any:
         """Memory that kernels pass values in: a plain buffer, whatever its shape."""
@@ -164,10 +157,10 @@ class Memory:
 
     def _is_stored(self, value: Any, kind: TensorType) -> bool:
         """Whether a tensor of the device is stored as kernels expect."""
-        scope, half = self._scope(kind), in_half(kind.dtype, self.target)
-        if not is_texture(scope):
-            return self._stored(value) == ("half" if half else "")
-        return self._stored(value) == f"{extent_of(kind.shape, scope)}{' half' * half}"
+        scope = self._scope(kind)
+        image = str(extent_of(kind.shape, scope)) if is_texture(scope) else ""
+        half = "half" if in_half(kind.dtype, self.target) else ""
+        return self._stored(value) == f"{image} {half}".strip()
 
     def _stored(self, value: Any) -> str:
         """The image or buffer of a tensor, as the plug-in describes it."""

@@ -15,7 +15,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 from onnx.reference.op_run import OpRun
 
 from ..errors import OperatorError, ShapeError
-from ..ir.operator import DOMAIN, VERSION, Operand, Operator
+from ..ir.operator import DOMAIN, VERSION, Operator
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 
@@ -90,25 +90,24 @@ def _op_run(operator: Operator) -> type[OpRun]:
 
 def _schema(operator: Operator) -> defs.OpSchema:
     """Each operand has a type of its own: that some agree is checked with the shapes."""
-    constraints: list[tuple[str, list[str], str]] = []
-
-    def parameter(operand: Operand, optional: bool) -> defs.OpSchema.FormalParameter:
-        options = defs.OpSchema.FormalParameterOption
-        constraints.append(
-            (f"T{len(constraints)}", [f"tensor({_word(d)})" for d in operand.dtypes], operand.name)
+    options = defs.OpSchema.FormalParameterOption
+    operands = [(operand, operand.optional) for operand in operator.inputs]
+    # Any of several results can be left out, but not all of them.
+    operands += [(operand, len(operator.outputs) > 1) for operand in operator.outputs]
+    parameters = [
+        defs.OpSchema.FormalParameter(
+            each.name, f"T{n}", param_option=options.Optional if optional else options.Single
         )
-        return defs.OpSchema.FormalParameter(
-            operand.name,
-            constraints[-1][0],
-            param_option=options.Optional if optional else options.Single,
-        )
-
+        for n, (each, optional) in enumerate(operands)
+    ]
     schema = defs.OpSchema(
         operator.name, DOMAIN, VERSION, operator.summary,
-        inputs=[parameter(operand, operand.optional) for operand in operator.inputs],
-        # Any of several results can be left out, but not all of them.
-        outputs=[parameter(operand, len(operator.outputs) > 1) for operand in operator.outputs],
-        type_constraints=constraints,
+        inputs=parameters[: len(operator.inputs)],
+        outputs=parameters[len(operator.inputs) :],
+        type_constraints=[
+            (f"T{n}", [f"tensor({_word(dtype)})" for dtype in each.dtypes], each.name)
+            for n, (each, _) in enumerate(operands)
+        ],
         attributes=[
             defs.OpSchema.Attribute(name, helper.make_attribute(name, default), "")
             for name, default in operator.attributes.items()
@@ -166,23 +165,18 @@ def _give_dtypes(operator: Operator, kinds: Sequence[onnx.TypeProto | None], con
 
 def _type(kind: onnx.TypeProto, index: int, symbols: dict[str, int], base: int) -> TensorType:
     """The type of an input, with ``base`` and more for its open dimensions."""
-    shape = []
-    for axis, dim in enumerate(kind.tensor_type.shape.dim):
-        name = dim.dim_param or f"?{index},{axis}"
-        is_open = not dim.HasField("dim_value")
-        shape.append(
-            base + symbols.setdefault(name, len(symbols)) if is_open else int(dim.dim_value)
-        )
-    return TensorType(tuple(shape), _dtype(kind.tensor_type.elem_type))
+    shape = tuple(
+        int(dim.dim_value) if dim.HasField("dim_value")
+        else base + symbols.setdefault(dim.dim_param or f"?{index},{axis}", len(symbols))
+        for axis, dim in enumerate(kind.tensor_type.shape.dim)
+    )  # fmt: skip
+    return TensorType(shape, _dtype(kind.tensor_type.elem_type))
 
 
 def _symbol(first: int, second: int, symbols: Mapping[str, int]) -> str | None:
     """The open dimension that an extent was in both trials; ``None`` for none of them."""
-    for name, offset in symbols.items():
-        found = (first - offset, second - offset) == _TRIALS
-        if found and not name.startswith("?"):
-            return name
-    return None
+    tried = ((name, (first - offset, second - offset)) for name, offset in symbols.items())
+    return next((n for n, base in tried if base == _TRIALS and not n.startswith("?")), None)
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:

@@ -20,7 +20,7 @@ from ..ir.signatures import with_parameters
 from ..ir.tensors import TensorType
 from ..schedules import Scheduled, schedule_function
 from .memory import in_half, scope_of
-from .signature import Extent, OpenType, Signature, describe
+from .signature import Extent, Signature, describe
 
 #: The most that an alignment of a tensor's first element is made use of, in bytes.
 _ALIGN_BYTES = 64
@@ -109,7 +109,7 @@ def _function_of(
     target: TargetSpec,
     storage: str,
 ) -> tirx.PrimFunc:
-    """The operator's function of the inputs that are given and the results that are wanted."""
+    """The operator's function of inputs that are given and results that are wanted, as stored."""
     extents: dict[str, tirx.Var] = {}
 
     def number(extent: Extent) -> Any:
@@ -135,42 +135,20 @@ def _function_of(
     parameters = [(tensor, inputs[i]) for i, tensor in enumerate(plain) if tensor is not None]
     parameters += [(typed[i], computed[i]) for i in results]
     function = te.create_prim_func([tensor for _, tensor in parameters])
-    scopes = [
-        scope_of(str(tensor.dtype), len(tensor.shape), _row(tensor.shape), target, storage)
-        for tensor, _ in parameters
-    ]
-    return _as_stored(function, scopes)
+    stored = {}
+    for param, (tensor, _) in zip(function.params, parameters, strict=True):
+        shape, dtype = param.shape, str(param.dtype)
+        row = int(shape[-1]) if len(shape) and isinstance(shape[-1], tirx.IntImm) else 1
+        stored[param] = tirx.decl_buffer(
+            shape, dtype, param.name,
+            scope=scope_of(str(tensor.dtype), len(shape), row, target, storage),
+            # TVM would count on 64 bytes, which arrays of others, and parts of them, have not.
+            data_alignment=alignment(dtype, row),
+        )  # fmt: skip
+    return with_parameters(function, stored)
 
 
-def alignment(kind: OpenType) -> int:
-    """What the address of an input must be a multiple of: its rows are vectors."""
-    last = kind.shape[-1].number if kind.shape and kind.shape[-1].name is None else 1
-    return _alignment(kind.dtype, last)
-
-
-def _alignment(dtype: str, last: int) -> int:
+def alignment(dtype: str, row: int) -> int:
+    """What a tensor's address must be a multiple of: its rows, of so many numbers, are vectors."""
     # The largest power of two in the row's length.
-    return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (last & -last or 1))
-
-
-def _row(shape: Sequence[Any]) -> int:
-    """The last extent; 1 where it is open."""
-    last = shape[-1] if len(shape) else 1
-    return int(last) if isinstance(last, int | tirx.IntImm) else 1
-
-
-def _as_stored(function: tirx.PrimFunc, scopes: Sequence[str]) -> tirx.PrimFunc:
-    """Give parameters their scopes, and let them be aligned to their rows and no more.
-
-    TVM would count on 64 bytes, which arrays of others, and parts of them, have not.
-    """
-    changed = {}
-    for param, scope in zip(function.params, scopes, strict=True):
-        changed[param] = tirx.decl_buffer(
-            param.shape,
-            param.dtype,
-            param.name,
-            scope=scope,
-            data_alignment=_alignment(str(param.dtype), _row(param.shape)),
-        )
-    return with_parameters(function, changed)
+    return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (row & -row or 1))

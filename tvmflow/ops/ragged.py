@@ -25,22 +25,13 @@ LANES = 4
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """A batch of samples ``[n_b, 4]``.
+    """A batch of samples ``[n_b, 4]``."""
 
-    Parameters
-    ----------
-    buffer
-        Bytes of the packed boxes, then of the offsets.
-    dtype
-        NumPy's name of the boxes' dtype.
-    rows
-        Boxes of all samples.
-    samples
-        Their number.
-    """
-
+    #: Bytes of the packed boxes, then of the offsets.
     buffer: np.ndarray
+    #: NumPy's name of the boxes' dtype.
     dtype: str
+    #: Boxes of all samples, and the number of samples.
     rows: int
     samples: int
 
@@ -77,8 +68,7 @@ class Ragged:
         InputError
             If a sample has more.
         """
-        count = self.count
-        most = int(count.max(initial=0))
+        count, most = self.count, int(self.count.max(initial=0))
         extent = most if boxes is None else boxes
         if most > extent:
             raise InputError(

@@ -38,16 +38,17 @@ class OpenType:
     dtype: str
     shape: tuple[Extent, ...]
 
+    @property
+    def row(self) -> int:
+        """The last extent; 1 where there is none, or it is open."""
+        return self.shape[-1].number if self.shape and self.shape[-1].name is None else 1
+
     def accepts(self, kind: TensorType) -> bool:
         """Whether a tensor's dtype, rank and fixed extents are these."""
-        return (
-            kind.dtype == self.dtype
-            and len(kind.shape) == len(self.shape)
-            and all(
-                e.name is not None or e.number == n
-                for e, n in zip(self.shape, kind.shape, strict=True)
-            )
-        )
+        if kind.dtype != self.dtype or len(kind.shape) != len(self.shape):
+            return False
+        pairs = zip(self.shape, kind.shape, strict=True)
+        return all(e.name is not None or e.number == n for e, n in pairs)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -116,23 +117,19 @@ def _read(operator: Operator, operand: Operand, text: str) -> OpenType:
             f"{operand.dtypes[0]}[{(operand.shapes or ('N',))[0]}].",
             remedy="Write the input's type in this form.",
         )
-    if found[2] is not None:
-        return OpenType(found[1], _extents(found[2]))
-    if not operand.shapes:
+    if found[2] is None and not operand.shapes:
         raise OperatorError(
             f"Compiling {operator.name} failed: nothing tells the rank of the input "
             f"{operand.name}.",
             remedy=f'Give it with extents, for example "{found[1]}[N, 4]".',
         )
-    return OpenType(found[1], _extents(operand.shapes[0]))
+    return OpenType(found[1], _extents(operand.shapes[0] if found[2] is None else found[2]))
 
 
 def _shape(operand: Operand, rank: int) -> tuple[Extent, ...]:
     """The declared shape of this rank; without one, an extent of its own for each axis."""
-    for text in operand.shapes:
-        if len(shape := _extents(text)) == rank:
-            return shape
-    return tuple(Extent(f"{operand.name}_{axis}") for axis in range(rank))
+    own = tuple(Extent(f"{operand.name}_{axis}") for axis in range(rank))
+    return next((shape for shape in map(_extents, operand.shapes) if len(shape) == rank), own)
 
 
 def _extents(text: str) -> tuple[Extent, ...]:
@@ -155,15 +152,14 @@ def _with_bound_names(operator: Operator, types: Sequence[OpenType | None]) -> S
     Only an extent itself tells a compiled function what its name stands for.
     """
     bound = {e.name for kind in types if kind for e in kind.shape if not e.number}
-    result: list[OpenType | None] = []
-    for operand, kind in zip(operator.inputs, types, strict=True):
-        if kind is None:
-            result.append(None)
-            continue
-        shape = tuple(
-            extent if extent.name is None or extent.name in bound
-            else Extent(f"{operand.name}_{axis}")
-            for axis, extent in enumerate(kind.shape)
-        )  # fmt: skip
-        result.append(OpenType(kind.dtype, shape))
-    return tuple(result)
+    return tuple(
+        kind and OpenType(
+            kind.dtype,
+            tuple(
+                extent if extent.name is None or extent.name in bound
+                else Extent(f"{operand.name}_{axis}")
+                for axis, extent in enumerate(kind.shape)
+            ),
+        )
+        for operand, kind in zip(operator.inputs, types, strict=True)
+    )  # fmt: skip

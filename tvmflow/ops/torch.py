@@ -31,7 +31,6 @@ from .signature import signature_of
 
 #: Targets of PyTorch's kinds of devices.
 _TARGETS = {"cpu": "llvm", "cuda": "cuda"}
-_SCHEMA_TYPES = {float: "float", int: "int", str: "str"}
 
 _lock = threading.Lock()
 _compiled: dict[Any, CompiledOperator] = {}
@@ -240,9 +239,9 @@ def _schema(operator: Operator) -> str:
 
 
 def _schema_type(default: Any) -> str:
-    if isinstance(default, tuple):
-        return f"{_SCHEMA_TYPES[type(default[0])]}[]"
-    return _SCHEMA_TYPES[type(default)]
+    """The same words as Python's: ``float``, ``int``, ``str``."""
+    is_tuple = isinstance(default, tuple)
+    return f"{type(default[0]).__name__}[]" if is_tuple else type(default).__name__
 
 
 def _snake_case(name: str) -> str:

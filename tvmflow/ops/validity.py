@@ -147,16 +147,14 @@ class Batch:
 
     def wanted(self, box: Index) -> list[tirx.Expr]:
         """Those of its target; of a packed one only where the box is valid."""
-        if self.offsets is None:
-            return [self.target(*box, corner) for corner in range(4)]
-        row = self._row(box)
-        return [self.target(row, corner) for corner in range(4)]
+        place = box if self.offsets is None else [self._row(box)]
+        return [self.target(*place, corner) for corner in range(4)]
 
     def valid(self, box: Index) -> tirx.Expr:
         """Whether a box counts."""
         if self.mask is not None:
-            mask = self.mask(*box)
-            return mask if self.mask.dtype == "bool" else mask != tirx.const(0, self.mask.dtype)
+            mask, dtype = self.mask(*box), self.mask.dtype
+            return mask if dtype == "bool" else mask != tirx.const(0, dtype)
         if self.count is None and self.offsets is None:
             return self.target(*box, 3).astype("float32") > tirx.const(0, "float32")
         return box[-1] < self._limit(box)

@@ -1,4 +1,7 @@
-"""A lab from its name to its results: its steps built, checked, timed and analysed."""
+"""The kernel lab at work: every step of a lab built, checked, timed beside NumPy, and analysed.
+
+The labs themselves, computations and schedules, are in :mod:`tvmflow.schedules.lab`.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,26 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import tvm
 from tvm import tirx
 
-from ...devices.target import TargetSpec, check_target, resolve
-from ...errors import VerificationError
-from ...ir.units import counted
-from ...module.session import find_device
-from ...runtime.devices import DeviceInfo, list_devices
-from ...runtime.json_types import JsonObject
-from ...runtime.plugin import translated
-from ...runtime.timing import Times, in_turn
-from ...schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of
-from ...tuning.building import ENTRY, lower
-from ...verify.tolerance import compare
-from ..analysis import Finding, findings
-from ..profiling.ceilings import ceilings_above, is_above, peak_gbps, peak_gflops, roofline_share
-from ..profiling.record import Ceilings
+from ..devices.target import TargetSpec, check_target, resolve
+from ..errors import VerificationError
+from ..ir.units import counted
+from ..module.session import find_device
+from ..runtime.devices import DeviceInfo, list_devices
+from ..runtime.json_types import JsonObject
+from ..runtime.plugin import translated
+from ..runtime.timing import Times, in_turn
+from ..schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of
+from ..tuning.building import ENTRY, lower
+from ..verify.tolerance import compare
+from .analysis import Finding, findings
+from .profiling.ceilings import ceilings_above, is_above, peak_gbps, peak_gflops, roofline_share
+from .profiling.record import Ceilings
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +64,9 @@ class StepResult:
     #: Largest difference from the reference, as a part of its largest value.
     error: float
     #: What an analysis of its kernels finds, of each kind the largest of a line.
-    found: tuple[Finding, ...]
+    found: _Found
     #: Of these, what is not found in the next step that ran.
-    removed: tuple[Finding, ...]
+    removed: _Found
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,12 @@ class Prepared:
     size: int
     target: TargetSpec
     device: DeviceInfo
-    steps: tuple[Step, ...]
-    functions: tuple[tirx.PrimFunc, ...]
+    steps: Sequence[Step]
+    functions: Sequence[tirx.PrimFunc]
     #: A call of each step on the device, to its end.
-    calls: tuple[Callable[[], None], ...]
+    calls: Sequence[Callable[[], None]]
     #: How far each step's result is from the reference, as a part of its largest value.
-    errors: tuple[float, ...]
+    errors: Sequence[float]
     numpy: Callable[[], object]
 
 
@@ -129,6 +131,8 @@ def prepare(
         check_size(lab, size, info.global_memory_bytes, info.name, ON_DEVICE)
     operands = lab.operands(size, np.random.default_rng(seed))
     reference = lab.reference(*operands)
+    is_float = reference.dtype.kind == "f"
+    wrong = np.full_like(reference, np.nan) if is_float else np.invert(reference)
     functions = [lab.schedule(step, size, spec) for step in chosen]
     calls, errors = [], []
     with translated(attempt, target):
@@ -137,20 +141,12 @@ def prepare(
         for step, function in zip(chosen, functions, strict=True):
             call = _built(function, spec, running, arguments)
             # What a step leaves out is not what the step before it has left there.
-            result.copyfrom(_unlike(reference))
+            result.copyfrom(wrong)
             call()
             calls.append(call)
             errors.append(_checked(lab, step.name, size, result.numpy(), reference))
     return Prepared(
-        lab=lab,
-        size=size,
-        target=spec,
-        device=info,
-        steps=chosen,
-        functions=tuple(functions),
-        calls=tuple(calls),
-        errors=tuple(errors),
-        numpy=lab.baseline(*operands),
+        lab, size, spec, info, chosen, functions, calls, errors, numpy=lab.baseline(*operands)
     )
 
 
@@ -215,6 +211,11 @@ def run_lab(
     for step, error, (found, removed) in zip(ready.steps, ready.errors, analysed, strict=True):
         took = times[step.name]
         gflops, gbps = (count / took.median_ms / 1e6 for count in (operations, moved))
+        of_peak = None
+        if peaks is not None:
+            of_peak = roofline_share(
+                gflops / peak_gflops(lab.arithmetic, peaks), gbps / peak_gbps("copy", peaks)
+            )
         results.append(
             StepResult(
                 step=step.name,
@@ -225,7 +226,7 @@ def run_lab(
                 gflops=gflops,
                 gbps=gbps,
                 of_numpy=times[""].median_ms / took.median_ms,
-                of_peak=None if peaks is None else _of_peak(lab, gflops, gbps, peaks),
+                of_peak=of_peak,
                 error=error,
                 found=found,
                 removed=removed,
@@ -246,13 +247,6 @@ def run_lab(
     )
 
 
-def _unlike(reference: np.ndarray) -> np.ndarray:
-    """An array that differs from the reference in every element."""
-    if reference.dtype.kind == "f":
-        return np.full_like(reference, np.nan)
-    return np.invert(reference)
-
-
 def _peaks(
     lab: Lab, target: str, info: DeviceInfo, gflops: float, *, fresh: bool
 ) -> Ceilings | None:
@@ -268,11 +262,6 @@ def _peaks(
             "measured.  Measure it again, with `fresh_ceilings`."
         )
     return peaks
-
-
-def _of_peak(lab: Lab, gflops: float, gbps: float, peaks: Ceilings) -> float:
-    computing = gflops / peak_gflops(lab.arithmetic, peaks)
-    return roofline_share(computing, gbps / peak_gbps("copy", peaks))
 
 
 def _built(
@@ -311,28 +300,26 @@ def _checked(lab: Lab, step: str, size: int, result: np.ndarray, reference: np.n
 def found_and_removed(
     functions: Iterable[tirx.PrimFunc], target: TargetSpec
 ) -> list[tuple[_Found, _Found]]:
-    """Findings of each scheduled function, and those of them that the next one has no more."""
-    found = [_largest(findings(function, target)) for function in functions]
-    removed = [_missing(step, following) for step, following in pairwise(found)]
+    """Findings of each scheduled function, and those of them that the next one has no more.
+
+    Of each kind and line the finding of the largest share: a line may be unrolled.
+    """
+    found = []
+    for function in functions:
+        largest: dict[tuple[str, int], Finding] = {}
+        for finding in sorted(findings(function, target), key=lambda finding: -finding.share):
+            largest.setdefault((finding.kind, finding.line), finding)
+        found.append(tuple(largest.values()))
+    still = [{_subject(finding) for finding in step} for step in found[1:]]
+    removed = [
+        tuple(finding for finding in step if _subject(finding) not in subjects)
+        for step, subjects in zip(found, still, strict=False)
+    ]
     return list(zip(found, [*removed, ()], strict=True))
 
 
-def _largest(found: Sequence[Finding]) -> _Found:
-    """Of each kind and line the finding of the largest share: a line may be unrolled."""
-    by_share = sorted(found, key=lambda finding: -finding.share)
-    first: dict[tuple[str, int], Finding] = {}
-    for finding in by_share:
-        first.setdefault((finding.kind, finding.line), finding)
-    return tuple(first.values())
-
-
-def _missing(before: _Found, now: _Found) -> _Found:
-    """Findings of a tensor, or of a whole kernel, that are not there any more."""
-    still = {_subject(finding) for finding in now}
-    return tuple(finding for finding in before if _subject(finding) not in still)
-
-
 def _subject(finding: Finding) -> tuple[str, str]:
+    """Its kind and its tensor, empty for what is found of a whole kernel."""
     tensor, bracket, _index = finding.access.partition("[")
     return finding.kind, _COPY.sub("", tensor) if bracket else ""
 
