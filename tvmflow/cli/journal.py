@@ -63,7 +63,7 @@ def list_journals(files: Files, as_json: Json = False) -> None:
     described = []
     for path in files:
         with _opened(path) as journal:
-            known = [(e, journal.store.workload(e.workload)) for e in journal.entries()]
+            known = [(e, journal.workload(e.workload)) for e in journal.entries()]
             entries = [_describe_entry(e, w) for e, w in known if w is not None]
             size = journal.path.stat().st_size
             described.append({"journal": str(journal.path), "bytes": size, "workloads": entries})

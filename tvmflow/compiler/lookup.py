@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 #: Names of the workloads that are no schedule family's, and of their knobs.
 ALGORITHM, STORAGE = "algorithm", "storage"
 
-_SHORT = {"float32": "fp32", "float16": "fp16"}
+#: Short names of dtypes.
+SHORT = {"float32": "fp32", "float16": "fp16"}
 
 
 # -- knobs ------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Wor
     return Workload(
         family,
         dict(shape),
-        dtype="fp16" if any(map(is_half, scopes)) else _SHORT.get(dtype, dtype),
+        dtype="fp16" if any(map(is_half, scopes)) else SHORT.get(dtype, dtype),
         storage="texture" if any(map(is_texture, scopes)) else "buffer",
         accumulate="fp16" if half_lengths(function) else "fp32",
         signature=" ".join(extents),

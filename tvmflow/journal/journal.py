@@ -12,29 +12,28 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from ..errors import JournalError
 from .encoding import MalformedError, unpack_event
-from .frames import EVENT, TRIAL, Damage
-from .records import Event, Target, Trial, Workload
+from .frames import EVENT, TRIAL
+from .records import Device, Event, Target, Trial, Workload
 from .store import Entry, Record, Store
 from .writing import Writer, close_locked, io_error, open_locked
 
 
-class Journal:
+class Journal(Store):
     """A journal that was opened with :meth:`open`."""
 
     def __init__(self, path: Path, fd: int, writing: bool):
-        self.path = path
-        self._fd: int | None = fd
-        #: The file behind it.
-        self.store = Store(path, fd)
+        super().__init__(path, fd)
+        self._is_open = True
         self._lock = threading.RLock()
-        self._writer = Writer(self.store, fd) if writing else None
+        self._writer = Writer(self, fd) if writing else None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "a"] = "r") -> Journal:
@@ -85,20 +84,17 @@ class Journal:
     def close(self) -> None:
         """Write what the index lacks, force everything to the disk, and let others write.
 
-        Raises
-        ------
-        JournalError
-            If that fails; the file is closed anyway.
+        Raises `JournalError` if that fails; the file is closed anyway.
         """
         with self._lock:
-            if self._fd is None:
+            if not self._is_open:
                 return
             try:
                 if self._writer is not None:
                     self._writer.finish()
             finally:
                 close_locked(self._fd)
-                self._fd = None
+                self._is_open = False
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -117,96 +113,78 @@ class Journal:
     def _best(self, workload: Workload, target: Target, near: bool) -> Trial | None:
         with self._lock:
             self._check_open()
-            self.store.definitions.add(workload)
-            entry = self._best_entry(workload, target, near)
-            if entry is None:
-                return None
-            if (trial := self.trial_of(entry)) is not None:
-                return trial
-            # What the index points to is damaged: what is left is found the slow way.
-            self.store.read_all()
-            entry = self._best_entry(workload, target, near)
-            return None if entry is None else self.trial_of(entry)
+            self._known[workload.key] = workload
+            for _ in range(2):
+                entry = self._best_entry(workload, target, near)
+                if entry is None or (trial := self.trial_of(entry)) is not None:
+                    return None if entry is None else trial
+                # What the index points to is damaged: what is left is found the slow way.
+                self.read_all()
+            return None
 
     def trial_of(self, entry: Entry) -> Trial | None:
         """The best trial that an entry counts; ``None`` without one, or where it is damaged."""
         if entry.cost == float("inf"):
             return None
-        trial = self.store.trial_at(entry.offset, entry.slot)
+        trial = self.trial_at(entry.offset, entry.slot)
         return trial if trial is not None and trial.workload.key == entry.workload else None
 
     def _best_entry(self, workload: Workload, target: Target, near: bool) -> Entry | None:
-        entries = [
-            entry
-            for entry in self.store.table.of_kin(workload.kin)
+        ranked = [
+            (workload.distance(other), entry.cost, entry)
+            for entry in self.table.of_kin(workload.kin)
             if entry.target == target.kin and entry.cost < float("inf")
+            if near or entry.workload == workload.key
+            if (other := self.workload(entry.workload)) is not None
         ]
-        same = [entry for entry in entries if entry.workload == workload.key]
-        if same or not near:
-            return same[0] if same else None
-        relatives = [(self.store.workload(entry.workload), entry) for entry in entries]
-        ranked = [(workload.distance(w), e.cost, e) for w, e in relatives if w is not None]
         return min(ranked, key=lambda item: item[:2])[2] if ranked else None
 
     def trials(self, workload: Workload | None = None) -> Iterator[Trial]:
         """Trials in the order in which they were appended, of one workload or of all."""
         self._begin_reading()
-        late: list[Record] = []
-        found = (record for record in self.store.records() if record.kind == TRIAL)
-        yield from self._unpacked(found, workload, lambda record, _: late.append(record))
-        if late:
-            # They refer to definitions whose first copies are damaged.
-            self.store.read_all()
-            yield from self._unpacked(late, workload, self.store.report)
-
-    def _unpacked(
-        self,
-        records: Iterable[Record],
-        workload: Workload | None,
-        failed: Callable[[Record, MalformedError], None],
-    ) -> Iterator[Trial]:
-        for record in records:
-            try:
-                trial = self.store.unpack(record.payload)
-            except MalformedError as error:
-                failed(record, error)
-                continue
-            if workload is None or trial.workload == workload:
-                yield trial
+        records: Iterable[Record] = (r for r in self.records() if r.kind == TRIAL)
+        for is_again in (False, True):
+            late = []
+            for record in records:
+                try:
+                    trial = self.unpack(record.payload)
+                except MalformedError as error:
+                    late.append(record)
+                    if is_again:
+                        self.report(record, error)
+                    continue
+                if workload is None or trial.workload == workload:
+                    yield trial
+            if not late:
+                return
+            if not is_again:
+                # They refer to definitions whose first copies are damaged.
+                self.read_all()
+            records = late
 
     def events(self) -> Iterator[Event]:
         """Events in the order in which they were appended."""
         self._begin_reading()
-        for record in self.store.records():
+        for record in self.records():
             if record.kind == EVENT:
                 try:
-                    yield unpack_event(record.payload, self.store.definitions)
+                    yield unpack_event(record.payload, partial(self.keyed, Device))
                 except MalformedError as error:
-                    self.store.report(record, error)
+                    self.report(record, error)
 
     def entries(self) -> list[Entry]:
         """How many trials there are of each workload and kin of targets, and the best of them."""
         self._check_open()
-        return list(self.store.table)
-
-    @property
-    def damage(self) -> list[Damage]:
-        """What was found damaged so far.  Only reading all of it finds everything."""
-        return list(self.store.damage)
-
-    @property
-    def tail(self) -> Damage | None:
-        """Bytes behind the last whole record: one that is being written, or was cut."""
-        return self.store.tail
+        return list(self.table)
 
     def _begin_reading(self) -> None:
         self._check_open()
         if self._writer is not None:
             # Who appends sees what is there, others what was there.
-            self.store.remap()
+            self.remap()
 
     def _check_open(self) -> None:
-        if self._fd is None:
+        if not self._is_open:
             raise JournalError(
                 f"The journal {self.path} was asked for something, but is closed.",
                 remedy="Open it again.",
@@ -219,11 +197,8 @@ class Journal:
 
         It survives the machine after :meth:`flush`, or one second later if others follow.
 
-        Raises
-        ------
-        JournalError
-            If the journal was opened to read, the record is not what a journal holds, or the
-            system refuses.
+        Raises `JournalError` if the journal was opened to read, the record is not what a journal
+        holds, or the system refuses.
         """
         with self._writing() as writer:
             writer.append(record)
@@ -231,10 +206,7 @@ class Journal:
     def append_compressed(self, trials: Iterable[Trial]) -> None:
         """Append trials in compressed blocks, which are lost as a whole where they are damaged.
 
-        Raises
-        ------
-        JournalError
-            As :meth:`append`.
+        Raises `JournalError` as :meth:`append`.
         """
         with self._writing() as writer:
             writer.append_compressed(trials)

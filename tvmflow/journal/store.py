@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 from .encoding import (
     SHORT,
-    Definitions,
+    Context,
+    K,
     MalformedError,
     MissingError,
+    parse,
+    read_keyed,
     trial_cost,
     unpack_block,
     unpack_definition,
@@ -37,7 +40,7 @@ from .frames import (
     frame_at,
     frames,
 )
-from .records import Trial, Workload
+from .records import Device, Keyed, Target, Trial, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +67,6 @@ class Entry:
     trials: int = 0
     failures: int = 0
 
-    def add(self, cost: float, offset: int, slot: int) -> None:
-        """Count a trial."""
-        self.trials += 1
-        if cost == float("inf"):
-            self.failures += 1
-        if cost < self.cost:
-            self.cost, self.offset, self.slot = cost, offset, slot
-
 
 class Table:
     """Where the best trial of each workload stands, and definitions.
@@ -85,12 +80,15 @@ class Table:
         self.events = 0
         self._kins: dict[bytes, dict[tuple[bytes, bytes], Entry]] = defaultdict(dict)
 
-    def entry(self, kin: bytes, workload: bytes, target: bytes) -> Entry:
-        """Return that of a workload, made if it is not there."""
-        kins = self._kins[kin]
-        if (entry := kins.get((workload, target))) is None:
-            entry = kins[workload, target] = Entry(kin, workload, target)
-        return entry
+    def add(self, workload: Workload, target: Target, cost: float, offset: int, slot: int) -> None:
+        """Count a trial, which stands in the frame at ``offset``, at the place ``slot``."""
+        entries, key = self._kins[workload.kin], (workload.key, target.kin)
+        if (entry := entries.get(key)) is None:
+            entry = entries[key] = Entry(workload.kin, *key)
+        entry.trials += 1
+        entry.failures += cost == float("inf")
+        if cost < entry.cost:
+            entry.cost, entry.offset, entry.slot = cost, offset, slot
 
     def of_kin(self, kin: bytes) -> Iterable[Entry]:
         """Entries of all workloads of a kin."""
@@ -143,32 +141,33 @@ class Record(NamedTuple):
 class Store:
     """What can be read of an opened journal; whoever opened its descriptor closes it.
 
-    Raises
-    ------
-    JournalError
-        If it is no journal of this version.
+    Raises `JournalError` if it is no journal of this version.
     """
 
     def __init__(self, path: Path, fd: int):
         self.path = path
         self._fd = fd
         self._view = self._map()
-        self.definitions = Definitions(self.definition)
-        #: Definitions of blocks that were unpacked, by the block's offset.
-        self._blocks: dict[int, dict[bytes, memoryview]] = {}
-        #: Bytes that could not be read, as far as they were looked at.
+        self._forget()
+        #: Bytes that were found damaged so far.  Only reading all of them finds everything.
         self.damage: list[Damage] = []
-        #: Bytes behind the last whole record.
+        #: Bytes behind the last whole record: one that is being written, or was cut.
         self.tail: Damage | None = None
-        #: What the journal holds: its last index, and what follows that.
-        self.table = Table()
-        broken = check_header(self._view, path)
-        if broken is not None:
+        if (broken := check_header(self._view, path)) is not None:
             self._report(broken)
         #: Where the last index begins and ends.
         self.index_at = self.indexed_to = HEADER_BYTES
         self._take_last_index()
         self._read(self.indexed_to)
+
+    def _forget(self) -> None:
+        #: What the journal holds: its last index, and what follows that.
+        self.table = Table()
+        #: Definitions that need not be read again, by key, and contexts by its first bytes.
+        self._known: dict[bytes, Keyed] = {}
+        self._contexts: dict[bytes, Context] = {}
+        #: Definitions of blocks that were unpacked, by the block's offset.
+        self._blocks: dict[int, dict[bytes, memoryview]] = {}
 
     def _map(self) -> memoryview:
         size = os.fstat(self._fd).st_size
@@ -201,48 +200,81 @@ class Store:
 
     def _read(self, start: int) -> None:
         """Take up what stands behind ``start`` in the table."""
-        found: list[Record] = []
         self.tail = None
-        for record in self.records(start):
-            if record.kind == TRIAL:
-                found.append(record)
-            else:
-                self.table.events += 1
+        records = list(self.records(start))
+        trials = [record for record in records if record.kind == TRIAL]
+        self.table.events += len(records) - len(trials)
         # At last: a trial may refer to a definition whose first copy is damaged.
-        for record in found:
+        for record in trials:
             try:
-                self.count(record)
-            except MissingError as error:
-                if start > HEADER_BYTES:
+                short, cost = trial_cost(record.payload)
+                context = self.context(short)
+                self.table.add(context.workload, context.target, cost, record.offset, record.slot)
+            except MalformedError as error:
+                if isinstance(error, MissingError) and start > HEADER_BYTES:
                     # A definition that the index knows is damaged: there may be a copy.
                     self.read_all()
                     return
                 self.report(record, error)
-            except MalformedError as error:
-                self.report(record, error)
-
-    def count(self, record: Record) -> None:
-        """Take up a trial in the table; `MalformedError` if it or its context is damaged."""
-        short, cost = trial_cost(record.payload)
-        context = self.definitions.context(short)
-        workload = context.workload
-        entry = self.table.entry(workload.kin, workload.key, context.target.kin)
-        entry.add(cost, record.offset, record.slot)
 
     def read_all(self) -> None:
         """Forget the index and read every frame, because the index proved wrong."""
-        self.table, self.damage = Table(), []
-        self.definitions, self._blocks = Definitions(self.definition), {}
+        self._forget()
+        self.damage = []
         self._view = self._map()
         self._read(HEADER_BYTES)
+
+    # -- definitions ---------------------------------------------------------------------------
+
+    def context(self, short: bytes) -> Context:
+        """Return the context with a key that begins so; `MissingError` without it or its parts."""
+        if (context := self._contexts.get(short)) is None:
+            data = self._data("context", short)
+            if len(data) != 80:
+                raise MalformedError("a context refers to another number of definitions")
+            keys = [data[at : at + 16] for at in range(0, 80, 16)]
+            toolchain, skeleton = self._data("toolchain", keys[3]), self._data("skeleton", keys[4])
+            versions = parse(toolchain)
+            if not isinstance(versions, dict) or not isinstance(parse(skeleton), list):
+                raise MalformedError("a toolchain or a skeleton is not of its form")
+            context = self._contexts[short] = Context(
+                self.keyed(Workload, keys[0]),
+                self.keyed(Target, keys[1]),
+                self.keyed(Device, keys[2]),
+                versions,
+                skeleton,
+            )
+        return context
+
+    def keyed(self, cls: type[K], key: bytes) -> K:
+        """Return a workload, target or device; `MissingError` where it is damaged or not there."""
+        if not isinstance(value := self._known.get(key), cls):
+            value = read_keyed(cls, self._data(cls.kind_of_definition(), key))
+            self._known[key] = value
+        return value
+
+    def workload(self, key: bytes) -> Workload | None:
+        """A workload by its key, ``None`` where its definition is damaged."""
+        try:
+            return self.keyed(Workload, key)
+        except MissingError:
+            return None
+
+    def _data(self, kind: str, key: bytes) -> bytes:
+        payload = self.definition(key[:SHORT])
+        if payload is not None:
+            found, whole, data = unpack_definition(payload)
+            if found == kind and whole.startswith(key):
+                return data
+        raise MissingError(f"its {kind} {key.hex()} is not there")
 
     def definition(self, short: bytes) -> memoryview | None:
         """The payload of a definition; ``None`` where it is damaged or not there."""
         offset = self.table.definitions.get(short)
         frame = self.frame(offset) if offset is not None else None
-        if frame is None or frame.kind == DEFINITION:
-            return None if frame is None else frame.payload
-        if frame.kind != BLOCK:
+        if frame is not None and frame.kind == DEFINITION:
+            return frame.payload
+        if frame is None or frame.kind != BLOCK:
             return None
         if frame.offset not in self._blocks:
             try:
@@ -291,14 +323,7 @@ class Store:
 
     def unpack(self, payload: memoryview) -> Trial:
         """Return a trial; `MalformedError` if it or its context is damaged."""
-        return unpack_trial(payload, self.definitions.context(bytes(payload[:SHORT])))
-
-    def workload(self, key: bytes) -> Workload | None:
-        """A workload by its key, ``None`` where its definition is damaged."""
-        try:
-            return self.definitions.keyed(Workload, key)
-        except MissingError:
-            return None
+        return unpack_trial(payload, self.context(bytes(payload[:SHORT])))
 
     def report(self, record: Record, error: MalformedError) -> None:
         """Note a record that cannot be used."""

@@ -21,7 +21,7 @@ from .encoding import (
     trial_document,
 )
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode, header, write_all
-from .records import Event, Keyed, Trial, canonical, digest
+from .records import Event, Trial, canonical, digest
 from .store import Store
 
 #: Longest time that an appended record waits to be forced to the disk while others follow.
@@ -41,10 +41,7 @@ New = dict[bytes, tuple[str, bytes]]
 def open_locked(path: Path) -> int:
     """Open a journal to append to it, and make it where there is none; return the descriptor.
 
-    Raises
-    ------
-    JournalError
-        If another process is writing it, or it cannot be opened.
+    Raises `JournalError` if another process is writing it, or it cannot be opened.
     """
     try:
         while True:
@@ -130,16 +127,13 @@ class Writer:
     def append(self, record: Trial | Event) -> None:
         """Append a trial or an event.
 
-        Raises
-        ------
-        JournalError
-            If it is not what a journal holds, or the system refuses.
+        Raises `JournalError` if it is not what a journal holds, or the system refuses.
         """
         new: New = {}
         with self._refusing():
             if isinstance(record, Event):
                 if record.device is not None:
-                    self._need(new, _definition_of(record.device))
+                    self._need(new, record.device.definition)
                 kind, payload = EVENT, pack_event(record)
             else:
                 kind, payload = TRIAL, self._encode(record, new)
@@ -159,10 +153,7 @@ class Writer:
     def append_compressed(self, trials: Iterable[Trial]) -> None:
         """Append trials in blocks, behind blocks of the definitions that they need.
 
-        Raises
-        ------
-        JournalError
-            As :meth:`append`.
+        Raises `JournalError` as :meth:`append`.
         """
         new: New = {}
         listed = list(trials)
@@ -202,7 +193,7 @@ class Writer:
         shared = (trial.workload, trial.target, trial.device)
         memo = (*(part.key for part in shared), toolchain, skeleton)
         if (short := self._contexts.get(memo)) is None:
-            parts = [_definition_of(part) for part in shared]
+            parts = [part.definition for part in shared]
             parts += [("toolchain", canonical(dict(toolchain))), ("skeleton", skeleton.encode())]
             keys = [self._need(new, part) for part in parts]
             short = self._need(new, ("context", b"".join(keys)))[:SHORT]
@@ -216,9 +207,7 @@ class Writer:
         return key
 
     def _count(self, trial: Trial, offset: int, slot: int) -> None:
-        workload = trial.workload
-        entry = self._store.table.entry(workload.kin, workload.key, trial.target.kin)
-        entry.add(trial.cost, offset, slot)
+        self._store.table.add(trial.workload, trial.target, trial.cost, offset, slot)
 
     @property
     def _index_bytes(self) -> int:
@@ -281,19 +270,14 @@ class Writer:
         self.sync()
 
 
-def _definition_of(part: Keyed) -> tuple[str, bytes]:
-    return part.kind_of_definition(), part.data
-
-
 def _blocks(items: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """Split items into blocks that are not too large."""
     block: list[tuple[int, bytes]] = []
-    size = 0
     for item in items:
-        if block and (len(block) == BLOCK_ITEMS or size + len(item[1]) > BLOCK_BYTES):
+        size = sum(len(payload) for _, payload in [*block, item])
+        if block and (len(block) == BLOCK_ITEMS or size > BLOCK_BYTES):
             yield block
-            block, size = [], 0
+            block = []
         block.append(item)
-        size += len(item[1])
     if block:
         yield block

@@ -12,12 +12,11 @@ import logging
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +27,7 @@ from tvm import IRModule, tirx
 
 from ..codegen.half import half_lengths
 from ..codegen.tir_pipeline import TIR_PIPELINE
+from ..compiler.scheduling import reason_of
 from ..devices.host import Host
 from ..devices.target import TargetSpec, resolve
 from ..ir.scope import is_half
@@ -77,8 +77,6 @@ class Built:
     arguments: tuple[Argument, ...]
     #: Why there is no library.
     error: str | None
-    #: Time of the build.
-    seconds: float
 
 
 # -- in a build process --------------------------------------------------------------------------
@@ -100,39 +98,28 @@ def build_candidate(
 ) -> Built:
     """Schedule, lower and link one candidate; called in a worker process.
 
-    Parameters
-    ----------
-    text, target, knobs, digest
-        The task's function, what it is built for, the candidate, and the task's digest.
-    folder
-        Where libraries are.
-    device_index
-        Of the OpenCL device that compiles the kernels, too; ``None`` leaves this to whoever
-        measures.
+    ``text`` and ``digest`` are the task's, and libraries are in ``folder``.  The OpenCL device of
+    ``device_index`` compiles the kernels, too; ``None`` leaves this to whoever measures.
     """
-    started = time.perf_counter()
     function = function_of(text)
-
-    def built(source: str, path: Path | None, error: str | None) -> Built:
-        seconds = time.perf_counter() - started
-        return Built(digest, knobs, source, path, arguments_of(function), error, seconds)
-
+    arguments = arguments_of(function)
     with target.tvm_target:
         scheduled = schedule_function(function, target, knobs)
         if scheduled.source != "given":
-            return built("", None, "The knobs do not lead to a schedule.")
+            reason = "The knobs do not lead to a schedule."
+            return Built(digest, knobs, "", None, arguments, reason)
         try:
             library = lower(scheduled.schedule.mod["main"], target)
         except Exception as error:  # noqa: BLE001 (whatever TVM finds is the candidate's fault)
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return built("", None, f"No code can be generated: {lines[-1]}")
+            reason = f"No code can be generated: {reason_of(error)}"
+            return Built(digest, knobs, "", None, arguments, reason)
     source = source_hash(library, target)
     path = Path(folder, f"{source}.so")
     if not path.exists():
         link(library, path, target)
         if device_index is not None:
-            compile_kernels(path, arguments_of(function), device_index)
-    return built(source, path, None)
+            compile_kernels(path, arguments, device_index)
+    return Built(digest, knobs, source, path, arguments, None)
 
 
 def compile_kernels(path: Path, arguments: Sequence[Argument], device_index: int) -> None:
@@ -362,17 +349,10 @@ def _parent_of(pid: int) -> int | None:
 
 
 class Builder:
-    """A pool of build processes.
+    """A pool of build processes, one a core by default; a build may take ``limit_s`` seconds.
 
-    Parameters
-    ----------
-    workers
-        Processes; default one a core.
-    limit_s
-        Seconds that one build may take.
-    device_index
-        Of the OpenCL device of this machine's CPUs that candidates are for: its driver's compiler
-        then runs here, beside the measurements.  ``None`` for any other device.
+    ``device_index`` is of the OpenCL device of this machine's CPUs that candidates are for: its
+    driver's compiler then runs here, beside the measurements.  ``None`` stands for other devices.
     """
 
     def __init__(
@@ -400,62 +380,36 @@ class Builder:
         chosen = dict(task.heuristic if knobs is None else knobs)
         # Without what it has cached: TVM's objects do not travel.
         target = replace(task.target)
-        text = text_of(task)
-        result: Future[Built] = Future()
+        arguments = task.text, target, chosen, task.digest, str(self.folder)
 
-        def start(device_index: int | None) -> None:
-            call = self._pool.submit(
-                build_candidate,
-                *(text, target, chosen, task.digest, str(self.folder), device_index),
-                timeout_s=self._limit_s,
-            )
-            deliver(call, result, lambda error: failed(error, device_index))
+        def build(device_index: int | None, _: BaseException | None) -> Future[Built]:
+            everything = *arguments, device_index
+            return self._pool.submit(build_candidate, *everything, timeout_s=self._limit_s)
 
-        def failed(error: BaseException, device_index: int | None) -> None:
-            if device_index is not None:
-                # What the kernel or the driver did to the process is found out by measuring.
-                start(None)
-                return
+        def failed(error: BaseException | None) -> Future[Built]:
             kind = "The build failed" if isinstance(error, WorkerLostError) else "No code"
-            result.set_result(
-                Built(
-                    task=task.digest,
-                    knobs=chosen,
-                    source_hash="",
-                    path=None,
-                    arguments=task.arguments,
-                    error=f"{kind}: {error}",
-                    seconds=self._limit_s,
-                )
-            )
+            reason = f"{kind}: {error}"
+            return finished(Built(task.digest, chosen, "", None, task.arguments, reason))
 
-        start(self._device_index)
-        return result
+        # What the kernel or the driver did to the process is found out by measuring.
+        indices = dict.fromkeys((self._device_index, None))
+        return first_success(*(partial(build, index) for index in indices), failed)
 
     def make_case(self, task: Task, seed: int = 0) -> Future[Case]:
         """Compute a task's case; without results where that fails.  The future never fails."""
         path = self.folder / f"{task.digest}.npz"
-        result: Future[Case] = Future()
 
-        def start(with_results: bool) -> None:
-            arguments = text_of(task), task.results, path, seed, with_results
-            call = self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
-            deliver(call, result, lambda error: failed(error, with_results))
+        def compute(error: BaseException | None) -> Future[Case]:
+            if error is not None:
+                logger.warning(
+                    "What %s should compute could not be found out: %s. Its candidates are not "
+                    "checked.",
+                    *(task.name, error),
+                )
+            arguments = task.text, task.results, path, seed, error is None
+            return self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
 
-        def failed(error: BaseException, with_results: bool) -> None:
-            if not with_results:
-                result.set_result(Case(path))
-                return
-            logger.warning(
-                "What %s should compute could not be found out: %s. Its candidates are not "
-                "checked.",
-                task.name,
-                error,
-            )
-            start(False)
-
-        start(True)
-        return result
+        return first_success(compute, compute, lambda _: finished(Case(path)))
 
     @property
     def exclusive_cpu(self) -> ExclusiveCpu:
@@ -468,25 +422,31 @@ class Builder:
         self._owner.cleanup()
 
 
-_texts: dict[str, str] = {}
+def finished(value: T) -> Future[T]:
+    """A future that has its result."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
 
 
-def text_of(task: Task) -> str:
-    """The task's function as text, made once."""
-    if task.digest not in _texts:
-        _texts[task.digest] = tvm.ir.save_json(task.function)
-    return _texts[task.digest]
+def first_success(*calls: Callable[[BaseException | None], Future[T]]) -> Future[T]:
+    """The result of the first call that does not fail; the last one never does.
 
+    Each is started when the one before has failed, with its error.
+    """
+    result: Future[T] = Future()
+    left = iter(calls)
 
-def deliver(call: Future[T], result: Future[T], failed: Callable[[BaseException], None]) -> None:
-    """Give ``result`` what a call returns; ``failed`` is told if it raises."""
+    def start(error: BaseException | None) -> None:
+        next(left)(error).add_done_callback(finish)
 
     def finish(done: Future[T]) -> None:
         if done.cancelled():
             result.cancel()
         elif (error := done.exception()) is not None:
-            failed(error)
+            start(error)
         else:
             result.set_result(done.result())
 
-    call.add_done_callback(finish)
+    start(None)
+    return result

@@ -115,7 +115,7 @@ class ChangesKnobs(ms.mutator.PyMutator):
 
     def apply(self, trace: s_tir.schedule.Trace, _seed: int) -> s_tir.schedule.Trace | None:
         """A trace with another decision."""
-        sampled = [i for i in trace.insts if i.kind.name == "SampleCategorical"]
+        sampled = (i for i in trace.insts if i.kind.name == "SampleCategorical")
         free = [i for i in sampled if len(i.attrs[0]) > 1]
         if not free:
             return None
@@ -210,13 +210,9 @@ class EvolutionarySearch(Search):
         self._context.pre_tuning(_TRIALS, BATCH, database=self._database, cost_model=self._model)
         self._proposed: list[Knobs] = []
 
-    def _candidates(self, count: int) -> Iterator[Knobs]:
-        while True:
-            if not self._proposed:
-                found = self._context.generate_measure_candidates()
-                if not found:
-                    return
-                self._proposed = [decided(c.sch, self.task.space) for c in found]
+    def _candidates(self) -> Iterator[Knobs]:
+        while self._proposed or (found := self._context.generate_measure_candidates()):
+            self._proposed = self._proposed or [decided(c.sch, self.task.space) for c in found]
             yield self._proposed.pop(0)
 
     def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:

@@ -63,13 +63,11 @@ class Imported:
     refused: dict[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        total = self.records + len(self.refused)
-        text = f"imported {self.records} of {total} lines"
-        if not self.refused:
-            return text
-        named = [f"line {n} {why}" for n, why in list(self.refused.items())[:NAMED_LINES]]
-        more = len(self.refused) - len(named)
-        return f"{text}: {'; '.join(named)}" + (f"; and {more} more" if more else "")
+        text = f"imported {self.records} of {self.records + len(self.refused)} lines"
+        named = [f"line {n} {why}" for n, why in self.refused.items()]
+        if len(named) > NAMED_LINES:
+            named[NAMED_LINES:] = [f"and {len(named) - NAMED_LINES} more"]
+        return ": ".join([text, *(["; ".join(named)] if named else [])])
 
 
 def import_file(
@@ -94,7 +92,8 @@ def import_file(
     JournalError
         If the file cannot be read or is of no such form, or no line of it is a record.
     """
-    path = records_file(path)
+    if path.is_dir() or path.name == WORKLOADS:
+        path = (path if path.is_dir() else path.parent) / RECORDS
     result = Imported(path)
     provenance: dict[str, Value] = {"file": path.name, **({"note": note} if note else {})}
     device = device or Device("", "unknown")
@@ -166,18 +165,11 @@ def _parser(document: Document, path: Path, device: Device) -> Callable[[Documen
 
 def json_of_trial(trial: Trial) -> JsonObject:
     """A trial as a JSON object."""
-    content = {
-        **vars_of(trial),
-        "workload": vars_of(trial.workload),
-        "target": vars_of(trial.target),
-        "device": vars_of(trial.device),
-        "error": trial.error.name,
-        "costs": list(trial.costs),
-    }
-    if trial.original is None:
-        del content["original"]
-    else:
-        content["original"] = trial.original._asdict()
+    content = vars_of(trial)
+    content |= {name: vars_of(content[name]) for name in ("workload", "target", "device")}
+    content |= {"error": trial.error.name, "costs": list(trial.costs)}
+    if (original := content.pop("original")) is not None:
+        content["original"] = original._asdict()
     return content
 
 
@@ -220,10 +212,8 @@ def autotvm_trial(line: JsonObject, device: Device) -> Trial:
     [[knob, "sp" | "ot" | …, value], …]}, "result": [seconds, error, seconds of the trial, time],
     "version": 0.2, "tvm_version"}``.
 
-    Raises
-    ------
-    ValueError, TypeError, KeyError, IndexError
-        If it is no such line; the message says why.
+    Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if it is no such line; the message
+    says why.
     """
     if line.get("version") != AUTOTVM_VERSION:
         raise ValueError(f"format {line.get('version')!r} instead of {AUTOTVM_VERSION}")
@@ -290,13 +280,6 @@ def autotvm_line(trial: Trial) -> JsonObject:
 
 
 # -- MetaSchedule's databases --------------------------------------------------------------------
-
-
-def records_file(path: Path) -> Path:
-    """The file of records, also of the database's folder, or of its other file."""
-    if path.is_dir() or path.name == WORKLOADS:
-        return (path if path.is_dir() else path.parent) / RECORDS
-    return path
 
 
 def read_workloads(records: Path) -> list[Workload]:

@@ -13,6 +13,7 @@ from ...devices.choices import STANDALONE
 from ...devices.host import Host
 from ...errors import TvmflowError
 from ...ir.rewriter import op_name
+from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
 from ...module.standalone.format import write_weights
 from ...module.standalone.link import link_library
@@ -22,7 +23,7 @@ from ...module.weights import weight_bytes
 from ...runtime.json_types import JsonObject
 from ...verify.compare import table_for
 from ..compilation import Compilation
-from ..generate import extensions
+from ..generate import common_metadata, extensions
 from .check import check_plan
 from .extract import extract_plan
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
@@ -35,9 +36,6 @@ REFERENCE_LIMIT_BYTES = 2 << 30
 
 def make_plan(job: Compilation) -> Plan:
     """The plan of a network whose kernels are generated, with its self-test."""
-    assert job.model is not None
-    assert job.kernels is not None
-    assert job.mod is not None
     model = job.model
     plan = extract_plan(
         job.mod, job.kernels, inputs=model.inputs, outputs=model.outputs, weights=job.weights
@@ -51,26 +49,22 @@ def make_plan(job: Compilation) -> Plan:
 
 def _add_self_test(job: Compilation, plan: Plan) -> None:
     """Compute what the network gives for its seeded inputs; a plan can do without."""
-    assert job.model is not None
     model = job.model
-    size = sum(weight_bytes(weight) for weight in plan.weights.values())
-    if size > REFERENCE_LIMIT_BYTES:
-        logger.warning(
-            "The library has no self-test: running the model for its results would take more than "
-            "its %s of weights.",
-            bytes_text(size),
-        )
-        return
-    if job.half and _rounds(model.mod):
-        logger.warning(
-            "The library has no self-test: with `dtype=fp16` a quantized network rounds some "
-            "numbers to other steps than its reference does. Compile it with `dtype=fp32`."
-        )
-        return
     tests = seeded_inputs(model.inputs)
-    pairs = zip(model.inputs, tests, strict=True)
-    arrays = {info.name: values_of(test, info) for info, test in pairs}
     try:
+        size = sum(weight_bytes(weight) for weight in plan.weights.values())
+        if size > REFERENCE_LIMIT_BYTES:
+            raise TvmflowError(
+                "running the model for its results would take more than its "
+                f"{bytes_text(size)} of weights."
+            )
+        if job.half and _rounds(model.mod):
+            raise TvmflowError(
+                "with `dtype=fp16` a quantized network rounds some numbers to other steps than "
+                "its reference does. Compile it with `dtype=fp32`."
+            )
+        pairs = zip(model.inputs, tests, strict=True)
+        arrays = {info.name: values_of(test, info) for info, test in pairs}
         references, source = reference_outputs(
             job.source, job.options.shapes, model.inputs, model.outputs, arrays
         )
@@ -84,14 +78,11 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
 
 def _rounds(mod: IRModule) -> bool:
     """Tell whether a network rounds to whole numbers: a small error becomes a whole step."""
-    bindings = (binding for block in mod["main"].body.blocks for binding in block.bindings)
-    return any(op_name(binding.value) == "relax.round" for binding in bindings)
+    return any(op_name(binding.value) == "relax.round" for binding in bindings_of(mod["main"]))
 
 
 def _metadata(job: Compilation, plan: Plan) -> JsonObject:
     """Describe the network, besides what the plan's sections say."""
-    assert job.model is not None
-    assert job.memory is not None
     about = {
         "target": job.target.kind,
         "memory": job.memory.report(),
@@ -101,15 +92,11 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
     sizes = [a.bytes for i, a in enumerate(plan.allocations) if i not in weights]
     infos = *job.model.inputs, *job.model.outputs
     return {
-        "name": job.model.name,
+        **common_metadata(job),
         "format": STANDALONE,
-        "target": job.target.kind,
-        "device": job.target.device.name,
         "host": _host(job).triple,
         "tvmflow": _versions.__version__,
         "tvm": _versions.REQUIRED_TVM["apache-tvm"],
-        "options": job.options.to_json(),
-        "half_sums": job.half_sums,
         "logical_shapes": {
             info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },
@@ -118,7 +105,6 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
         "storage_summary": storage_summary(about),
         # Besides the weights: intermediate tensors, inputs and outputs.
         "memory_bytes": sum(sizes),
-        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
     }
 
 
