@@ -15,9 +15,9 @@ from .output import bytes_text, ms_text, note, note_file, print_json, print_tabl
 from .session import command
 
 if TYPE_CHECKING:
+    from ..journal.index import Entry
     from ..journal.journal import Journal
     from ..journal.records import Trial, Workload
-    from ..journal.store import Entry
     from ..runtime.json_types import JsonMapping, JsonObject
 
 app = typer.Typer(

@@ -199,10 +199,7 @@ def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     with journals_of(job) as journals:
         use_measured_storage(job, journals)
         layouts = LayoutPass(
-            mod,
-            job.target.device,
-            options.accumulate,
-            job.interface,
+            *(mod, job.target.device, options.accumulate, job.interface),
             algorithms=options.algorithms,
             aliases=aliases_of(job),
             half=job.half,
@@ -231,10 +228,7 @@ def place(job: Compilation, mod: IRModule) -> IRModule:
     """Give tensors their memory, and the functions' signatures that say so."""
     model = job.model
     mod, job.placements = StoragePass(
-        mod,
-        job.target.device,
-        job.storage,
-        job.options.storage_overrides,
+        *(mod, job.target.device, job.storage, job.options.storage_overrides),
         aliases=aliases_of(job),
         half=job.half,
         half_weights=job.target.kind == "opencl" and model.half,
@@ -305,12 +299,8 @@ def relax_pipeline(**options: object) -> Pass:
         built = relax.build(lowered, "llvm", relax_pipeline=None, tir_pipeline="tvmflow")
 
     Constants become trailing parameters of ``main``; their arrays are the module's attribute
-    ``tvmflow.weights``, by name.
-
-    Parameters
-    ----------
-    options
-        Fields of `CompileOptions`; without ``target`` it is the kind of TVM's current target.
+    ``tvmflow.weights``, by name.  The options are fields of `CompileOptions`; without ``target``
+    it is the kind of TVM's current target.
     """
 
     @module_pass("Pipeline")
@@ -335,8 +325,7 @@ def _imported(mod: IRModule) -> ImportedModel:
     inputs = tuple(TensorInfo(p.name, shape_of(p), str(p.ty.dtype)) for p in main.params[:count])
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     outputs = tuple(
-        TensorInfo(f"output_{index}", ints(ty.shape), str(ty.dtype))
-        for index, ty in enumerate(results)
+        TensorInfo(f"output_{i}", ints(ty.shape), str(ty.dtype)) for i, ty in enumerate(results)
     )
     return ImportedModel("main", mod, inputs, outputs, {})
 

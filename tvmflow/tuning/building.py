@@ -159,10 +159,9 @@ def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
 def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:
     """A hash of what runs: the kernels, and the host's code that launches them."""
     content = hashlib.sha256(str(target.host).encode())
-    queue = [library]
-    while queue:
-        module = queue.pop()
-        queue.extend(module.imports)
+    modules = [library]
+    for module in modules:
+        modules.extend(module.imports)
         # The host's code holds the launches' sizes.
         content.update(str(module.inspect_source()).encode())
     return content.hexdigest()[:24]
@@ -176,10 +175,9 @@ class Memory:
     """
 
     def __init__(self, argument: Argument, device: tvm.runtime.Device):
-        self._blocks = argument.shape[1] if panels_of(argument.scope) > 1 else 0
-        shape = list(argument.shape)
+        panels, shape = panels_of(argument.scope), list(argument.shape)
+        self._blocks = shape[1] if panels > 1 else 0
         if self._blocks:
-            panels = panels_of(argument.scope)
             shape[1] = -(-self._blocks // panels) * panels
         self._info = TensorInfo("", tuple(shape), argument.dtype, scope=argument.scope or None)
         self._whole = tvm.runtime.empty(
@@ -258,27 +256,17 @@ def write_case(text: str, results: int, path: Path, seed: int, with_results: boo
     arrays = {f"a{index}": array for index, array in enumerate(inputs)}
     if with_results:
         outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
-        for index, array in enumerate(_run(function, arguments, inputs, outputs)):
-            arrays[f"r{index}"] = array
+        target = resolve("llvm")
+        plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
+        with target.tvm_target, tempfile.TemporaryDirectory() as folder:
+            library = Path(folder, "plain.so")
+            link(lower(plain, target), library, target)
+            tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
+            tvm_ffi.load_module(library)[ENTRY](*tensors)
+        for index, tensor in enumerate(tensors[len(inputs) :]):
+            arrays[f"r{index}"] = tensor.numpy()
     np.savez(path, allow_pickle=False, **arrays)
     return Case(path, tuple(half_lengths(function)))
-
-
-def _run(
-    function: tirx.PrimFunc,
-    arguments: Sequence[Argument],
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """Run the function's loops as they stand, on this CPU."""
-    target = resolve("llvm")
-    plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
-    with target.tvm_target, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "plain.so")
-        link(lower(plain, target), path, target)
-        tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
-        tvm_ffi.load_module(path)[ENTRY](*tensors)
-    return [tensor.numpy() for tensor in tensors[len(inputs) :]]
 
 
 def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
@@ -311,18 +299,25 @@ class ExclusiveCpu:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Stop everything; called in the measuring process, a sibling of those."""
-        # A process may have ended, and its number be another's by now.
-        siblings = [pid for pid in self.processes if _parent_of(pid) == os.getppid()]
         with locked(self.lock):
-            _signal(siblings, signal.SIGSTOP)
+            self._signal(signal.SIGSTOP, os.getppid())
             try:
                 yield
             finally:
-                _signal(siblings, signal.SIGCONT)
+                self._signal(signal.SIGCONT, os.getppid())
 
     def release(self) -> None:
         """Let all go on; called in the tuning process when the measuring one was lost."""
-        _signal([p for p in self.processes if _parent_of(p) == os.getpid()], signal.SIGCONT)
+        self._signal(signal.SIGCONT, os.getpid())
+
+    def _signal(self, number: signal.Signals, parent: int) -> None:
+        for pid in self.processes:
+            with suppress(OSError):
+                # The name in parentheses may hold anything.
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                # The process may have ended, and its number be another's by now.
+                if int(fields[1]) == parent:
+                    os.kill(pid, number)
 
 
 @contextmanager
@@ -331,21 +326,6 @@ def locked(lock: Path) -> Iterator[None]:
     with open(lock, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _signal(processes: Sequence[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _parent_of(pid: int) -> int | None:
-    try:
-        # The name in parentheses may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[1])
 
 
 class Builder:

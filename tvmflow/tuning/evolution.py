@@ -71,11 +71,9 @@ def features(knobs: Knobs, space: Space, shape: JsonMapping) -> list[float]:
     Trees split at thresholds of single numbers: what a tile wastes at the end of an extent is a
     number of its own for each pair of them.
     """
-    row: list[float] = []
     extents = [v for v in shape.values() if type(v) is int]
     sizes = [v for v in knobs.values() if type(v) is int]
-    for name, value in knobs.items():
-        row.append(float(space[name].index(value) if isinstance(value, str) else value))
+    row = [float(space[n].index(v) if isinstance(v, str) else v) for n, v in knobs.items()]
     row += [log2(max(v, 1)) if type(v) is int else float(v == "texture") for v in shape.values()]
     row.append(sum(log2(size) for size in sizes))
     row += [ceil(extent / size) * size / max(extent, 1) for extent in extents for size in sizes]

@@ -75,22 +75,12 @@ def import_file(
 ) -> Imported:
     """Append the trials of a log to a journal.
 
-    Parameters
-    ----------
-    journal
-        Opened to append.
-    path
-        An AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or what
-        ``tvmflow journal export --format json`` wrote.
-    device
-        What the log was measured on, which the log itself does not say.
-    note
-        Where it is from, for the records' provenance.
+    ``path`` is an AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or
+    what ``tvmflow journal export --format json`` wrote.  Logs do not say what ``device`` they were
+    measured on; ``note`` tells where they are from, for the records' provenance.
 
-    Raises
-    ------
-    JournalError
-        If the file cannot be read or is of no such form, or no line of it is a record.
+    Raises `JournalError` if the file cannot be read or is of no such form, or no line of it is a
+    record.
     """
     if path.is_dir() or path.name == WORKLOADS:
         path = (path if path.is_dir() else path.parent) / RECORDS
@@ -230,10 +220,7 @@ def autotvm_trial(line: JsonObject, device: Device) -> Trial:
     if failed is Error.NONE and not all(type(c) in (int, float) and c > 0 for c in costs):
         raise ValueError(f"its costs are {costs!r}")
     return Trial(
-        workload=workload,
-        target=Target(kind, preset[1] if preset else ""),
-        device=device,
-        knobs=knobs,
+        *(workload, Target(kind, preset[1] if preset else ""), device, knobs),
         costs=tuple(map(float, costs)),
         error=failed,
         timestamp=float(timestamp),
@@ -314,12 +301,9 @@ def metaschedule_trial(line: list, workloads: list[Workload], device: Device) ->
     failed = not costs or not all(0 < c < FAILED_SECONDS and math.isfinite(c) for c in costs)
     target = target if isinstance(target, dict) else {"kind": str(target)}
     return Trial(
-        workload=workloads[number],
-        target=Target(str(target["kind"]), str(target.get("device", ""))),
-        device=device,
-        knobs={},
-        costs=costs,
-        error=Error.UNKNOWN if failed else Error.NONE,
+        workloads[number],
+        Target(str(target["kind"]), str(target.get("device", ""))),
+        *(device, {}, costs, Error.UNKNOWN if failed else Error.NONE),
         source=METASCHEDULE,
         original=Original(METASCHEDULE, record),
     )

@@ -65,19 +65,10 @@ def _records(journal: Journal) -> Iterator[tuple[Trial | Event, bytes]]:
 def compact(path: Path, output: Path | None = None, best: int | None = None) -> int:
     """Write a journal anew, compressed and without what was damaged; return how many trials.
 
-    Parameters
-    ----------
-    path
-        The journal, which nobody may be writing.
-    output
-        The new file, default in its place.
-    best
-        How many trials of each workload and kin of targets to keep, the fastest; default all.
+    The new file is ``output``, or stands in its place.  Of each workload and kin of targets the
+    ``best`` trials are left, the fastest, by default all.
 
-    Raises
-    ------
-    JournalError, ArtifactError
-        If it is being written, or the new file cannot be.
+    Raises `JournalError` or `ArtifactError` if it is being written, or the new file cannot be.
     """
     final = output or path
     # Opened to append, although only read, so that nothing is appended meanwhile.

@@ -73,9 +73,9 @@ class Measured:
     driver: str = ""
 
     @classmethod
-    def failed(cls, error: str, message: str, seconds: float = 0.0) -> Measured:
+    def failed(cls, error: str, message: str) -> Measured:
         """Say why a candidate was not measured."""
-        return cls(costs=(), error=error, message=message, device="", seconds=seconds)
+        return cls((), error, message, "", 0.0)
 
     @property
     def cost(self) -> float:
@@ -240,8 +240,7 @@ class Session:
         self._reserve(reference)
         for memory, argument in zip(self._memory, reference.arguments, strict=True):
             memory.write(np.full(argument.shape, 0.5))
-        library = self._library(reference)
-        run = self._timed(library)
+        run = self._timed(self._library(reference))
         with exclusive():
             cost = statistics.median(run() for _ in range(9))
         self.first = self.first or cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -64,8 +65,8 @@ def _page(name: str, tuned: Tuned) -> str:
 def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
     trials = sum(p.trials for p in tuned.progress)
     failures = sum(p.failures for p in tuned.progress)
-    before = sum(p.task.calls * p.heuristic for p in known if math.isfinite(p.heuristic))
-    after = sum(p.time for p in known if math.isfinite(p.heuristic))
+    both = [p for p in known if math.isfinite(p.heuristic)]
+    before, after = sum(p.task.calls * p.heuristic for p in both), sum(p.time for p in both)
     result = ""
     if tuned.comparison is not None:
         old, new = tuned.comparison.before_ms, tuned.comparison.after_ms
@@ -124,19 +125,17 @@ def _curve(progress: Progress) -> str:
     def x(index: int) -> float:
         return round(4 + index / max(1, progress.trials - 1) * (_WIDTH - 8), 1)
 
-    dots, line, best = [], [], math.inf
-    for index, point in enumerate(progress.points):
-        if math.isfinite(point.cost):
-            dots.append(f'<circle cx="{x(index)}" cy="{y(point.cost)}" r="1.6" fill="#8aa0b5"/>')
-        best = min(best, point.cost)
-        if math.isfinite(best):
-            line.append(f"{x(index)},{y(best)}")
+    costs = [point.cost for point in progress.points]
+    measured = ((x(index), y(cost)) for index, cost in enumerate(costs) if math.isfinite(cost))
+    dots = "".join(f'<circle cx="{a}" cy="{b}" r="1.6" fill="#8aa0b5"/>' for a, b in measured)
+    best = enumerate(itertools.accumulate(costs, min))
+    line = " ".join(f"{x(index)},{y(cost)}" for index, cost in best if math.isfinite(cost))
     caption = f"{progress.task.name}: {progress.speedup:.2f} times as fast"
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(caption)}">'
         f'<line x1="4" x2="{_WIDTH - 4}" y1="{y(base)}" y2="{y(base)}" stroke="#b0562b" '
-        f'stroke-dasharray="4 3"/>{"".join(dots)}'
-        f'<polyline points="{" ".join(line)}" fill="none" stroke="#2b6cb0" stroke-width="1.6"/>'
+        f'stroke-dasharray="4 3"/>{dots}'
+        f'<polyline points="{line}" fill="none" stroke="#2b6cb0" stroke-width="1.6"/>'
         f"</svg><figcaption>{escape(caption)}</figcaption></figure>"
     )

@@ -109,10 +109,8 @@ class NeighbourhoodSearch(Search):
 
 def _nearest(values: Sequence, wanted: Value) -> int:
     """Find the place of a value, or of the nearest number."""
-    if wanted in values:
-        return values.index(wanted)
     if isinstance(wanted, str):
-        return 0
+        return values.index(wanted) if wanted in values else 0
     return min(range(len(values)), key=lambda i: abs(values[i] - wanted))
 
 

@@ -57,10 +57,6 @@ class Network:
         """A compilation of it that has run no stage yet."""
         return Compilation(self.model, self.options)
 
-    def compile(self, knobs: Mapping[str, Knobs]) -> Module:
-        """Compile it with knobs by the names of primary functions."""
-        return compile_network(self.model, options=self.options, knobs=knobs)
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -136,25 +132,11 @@ def tune(
 ) -> Tuned:
     """Tune a network's primary functions, beginning where the journal left off.
 
-    Parameters
-    ----------
-    network
-        What is tuned.
-    journal
-        Gets every trial; made where there is none.
-    options
-        How to search and measure.
-    relatives
-        Journals of other devices, whose best knobs are tried first.
-    farm
-        Devices that measure; default this machine's.
-    watch
-        Called whenever a trial has ended.
+    The journal gets every trial, and is made where there is none.  ``relatives`` are journals of
+    other devices, whose best knobs are tried first; the devices of a ``farm`` measure instead of
+    this machine's; ``watch`` is called whenever a trial has ended.
 
-    Raises
-    ------
-    TvmflowError
-        If the model, the target, a journal or the device does not work.
+    Raises `TvmflowError` if the model, the target, a journal or the device does not work.
     """
     options = options or Options()
     check_search(options.search)
@@ -200,7 +182,15 @@ def tune(
 
         result = tune_variants(variants, measure, options.budget, output)
         standings = runner.standings()
-    _check_success(result.progress)
+    points = [point for p in result.progress for point in p.points]
+    if points and all(point.error for point in points):
+        # Then it is not for the candidates.
+        raise TvmflowError(
+            f"Tuning found nothing: all of its {len(points)} trials failed.",
+            remedy="Try `tvmflow compile` and `tvmflow bench` with the same options, which show "
+            "whether the device works.",
+            details=points[0].error,
+        )
     found = Tuned(result.progress, time.monotonic() - began, None, result.settled, standings)
     if farm is None and options.compare and any(p.trials for p in found.progress):
         chosen = replace(requested, storage=result.storage, algorithms=result.algorithms)
@@ -215,18 +205,6 @@ def tune(
                 journal,
             )
     return found
-
-
-def _check_success(progress: Sequence[Progress]) -> None:
-    """Raise where every trial failed: then it is not for the candidates."""
-    points = [point for p in progress for point in p.points]
-    if points and all(point.error for point in points):
-        raise TvmflowError(
-            f"Tuning found nothing: all of its {len(points)} trials failed.",
-            remedy="Try `tvmflow compile` and `tvmflow bench` with the same options, which show "
-            "whether the device works.",
-            details=points[0].error,
-        )
 
 
 def compare_networks(
@@ -250,5 +228,8 @@ def compare_networks(
 def _running(
     stack: ExitStack, network: Network, knobs: Mapping[str, Knobs], device_index: int
 ) -> Module:
-    compiled = stack.enter_context(network.compile(knobs))
+    """Compile a network with knobs by the names of primary functions, and load it."""
+    compiled = stack.enter_context(
+        compile_network(network.model, options=network.options, knobs=knobs)
+    )
     return stack.enter_context(load(compiled.path, device=device_index))

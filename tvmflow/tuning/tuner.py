@@ -374,16 +374,12 @@ class Tuner:
         """A task's books with the trials of earlier sessions."""
         comparison = PairedComparison(task, self.builder, self.runner, self._tell, self._pauses)
         state = _State(Progress(task), search, comparison, [])
-        learned: list[tuple[Knobs, float]] = []
         own, others = trials_of(task, self.journal, self._devices)
-        for trial in own:
-            knobs = dict(trial.knobs)
-            if not search.note(knobs):
-                continue
+        learned = [(dict(t.knobs), t) for t in own if search.note(t.knobs)]
+        for knobs, trial in learned:
             error = f"{trial.error.name}: {trial.message}" if trial.error else None
             state.progress.take(knobs, Point(trial.cost, error), knobs == task.heuristic)
-            learned.append((knobs, trial.cost))
-        search.learn(learned)
+        search.learn([(knobs, trial.cost) for knobs, trial in learned])
         if math.isfinite(state.progress.best):
             comparison.resume(state.progress.best_knobs, state.progress.best)
         chosen = [(task.heuristic, "heuristic")]
@@ -485,13 +481,9 @@ class Tuner:
         error = Error.NONE if measured.error is None else _ERRORS[measured.error]
         if measured.error == BUILD and not built.source_hash and "schedule" in measured.message:
             error = Error.NO_SCHEDULE
+        device = Device(self.key, measured.device, measured.driver)
         return Trial(
-            workload=task.workload,
-            target=task.journal_target,
-            device=Device(self.key, measured.device, measured.driver),
-            knobs=trial.knobs,
-            costs=measured.costs,
-            error=error,
+            *(task.workload, task.journal_target, device, trial.knobs, measured.costs, error),
             message=measured.message,
             timestamp=time.time(),
             seconds=seconds,

@@ -162,10 +162,11 @@ def _tasks(
 def _storage(job: Compilation, tasks: list[Task]) -> Decision | None:
     """The decision on a network's storage, where there is one."""
     options = {job.storage: tasks}
+    kernels = [{task.digest for task in tasks}]
     for storage in ("texture", "buffer"):
         found = _tasks(job, storage)
-        kernels = {task.digest for task in found}
-        if all(kernels != {task.digest for task in known} for known in options.values()):
+        if (digests := {task.digest for task in found}) not in kernels:
+            kernels.append(digests)
             options[storage] = found
     if len(options) == 1:
         return None
@@ -224,31 +225,19 @@ def network_of(mod: IRModule, name: str) -> IRModule:
             readers[var].append(binding)
     start = next(var for var, node in convolutions(mod).items() if node == name)
     chain = [next(binding for binding in bindings if binding.var.same_as(start))]
-    while (reader := _fused_with(chain[-1].var, readers)) is not None:
+    while len(readers[var := chain[-1].var]) == 1:
+        (reader,) = readers[var]
+        if op_name(reader.value) not in elementwise.RULES or shape_of(reader.var) != shape_of(var):
+            break
         chain.append(reader)
     return IRModule({"main": _function(chain)})
-
-
-def _fused_with(
-    var: relax.Var, readers: dict[relax.Var, list[relax.Binding]]
-) -> relax.Binding | None:
-    """The elementwise operator that is all that reads a tensor."""
-    if len(readers[var]) != 1:
-        return None
-    (reader,) = readers[var]
-    fits = op_name(reader.value) in elementwise.RULES and shape_of(reader.var) == shape_of(var)
-    return reader if fits else None
 
 
 def _function(chain: Sequence[relax.Binding]) -> relax.Function:
     """A function of these bindings, whose parameters are what they read of others."""
     inside = {binding.var for binding in chain}
-    outside = [v for binding in chain for v in relax.analysis.free_vars(binding.value)]
-    params = {
-        var: relax.Var(identifier(var.name), var.ty)
-        for var in dict.fromkeys(outside)
-        if var not in inside
-    }
+    read = dict.fromkeys(v for b in chain for v in relax.analysis.free_vars(b.value))
+    params = {v: relax.Var(identifier(v.name), v.ty) for v in read if v not in inside}
     replaced: dict[relax.Var, relax.Var] = dict(params)
     bindings = []
     for binding in chain:
@@ -328,18 +317,12 @@ def _write_down(
     # The journal may have trials of other devices: the one with this cost is of this device.
     trials = journal.trials(task.workload)
     kernel = min(trials, key=lambda trial: abs(trial.cost - best[task.digest]))
-    knobs, known = {decision.what: choice}, journal.best(decision.workload, target)
-    if known is not None and (known.knobs, known.costs) == (knobs, (cost,)):
-        return
-    journal.append(
-        Trial(
-            workload=decision.workload,
-            target=target,
-            device=kernel.device,
-            knobs=knobs,
-            costs=(cost,),
-            timestamp=time.time(),
-            toolchain=TOOLCHAIN,
-            provenance={"note": decision.comparison},
-        )
+    known = journal.best(decision.workload, target)
+    trial = Trial(
+        *(decision.workload, target, kernel.device, {decision.what: choice}, (cost,)),
+        timestamp=time.time(),
+        toolchain=TOOLCHAIN,
+        provenance={"note": decision.comparison},
     )
+    if known is None or (known.knobs, known.costs) != (trial.knobs, trial.costs):
+        journal.append(trial)

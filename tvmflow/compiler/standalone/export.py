@@ -6,8 +6,6 @@ import logging
 import tempfile
 from pathlib import Path
 
-from tvm import IRModule
-
 from ... import _versions
 from ...devices.choices import STANDALONE
 from ...devices.host import Host
@@ -58,7 +56,8 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
                 "running the model for its results would take more than its "
                 f"{bytes_text(size)} of weights."
             )
-        if job.half and _rounds(model.mod):
+        rounding = (op_name(b.value) == "relax.round" for b in bindings_of(model.mod["main"]))
+        if job.half and any(rounding):
             raise TvmflowError(
                 "with `dtype=fp16` a quantized network rounds some numbers to other steps than "
                 "its reference does. Compile it with `dtype=fp32`."
@@ -74,11 +73,6 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
     plan.test_inputs = tests
     plan.test_outputs = expected_outputs(model.outputs, references, table_for(plan.metadata))
     plan.metadata["reference"] = source
-
-
-def _rounds(mod: IRModule) -> bool:
-    """Tell whether a network rounds to whole numbers: a small error becomes a whole step."""
-    return any(op_name(binding.value) == "relax.round" for binding in bindings_of(mod["main"]))
 
 
 def _metadata(job: Compilation, plan: Plan) -> JsonObject:
