@@ -41,7 +41,7 @@ _TASKS = {
 
 
 @dataclass(frozen=True)
-class Task:
+class Convolution:
     """A convolution of an AutoTVM log, as our families see it."""
 
     family: Any
@@ -49,7 +49,7 @@ class Task:
     workload: Workload
 
     @classmethod
-    def parse(cls, task: str, arguments: list) -> Task | None:
+    def parse(cls, task: str, arguments: list) -> Convolution | None:
         """Read a task; ``None`` where none of our families computes the same.
 
         Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if the arguments are not those of
@@ -103,7 +103,7 @@ def _extent(size: int, padding: int, kernel: int, stride: int, dilation: int) ->
     return (size + padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
+def knobs_of(convolution: Convolution, entity: JsonMapping) -> Knobs:
     """Our knobs for the entities of a configuration by name.
 
     Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if an entity is missing or of another
@@ -114,7 +114,7 @@ def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
     if min(blocks, rows, columns, *(split[2] for split in splits)) < 1:
         raise ValueError("a tile of nothing")
     group_size = prod(split[2] for split in splits)
-    shape, device = task.shape, PRESETS["adreno"]
+    shape, device = convolution.shape, PRESETS["adreno"]
     size = min(group_size, device.max_group_size)
     wanted: dict[str, Any] = {
         "tile_h": min(rows, shape.height),
@@ -122,8 +122,8 @@ def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
         "group_size": size,
     }
     window = {"stage_input": False, "split_borders": False, "group_w": min(group_w, size)}
-    if task.family is depthwise:
-        return _checked(task, **wanted, reuse_rows=False, **window)
+    if convolution.family is depthwise:
+        return _checked(convolution, **wanted, reuse_rows=False, **window)
     # Rows and columns first: blocks of outputs are what a register tile can do without.
     wanted["tile_h"] = largest_divisor(
         shape.height, min(rows, device.accumulators // wanted["tile_w"])
@@ -135,12 +135,14 @@ def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
         "unroll_i": largest_divisor(lanes, BLOCK * entity["tile_rcc"][1][1]),
         "weights": "direct",
     }
-    return _checked(task, **wanted, **({"split_i": 1} if task.family is conv2d_1x1 else window))
+    if convolution.family is conv2d_1x1:
+        window = {"split_i": 1}
+    return _checked(convolution, **wanted, **window)
 
 
-def _checked(task: Task, **wanted: Any) -> Knobs:
-    knobs = task.family.Knobs(**wanted)
-    reason = refusal(task.family, knobs, task.shape, PRESETS["adreno"])
+def _checked(convolution: Convolution, **wanted: Any) -> Knobs:
+    knobs = convolution.family.Knobs(**wanted)
+    reason = refusal(convolution.family, knobs, convolution.shape, PRESETS["adreno"])
     if reason is not None:
-        raise ValueError(f"its knobs do not fit {task.family.NAME}: {reason}")
+        raise ValueError(f"its knobs do not fit {convolution.family.NAME}: {reason}")
     return asdict(knobs)

@@ -241,9 +241,9 @@ def _autotvm_meaning(
         workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
         return workload, {name: value for name, (_, value) in entity.items()}
     # Schedules import TVM, which takes a second that no other use of this module needs.
-    from .autotvm_knobs import Task, knobs_of
+    from .autotvm_knobs import Convolution, knobs_of
 
-    parsed = Task.parse(task, arguments)
+    parsed = Convolution.parse(task, arguments)
     if parsed is not None:
         return parsed.workload, knobs_of(parsed, entity)
     shape = {"arguments": canonical(arguments).decode()}
