@@ -49,8 +49,6 @@ _LAZY = {
     "load": ".module.module",
     "Module": ".module.module",
     "profile": ".explain.profiling.measure",
-    "analysis": ".explain",
-    "lab": ".explain",
 }
 #: Packages that documents named before they were moved, and where they are.
 _MOVED = ("analysis", "lab", "profiling", "scaling")
@@ -82,6 +80,9 @@ class _Moved(MetaPathFinder, Loader):
 # Before the finder of files, which would import the modules of a moved package once more.
 sys.meta_path.insert(0, _Moved())
 
+#: Packages with functions for users, and where they are.
+_PACKAGES = {"analysis": ".explain.analysis", "lab": ".explain.lab"}
+
 __all__ = [
     "Module",
     "TvmflowError",
@@ -97,4 +98,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name], __name__), name)
+    if name in _PACKAGES:
+        return import_module(_PACKAGES[name], __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
