@@ -22,14 +22,14 @@ from tvmflow.models import make
 from tvmflow.tuning.building import Builder
 from tvmflow.tuning.measure import Config, LocalRunner
 from tvmflow.tuning.session import Network, Options, tune
-from tvmflow.tuning.timing import Timing
+from tvmflow.tuning.timing import StopRule
 from tvmflow.tuning.tuner import Budget, Progress
 
 
 def in_turn(progress: list[Progress], rounds: int = 7) -> list[dict[str, Any]]:
     """Each task's heuristic and its best, timed in turn, so that luck does not count."""
     builder = Builder(1)
-    config = Config(Timing(rounds=1))
+    config = Config(StopRule(rounds=1))
     runner = LocalRunner("opencl", config=config, exclusive_cpu=lambda: builder.exclusive_cpu)
     rows = []
     try:

@@ -29,12 +29,12 @@ from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.choices import DIRECT
 from tvmflow.journal.journal import Journal
 from tvmflow.models import make
-from tvmflow.tuning.building import Builder, text_of
+from tvmflow.tuning.building import Builder
 from tvmflow.tuning.measure import Config, LocalRunner
 from tvmflow.tuning.search import Search, searches
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
-from tvmflow.tuning.timing import Timing
+from tvmflow.tuning.timing import StopRule
 from tvmflow.tuning.tuner import Budget, Tuner
 
 BATCH = 8
@@ -129,7 +129,7 @@ def theirs(task: Task, trials: int, seconds: float, seed: int) -> dict[str, Any]
     while batch and time.perf_counter() - started[0] < seconds:
         inputs = [
             ms.builder.BuilderInput(
-                module.with_attr("tvmflow.compiler.knobs", json.dumps([text_of(task), knobs])),
+                module.with_attr("tvmflow.compiler.knobs", json.dumps([task.text, knobs])),
                 target,
             )
             for knobs in batch
@@ -177,7 +177,7 @@ def build_with_knobs(module: tvm.IRModule, target: Any, _params: Any) -> tvm.run
 def in_turn(task: Task, found: dict[str, dict[str, Any]], rounds: int = 9) -> dict[str, float]:
     """Median costs of kernels, timed in turn by one runner, in microseconds."""
     builder = Builder(1)
-    config = Config(Timing(rounds=1))
+    config = Config(StopRule(rounds=1))
     runner = LocalRunner("opencl", config=config, exclusive_cpu=lambda: builder.exclusive_cpu)
     try:
         case = builder.make_case(task).result()

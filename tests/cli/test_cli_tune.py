@@ -152,7 +152,7 @@ def test_a_person_sees_what_each_device_did(monkeypatch):
     screen = Console(file=StringIO(), force_terminal=True, width=120, height=40)
     monkeypatch.setattr(tune_command, "err_console", lambda: screen)
     progress = Progress(tasks()["conv2d"], heuristic=2e-4, best=1e-4)
-    progress.points = [Point(0.0, 1e-4, None)]
+    progress.points = [Point(1e-4, None)]
     devices = [Standing("Adreno [1]", 7, ""), Standing("10.0.0.3:9090", 2, "it was lost")]
     with tune_command.watching(8, None) as watch:
         watch([progress], devices)

@@ -24,7 +24,7 @@ def failed(kind: str) -> Measured:
 
 
 def new_trial(index: int = 0) -> Trial:
-    return Trial(Built("task", {"i": index}, "", None, (), None, 0.0), Case(Path("unused")))
+    return Trial(Built("task", {"i": index}, "", None, (), None), Case(Path("unused")))
 
 
 class Accounts:

@@ -20,11 +20,11 @@ from tvmflow.farm.runner import FarmRunner, FarmSettings
 from tvmflow.farm.tracker import Tracker
 from tvmflow.journal.records import Event
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
-from tvmflow.tuning.timing import Timing
+from tvmflow.tuning.timing import StopRule
 
 pytestmark = pytest.mark.slow
 
-QUICK = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
+QUICK = Config(StopRule(rounds=1, repeats=2), min_repeat_ms=0)
 #: A trial takes some milliseconds; processes that share two cores stand still for longer.
 LIMIT_S = 10.0
 

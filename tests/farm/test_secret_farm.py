@@ -21,7 +21,7 @@ from tvmflow.farm.network import Address, Secret
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker
 from tvmflow.tuning.measure import Config
-from tvmflow.tuning.timing import Timing
+from tvmflow.tuning.timing import StopRule
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def test_candidates_are_measured_by_who_knows_the_secret(
     farm: Farm, served: Address, tmp_path: Path
 ):
     candidates = Candidates(tmp_path)
-    config = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
+    config = Config(StopRule(rounds=1, repeats=2), min_repeat_ms=0)
     runner = FarmRunner(farm.address, "board", "llvm", config)
     try:
         measured = runner.submit(candidates.right("a"), candidates.case).result(PATIENCE_S)

@@ -14,7 +14,7 @@ from tvmflow.farm.runner import FarmRunner
 from tvmflow.tuning.building import Builder, Case
 from tvmflow.tuning.measure import WRONG, Config
 from tvmflow.tuning.session import Network
-from tvmflow.tuning.timing import Timing
+from tvmflow.tuning.timing import StopRule
 
 
 @pytest.mark.opencl
@@ -24,7 +24,7 @@ def test_a_server_of_tvm_alone_measures_textures(farm: Farm, tmp_path: Path):
     assert any(a.scope.startswith("global.texture") for a in task.arguments)
     builder = Builder(1)
     farm.serve("textures", "-m", STOCK)
-    runner = FarmRunner(farm.address, "textures", "opencl", Config(Timing(rounds=1, repeats=2)))
+    runner = FarmRunner(farm.address, "textures", "opencl", Config(StopRule(rounds=1, repeats=2)))
     try:
         built, case = builder.submit(task, None).result(), builder.make_case(task).result()
         measured = runner.submit(built, case).result(PATIENCE_S)

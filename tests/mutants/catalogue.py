@@ -383,8 +383,8 @@ MUTANTS = (
     Mutant(
         "keeps-slowest",
         "tvmflow/tuning/maintenance.py",
-        "heapq.nsmallest(count, group",
-        "heapq.nlargest(count, group",
+        "heapq.nsmallest(best, g",
+        "heapq.nlargest(best, g",
         "a compacted journal keeps the slowest trials",
         ("tests/journal/test_maintenance.py",),
     ),

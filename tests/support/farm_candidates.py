@@ -48,4 +48,4 @@ class Candidates:
 
     def _built(self, path: Path) -> Built:
         arguments = (Argument((_EXTENT,), "float32", ""),) * 2
-        return Built("task", {"file": path.name}, "", path, arguments, None, 0.0)
+        return Built("task", {"file": path.name}, "", path, arguments, None)

@@ -29,10 +29,10 @@ from tvmflow.tuning.measure import (
     load_here,
 )
 from tvmflow.tuning.tasks import reference_task
-from tvmflow.tuning.timing import Timing
+from tvmflow.tuning.timing import StopRule
 
 #: Costs are not looked at.
-QUICK = Config(Timing(rounds=1, repeats=2), min_repeat_ms=0)
+QUICK = Config(StopRule(rounds=1, repeats=2), min_repeat_ms=0)
 #: Longer than anything here takes, on a slow machine where other tests run.
 PATIENCE_S = 400.0
 
@@ -222,7 +222,7 @@ def calling(builder, tmp_path):
             building.link(library, path, target)
         np.savez(tmp_path / "case.npz")
         arguments = (building.Argument((4,), "float32", ""),)
-        built = building.Built("task", {}, name, path, arguments, None, 0.0)
+        built = building.Built("task", {}, name, path, arguments, None)
         return built, Case(tmp_path / "case.npz")
 
     return make

@@ -13,7 +13,7 @@ from tvmflow.tuning.timing import (
     LOST,
     MOST_PAIRS,
     PAIRS,
-    Timing,
+    StopRule,
     is_faster,
     rated,
     time_alone,
@@ -38,7 +38,7 @@ class Clock:
         return run
 
     def compare(self, cost, rival):
-        pairs = time_in_turn(self.kernel(cost), self.kernel(rival), Timing())
+        pairs = time_in_turn(self.kernel(cost), self.kernel(rival), StopRule())
         return [ours / theirs for ours, theirs in zip(*pairs, strict=True)]
 
 
@@ -91,9 +91,9 @@ def test_who_is_not_surely_faster_gets_no_less_than_the_best_cost():
 
 
 def test_a_kernel_alone_is_timed_until_its_costs_agree():
-    timing = Timing(repeats=4, rounds=6)
-    assert len(time_alone(Clock().kernel(1e-3), timing)) == 4
-    assert len(time_alone(Clock(noise=0.5).kernel(1e-3), timing)) == 24
+    rule = StopRule(repeats=4, rounds=6)
+    assert len(time_alone(Clock().kernel(1e-3), rule)) == 4
+    assert len(time_alone(Clock(noise=0.5).kernel(1e-3), rule)) == 24
 
 
 @pytest.mark.parametrize(("after_s", "is_slower"), [(1.2, True), (1.0, False), (0.7, False)])

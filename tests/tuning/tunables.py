@@ -21,7 +21,7 @@ from tvmflow.tuning.building import Built, Case, ExclusiveCpu
 from tvmflow.tuning.measure import Measured, Standing
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tasks import Task
-from tvmflow.tuning.timing import PAIRS, Timing, time_alone, time_in_turn
+from tvmflow.tuning.timing import PAIRS, StopRule, time_alone, time_in_turn
 
 
 def model() -> onnx.ModelProto:
@@ -82,8 +82,7 @@ class PretendedBuilder:
     def submit(self, task: Task, knobs: Mapping[str, Any]) -> Future[Built]:
         self.built.append(dict(knobs))
         source = f"{task.digest} {self._same(knobs)}"
-        arguments = task.arguments
-        return done(Built(task.digest, knobs, source, Path("x"), arguments, None, 0.1))
+        return done(Built(task.digest, knobs, source, Path("x"), task.arguments, None))
 
     def make_case(self, task: Task) -> Future[Case]:
         return done(Case(Path("x")))
@@ -154,8 +153,8 @@ class NoisyRunner(PretendedRunner):
             return lambda: self._run(cost_of(knobs))
 
         if incumbent is None:
-            return Measured(time_alone(timer(built.knobs), Timing()), None, "", "noisy", 0.1)
-        pairs = time_in_turn(timer(built.knobs), timer(incumbent.knobs), Timing())
+            return Measured(time_alone(timer(built.knobs), StopRule()), None, "", "noisy", 0.1)
+        pairs = time_in_turn(timer(built.knobs), timer(incumbent.knobs), StopRule())
         ratios = tuple(a / b for a, b in zip(*pairs, strict=True))
         return Measured(tuple(pairs[0]), None, "", "noisy", 0.1, 1.0, ratios)
 

@@ -57,7 +57,7 @@ def list_journals(files: list[Path], as_json: bool = False) -> None:
     described: list[JsonObject] = []
     for path in files:
         with _opened(path) as journal:
-            known = [(e, journal.store.workload(e.workload)) for e in journal.entries()]
+            known = [(e, journal.workload(e.workload)) for e in journal.entries()]
             entries: list[JsonObject] = [
                 {
                     "workload": entry.workload.hex(),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..devices.choices import STANDALONE
 from ..devices.target import TargetSpec
@@ -27,22 +27,19 @@ if TYPE_CHECKING:
     from ..schedules import Scheduled
 
 
+#: ``None`` in a field until the stage that makes it has run; later stages need not ask.
+LATER: Any = None
+
+
 @dataclass(frozen=True)
 class Attempt:
-    """Sources of schedules: less and less, where code generation fails.
+    """Sources of schedules: less and less, where code generation fails."""
 
-    Parameters
-    ----------
-    knobs
-        Of single primary functions, instead of the heuristic's.
-    journals
-        In which knobs are looked up for the others.
-    last_resort
-        Primary functions that only the fallback schedules.
-    """
-
+    #: Of single primary functions, instead of the heuristic's.
     knobs: Mapping[str, JsonMapping] = field(default_factory=dict)
+    #: In which knobs are looked up for the others.
     journals: Sequence[Path] = ()
+    #: Primary functions that only the fallback schedules.
     last_resort: Collection[str] = ()
 
 
@@ -55,15 +52,15 @@ class Compilation:
     output: Path = Path()
     #: The target, and where tensors are kept: as the options have it, or with what was measured
     #: to be faster.
-    target: TargetSpec = None  # type: ignore[assignment] # set below
+    target: TargetSpec = LATER
     storage: str = ""
     #: The record of a journal that chose the storage, for people.
     storage_origin: str = ""
-    model: ImportedModel | None = None
+    model: ImportedModel = LATER
     #: The program as it stands.
-    mod: IRModule | None = None
+    mod: IRModule = LATER
     #: Inputs and outputs that are blocked.
-    interface: BlockedInterface | None = None
+    interface: BlockedInterface = LATER
     #: The algorithm of each convolution.
     choices: list[Choice] = field(default_factory=list)
     #: Names of ONNX nodes by the tensor that the call which computes them writes.
@@ -75,15 +72,15 @@ class Compilation:
     #: Lengths of the sums that are taken in 16 bits.
     half_sums: list[int] = field(default_factory=list)
     #: The program before it was scheduled: to begin again from, and for its graph.
-    unscheduled: IRModule | None = None
+    unscheduled: IRModule = LATER
     attempt: Attempt = field(default_factory=Attempt)
     #: The choice for each primary function, and the functions with it.
     schedules: dict[str, Scheduled] = field(default_factory=dict)
-    scheduled: IRModule | None = None
-    memory: MemoryPlan | None = None
+    scheduled: IRModule = LATER
+    memory: MemoryPlan = LATER
     #: Generated code: for TVM's runtime, or without it.
-    executable: relax.VMExecutable | None = None
-    kernels: Kernels | None = None
+    executable: relax.VMExecutable = LATER
+    kernels: Kernels = LATER
     stage_ms: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

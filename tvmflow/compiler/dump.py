@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,17 +20,9 @@ from .compilation import Compilation
 class Dump:
     """Writes to a folder: ``3_fuse.py`` after a stage, ``3_fuse/007_FuseTIR.py`` after a pass.
 
-    Parameters
-    ----------
-    folder
-        Made if it is not there.
-    wanted
-        A regular expression that the names of passes must contain; empty: all of them.
+    The names of passes must contain ``wanted``, a regular expression.
 
-    Raises
-    ------
-    TvmflowError
-        If the folder cannot be written, or the expression is none.
+    Raises `TvmflowError` if the folder cannot be written, or the expression is none.
     """
 
     def __init__(self, folder: Path, wanted: str = ""):
@@ -41,21 +34,28 @@ class Dump:
                 f"The names of passes to dump, {wanted!r}, are no regular expression: {error}.",
                 remedy="Give a part of their names, such as Fuse.",
             ) from error
-        self._failed: OSError | None = None
-        self._count = 0
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def stage(self, job: Compilation, stem: str) -> Iterator[None]:
         """Write what the passes within make of the program, and what it is after them."""
-        folder = self.folder / stem
-        write, self._count = self._write, 0
+        folder, wanted = self.folder / stem, self._wanted
+        numbers, failed = itertools.count(), list[OSError]()
 
         @tvm.instrument.pass_instrument
         class AfterPass:
             def run_after_pass(self, mod: IRModule, info: PassInfo) -> None:
-                write(folder, str(info.name), mod)
+                number, name = next(numbers), str(info.name).removeprefix("tvmflow.")
+                if name == "sequential" or not wanted.search(name) or failed:
+                    return
+                try:
+                    folder.mkdir(exist_ok=True)
+                    path = folder / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
+                    path.write_text(mod.script(show_meta=False), encoding="utf-8")
+                except OSError as error:
+                    # TVM would wrap it: it is told after the stage.
+                    failed.append(error)
 
         context = tvm.transform.PassContext.current()
         with tvm.transform.PassContext(
@@ -67,22 +67,9 @@ class Dump:
         ):
             yield
         with self._writing():
-            if self._failed is not None:
-                raise self._failed
-            _write_stage(job, self.folder / stem)
-
-    def _write(self, folder: Path, name: str, mod: IRModule) -> None:
-        """Write a program; what the system says against it is told after the stage."""
-        name = name.removeprefix("tvmflow.")
-        number, self._count = self._count, self._count + 1
-        if name == "sequential" or not self._wanted.search(name) or self._failed is not None:
-            return
-        try:
-            folder.mkdir(exist_ok=True)
-            path = folder / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
-            path.write_text(mod.script(show_meta=False), encoding="utf-8")
-        except OSError as error:
-            self._failed = error
+            if failed:
+                raise failed[0]
+            _write_stage(job, folder)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -99,7 +86,6 @@ class Dump:
 def _write_stage(job: Compilation, stem: Path) -> None:
     """Write the program as it stands, and the kernels' source once there is one."""
     if job.executable is None:
-        assert job.mod is not None
         stem.with_suffix(".py").write_text(job.mod.script(show_meta=False), encoding="utf-8")
         if job.kernels is not None:
             source = "\n".join(job.kernels.sources.values())

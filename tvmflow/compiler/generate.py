@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,25 +15,24 @@ from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..graph.missed_fusion import fusion_left
+from ..ir.names import nodes_of_functions
 from ..ir.passes import original_errors
 from ..module.artifact import write_artifact
 from ..module.functions import pack_functions, sources_in
 from ..runtime.devices import FP16_EXTENSION, FP64_EXTENSION
 from ..runtime.json_types import JsonObject
-from ..schedules import Scheduled
-from .compilation import Compilation
-from .scheduling import reason_of
+from ..schedules import Scheduled, fallback
+from .compilation import Attempt, Compilation
+from .scheduling import described, reason_of
+
+logger = logging.getLogger(__name__)
 
 
 def generate(job: Compilation) -> None:
     """Machine code and kernel source; a standalone library has no code for the host.
 
-    Raises
-    ------
-    CompileError
-        If code generation fails; the message names the reason TVM gave.
+    Raises `CompileError` if code generation fails; the message names the reason TVM gave.
     """
-    assert job.mod is not None
     with generating(job.target):
         if job.standalone:
             job.kernels = generate_kernels(job.mod, job.target)
@@ -94,20 +94,65 @@ def without_code(mod: IRModule, target: TargetSpec) -> dict[str, str]:
     return found
 
 
+def next_attempt(job: Compilation, error: CompileError) -> Attempt:
+    """Say how functions are scheduled where code generation has failed.
+
+    Knobs may meet all constraints and still lead to code that TVM cannot generate: the heuristics
+    come next.  Then the fallback schedules the functions that have no code.
+
+    Raises `CompileError` if there is nothing left to try; names the primary function and its nodes.
+    """
+    if job.attempt.knobs or job.attempt.journals:
+        logger.warning(
+            "No code could be generated with the knobs given or looked up. The heuristics are "
+            "used for all functions. (%s)",
+            error.message,
+        )
+        return Attempt()
+    nodes = nodes_of_functions(job.unscheduled, job.nodes)
+    failed = without_code(job.scheduled, job.target)
+    if not failed:
+        raise error
+    families = {name: job.schedules[name].family for name in failed if name in job.schedules}
+    others = any(family != fallback.NAME for family in families.values())
+    if others and not job.attempt.last_resort:
+        for name, reason in failed.items():
+            logger.warning(
+                "%s has no code by its schedule family %s: the fallback is used. (%s)",
+                described(name, nodes),
+                families.get(name, "(none)"),
+                reason,
+            )
+        return Attempt(last_resort=sorted(failed))
+    name, reason = next(iter(failed.items()))
+    raise CompileError(
+        f"{described(name, nodes)} could not be compiled for {job.target.kind}: {reason}",
+        remedy=error.remedy
+        or "Compile with `storage=buffer` or `target=llvm`, and report the model.",
+        details=error.details,
+    ) from error
+
+
 # -- what was built ------------------------------------------------------------------------
 
 
-def _metadata(job: Compilation) -> JsonObject:
-    """Metadata of a module for TVM's runtime."""
-    assert job.model is not None
-    assert job.executable is not None
-    assert job.memory is not None
-    assert job.unscheduled is not None
-    sources = sources_in(job.executable.mod)
+def common_metadata(job: Compilation) -> JsonObject:
+    """What modules of every format tell."""
     return {
         "name": job.model.name,
         "target": job.target.kind,
         "device": job.target.device.name,
+        "half_sums": job.half_sums,
+        "options": job.options.to_json(),
+        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+    }
+
+
+def _metadata(job: Compilation) -> JsonObject:
+    """Metadata of a module for TVM's runtime."""
+    sources = sources_in(job.executable.mod)
+    return {
+        **common_metadata(job),
         "inputs": job.model.inputs,
         "outputs": job.model.outputs,
         "call_checks": [check.report() for check in job.model.call_checks],
@@ -116,15 +161,12 @@ def _metadata(job: Compilation) -> JsonObject:
         "nodes": job.nodes,
         "fusion_left": fusion_left(job.unscheduled),
         "extensions": extensions(sources),
-        "half_sums": job.half_sums,
         "algorithms": [choice.report() for choice in job.choices],
         "settled_storage": job.storage_origin,
         "weight_scopes": job.weight_scopes,
         "placements": [placement.report() for placement in job.placements],
         "memory": job.memory.report(),
         "cpu": job.target.cpu,
-        "options": job.options.to_json(),
-        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
     }
 
 

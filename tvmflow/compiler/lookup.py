@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 #: Names of the workloads that are no schedule family's, and of their knobs.
 ALGORITHM, STORAGE = "algorithm", "storage"
 
-_SHORT = {"float32": "fp32", "float16": "fp16"}
+#: Short names of dtypes.
+SHORT = {"float32": "fp32", "float16": "fp16"}
 
 
 # -- knobs ------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Wor
     return Workload(
         family,
         dict(shape),
-        dtype="fp16" if any(map(is_half, scopes)) else _SHORT.get(dtype, dtype),
+        dtype="fp16" if any(map(is_half, scopes)) else SHORT.get(dtype, dtype),
         storage="texture" if any(map(is_texture, scopes)) else "buffer",
         accumulate="fp16" if half_lengths(function) else "fp32",
         signature=" ".join(extents),
@@ -66,8 +67,8 @@ def best_knobs(
     The nearest workload counts first (:meth:`.Workload.distance`); then the order of the
     journals, because costs of different devices cannot be compared; then the cost.
     """
-    found = [(journal.nearest(workload, target), journal) for journal in journals]
-    trials = [(trial, journal) for trial, journal in found if trial is not None]
+    nearest = ((journal.nearest(workload, target), journal) for journal in journals)
+    trials = [(trial, journal) for trial, journal in nearest if trial is not None]
     return min(trials, key=lambda pair: workload.distance(pair[0].workload), default=None)
 
 
@@ -79,12 +80,8 @@ def lookup_in(
         return None
 
     def lookup(family: str, shape: JsonObject) -> Proposal | None:
-        workload = workload_of(function, family, shape)
-        found = best_knobs(journals, workload, Target.of(target))
-        if found is None:
-            return None
-        trial, journal = found
-        return Proposal("journal", trial.knobs, describe(trial, journal))
+        found = best_knobs(journals, workload_of(function, family, shape), Target.of(target))
+        return None if found is None else Proposal("journal", found[0].knobs, describe(*found))
 
     return lookup
 
@@ -93,13 +90,9 @@ def describe(trial: Trial, journal: Journal) -> str:
     """Name a record of a journal, where it was measured, and where it is from."""
     file, line = trial.provenance.get("file"), trial.provenance.get("line")
     note = trial.provenance.get("note")
-    parts = [
-        f"{journal.path.name}: {trial.cost * 1e3:.3g} ms on {trial.device.name}",
-        trial.source,
-        trial.workload.dtype,
-        f"{file}:{line}" if file else None,
-        str(note) if note else None,
-    ]
+    what = f"{journal.path.name}: {trial.cost * 1e3:.3g} ms on {trial.device.name}"
+    origin = f"{file}:{line}" if file else None
+    parts = what, trial.source, trial.workload.dtype, origin, str(note) if note else None
     return ", ".join(part for part in parts if part)
 
 
@@ -111,14 +104,12 @@ def algorithm_workload(convolution: Convolution, half: bool, accumulate: str) ->
 
     The dtype is part of the shape: what is fastest in 16 bits says nothing of 32.
     """
-    facts = {
-        name: "x".join(map(str, value)) if isinstance(value, tuple) else value
-        for name, value in asdict(convolution).items()
-        # A fact of the weights, which other networks of these layers do not share.
-        if name != "fits_half"
-    }
+    facts = asdict(convolution)
+    # A fact of the weights, which other networks of these layers do not share.
+    del facts["fits_half"]
     dtype = "fp16" if half else "fp32"
-    shape = {**facts, "dtype": dtype, "accumulate": accumulate}
+    shape = {n: "x".join(map(str, v)) if isinstance(v, tuple) else v for n, v in facts.items()}
+    shape |= {"dtype": dtype, "accumulate": accumulate}
     return Workload(ALGORITHM, shape, dtype=dtype, storage="", accumulate=accumulate)
 
 
@@ -169,8 +160,7 @@ def measured_algorithms(
 
     def measured(convolution: Convolution, half: bool) -> Measured | None:
         workload = algorithm_workload(convolution, half, job.options.accumulate)
-        found = best_knobs(journals, workload, Target.of(job.target))
-        if found is None:
+        if (found := best_knobs(journals, workload, Target.of(job.target))) is None:
             return None
         return Measured(str(found[0].knobs.get(ALGORITHM)), describe(*found))
 
@@ -182,8 +172,7 @@ def use_measured_storage(job: Compilation, journals: Sequence[Journal]) -> None:
     if not journals or not storage_is_open(job):
         return
     workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
-    found = best_knobs(journals, workload, Target.of(job.target))
-    if found is None:
+    if (found := best_knobs(journals, workload, Target.of(job.target))) is None:
         return
     storage, origin = str(found[0].knobs.get(STORAGE)), describe(*found)
     if storage not in STORAGES:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..devices.choices import ALGORITHMS, EMBED_LIMIT_BYTES, FORMATS, KEPT_FORMS, STANDALONE, TVM
@@ -45,10 +45,7 @@ class Table:
     def checked(self, given: Given | None) -> JsonObject:
         """The table, read from its file if it has one, and checked.
 
-        Raises
-        ------
-        CompileError
-            If the file cannot be read, or something in the table does not exist.
+        Raises `CompileError` if the file cannot be read, or something in the table does not exist.
         """
         if isinstance(given, str | os.PathLike):
             table, where = self.read(Path(given)), f" in {given}"
@@ -72,10 +69,7 @@ class Table:
     def read(self, path: Path) -> JsonObject:
         """Read a JSON object, or a TOML table in a file ``*.toml``.
 
-        Raises
-        ------
-        CompileError
-            If the file cannot be read, or is not of that form.
+        Raises `CompileError` if the file cannot be read, or is not of that form.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -150,74 +144,52 @@ class CompileOptions:
     """Options of a compilation.
 
     Tables (`storage_overrides`, `algorithms`, `knobs`, `keep_layout`) may be files that hold them:
-    JSON objects, or TOML tables in files ``*.toml``.
-
-    Parameters
-    ----------
-    target
-        ``opencl``, ``cuda`` or ``llvm``.
-    device
-        Preset of the device that the kernels are for: ``auto`` (the one of this
-        machine), ``cpu``, ``adreno``, ``mali`` or ``nvidia``.
-    host
-        LLVM triple of the machine that will load the module, default this one.
-    shapes
-        Shapes of inputs whose dimensions the model leaves open, by input name.
-    storage
-        Where tensors between primary functions are kept: ``texture`` or ``buffer``, or
-        ``auto``, which decides for each tensor by what the device gains.
-    storage_overrides
-        ``texture`` or ``buffer`` for single tensors, before everything else, by the names
-        that ``tvmflow compile -v`` prints, or those of the ONNX model.
-    dtype
-        Precision in which tensors between primary functions and weights are stored:
-        ``fp32``, or ``fp16``, which halves their memory.
-    accumulate
-        Precision of products and sums in convolutions, dense layers and average pooling:
-        ``fp32``, or ``fp16`` for tensors that are stored so, on devices with ``cl_khr_fp16``.
-    algorithms
-        ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single
-        convolutions, by the names of their nodes or of the tensors that these write, instead of
-        what seems cheapest.
-    knobs
-        Knobs of schedules by the name of the primary function, as ``tvmflow inspect
-        --schedules`` prints them.  Those that do not fit are warned of and not used.
-    journals
-        Tuning journals, or names of those that ship with tvmflow: what was measured for a
-        primary function is used instead of the heuristic, and for a convolution's algorithm
-        or the network's storage (``auto``) instead of the cost models.  Where two have
-        something for it, the first one counts.
-    keep_layout
-        ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
-        application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
-    cuda_graph
-        Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
-    format
-        ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
-        (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``.
-    embed_limit_bytes
-        Weights of more than this total travel in a file beside the module.
-
-    Raises
-    ------
-    CompileError
-        If a table cannot be read, or has a value that does not exist.
+    JSON objects, or TOML tables in files ``*.toml``.  Raises `CompileError` if one cannot be read,
+    or has a value that does not exist.
     """
 
+    #: ``opencl``, ``cuda`` or ``llvm``.
     target: str = "opencl"
+    #: Preset of the device that the kernels are for: ``auto`` (the one of this machine), ``cpu``,
+    #: ``adreno``, ``mali`` or ``nvidia``.
     device: str = "auto"
+    #: LLVM triple of the machine that will load the module, default this one.
     host: str | None = None
+    #: Shapes of inputs whose dimensions the model leaves open, by input name.
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
+    #: which decides for each tensor by what the device gains.
     storage: str = "auto"
+    #: ``texture`` or ``buffer`` for single tensors, before everything else, by the names that
+    #: ``tvmflow compile -v`` prints, or those of the ONNX model.
     storage_overrides: JsonMapping = field(default_factory=dict)
+    #: Precision in which tensors between primary functions and weights are stored: ``fp32``, or
+    #: ``fp16``, which halves their memory.
     dtype: str = "fp32"
+    #: Precision of products and sums in convolutions, dense layers and average pooling: ``fp32``,
+    #: or ``fp16`` for tensors that are stored so, on devices with ``cl_khr_fp16``.
     accumulate: str = "fp32"
+    #: ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single convolutions,
+    #: by the names of their nodes or of the tensors that these write, instead of what seems
+    #: cheapest.
     algorithms: JsonMapping = field(default_factory=dict)
+    #: Knobs of schedules by the name of the primary function, as ``tvmflow inspect --schedules``
+    #: prints them.  Those that do not fit are warned of and not used.
     knobs: JsonMapping = field(default_factory=dict)
+    #: Tuning journals, or names of those that ship with tvmflow: what was measured for a primary
+    #: function is used instead of the heuristic, and for a convolution's algorithm or the network's
+    #: storage (``auto``) instead of the cost models.  Where two have something for it, the first
+    #: one counts.
     journals: Sequence[str | os.PathLike[str]] = ()
+    #: ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
+    #: application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
     keep_layout: JsonMapping = field(default_factory=dict)
+    #: Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     cuda_graph: bool = False
+    #: ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
+    #: (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``.
     format: str = TVM
+    #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
     def __post_init__(self) -> None:
@@ -235,10 +207,8 @@ class CompileOptions:
     def resolve(self) -> TargetSpec:
         """The target to compile for: ``auto`` asks the devices of this machine.
 
-        Raises
-        ------
-        TargetError
-            If something is unknown, a combination impossible, or ``auto`` finds no device.
+        Raises `TargetError` if something is unknown, a combination impossible, or ``auto`` finds no
+        device.
         """
         spec = resolve(self.target, self.device, self.host)
         spec = with_storage(spec, self.storage, self.storage_overrides, self.keep_layout)
@@ -257,15 +227,10 @@ class CompileOptions:
 
     def to_json(self) -> JsonObject:
         """Options that differ from the defaults, and the precisions and the storage."""
-        told = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            default = item.default if item.default_factory is MISSING else item.default_factory()
-            if value != default or item.name in ("storage", "dtype", "accumulate"):
-                told[item.name] = (
-                    [str(path) for path in value] if item.name == "journals" else value
-                )
-        return told
+        default, always = CompileOptions(), ("storage", "dtype", "accumulate")
+        values = vars(self).items()
+        told = {n: value for n, value in values if n in always or value != getattr(default, n)}
+        return told | ({"journals": list(map(str, self.journals))} if self.journals else {})
 
     @classmethod
     def from_json(cls, told: JsonMapping) -> CompileOptions:

@@ -65,22 +65,6 @@ def import_model(job: Compilation) -> None:
     job.mod = job.model.mod
 
 
-def simplify(_: Compilation) -> list[Pass]:
-    """Fold constants and drop what nobody reads."""
-    return [
-        transform.DecomposeOpsForInference("main"),
-        transform.CanonicalizeBindings(),
-        FoldArrays,
-        FoldCalls,
-        transform.DeadCodeElimination(["main"]),
-    ]
-
-
-def layout(job: Compilation) -> list[Pass]:
-    """Convolutions and what stands between them to ``NCHW{c}c``."""
-    return [change_layouts(job), transform.DeadCodeElimination(["main"])]
-
-
 def fuse(job: Compilation) -> list[Pass]:
     """Operators to primary functions, and these to larger ones."""
     return [
@@ -99,21 +83,6 @@ def fuse(job: Compilation) -> list[Pass]:
     ]
 
 
-def storage(job: Compilation) -> list[Pass]:
-    """Texture or buffer for each tensor between primary functions."""
-    return [place(job), *([UseFloat16] if job.target.kind == "cuda" else [])]
-
-
-def weights(job: Compilation) -> list[Pass]:
-    """Constants to parameters, behind the model's large weights."""
-    return [lift(job)]
-
-
-def schedule(job: Compilation) -> list[Pass]:
-    """A schedule for each primary function."""
-    return [schedule_functions(job)]
-
-
 def lower(job: Compilation) -> list[Pass]:
     """The memory plan, and calls of the virtual machine where there is one."""
     graph = job.options.cuda_graph
@@ -126,10 +95,7 @@ def lower(job: Compilation) -> list[Pass]:
         plan(job),
         *([CaptureGraph] if graph else []),
     ]
-    if job.standalone:
-        return calls
-    return [
-        *calls,
+    virtual_machine = [
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
         transform.LowerRuntimeBuiltin(),
@@ -137,6 +103,7 @@ def lower(job: Compilation) -> list[Pass]:
         transform.VMShapeLower(),
         transform.AttachGlobalSymbol(),
     ]
+    return calls if job.standalone else calls + virtual_machine
 
 
 @dataclass(frozen=True)
@@ -156,7 +123,6 @@ class Stage:
         if self.passes is None:
             return
         before = job.mod
-        assert before is not None
         try:
             with original_errors(), job.target.tvm_target:
                 job.mod = tvm.transform.Sequential(self.passes(job))(before)
@@ -169,15 +135,31 @@ class Stage:
 
 
 #: All stages. From "schedule" on they are done again where no code can be generated: see
-#: `pipeline.next_attempt`.
+#: `generate.next_attempt`.
 STAGES = (
     Stage("import", other=import_model),
-    Stage("simplify", simplify),
-    Stage("layout", layout),
+    # Constants are folded, and what nobody reads is dropped.
+    Stage(
+        "simplify",
+        lambda _: [
+            transform.DecomposeOpsForInference("main"),
+            transform.CanonicalizeBindings(),
+            FoldArrays,
+            FoldCalls,
+            transform.DeadCodeElimination(["main"]),
+        ],
+    ),
+    # Convolutions and what stands between them to ``NCHW{c}c``.
+    Stage("layout", lambda job: [change_layouts(job), transform.DeadCodeElimination(["main"])]),
     Stage("fuse", fuse, told=not_legalized),
-    Stage("storage", storage),
-    Stage("weights", weights),
-    Stage("schedule", schedule),
+    # Texture or buffer for each tensor between primary functions.
+    Stage(
+        "storage",
+        lambda job: [place(job), *([UseFloat16] if job.target.kind == "cuda" else [])],
+    ),
+    # Constants to parameters, behind the model's large weights.
+    Stage("weights", lambda job: [lift(job)]),
+    Stage("schedule", lambda job: [schedule_functions(job)]),
     Stage("lower", lower),
     Stage("build", other=generate),
     Stage("export", other=export),
@@ -201,21 +183,15 @@ def journals_of(job: Compilation) -> Iterator[list[Journal]]:
         yield [stack.enter_context(Journal.open(path)) for path in job.attempt.journals]
 
 
-def model_of(job: Compilation) -> ImportedModel:
-    """The model, which is there from the first stage on."""
-    assert job.model is not None
-    return job.model
-
-
 def aliases_of(job: Compilation) -> dict[str, str]:
     """Names in kernels' source of the ONNX model's tensors."""
-    return {name: identifier(b) for name, b in model_of(job).bindings.items()}
+    return {name: identifier(b) for name, b in job.model.bindings.items()}
 
 
 @job_pass("ChangeLayouts")
 def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     """Rewrite ``main``; says which algorithm each convolution got."""
-    options, model = job.options, model_of(job)
+    options, model = job.options, job.model
     job.interface, inputs, outputs = block_interface(
         options.keep_layout, model.inputs, model.outputs, job.target.device, job.half
     )
@@ -223,10 +199,7 @@ def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     with journals_of(job) as journals:
         use_measured_storage(job, journals)
         layouts = LayoutPass(
-            mod,
-            job.target.device,
-            options.accumulate,
-            job.interface,
+            *(mod, job.target.device, options.accumulate, job.interface),
             algorithms=options.algorithms,
             aliases=aliases_of(job),
             half=job.half,
@@ -242,7 +215,7 @@ def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
 @job_pass("FuseOps")
 def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
     """TVM's fusion, with the names that the model has for tensors."""
-    names = model_of(job).bindings.values()
+    names = job.model.bindings.values()
     members: dict[str, list[str]] = {}
     fused = transform.FuseOps()(mod)
     mod = restore_names(mod, fused, set(map(identifier, names)), members)
@@ -253,12 +226,9 @@ def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
 @job_pass("PlaceTensors")
 def place(job: Compilation, mod: IRModule) -> IRModule:
     """Give tensors their memory, and the functions' signatures that say so."""
-    model = model_of(job)
+    model = job.model
     mod, job.placements = StoragePass(
-        mod,
-        job.target.device,
-        job.storage,
-        job.options.storage_overrides,
+        *(mod, job.target.device, job.storage, job.options.storage_overrides),
         aliases=aliases_of(job),
         half=job.half,
         half_weights=job.target.kind == "opencl" and model.half,
@@ -275,7 +245,7 @@ def place(job: Compilation, mod: IRModule) -> IRModule:
 def lift(job: Compilation, mod: IRModule) -> IRModule:
     """Make constants parameters of ``main``."""
     mod, lifted = lift_weights(mod)
-    job.weights = {**model_of(job).weights, **lifted}
+    job.weights = {**job.model.weights, **lifted}
     scopes = parameter_scopes(mod)
     job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
     for name, scope in job.weight_scopes.items():
@@ -329,12 +299,8 @@ def relax_pipeline(**options: object) -> Pass:
         built = relax.build(lowered, "llvm", relax_pipeline=None, tir_pipeline="tvmflow")
 
     Constants become trailing parameters of ``main``; their arrays are the module's attribute
-    ``tvmflow.weights``, by name.
-
-    Parameters
-    ----------
-    options
-        Fields of `CompileOptions`; without ``target`` it is the kind of TVM's current target.
+    ``tvmflow.weights``, by name.  The options are fields of `CompileOptions`; without ``target``
+    it is the kind of TVM's current target.
     """
 
     @module_pass("Pipeline")
@@ -359,8 +325,7 @@ def _imported(mod: IRModule) -> ImportedModel:
     inputs = tuple(TensorInfo(p.name, shape_of(p), str(p.ty.dtype)) for p in main.params[:count])
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     outputs = tuple(
-        TensorInfo(f"output_{index}", ints(ty.shape), str(ty.dtype))
-        for index, ty in enumerate(results)
+        TensorInfo(f"output_{i}", ints(ty.shape), str(ty.dtype)) for i, ty in enumerate(results)
     )
     return ImportedModel("main", mod, inputs, outputs, {})
 

@@ -1,4 +1,4 @@
-"""`compile`: who runs the stages of `passes`, and what is tried where no code can be generated.
+"""`compile`: who runs the stages of `passes`, again where no code can be generated.
 
 Dumps of the program, timings and the progress display are instruments around the stages.
 """
@@ -21,7 +21,7 @@ from ..devices.host import Host
 from ..errors import CompileError
 from ..module.link import check_linker
 from ..module.module import Module
-from .compilation import Attempt, Compilation
+from .compilation import Compilation
 from .options import CompileOptions
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def run_stages(
 
     Returns the program as it is then.
 
-    Where no code can be generated, the schedules are made again: see `next_attempt`.
+    Where no code can be generated, the schedules are made again: see `generate.next_attempt`.
     """
     from .passes import STAGES
 
@@ -144,6 +144,8 @@ def run_stages(
         except CompileError as error:
             if stage.name != "build":
                 raise
+            from .generate import next_attempt
+
             job.attempt, job.mod = next_attempt(job, error), job.unscheduled
             index = names.index("schedule")
             continue
@@ -151,54 +153,4 @@ def run_stages(
         job.stage_ms[stage.name] = ms
         logger.info("%-9s %8.1f ms", stage.name, ms)
         index += 1
-    assert job.mod is not None
     return job.mod
-
-
-def next_attempt(job: Compilation, error: CompileError) -> Attempt:
-    """Say how functions are scheduled where code generation has failed.
-
-    Knobs may meet all constraints and still lead to code that TVM cannot generate: the heuristics
-    come next.  Then the fallback schedules the functions that have no code.
-
-    Raises
-    ------
-    CompileError
-        If there is nothing left to try; names the primary function and its nodes.
-    """
-    from ..ir.names import nodes_of_functions
-    from ..schedules import fallback
-    from .generate import without_code
-    from .scheduling import described
-
-    if job.attempt.knobs or job.attempt.journals:
-        logger.warning(
-            "No code could be generated with the knobs given or looked up. The heuristics are "
-            "used for all functions. (%s)",
-            error.message,
-        )
-        return Attempt()
-    assert job.unscheduled is not None
-    assert job.scheduled is not None
-    nodes = nodes_of_functions(job.unscheduled, job.nodes)
-    failed = without_code(job.scheduled, job.target)
-    if not failed:
-        raise error
-    families = {name: job.schedules[name].family for name in failed if name in job.schedules}
-    others = any(family != fallback.NAME for family in families.values())
-    if others and not job.attempt.last_resort:
-        for name, reason in failed.items():
-            logger.warning(
-                "%s has no code by its schedule family %s: the fallback is used. (%s)",
-                described(name, nodes),
-                families.get(name, "(none)"),
-                reason,
-            )
-        return Attempt(last_resort=sorted(failed))
-    name, reason = next(iter(failed.items()))
-    raise CompileError(
-        f"{described(name, nodes)} could not be compiled for {job.target.kind}: {reason}",
-        remedy=error.remedy
-        or "Compile with `storage=buffer` or `target=llvm`, and report the model.",
-        details=error.details,
-    ) from error

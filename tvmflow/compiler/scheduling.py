@@ -35,10 +35,7 @@ def schedule_module(
     they are looked up in ``journals``.  ``nodes`` are ONNX's of each function, for messages, and
     ``last_resort`` has the functions that only the fallback schedules.
 
-    Raises
-    ------
-    CompileError
-        If no schedule can be made for a function.
+    Raises `CompileError` if no schedule can be made for a function.
     """
     choices: dict[str, Scheduled] = {}
     functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}

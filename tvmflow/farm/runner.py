@@ -421,7 +421,6 @@ class SessionThread:
         return None
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
-        started = time.monotonic()
         try:
             measured, first = self._worker.call(
                 session.measure,
@@ -431,7 +430,7 @@ class SessionThread:
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)
             timed_out = isinstance(error, WorkerLostError) and error.timed_out
             kind = TIMEOUT if timed_out else CRASH
-            return Measured.failed(kind, str(error), time.monotonic() - started)
+            return Measured.failed(kind, str(error))
         self._settings.firsts[address] = first
         return measured
 

@@ -1,4 +1,5 @@
 """Journals of tuning: what was measured, in append-only binary files with an index.
 
-`records` says what a journal holds, `frames` how it lies in the file, and `journal` opens one.
+`records` says what a journal holds, `encoding` and `frames` how it lies in the file, and `journal`
+opens one.
 """

@@ -37,7 +37,6 @@ _FALSE, _TRUE, _DOUBLE = 2, 6, 10
 
 Number = bool | int | float
 K = TypeVar("K", bound=Keyed)
-F = TypeVar("F", dict, list)
 
 
 class MalformedError(ValueError):
@@ -250,64 +249,6 @@ class Context:
     skeleton: bytes
 
 
-class Definitions:
-    """Definitions by key, parsed when they are first asked for.
-
-    ``find`` gives the payload of a definition's frame by the first bytes of its key.
-    """
-
-    def __init__(self, find: Callable[[bytes], memoryview | None]):
-        self._find = find
-        self._known: dict[bytes, Keyed] = {}
-        self._contexts: dict[bytes, Context] = {}
-
-    def add(self, value: Keyed) -> None:
-        """Remember a definition that need not be read."""
-        self._known[value.key] = value
-
-    def context(self, short: bytes) -> Context:
-        """Return the context with a key that begins so; `MissingError` without it or its parts."""
-        if (context := self._contexts.get(short)) is None:
-            data = self._data("context", short)
-            if len(data) != 80:
-                raise MalformedError("a context refers to another number of definitions")
-            workload, target, device, toolchain, skeleton = (
-                data[at : at + 16] for at in range(0, 80, 16)
-            )
-            context = Context(
-                workload=self.keyed(Workload, workload),
-                target=self.keyed(Target, target),
-                device=self.keyed(Device, device),
-                toolchain=self._json("toolchain", toolchain, dict)[1],
-                skeleton=self._json("skeleton", skeleton, list)[0],
-            )
-            self._contexts[short] = context
-        return context
-
-    def keyed(self, cls: type[K], key: bytes) -> K:
-        """Return a workload, target or device."""
-        value = self._known.get(key)
-        if not isinstance(value, cls):
-            value = read_keyed(cls, self._data(cls.kind_of_definition(), key))
-            self._known[key] = value
-        return value
-
-    def _json(self, kind: str, key: bytes, form: type[F]) -> tuple[bytes, F]:
-        data = self._data(kind, key)
-        document = parse(data)
-        if not isinstance(document, form):
-            raise MalformedError(f"a {kind} is not of its form")
-        return data, document
-
-    def _data(self, kind: str, key: bytes) -> bytes:
-        payload = self._find(key[:SHORT])
-        if payload is not None:
-            found, whole, data = unpack_definition(payload)
-            if found == kind and whole.startswith(key):
-                return data
-        raise MissingError(f"its {kind} {key.hex()} is not there")
-
-
 # -- trials and events --------------------------------------------------------------------------
 
 
@@ -391,13 +332,13 @@ def pack_event(event: Event) -> bytes:
     return pack_data(json.dumps(document).encode())
 
 
-def unpack_event(payload: memoryview, definitions: Definitions) -> Event:
-    """Return an event; its device is left out where its definition is not there."""
+def unpack_event(payload: memoryview, device_of: Callable[[bytes], Device]) -> Event:
+    """Return an event; its device is left out where ``device_of`` its key finds none."""
     document = parse(unpack_data(payload))
     try:
         kind, timestamp, key, details = document
         try:
-            device = None if key is None else definitions.keyed(Device, bytes.fromhex(key))
+            device = None if key is None else device_of(bytes.fromhex(key))
         except MissingError:
             device = None
         return Event(str(kind), float(timestamp), device, dict(details))

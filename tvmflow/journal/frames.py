@@ -68,10 +68,7 @@ def header() -> bytes:
 def check_header(data: memoryview, path: Path) -> Damage | None:
     """Refuse what is no journal of this version; a damaged header before good frames is reported.
 
-    Raises
-    ------
-    JournalError
-        If the file is another kind of file, or of another version.
+    Raises `JournalError` if the file is another kind of file, or of another version.
     """
     start = bytes(data[:HEADER_BYTES])
     if len(start) == HEADER_BYTES:
@@ -96,10 +93,7 @@ def check_header(data: memoryview, path: Path) -> Damage | None:
 def encode(kind: int, payload: bytes, offset: int) -> bytes:
     """A frame that stands at ``offset`` in the file.
 
-    Raises
-    ------
-    JournalError
-        If the payload is too long for a frame.
+    Raises `JournalError` if the payload is too long for a frame.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise JournalError(

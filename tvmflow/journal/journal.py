@@ -10,48 +10,92 @@
 
 from __future__ import annotations
 
+import logging
+import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import JournalError
-from .encoding import MalformedError, unpack_event
-from .frames import EVENT, TRIAL, Damage
-from .records import Event, Target, Trial, Workload
-from .store import Entry, Record, Store
+from .encoding import (
+    SHORT,
+    Context,
+    K,
+    MalformedError,
+    MissingError,
+    parse,
+    read_keyed,
+    trial_cost,
+    unpack_block,
+    unpack_definition,
+    unpack_event,
+    unpack_trial,
+)
+from .frames import (
+    BLOCK,
+    DEFINITION,
+    EVENT,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    INDEX,
+    TAIL,
+    TRIAL,
+    Damage,
+    Frame,
+    check_header,
+    frame_at,
+    frames,
+)
+from .index import MARKER, Entry, Table
+from .records import Device, Event, Keyed, Target, Trial, Workload
 from .writing import Writer, close_locked, io_error, open_locked
+
+logger = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+    """A trial or an event where it stands: in a frame, or at a place of a block."""
+
+    offset: int
+    kind: int
+    #: Its place in the block; 0 where it is the frame itself.
+    slot: int
+    payload: memoryview
 
 
 class Journal:
     """A journal that was opened with :meth:`open`."""
 
     def __init__(self, path: Path, fd: int, writing: bool):
-        self.path = path
-        self._fd: int | None = fd
-        #: The file behind it.
-        self.store = Store(path, fd)
+        self.path, self._fd, self._is_open = path, fd, True
         self._lock = threading.RLock()
-        self._writer = Writer(self.store, fd) if writing else None
+        self.remap()
+        self._forget()
+        #: Bytes that were found damaged so far.  Only reading all of them finds everything.
+        self.damage: list[Damage] = []
+        #: Bytes behind the last whole record: one that is being written, or was cut.
+        self.tail: Damage | None = None
+        if (broken := check_header(self._view, path)) is not None:
+            self._report(broken)
+        #: Where the last index begins and ends.
+        self.index_at = self.indexed_to = HEADER_BYTES
+        self._take_last_index()
+        self._read(self.indexed_to)
+        self._writer = Writer(self, fd) if writing else None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "a"] = "r") -> Journal:
-        """Open a journal to read it, or also to append to it.
+        """Open a journal to read it, or with ``a`` also to append to it.
 
-        Parameters
-        ----------
-        path
-            With ``a``, a file that does not exist is made.
-        mode
-            ``r`` sees what is there now; others may go on appending.  ``a`` is had by one
-            process at a time.
+        ``r`` sees what is there now; others may go on appending.  ``a`` is had by one process at a
+        time, and makes a file that does not exist.
 
-        Raises
-        ------
-        JournalError
-            If it cannot be opened, is something else, or is being written by another process.
+        Raises `JournalError` if it cannot be opened, is something else, or is being written by
+        another process.
         """
         file = Path(path)
         writing = mode == "a"
@@ -64,41 +108,34 @@ class Journal:
             ) from error
         try:
             return cls(file, fd, writing)
-        except OSError as error:
+        except BaseException as error:
             close_locked(fd)
-            raise io_error("Reading", file, error) from error
-        except BaseException:
-            close_locked(fd)
+            if isinstance(error, OSError):
+                raise io_error("Reading", file, error) from error
             raise
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+        # The first error is the one that matters.
+        with nullcontext() if kind is None else suppress(JournalError):
             self.close()
-        else:
-            # The first error is the one that matters.
-            with suppress(JournalError):
-                self.close()
 
     def close(self) -> None:
         """Write what the index lacks, force everything to the disk, and let others write.
 
-        Raises
-        ------
-        JournalError
-            If that fails; the file is closed anyway.
+        Raises `JournalError` if that fails; the file is closed anyway.
         """
         with self._lock:
-            if self._fd is None:
+            if not self._is_open:
                 return
             try:
                 if self._writer is not None:
                     self._writer.finish()
             finally:
                 close_locked(self._fd)
-                self._fd = None
+                self._is_open = False
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -117,96 +154,78 @@ class Journal:
     def _best(self, workload: Workload, target: Target, near: bool) -> Trial | None:
         with self._lock:
             self._check_open()
-            self.store.definitions.add(workload)
-            entry = self._best_entry(workload, target, near)
-            if entry is None:
-                return None
-            if (trial := self.trial_of(entry)) is not None:
-                return trial
-            # What the index points to is damaged: what is left is found the slow way.
-            self.store.read_all()
-            entry = self._best_entry(workload, target, near)
-            return None if entry is None else self.trial_of(entry)
+            self._known[workload.key] = workload
+            for _ in range(2):
+                entry = self._best_entry(workload, target, near)
+                if entry is None or (trial := self.trial_of(entry)) is not None:
+                    return None if entry is None else trial
+                # What the index points to is damaged: what is left is found the slow way.
+                self.read_all()
+            return None
 
     def trial_of(self, entry: Entry) -> Trial | None:
         """The best trial that an entry counts; ``None`` without one, or where it is damaged."""
         if entry.cost == float("inf"):
             return None
-        trial = self.store.trial_at(entry.offset, entry.slot)
+        trial = self.trial_at(entry.offset, entry.slot)
         return trial if trial is not None and trial.workload.key == entry.workload else None
 
     def _best_entry(self, workload: Workload, target: Target, near: bool) -> Entry | None:
-        entries = [
-            entry
-            for entry in self.store.table.of_kin(workload.kin)
+        ranked = [
+            (workload.distance(other), entry.cost, entry)
+            for entry in self.table.of_kin(workload.kin)
             if entry.target == target.kin and entry.cost < float("inf")
+            if near or entry.workload == workload.key
+            if (other := self.workload(entry.workload)) is not None
         ]
-        same = [entry for entry in entries if entry.workload == workload.key]
-        if same or not near:
-            return same[0] if same else None
-        relatives = [(self.store.workload(entry.workload), entry) for entry in entries]
-        ranked = [(workload.distance(w), e.cost, e) for w, e in relatives if w is not None]
         return min(ranked, key=lambda item: item[:2])[2] if ranked else None
 
     def trials(self, workload: Workload | None = None) -> Iterator[Trial]:
         """Trials in the order in which they were appended, of one workload or of all."""
         self._begin_reading()
-        late: list[Record] = []
-        found = (record for record in self.store.records() if record.kind == TRIAL)
-        yield from self._unpacked(found, workload, lambda record, _: late.append(record))
-        if late:
-            # They refer to definitions whose first copies are damaged.
-            self.store.read_all()
-            yield from self._unpacked(late, workload, self.store.report)
-
-    def _unpacked(
-        self,
-        records: Iterable[Record],
-        workload: Workload | None,
-        failed: Callable[[Record, MalformedError], None],
-    ) -> Iterator[Trial]:
-        for record in records:
-            try:
-                trial = self.store.unpack(record.payload)
-            except MalformedError as error:
-                failed(record, error)
-                continue
-            if workload is None or trial.workload == workload:
-                yield trial
+        records: Iterable[Record] = (r for r in self.records() if r.kind == TRIAL)
+        for is_again in (False, True):
+            late = []
+            for record in records:
+                try:
+                    trial = self.unpack(record.payload)
+                except MalformedError as error:
+                    late.append(record)
+                    if is_again:
+                        self.report(record, error)
+                    continue
+                if workload is None or trial.workload == workload:
+                    yield trial
+            if not late:
+                return
+            if not is_again:
+                # They refer to definitions whose first copies are damaged.
+                self.read_all()
+            records = late
 
     def events(self) -> Iterator[Event]:
         """Events in the order in which they were appended."""
         self._begin_reading()
-        for record in self.store.records():
+        for record in self.records():
             if record.kind == EVENT:
                 try:
-                    yield unpack_event(record.payload, self.store.definitions)
+                    yield unpack_event(record.payload, partial(self.keyed, Device))
                 except MalformedError as error:
-                    self.store.report(record, error)
+                    self.report(record, error)
 
     def entries(self) -> list[Entry]:
         """How many trials there are of each workload and kin of targets, and the best of them."""
         self._check_open()
-        return list(self.store.table)
-
-    @property
-    def damage(self) -> list[Damage]:
-        """What was found damaged so far.  Only reading all of it finds everything."""
-        return list(self.store.damage)
-
-    @property
-    def tail(self) -> Damage | None:
-        """Bytes behind the last whole record: one that is being written, or was cut."""
-        return self.store.tail
+        return list(self.table)
 
     def _begin_reading(self) -> None:
         self._check_open()
         if self._writer is not None:
             # Who appends sees what is there, others what was there.
-            self.store.remap()
+            self.remap()
 
     def _check_open(self) -> None:
-        if self._fd is None:
+        if not self._is_open:
             raise JournalError(
                 f"The journal {self.path} was asked for something, but is closed.",
                 remedy="Open it again.",
@@ -219,11 +238,8 @@ class Journal:
 
         It survives the machine after :meth:`flush`, or one second later if others follow.
 
-        Raises
-        ------
-        JournalError
-            If the journal was opened to read, the record is not what a journal holds, or the
-            system refuses.
+        Raises `JournalError` if the journal was opened to read, the record is not what a journal
+        holds, or the system refuses.
         """
         with self._writing() as writer:
             writer.append(record)
@@ -231,10 +247,7 @@ class Journal:
     def append_compressed(self, trials: Iterable[Trial]) -> None:
         """Append trials in compressed blocks, which are lost as a whole where they are damaged.
 
-        Raises
-        ------
-        JournalError
-            As :meth:`append`.
+        Raises `JournalError` as :meth:`append`.
         """
         with self._writing() as writer:
             writer.append_compressed(trials)
@@ -254,3 +267,181 @@ class Journal:
                     remedy='Open it with Journal.open(path, "a").',
                 )
             yield self._writer
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        #: What the journal holds: its last index, and what follows that.
+        self.table = Table()
+        #: Definitions that need not be read again, by key, and contexts by its first bytes.
+        self._known: dict[bytes, Keyed] = {}
+        self._contexts: dict[bytes, Context] = {}
+        #: Definitions of blocks that were unpacked, by the block's offset.
+        self._blocks: dict[int, dict[bytes, memoryview]] = {}
+
+    def remap(self) -> None:
+        """Map the file as it is now, also what was appended after it was opened."""
+        size = os.fstat(self._fd).st_size
+        # What others append later is not looked at; what is mapped never changes.
+        self._view = memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) if size else b"")
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the frame at an offset, also one that was appended after the file was opened."""
+        if offset >= len(self._view):
+            self.remap()
+        return frame_at(self._view, offset)
+
+    def _take_last_index(self) -> None:
+        mapped = self._view.obj
+        end = len(self._view)
+        while isinstance(mapped, mmap.mmap) and (at := mapped.rfind(MARKER, 0, end)) >= 0:
+            frame = frame_at(self._view, at - FRAME_BYTES)
+            if frame is not None and frame.kind == INDEX:
+                try:
+                    self.table = Table.unpack(frame.payload)
+                    self.index_at, self.indexed_to = frame.offset, frame.end
+                    return
+                except MalformedError as error:
+                    self._report(Damage(frame.offset, len(frame.payload), str(error)))
+            end = at
+
+    def _read(self, start: int) -> None:
+        """Take up what stands behind ``start`` in the table."""
+        self.tail = None
+        records = list(self.records(start))
+        trials = [record for record in records if record.kind == TRIAL]
+        self.table.events += len(records) - len(trials)
+        # At last: a trial may refer to a definition whose first copy is damaged.
+        for record in trials:
+            try:
+                short, cost = trial_cost(record.payload)
+                context = self.context(short)
+                self.table.add(context.workload, context.target, cost, record.offset, record.slot)
+            except MalformedError as error:
+                if isinstance(error, MissingError) and start > HEADER_BYTES:
+                    # A definition that the index knows is damaged: there may be a copy.
+                    self.read_all()
+                    return
+                self.report(record, error)
+
+    def read_all(self) -> None:
+        """Forget the index and read every frame, because the index proved wrong."""
+        self._forget()
+        self.damage = []
+        self.remap()
+        self._read(HEADER_BYTES)
+
+    # -- definitions ---------------------------------------------------------------------------
+
+    def context(self, short: bytes) -> Context:
+        """Return the context with a key that begins so; `MissingError` without it or its parts."""
+        if (context := self._contexts.get(short)) is None:
+            data = self._data("context", short)
+            if len(data) != 80:
+                raise MalformedError("a context refers to another number of definitions")
+            keys = [data[at : at + 16] for at in range(0, 80, 16)]
+            toolchain, skeleton = self._data("toolchain", keys[3]), self._data("skeleton", keys[4])
+            versions = parse(toolchain)
+            if not isinstance(versions, dict) or not isinstance(parse(skeleton), list):
+                raise MalformedError("a toolchain or a skeleton is not of its form")
+            context = self._contexts[short] = Context(
+                self.keyed(Workload, keys[0]),
+                self.keyed(Target, keys[1]),
+                self.keyed(Device, keys[2]),
+                versions,
+                skeleton,
+            )
+        return context
+
+    def keyed(self, cls: type[K], key: bytes) -> K:
+        """Return a workload, target or device; `MissingError` where it is damaged or not there."""
+        if not isinstance(value := self._known.get(key), cls):
+            value = read_keyed(cls, self._data(cls.kind_of_definition(), key))
+            self._known[key] = value
+        return value
+
+    def workload(self, key: bytes) -> Workload | None:
+        """A workload by its key, ``None`` where its definition is damaged."""
+        try:
+            return self.keyed(Workload, key)
+        except MissingError:
+            return None
+
+    def _data(self, kind: str, key: bytes) -> bytes:
+        payload = self.definition(key[:SHORT])
+        if payload is not None:
+            found, whole, data = unpack_definition(payload)
+            if found == kind and whole.startswith(key):
+                return data
+        raise MissingError(f"its {kind} {key.hex()} is not there")
+
+    def definition(self, short: bytes) -> memoryview | None:
+        """The payload of a definition; ``None`` where it is damaged or not there."""
+        offset = self.table.definitions.get(short)
+        frame = self.frame(offset) if offset is not None else None
+        if frame is not None and frame.kind == DEFINITION:
+            return frame.payload
+        if frame is None or frame.kind != BLOCK:
+            return None
+        if frame.offset not in self._blocks:
+            try:
+                items = [payload for kind, payload in _items(frame) if kind == DEFINITION]
+                keys = [unpack_definition(payload)[1][:SHORT] for payload in items]
+            except MalformedError:
+                return None
+            self._blocks[frame.offset] = dict(zip(keys, items, strict=True))
+        return self._blocks[frame.offset].get(short)
+
+    # -- records -------------------------------------------------------------------------------
+
+    def records(self, start: int = HEADER_BYTES) -> Iterator[Record]:
+        """Trials and events in the order of the file; definitions are taken up on the way.
+
+        Damage is reported and skipped.  Types of frames that a newer minor version may have
+        added are skipped.
+        """
+        for item in frames(self._view, start):
+            if isinstance(item, Damage):
+                if item.reason == TAIL:
+                    self.tail = item
+                else:
+                    self._report(item)
+                continue
+            try:
+                for slot, (kind, payload) in enumerate(_items(item)):
+                    if kind == DEFINITION:
+                        _, key, _ = unpack_definition(payload)
+                        self.table.definitions.setdefault(key[:SHORT], item.offset)
+                    elif kind in (TRIAL, EVENT):
+                        yield Record(item.offset, kind, slot, payload)
+            except MalformedError as error:
+                self._report(Damage(item.offset, len(item.payload), str(error)))
+
+    def trial_at(self, offset: int, slot: int) -> Trial | None:
+        """A trial by its place; ``None`` where there is none any more."""
+        frame = self.frame(offset)
+        try:
+            if frame is None or frame.kind not in (TRIAL, BLOCK):
+                return None
+            return self.unpack(_items(frame)[slot][1])
+        except (MalformedError, IndexError) as error:
+            logger.debug("%s: the trial at %d is damaged: %s", self.path, offset, error)
+            return None
+
+    def unpack(self, payload: memoryview) -> Trial:
+        """Return a trial; `MalformedError` if it or its context is damaged."""
+        return unpack_trial(payload, self.context(bytes(payload[:SHORT])))
+
+    def report(self, record: Record, error: MalformedError) -> None:
+        """Note a record that cannot be used."""
+        self._report(Damage(record.offset, len(record.payload), str(error)))
+
+    def _report(self, damage: Damage) -> None:
+        if damage not in self.damage:
+            self.damage.append(damage)
+            logger.warning("%s is damaged: %s", self.path, damage)
+
+
+def _items(frame: Frame) -> list[tuple[int, memoryview]]:
+    """Types and payloads of what a frame holds."""
+    return unpack_block(frame.payload) if frame.kind == BLOCK else [(frame.kind, frame.payload)]

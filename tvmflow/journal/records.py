@@ -72,14 +72,13 @@ class Keyed:
         """Refuse fields of other types, by a `TypeError`: what is stored must be readable."""
         types = {field.name: field.type for field in fields(self)}  # type: ignore[arg-type]
         for name, value in vars_of(self).items():
-            what = f"the {name} of a {self.kind_of_definition()}"
-            if types[name] == "str":
-                if not isinstance(value, str):
-                    raise TypeError(f"{what} must be a text, not {value!r}")
-            elif not isinstance(value, dict):
-                raise TypeError(f"{what} must be names and values, not {value!r}")
-            elif not all(type(v) in (bool, int, float, str) for v in value.values()):
-                raise TypeError(f"{what} must hold numbers, truth values and texts: {value!r}")
+            what = f"the {name} of a {self.kind_of_definition()} must"
+            if types[name] == "str" and not isinstance(value, str):
+                raise TypeError(f"{what} be a text, not {value!r}")
+            if types[name] != "str" and not isinstance(value, dict):
+                raise TypeError(f"{what} be names and values, not {value!r}")
+            if isinstance(value, dict) and {*map(type, value.values())} - {bool, int, float, str}:
+                raise TypeError(f"{what} hold numbers, truth values and texts: {value!r}")
 
     @cached_property
     def data(self) -> bytes:
@@ -90,7 +89,12 @@ class Keyed:
     @cached_property
     def key(self) -> bytes:
         """The hash of that, the same in every process."""
-        return digest(self.kind_of_definition(), self.data)
+        return digest(*self.definition)
+
+    @property
+    def definition(self) -> tuple[str, bytes]:
+        """Kind and canonical form."""
+        return self.kind_of_definition(), self.data
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keyed) and self.key == other.key

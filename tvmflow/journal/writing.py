@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import JournalError
 from .encoding import (
@@ -21,8 +22,10 @@ from .encoding import (
     trial_document,
 )
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode, header, write_all
-from .records import Event, Keyed, Trial, canonical, digest
-from .store import Store
+from .records import Event, Trial, canonical, digest
+
+if TYPE_CHECKING:
+    from .journal import Journal
 
 #: Longest time that an appended record waits to be forced to the disk while others follow.
 SYNC_SECONDS = 1.0
@@ -41,10 +44,7 @@ New = dict[bytes, tuple[str, bytes]]
 def open_locked(path: Path) -> int:
     """Open a journal to append to it, and make it where there is none; return the descriptor.
 
-    Raises
-    ------
-    JournalError
-        If another process is writing it, or it cannot be opened.
+    Raises `JournalError` if another process is writing it, or it cannot be opened.
     """
     try:
         while True:
@@ -109,13 +109,13 @@ def io_error(doing: str, path: Path, error: OSError) -> JournalError:
 
 
 class Writer:
-    """Appends to a journal that was opened and locked; what is appended is in its store's table."""
+    """Appends to a journal that was opened and locked; what is appended is in its table."""
 
-    def __init__(self, store: Store, fd: int):
-        if not all(map(store.definition, store.table.definitions)):
+    def __init__(self, journal: Journal, fd: int):
+        if not all(map(journal.definition, journal.table.definitions)):
             # There may be copies; what is lost is written again when a trial needs it.
-            store.read_all()
-        self._store, self._fd = store, fd
+            journal.read_all()
+        self._journal, self._fd = journal, fd
         #: Where the next frame will stand.
         self._end = os.fstat(fd).st_size
         self._synced, self._dirty = time.monotonic(), False
@@ -123,48 +123,44 @@ class Writer:
         self._contexts: dict[tuple, bytes] = {}
         #: Frames of definitions that stand in the file only once.
         self._uncopied: list[tuple[int, bytes]] = []
-        if store.tail is not None:
-            details = {"offset": store.tail.offset, "bytes": store.tail.length}
+        if journal.tail is not None:
+            details = {"offset": journal.tail.offset, "bytes": journal.tail.length}
             self.append(Event("recovered", time.time(), None, details))
 
     def append(self, record: Trial | Event) -> None:
         """Append a trial or an event.
 
-        Raises
-        ------
-        JournalError
-            If it is not what a journal holds, or the system refuses.
+        Raises `JournalError` if it is not what a journal holds, or the system refuses.
         """
         new: New = {}
+        table = self._journal.table
         with self._refusing():
             if isinstance(record, Event):
                 if record.device is not None:
-                    self._need(new, _definition_of(record.device))
+                    self._need(new, record.device.definition)
                 kind, payload = EVENT, pack_event(record)
             else:
                 kind, payload = TRIAL, self._encode(record, new)
         frames = [(DEFINITION, pack_definition(*one, pack=True)) for one in new.values()]
         *offsets, offset = self._write([*frames, (kind, payload)])
         for key, at in zip(new, offsets, strict=True):
-            self._store.table.definitions[key[:SHORT]] = at
+            table.definitions[key[:SHORT]] = at
         self._uncopied += frames
         if isinstance(record, Event):
-            self._store.table.events += 1
+            table.events += 1
         else:
-            self._count(record, offset, 0)
-        unindexed = self._end - self._store.indexed_to
+            table.add(record.workload, record.target, record.cost, offset, 0)
+        unindexed = self._end - self._journal.indexed_to
         if unindexed > max(INDEX_EVERY_BYTES, INDEX_SHARE * self._index_bytes):
             self._write_index()
 
     def append_compressed(self, trials: Iterable[Trial]) -> None:
         """Append trials in blocks, behind blocks of the definitions that they need.
 
-        Raises
-        ------
-        JournalError
-            As :meth:`append`.
+        Raises `JournalError` as :meth:`append`.
         """
         new: New = {}
+        table = self._journal.table
         listed = list(trials)
         with self._refusing():
             payloads = [self._encode(trial, new) for trial in listed]
@@ -175,12 +171,12 @@ class Writer:
             (offset,) = self._write([frame])
             self._uncopied.append(frame)
             for _, short in zip(items, shorts, strict=False):
-                self._store.table.definitions[short] = offset
+                table.definitions[short] = offset
         rest = iter(listed)
         for items in _blocks([(TRIAL, payload) for payload in payloads]):
             (offset,) = self._write([(BLOCK, pack_block(items))])
             for slot, trial in zip(range(len(items)), rest, strict=False):
-                self._count(trial, offset, slot)
+                table.add(trial.workload, trial.target, trial.cost, offset, slot)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -189,7 +185,7 @@ class Writer:
             yield
         except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
             raise JournalError(
-                f"A record could not be appended to {self._store.path}: {error}.",
+                f"A record could not be appended to {self._journal.path}: {error}.",
                 remedy="Records hold numbers, truth values, texts, and lists and dictionaries of "
                 "them.",
             ) from error
@@ -202,7 +198,7 @@ class Writer:
         shared = (trial.workload, trial.target, trial.device)
         memo = (*(part.key for part in shared), toolchain, skeleton)
         if (short := self._contexts.get(memo)) is None:
-            parts = [_definition_of(part) for part in shared]
+            parts = [part.definition for part in shared]
             parts += [("toolchain", canonical(dict(toolchain))), ("skeleton", skeleton.encode())]
             keys = [self._need(new, part) for part in parts]
             short = self._need(new, ("context", b"".join(keys)))[:SHORT]
@@ -211,18 +207,13 @@ class Writer:
 
     def _need(self, new: New, part: tuple[str, bytes]) -> bytes:
         key = digest(*part)
-        if key[:SHORT] not in self._store.table.definitions:
+        if key[:SHORT] not in self._journal.table.definitions:
             new[key] = part
         return key
 
-    def _count(self, trial: Trial, offset: int, slot: int) -> None:
-        workload = trial.workload
-        entry = self._store.table.entry(workload.kin, workload.key, trial.target.kin)
-        entry.add(trial.cost, offset, slot)
-
     @property
     def _index_bytes(self) -> int:
-        return self._store.indexed_to - self._store.index_at
+        return self._journal.indexed_to - self._journal.index_at
 
     def _copy_definitions(self) -> None:
         """Write new definitions once more: thousands of trials may hang on a few bytes."""
@@ -231,10 +222,10 @@ class Writer:
             self._uncopied = []
 
     def _write_index(self) -> None:
-        store = self._store
+        journal = self._journal
         self._copy_definitions()
-        (offset,) = self._write([(INDEX, store.table.pack(store.index_at))])
-        store.index_at, store.indexed_to = offset, self._end
+        (offset,) = self._write([(INDEX, journal.table.pack(journal.index_at))])
+        journal.index_at, journal.indexed_to = offset, self._end
 
     def _write(self, frames: list[tuple[int, bytes]]) -> list[int]:
         """Append frames of types and payloads in one call; return their offsets.
@@ -252,7 +243,7 @@ class Writer:
                 write_all(self._fd, data)
             except OSError as error:
                 self._end = os.fstat(self._fd).st_size
-                raise io_error("Writing", self._store.path, error) from error
+                raise io_error("Writing", self._journal.path, error) from error
             self._end += len(data)
             self._dirty = True
             if time.monotonic() - self._synced > SYNC_SECONDS:
@@ -269,31 +260,26 @@ class Writer:
             try:
                 os.fsync(self._fd)
             except OSError as error:
-                raise io_error("Writing", self._store.path, error) from error
+                raise io_error("Writing", self._journal.path, error) from error
             self._dirty = False
         self._synced = time.monotonic()
 
     def finish(self) -> None:
         """Write what is needed to read the file fast and safely, and force it to the disk."""
         self._copy_definitions()
-        if self._end - self._store.indexed_to > self._index_bytes:
+        if self._end - self._journal.indexed_to > self._index_bytes:
             self._write_index()
         self.sync()
-
-
-def _definition_of(part: Keyed) -> tuple[str, bytes]:
-    return part.kind_of_definition(), part.data
 
 
 def _blocks(items: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """Split items into blocks that are not too large."""
     block: list[tuple[int, bytes]] = []
-    size = 0
     for item in items:
-        if block and (len(block) == BLOCK_ITEMS or size + len(item[1]) > BLOCK_BYTES):
+        size = sum(len(payload) for _, payload in [*block, item])
+        if block and (len(block) == BLOCK_ITEMS or size > BLOCK_BYTES):
             yield block
-            block, size = [], 0
+            block = []
         block.append(item)
-        size += len(item[1])
     if block:
         yield block

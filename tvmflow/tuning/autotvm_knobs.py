@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from ..compiler.lookup import SHORT
 from ..devices.target import PRESETS
 from ..journal.records import Workload
 from ..runtime.json_types import JsonMapping
@@ -31,7 +32,6 @@ from .tasks import Knobs
 
 #: Channels of a texel.
 BLOCK = 4
-_DTYPES = {"float32": "fp32", "float16": "fp16"}
 #: Names of tasks: layout, and whether each channel has a filter of its own.
 _TASKS = {
     f"{depthwise}conv2d_{layout}.image2d": (layout, bool(depthwise))
@@ -41,7 +41,7 @@ _TASKS = {
 
 
 @dataclass(frozen=True)
-class Task:
+class Convolution:
     """A convolution of an AutoTVM log, as our families see it."""
 
     family: Any
@@ -49,13 +49,11 @@ class Task:
     workload: Workload
 
     @classmethod
-    def parse(cls, task: str, arguments: list) -> Task | None:
+    def parse(cls, task: str, arguments: list) -> Convolution | None:
         """Read a task; ``None`` where none of our families computes the same.
 
-        Raises
-        ------
-        ValueError, TypeError, KeyError, IndexError
-            If the arguments are not those of such a task.
+        Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if the arguments are not those of
+        such a task.
         """
         if task not in _TASKS:
             return None
@@ -75,10 +73,9 @@ class Task:
             raise ValueError("a convolution of nothing")
         blocks, padded = -(-outputs // BLOCK), any(padding)
         loops = (int(data[0]), blocks, height, width, BLOCK)
-        family: Any
+        family: Any = depthwise
         shape: Any
         if is_depthwise:
-            family = depthwise
             shape = depthwise.Shape(
                 *(*loops, kernel_h, kernel_w),
                 stride_h=int(strides[0]),
@@ -97,7 +94,7 @@ class Task:
             *("x".join(map(str, part)) for part in (data, kernel, strides, padding, dilation))
         )
         workload = Workload(
-            family.NAME, facts_of(shape), _DTYPES[dtype], "texture", _DTYPES[sums], text
+            family.NAME, facts_of(shape), SHORT[dtype], "texture", SHORT[sums], text
         )
         return cls(family, shape, workload)
 
@@ -106,20 +103,18 @@ def _extent(size: int, padding: int, kernel: int, stride: int, dilation: int) ->
     return (size + padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
+def knobs_of(convolution: Convolution, entity: JsonMapping) -> Knobs:
     """Our knobs for the entities of a configuration by name.
 
-    Raises
-    ------
-    ValueError, TypeError, KeyError, IndexError
-        If an entity is missing or of another form.
+    Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if an entity is missing or of another
+    form.
     """
     splits = [entity[name][1] for name in ("tile_fc", "tile_y", "tile_x")]
     (_, blocks, _), (_, rows, _), (_, columns, group_w) = splits
     if min(blocks, rows, columns, *(split[2] for split in splits)) < 1:
         raise ValueError("a tile of nothing")
     group_size = prod(split[2] for split in splits)
-    shape, device = task.shape, PRESETS["adreno"]
+    shape, device = convolution.shape, PRESETS["adreno"]
     size = min(group_size, device.max_group_size)
     wanted: dict[str, Any] = {
         "tile_h": min(rows, shape.height),
@@ -127,8 +122,8 @@ def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
         "group_size": size,
     }
     window = {"stage_input": False, "split_borders": False, "group_w": min(group_w, size)}
-    if task.family is depthwise:
-        return asdict(_checked(task, depthwise.Knobs(**wanted, reuse_rows=False, **window)))
+    if convolution.family is depthwise:
+        return _checked(convolution, **wanted, reuse_rows=False, **window)
     # Rows and columns first: blocks of outputs are what a register tile can do without.
     wanted["tile_h"] = largest_divisor(
         shape.height, min(rows, device.accumulators // wanted["tile_w"])
@@ -140,13 +135,14 @@ def knobs_of(task: Task, entity: JsonMapping) -> Knobs:
         "unroll_i": largest_divisor(lanes, BLOCK * entity["tile_rcc"][1][1]),
         "weights": "direct",
     }
-    if task.family is conv2d_1x1:
-        return asdict(_checked(task, conv2d_1x1.Knobs(**wanted, split_i=1)))
-    return asdict(_checked(task, conv2d.Knobs(**wanted, **window)))
+    if convolution.family is conv2d_1x1:
+        window = {"split_i": 1}
+    return _checked(convolution, **wanted, **window)
 
 
-def _checked(task: Task, knobs: Any) -> Any:
-    reason = refusal(task.family, knobs, task.shape, PRESETS["adreno"])
+def _checked(convolution: Convolution, **wanted: Any) -> Knobs:
+    knobs = convolution.family.Knobs(**wanted)
+    reason = refusal(convolution.family, knobs, convolution.shape, PRESETS["adreno"])
     if reason is not None:
-        raise ValueError(f"its knobs do not fit {task.family.NAME}: {reason}")
-    return knobs
+        raise ValueError(f"its knobs do not fit {convolution.family.NAME}: {reason}")
+    return asdict(knobs)

@@ -12,12 +12,11 @@ import logging
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +27,7 @@ from tvm import IRModule, tirx
 
 from ..codegen.half import half_lengths
 from ..codegen.tir_pipeline import TIR_PIPELINE
+from ..compiler.scheduling import reason_of
 from ..devices.host import Host
 from ..devices.target import TargetSpec, resolve
 from ..ir.scope import is_half
@@ -77,8 +77,6 @@ class Built:
     arguments: tuple[Argument, ...]
     #: Why there is no library.
     error: str | None
-    #: Time of the build.
-    seconds: float
 
 
 # -- in a build process --------------------------------------------------------------------------
@@ -100,39 +98,28 @@ def build_candidate(
 ) -> Built:
     """Schedule, lower and link one candidate; called in a worker process.
 
-    Parameters
-    ----------
-    text, target, knobs, digest
-        The task's function, what it is built for, the candidate, and the task's digest.
-    folder
-        Where libraries are.
-    device_index
-        Of the OpenCL device that compiles the kernels, too; ``None`` leaves this to whoever
-        measures.
+    ``text`` and ``digest`` are the task's, and libraries are in ``folder``.  The OpenCL device of
+    ``device_index`` compiles the kernels, too; ``None`` leaves this to whoever measures.
     """
-    started = time.perf_counter()
     function = function_of(text)
-
-    def built(source: str, path: Path | None, error: str | None) -> Built:
-        seconds = time.perf_counter() - started
-        return Built(digest, knobs, source, path, arguments_of(function), error, seconds)
-
+    arguments = arguments_of(function)
     with target.tvm_target:
         scheduled = schedule_function(function, target, knobs)
         if scheduled.source != "given":
-            return built("", None, "The knobs do not lead to a schedule.")
+            reason = "The knobs do not lead to a schedule."
+            return Built(digest, knobs, "", None, arguments, reason)
         try:
             library = lower(scheduled.schedule.mod["main"], target)
         except Exception as error:  # noqa: BLE001 (whatever TVM finds is the candidate's fault)
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return built("", None, f"No code can be generated: {lines[-1]}")
+            reason = f"No code can be generated: {reason_of(error)}"
+            return Built(digest, knobs, "", None, arguments, reason)
     source = source_hash(library, target)
     path = Path(folder, f"{source}.so")
     if not path.exists():
         link(library, path, target)
         if device_index is not None:
-            compile_kernels(path, arguments_of(function), device_index)
-    return built(source, path, None)
+            compile_kernels(path, arguments, device_index)
+    return Built(digest, knobs, source, path, arguments, None)
 
 
 def compile_kernels(path: Path, arguments: Sequence[Argument], device_index: int) -> None:
@@ -172,10 +159,9 @@ def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
 def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:
     """A hash of what runs: the kernels, and the host's code that launches them."""
     content = hashlib.sha256(str(target.host).encode())
-    queue = [library]
-    while queue:
-        module = queue.pop()
-        queue.extend(module.imports)
+    modules = [library]
+    for module in modules:
+        modules.extend(module.imports)
         # The host's code holds the launches' sizes.
         content.update(str(module.inspect_source()).encode())
     return content.hexdigest()[:24]
@@ -189,10 +175,9 @@ class Memory:
     """
 
     def __init__(self, argument: Argument, device: tvm.runtime.Device):
-        self._blocks = argument.shape[1] if panels_of(argument.scope) > 1 else 0
-        shape = list(argument.shape)
+        panels, shape = panels_of(argument.scope), list(argument.shape)
+        self._blocks = shape[1] if panels > 1 else 0
         if self._blocks:
-            panels = panels_of(argument.scope)
             shape[1] = -(-self._blocks // panels) * panels
         self._info = TensorInfo("", tuple(shape), argument.dtype, scope=argument.scope or None)
         self._whole = tvm.runtime.empty(
@@ -271,27 +256,17 @@ def write_case(text: str, results: int, path: Path, seed: int, with_results: boo
     arrays = {f"a{index}": array for index, array in enumerate(inputs)}
     if with_results:
         outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
-        for index, array in enumerate(_run(function, arguments, inputs, outputs)):
-            arrays[f"r{index}"] = array
+        target = resolve("llvm")
+        plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
+        with target.tvm_target, tempfile.TemporaryDirectory() as folder:
+            library = Path(folder, "plain.so")
+            link(lower(plain, target), library, target)
+            tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
+            tvm_ffi.load_module(library)[ENTRY](*tensors)
+        for index, tensor in enumerate(tensors[len(inputs) :]):
+            arrays[f"r{index}"] = tensor.numpy()
     np.savez(path, allow_pickle=False, **arrays)
     return Case(path, tuple(half_lengths(function)))
-
-
-def _run(
-    function: tirx.PrimFunc,
-    arguments: Sequence[Argument],
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """Run the function's loops as they stand, on this CPU."""
-    target = resolve("llvm")
-    plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
-    with target.tvm_target, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "plain.so")
-        link(lower(plain, target), path, target)
-        tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
-        tvm_ffi.load_module(path)[ENTRY](*tensors)
-    return [tensor.numpy() for tensor in tensors[len(inputs) :]]
 
 
 def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
@@ -324,18 +299,25 @@ class ExclusiveCpu:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Stop everything; called in the measuring process, a sibling of those."""
-        # A process may have ended, and its number be another's by now.
-        siblings = [pid for pid in self.processes if _parent_of(pid) == os.getppid()]
         with locked(self.lock):
-            _signal(siblings, signal.SIGSTOP)
+            self._signal(signal.SIGSTOP, os.getppid())
             try:
                 yield
             finally:
-                _signal(siblings, signal.SIGCONT)
+                self._signal(signal.SIGCONT, os.getppid())
 
     def release(self) -> None:
         """Let all go on; called in the tuning process when the measuring one was lost."""
-        _signal([p for p in self.processes if _parent_of(p) == os.getpid()], signal.SIGCONT)
+        self._signal(signal.SIGCONT, os.getpid())
+
+    def _signal(self, number: signal.Signals, parent: int) -> None:
+        for pid in self.processes:
+            with suppress(OSError):
+                # The name in parentheses may hold anything.
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                # The process may have ended, and its number be another's by now.
+                if int(fields[1]) == parent:
+                    os.kill(pid, number)
 
 
 @contextmanager
@@ -346,33 +328,11 @@ def locked(lock: Path) -> Iterator[None]:
         yield
 
 
-def _signal(processes: Sequence[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _parent_of(pid: int) -> int | None:
-    try:
-        # The name in parentheses may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[1])
-
-
 class Builder:
-    """A pool of build processes.
+    """A pool of build processes, one a core by default; a build may take ``limit_s`` seconds.
 
-    Parameters
-    ----------
-    workers
-        Processes; default one a core.
-    limit_s
-        Seconds that one build may take.
-    device_index
-        Of the OpenCL device of this machine's CPUs that candidates are for: its driver's compiler
-        then runs here, beside the measurements.  ``None`` for any other device.
+    ``device_index`` is of the OpenCL device of this machine's CPUs that candidates are for: its
+    driver's compiler then runs here, beside the measurements.  ``None`` stands for other devices.
     """
 
     def __init__(
@@ -400,62 +360,36 @@ class Builder:
         chosen = dict(task.heuristic if knobs is None else knobs)
         # Without what it has cached: TVM's objects do not travel.
         target = replace(task.target)
-        text = text_of(task)
-        result: Future[Built] = Future()
+        arguments = task.text, target, chosen, task.digest, str(self.folder)
 
-        def start(device_index: int | None) -> None:
-            call = self._pool.submit(
-                build_candidate,
-                *(text, target, chosen, task.digest, str(self.folder), device_index),
-                timeout_s=self._limit_s,
-            )
-            deliver(call, result, lambda error: failed(error, device_index))
+        def build(device_index: int | None, _: BaseException | None) -> Future[Built]:
+            everything = *arguments, device_index
+            return self._pool.submit(build_candidate, *everything, timeout_s=self._limit_s)
 
-        def failed(error: BaseException, device_index: int | None) -> None:
-            if device_index is not None:
-                # What the kernel or the driver did to the process is found out by measuring.
-                start(None)
-                return
+        def failed(error: BaseException | None) -> Future[Built]:
             kind = "The build failed" if isinstance(error, WorkerLostError) else "No code"
-            result.set_result(
-                Built(
-                    task=task.digest,
-                    knobs=chosen,
-                    source_hash="",
-                    path=None,
-                    arguments=task.arguments,
-                    error=f"{kind}: {error}",
-                    seconds=self._limit_s,
-                )
-            )
+            reason = f"{kind}: {error}"
+            return finished(Built(task.digest, chosen, "", None, task.arguments, reason))
 
-        start(self._device_index)
-        return result
+        # What the kernel or the driver did to the process is found out by measuring.
+        indices = dict.fromkeys((self._device_index, None))
+        return first_success(*(partial(build, index) for index in indices), failed)
 
     def make_case(self, task: Task, seed: int = 0) -> Future[Case]:
         """Compute a task's case; without results where that fails.  The future never fails."""
         path = self.folder / f"{task.digest}.npz"
-        result: Future[Case] = Future()
 
-        def start(with_results: bool) -> None:
-            arguments = text_of(task), task.results, path, seed, with_results
-            call = self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
-            deliver(call, result, lambda error: failed(error, with_results))
+        def compute(error: BaseException | None) -> Future[Case]:
+            if error is not None:
+                logger.warning(
+                    "What %s should compute could not be found out: %s. Its candidates are not "
+                    "checked.",
+                    *(task.name, error),
+                )
+            arguments = task.text, task.results, path, seed, error is None
+            return self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
 
-        def failed(error: BaseException, with_results: bool) -> None:
-            if not with_results:
-                result.set_result(Case(path))
-                return
-            logger.warning(
-                "What %s should compute could not be found out: %s. Its candidates are not "
-                "checked.",
-                task.name,
-                error,
-            )
-            start(False)
-
-        start(True)
-        return result
+        return first_success(compute, compute, lambda _: finished(Case(path)))
 
     @property
     def exclusive_cpu(self) -> ExclusiveCpu:
@@ -468,25 +402,31 @@ class Builder:
         self._owner.cleanup()
 
 
-_texts: dict[str, str] = {}
+def finished(value: T) -> Future[T]:
+    """A future that has its result."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
 
 
-def text_of(task: Task) -> str:
-    """The task's function as text, made once."""
-    if task.digest not in _texts:
-        _texts[task.digest] = tvm.ir.save_json(task.function)
-    return _texts[task.digest]
+def first_success(*calls: Callable[[BaseException | None], Future[T]]) -> Future[T]:
+    """The result of the first call that does not fail; the last one never does.
 
+    Each is started when the one before has failed, with its error.
+    """
+    result: Future[T] = Future()
+    left = iter(calls)
 
-def deliver(call: Future[T], result: Future[T], failed: Callable[[BaseException], None]) -> None:
-    """Give ``result`` what a call returns; ``failed`` is told if it raises."""
+    def start(error: BaseException | None) -> None:
+        next(left)(error).add_done_callback(finish)
 
     def finish(done: Future[T]) -> None:
         if done.cancelled():
             result.cancel()
         elif (error := done.exception()) is not None:
-            failed(error)
+            start(error)
         else:
             result.set_result(done.result())
 
-    call.add_done_callback(finish)
+    start(None)
+    return result

@@ -71,11 +71,9 @@ def features(knobs: Knobs, space: Space, shape: JsonMapping) -> list[float]:
     Trees split at thresholds of single numbers: what a tile wastes at the end of an extent is a
     number of its own for each pair of them.
     """
-    row: list[float] = []
     extents = [v for v in shape.values() if type(v) is int]
     sizes = [v for v in knobs.values() if type(v) is int]
-    for name, value in knobs.items():
-        row.append(float(space[name].index(value) if isinstance(value, str) else value))
+    row = [float(space[n].index(v) if isinstance(v, str) else v) for n, v in knobs.items()]
     row += [log2(max(v, 1)) if type(v) is int else float(v == "texture") for v in shape.values()]
     row.append(sum(log2(size) for size in sizes))
     row += [ceil(extent / size) * size / max(extent, 1) for extent in extents for size in sizes]
@@ -115,7 +113,7 @@ class ChangesKnobs(ms.mutator.PyMutator):
 
     def apply(self, trace: s_tir.schedule.Trace, _seed: int) -> s_tir.schedule.Trace | None:
         """A trace with another decision."""
-        sampled = [i for i in trace.insts if i.kind.name == "SampleCategorical"]
+        sampled = (i for i in trace.insts if i.kind.name == "SampleCategorical")
         free = [i for i in sampled if len(i.attrs[0]) > 1]
         if not free:
             return None
@@ -210,13 +208,9 @@ class EvolutionarySearch(Search):
         self._context.pre_tuning(_TRIALS, BATCH, database=self._database, cost_model=self._model)
         self._proposed: list[Knobs] = []
 
-    def _candidates(self, count: int) -> Iterator[Knobs]:
-        while True:
-            if not self._proposed:
-                found = self._context.generate_measure_candidates()
-                if not found:
-                    return
-                self._proposed = [decided(c.sch, self.task.space) for c in found]
+    def _candidates(self) -> Iterator[Knobs]:
+        while self._proposed or (found := self._context.generate_measure_candidates()):
+            self._proposed = self._proposed or [decided(c.sch, self.task.space) for c in found]
             yield self._proposed.pop(0)
 
     def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:

@@ -63,13 +63,11 @@ class Imported:
     refused: dict[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        total = self.records + len(self.refused)
-        text = f"imported {self.records} of {total} lines"
-        if not self.refused:
-            return text
-        named = [f"line {n} {why}" for n, why in list(self.refused.items())[:NAMED_LINES]]
-        more = len(self.refused) - len(named)
-        return f"{text}: {'; '.join(named)}" + (f"; and {more} more" if more else "")
+        text = f"imported {self.records} of {self.records + len(self.refused)} lines"
+        named = [f"line {n} {why}" for n, why in self.refused.items()]
+        if len(named) > NAMED_LINES:
+            named[NAMED_LINES:] = [f"and {len(named) - NAMED_LINES} more"]
+        return ": ".join([text, *(["; ".join(named)] if named else [])])
 
 
 def import_file(
@@ -77,24 +75,15 @@ def import_file(
 ) -> Imported:
     """Append the trials of a log to a journal.
 
-    Parameters
-    ----------
-    journal
-        Opened to append.
-    path
-        An AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or what
-        ``tvmflow journal export --format json`` wrote.
-    device
-        What the log was measured on, which the log itself does not say.
-    note
-        Where it is from, for the records' provenance.
+    ``path`` is an AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or
+    what ``tvmflow journal export --format json`` wrote.  Logs do not say what ``device`` they were
+    measured on; ``note`` tells where they are from, for the records' provenance.
 
-    Raises
-    ------
-    JournalError
-        If the file cannot be read or is of no such form, or no line of it is a record.
+    Raises `JournalError` if the file cannot be read or is of no such form, or no line of it is a
+    record.
     """
-    path = records_file(path)
+    if path.is_dir() or path.name == WORKLOADS:
+        path = (path if path.is_dir() else path.parent) / RECORDS
     result = Imported(path)
     provenance: dict[str, Value] = {"file": path.name, **({"note": note} if note else {})}
     device = device or Device("", "unknown")
@@ -166,18 +155,11 @@ def _parser(document: Document, path: Path, device: Device) -> Callable[[Documen
 
 def json_of_trial(trial: Trial) -> JsonObject:
     """A trial as a JSON object."""
-    content = {
-        **vars_of(trial),
-        "workload": vars_of(trial.workload),
-        "target": vars_of(trial.target),
-        "device": vars_of(trial.device),
-        "error": trial.error.name,
-        "costs": list(trial.costs),
-    }
-    if trial.original is None:
-        del content["original"]
-    else:
-        content["original"] = trial.original._asdict()
+    content = vars_of(trial)
+    content |= {name: vars_of(content[name]) for name in ("workload", "target", "device")}
+    content |= {"error": trial.error.name, "costs": list(trial.costs)}
+    if (original := content.pop("original")) is not None:
+        content["original"] = original._asdict()
     return content
 
 
@@ -220,10 +202,8 @@ def autotvm_trial(line: JsonObject, device: Device) -> Trial:
     [[knob, "sp" | "ot" | …, value], …]}, "result": [seconds, error, seconds of the trial, time],
     "version": 0.2, "tvm_version"}``.
 
-    Raises
-    ------
-    ValueError, TypeError, KeyError, IndexError
-        If it is no such line; the message says why.
+    Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if it is no such line; the message
+    says why.
     """
     if line.get("version") != AUTOTVM_VERSION:
         raise ValueError(f"format {line.get('version')!r} instead of {AUTOTVM_VERSION}")
@@ -240,10 +220,7 @@ def autotvm_trial(line: JsonObject, device: Device) -> Trial:
     if failed is Error.NONE and not all(type(c) in (int, float) and c > 0 for c in costs):
         raise ValueError(f"its costs are {costs!r}")
     return Trial(
-        workload=workload,
-        target=Target(kind, preset[1] if preset else ""),
-        device=device,
-        knobs=knobs,
+        *(workload, Target(kind, preset[1] if preset else ""), device, knobs),
         costs=tuple(map(float, costs)),
         error=failed,
         timestamp=float(timestamp),
@@ -264,9 +241,9 @@ def _autotvm_meaning(
         workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
         return workload, {name: value for name, (_, value) in entity.items()}
     # Schedules import TVM, which takes a second that no other use of this module needs.
-    from .autotvm_knobs import Task, knobs_of
+    from .autotvm_knobs import Convolution, knobs_of
 
-    parsed = Task.parse(task, arguments)
+    parsed = Convolution.parse(task, arguments)
     if parsed is not None:
         return parsed.workload, knobs_of(parsed, entity)
     shape = {"arguments": canonical(arguments).decode()}
@@ -290,13 +267,6 @@ def autotvm_line(trial: Trial) -> JsonObject:
 
 
 # -- MetaSchedule's databases --------------------------------------------------------------------
-
-
-def records_file(path: Path) -> Path:
-    """The file of records, also of the database's folder, or of its other file."""
-    if path.is_dir() or path.name == WORKLOADS:
-        return (path if path.is_dir() else path.parent) / RECORDS
-    return path
 
 
 def read_workloads(records: Path) -> list[Workload]:
@@ -331,12 +301,9 @@ def metaschedule_trial(line: list, workloads: list[Workload], device: Device) ->
     failed = not costs or not all(0 < c < FAILED_SECONDS and math.isfinite(c) for c in costs)
     target = target if isinstance(target, dict) else {"kind": str(target)}
     return Trial(
-        workload=workloads[number],
-        target=Target(str(target["kind"]), str(target.get("device", ""))),
-        device=device,
-        knobs={},
-        costs=costs,
-        error=Error.UNKNOWN if failed else Error.NONE,
+        workloads[number],
+        Target(str(target["kind"]), str(target.get("device", ""))),
+        *(device, {}, costs, Error.UNKNOWN if failed else Error.NONE),
         source=METASCHEDULE,
         original=Original(METASCHEDULE, record),
     )

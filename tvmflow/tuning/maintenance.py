@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 from ..errors import JournalError
 from ..journal.frames import Damage
 from ..journal.journal import Journal
-from ..journal.records import Event, Trial
+from ..journal.records import Event, Trial, canonical, digest
 from ..module.files import publish, staging
 from . import importers
 
@@ -34,60 +34,41 @@ class Merged:
 def merge(output: Path, inputs: Sequence[Path]) -> Merged:
     """Append what ``inputs`` hold to a journal, each record once.
 
-    Raises
-    ------
-    JournalError
-        If one of them cannot be read, or ``output`` not be written.
+    Raises `JournalError` if one of them cannot be read, or ``output`` not be written.
     """
     result = Merged()
     with ExitStack() as stack:
         journals = [stack.enter_context(Journal.open(path)) for path in inputs]
         target = stack.enter_context(Journal.open(output, "a"))
-        seen = {_identity(record) for record in _records(target)}
-        for journal in journals:
-            for record in _records(journal):
-                if (identity := _identity(record)) in seen:
-                    result.repeated += 1
-                    continue
-                seen.add(identity)
-                target.append(record)
-                if isinstance(record, Trial):
-                    result.trials += 1
-                else:
-                    result.events += 1
+        seen = {identity for _, identity in _records(target)}
+        for record, identity in itertools.chain.from_iterable(map(_records, journals)):
+            if identity in seen:
+                result.repeated += 1
+                continue
+            seen.add(identity)
+            target.append(record)
+            if isinstance(record, Trial):
+                result.trials += 1
+            else:
+                result.events += 1
     return result
 
 
-def _records(journal: Journal) -> Iterator[Trial | Event]:
-    yield from journal.events()
-    yield from journal.trials()
-
-
-def _identity(record: Trial | Event) -> bytes:
-    content = (
-        importers.json_of_trial(record)
-        if isinstance(record, Trial)
-        else importers.json_of_event(record)
-    )
-    return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).digest()
+def _records(journal: Journal) -> Iterator[tuple[Trial | Event, bytes]]:
+    """Events and trials, with a hash of all that each says."""
+    for event in journal.events():
+        yield event, digest("event", canonical(importers.json_of_event(event)))
+    for trial in journal.trials():
+        yield trial, digest("trial", canonical(importers.json_of_trial(trial)))
 
 
 def compact(path: Path, output: Path | None = None, best: int | None = None) -> int:
     """Write a journal anew, compressed and without what was damaged; return how many trials.
 
-    Parameters
-    ----------
-    path
-        The journal, which nobody may be writing.
-    output
-        The new file, default in its place.
-    best
-        How many trials of each workload and kin of targets to keep, the fastest; default all.
+    The new file is ``output``, or stands in its place.  Of each workload and kin of targets the
+    ``best`` trials are left, the fastest, by default all.
 
-    Raises
-    ------
-    JournalError, ArtifactError
-        If it is being written, or the new file cannot be.
+    Raises `JournalError` or `ArtifactError` if it is being written, or the new file cannot be.
     """
     final = output or path
     # Opened to append, although only read, so that nothing is appended meanwhile.
@@ -95,7 +76,11 @@ def compact(path: Path, output: Path | None = None, best: int | None = None) -> 
     with Journal.open(path, "a") as source, staging(final) as folder:
         trials = list(source.trials())
         if best is not None:
-            trials = _fastest(trials, best)
+            groups: dict[tuple[bytes, bytes], list[Trial]] = defaultdict(list)
+            for trial in trials:
+                groups[trial.workload.key, trial.target.kin].append(trial)
+            fastest = (heapq.nsmallest(best, g, key=lambda t: t.cost) for g in groups.values())
+            trials = list(itertools.chain.from_iterable(fastest))
         written = folder / final.name
         with Journal.open(written, "a") as target:
             target.append_compressed(trials)
@@ -103,17 +88,6 @@ def compact(path: Path, output: Path | None = None, best: int | None = None) -> 
                 target.append(event)
         publish({written: final})
     return len(trials)
-
-
-def _fastest(trials: list[Trial], count: int) -> list[Trial]:
-    groups: dict[tuple[bytes, bytes], list[Trial]] = defaultdict(list)
-    for trial in trials:
-        groups[trial.workload.key, trial.target.kin].append(trial)
-    return [
-        trial
-        for group in groups.values()
-        for trial in heapq.nsmallest(count, group, key=lambda trial: trial.cost)
-    ]
 
 
 @dataclass
@@ -135,10 +109,7 @@ class Checked:
 def verify(path: Path) -> Checked:
     """Read every record of a journal.
 
-    Raises
-    ------
-    JournalError
-        If it is no journal.
+    Raises `JournalError` if it is no journal.
     """
     with Journal.open(path) as journal:
         trials = list(journal.trials())
@@ -156,21 +127,16 @@ def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
     ``json`` and ``autotvm`` are files of lines; ``metaschedule`` is a folder of two files, of the
     trials that came with a trace.
 
-    Raises
-    ------
-    ArtifactError
-        If ``output`` cannot be written.
+    Raises `ArtifactError` if ``output`` cannot be written.
     """
     with staging(output) as folder:
         if form == "metaschedule":
             return _export_database(trials, output, folder)
         document = importers.json_of_trial if form == "json" else importers.autotvm_line
-        written = folder / output.name
-        count = 0
+        written, count = folder / output.name, 0
         with written.open("w", encoding="utf-8") as file:
-            for trial in trials:
-                file.write(_line(document(trial)) + "\n")
-                count += 1
+            for count, trial in enumerate(trials, 1):  # noqa: B007 (returned)
+                file.write(_line(document(trial)))
         publish({written: output})
         return count, 0
 
@@ -188,8 +154,8 @@ def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tup
             module, record = _line(parts[0]), parts[1]
             if module not in modules:
                 modules[module] = len(modules)
-                module_lines.write(module + "\n")
-            lines.write(_line([modules[module], record]) + "\n")
+                module_lines.write(module)
+            lines.write(_line([modules[module], record]))
             count += 1
     if count:
         output.mkdir(exist_ok=True)
@@ -198,16 +164,13 @@ def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tup
 
 
 def _line(content: object) -> str:
-    return json.dumps(content, separators=(",", ":"))
+    return json.dumps(content, separators=(",", ":")) + "\n"
 
 
 def check_format(form: str) -> None:
     """Refuse a form that is not known.
 
-    Raises
-    ------
-    JournalError
-        Naming those that are.
+    Raises `JournalError` naming those that are.
     """
     if form not in FORMATS:
         raise JournalError(

@@ -24,8 +24,17 @@ from ..journal.records import Device
 from ..runtime import plugin
 from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError
-from .building import ENTRY, Built, Case, ExclusiveCpu, Memory, compare_results, deliver
-from .timing import Timing, time_alone, time_in_turn
+from .building import (
+    ENTRY,
+    Built,
+    Case,
+    ExclusiveCpu,
+    Memory,
+    compare_results,
+    finished,
+    first_success,
+)
+from .timing import StopRule, time_alone, time_in_turn
 
 #: Why a trial has no costs.
 BUILD, WRONG, CRASH, TIMEOUT, DEVICE = "build", "wrong", "crash", "timeout", "device"
@@ -64,9 +73,9 @@ class Measured:
     driver: str = ""
 
     @classmethod
-    def failed(cls, error: str, message: str, seconds: float = 0.0) -> Measured:
+    def failed(cls, error: str, message: str) -> Measured:
         """Say why a candidate was not measured."""
-        return cls(costs=(), error=error, message=message, device="", seconds=seconds)
+        return cls((), error, message, "", 0.0)
 
     @property
     def cost(self) -> float:
@@ -78,8 +87,7 @@ class Measured:
 class Config:
     """How candidates are measured."""
 
-    #: When timing ends.
-    timing: Timing = field(default_factory=Timing)
+    rule: StopRule = field(default_factory=StopRule)
     #: Shorter kernels run several times for one cost.
     min_repeat_ms: int = 1
     #: Pause before each candidate.
@@ -100,20 +108,17 @@ class Standing:
     aside: str
 
 
+@dataclass
 class Session:
     """Measures candidates on a device, which may be remote; ``load`` brings libraries there."""
 
-    def __init__(
-        self,
-        device: tvm.runtime.Device,
-        load: Callable[[Path], tvm.runtime.Module],
-        config: Config,
-    ):
-        self.device = device
-        self.name = str(device.device_name or device)
+    device: tvm.runtime.Device
+    load: Callable[[Path], tvm.runtime.Module]
+    config: Config
+
+    def __post_init__(self) -> None:
+        self.name = str(self.device.device_name or self.device)
         self.driver = ""
-        self._load = load
-        self._config = config
         self._case: Path | None = None
         self._memory: list[Memory] = []
         self._wanted: list[np.ndarray] = []
@@ -138,8 +143,8 @@ class Session:
         ratios: tuple[float, ...] = ()
         error, message = None, ""
         try:
-            if self._config.cool_down_s:
-                time.sleep(self._config.cool_down_s)
+            if self.config.cool_down_s:
+                time.sleep(self.config.cool_down_s)
             self._look_at_reference(exclusive, alone=incumbent is None)
             self._take(built, case)
             library = self._library(built)
@@ -151,48 +156,45 @@ class Session:
                 # Whoever has to hold still may hold a lock of the driver's, which loading needs.
                 against = None if incumbent is None else self._timed(self._library(incumbent))
                 with exclusive():
-                    costs, ratios = self._time(run, against)
+                    if against is None:
+                        costs = time_alone(run, self.config.rule)
+                    else:
+                        pairs = time_in_turn(run, against, self.config.rule)
+                        costs = tuple(pairs[0])
+                        ratios = tuple(a / b for a, b in zip(*pairs, strict=True))
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
             error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
         seconds = time.perf_counter() - started
         return Measured(costs, error, message, self.name, seconds, self._drift, ratios, self.driver)
 
-    @property
-    def _tensors(self) -> list[tvm.runtime.Tensor]:
-        return [memory.tensor for memory in self._memory]
-
     def _take(self, built: Built, case: Case) -> None:
         """Bring a case to the device; it stays while candidates of the same task follow."""
         if self._case == case.path:
             return
-        self._case, self._memory = None, []
         inputs, self._wanted = case.load()
-        self._memory = [Memory(argument, self.device) for argument in built.arguments]
+        self._reserve(built)
         for memory, array in zip(self._memory, inputs, strict=False):
             memory.write(array)
         self._case = case.path
+
+    def _reserve(self, built: Built) -> None:
+        """Reserve memory for a candidate's arguments, and free what there was."""
+        self._case, self._memory = None, []
+        self._memory = [Memory(argument, self.device) for argument in built.arguments]
 
     def _wrong(self, library: tvm.runtime.Module, built: Built, case: Case) -> str:
         """Run a candidate once; say how its results differ from the case's, if they do."""
         results = self._memory[len(self._memory) - len(self._wanted) :]
         for memory, wanted in zip(results, self._wanted, strict=True):
-            # What an earlier candidate left must not pass for this one's.
-            memory.write(np.full(wanted.shape, _poison(wanted.dtype)))
-        library[ENTRY](*self._tensors)
+            # What an earlier candidate left must not pass for this one's: no result has this value
+            # everywhere.
+            memory.write(np.full(wanted.shape, np.nan if wanted.dtype.kind == "f" else 1))
+        library[ENTRY](*(memory.tensor for memory in self._memory))
         got = [memory.read() for memory in results]
         for found in compare_results(built.arguments, case.lengths, got, self._wanted):
             if not found.passed:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
         return ""
-
-    def _time(
-        self, run: Callable[[], float], incumbent: Callable[[], float] | None
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Costs, and their ratios to the incumbent's."""
-        if incumbent is None:
-            return time_alone(run, self._config.timing), ()
-        costs, others = time_in_turn(run, incumbent, self._config.timing)
-        return tuple(costs), tuple(a / b for a, b in zip(costs, others, strict=True))
 
     def _library(self, built: Built) -> tvm.runtime.Module:
         """Load a candidate, unless it is still loaded.
@@ -201,7 +203,7 @@ class Session:
         """
         assert built.path is not None
         if built.path not in self._libraries:
-            self._libraries[built.path] = self._load(built.path)
+            self._libraries[built.path] = self.load(built.path)
             if len(self._libraries) > _KEPT:
                 self._libraries.popitem(last=False)
         self._libraries.move_to_end(built.path)
@@ -212,7 +214,7 @@ class Session:
         started = time.perf_counter()
         once = self._evaluate(library, 1)
         wall = time.perf_counter() - started
-        wanted = self._config.min_repeat_ms * 1e-3
+        wanted = self.config.min_repeat_ms * 1e-3
         times = max(1, round(wanted / once)) if once > 0 else 1
         # Launching may take much longer than what is launched.
         times = min(times, max(_FEW, round(wanted / wall)))
@@ -221,35 +223,28 @@ class Session:
     def _evaluate(self, library: tvm.runtime.Module, times: int) -> float:
         """The mean time of some runs, after one that is not timed."""
         timer = library.time_evaluator(ENTRY, self.device, number=times, repeat=1)
-        return float(timer(*self._tensors).mean)
+        return float(timer(*(memory.tensor for memory in self._memory)).mean)
 
     def _look_at_reference(
         self, exclusive: Callable[[], AbstractContextManager[None]], alone: bool
     ) -> None:
         """Time the fixed kernel now and then, beside its own arguments."""
-        reference = self._config.reference
-        due = self.first is None or self._since >= self._config.reference_every
+        reference = self.config.reference
+        due = self.first is None or self._since >= self.config.reference_every
         # After a pause the device may be as it was; only a cost taken by itself asks for that.
         due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
         if reference is None or not reference.source_hash or not due:
             return
         self._since = 1
-        self._case = None
-        self._memory = [Memory(argument, self.device) for argument in reference.arguments]
+        self._reserve(reference)
         for memory, argument in zip(self._memory, reference.arguments, strict=True):
             memory.write(np.full(argument.shape, 0.5))
-        library = self._library(reference)
-        run = self._timed(library)
+        run = self._timed(self._library(reference))
         with exclusive():
             cost = statistics.median(run() for _ in range(9))
         self.first = self.first or cost
         self._drift = cost / self.first
-
-
-def _poison(dtype: np.dtype) -> np.generic:
-    """A value that no result has everywhere."""
-    return dtype.type(np.nan if dtype.kind == "f" else 1)
 
 
 class Runner(Protocol):
@@ -274,18 +269,10 @@ class Runner(Protocol):
 class LocalRunner:
     """Measures on a device of this machine, in a process that kernels may crash or block.
 
-    Parameters
-    ----------
-    target, index
-        ``opencl``, ``cuda`` or ``llvm``, and which of its devices.
-    config
-        How to measure.
-    limit_s
-        After so many seconds the process is replaced, and the candidate has failed.
-    exclusive_cpu
-        Gives exclusive use of the device's own CPUs while a kernel is timed.
-    programs
-        The cache of programs that builds fill; default none.
+    ``target`` is ``opencl``, ``cuda`` or ``llvm``, and ``index`` one of its devices.  After
+    ``limit_s`` the process is replaced, and the candidate has failed.  ``exclusive_cpu`` gives
+    exclusive use of the device's own CPUs while a kernel is timed, and ``programs`` is the cache of
+    programs that builds fill.
     """
 
     def __init__(
@@ -306,29 +293,25 @@ class LocalRunner:
 
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         """Queue a candidate; its future never fails, except that it may be cancelled."""
-        result: Future[Measured] = Future()
         if built.path is None:
-            result.set_result(Measured.failed(BUILD, str(built.error)))
-            return result
+            return finished(Measured.failed(BUILD, str(built.error)))
         exclusive = self._exclusive_cpu() if self._exclusive_cpu is not None else None
+        arguments = self._device, built, case, incumbent, exclusive
 
-        def failed(error: BaseException) -> None:
+        def failed(error: BaseException | None) -> Future[Measured]:
             if exclusive is not None:
                 exclusive.release()
             kind = TIMEOUT if isinstance(error, WorkerLostError) and error.timed_out else CRASH
-            result.set_result(Measured.failed(kind, str(error)))
+            return finished(Measured.failed(kind, str(error)))
 
-        call = self._pool.submit(
-            measure_here, self._device, built, case, incumbent, exclusive, timeout_s=self._limit_s
+        return first_success(
+            lambda _: self._pool.submit(measure_here, *arguments, timeout_s=self._limit_s), failed
         )
-        deliver(call, result, failed)
-        return result
 
     def devices(self) -> Sequence[Device]:
         """The device."""
-        target, index, _ = self._device
-        found = self._pool.submit(identify_here, target, index, timeout_s=self._limit_s).result()
-        return [Device("", *found)]
+        found = self._pool.submit(identify_here, *self._device[:2], timeout_s=self._limit_s)
+        return [Device("", *found.result())]
 
     def standings(self) -> Sequence[Standing]:
         """There is one device: nothing to tell."""
@@ -341,34 +324,32 @@ class LocalRunner:
 
 # -- in the measuring process --------------------------------------------------------------------
 
-_sessions: list[tuple[tuple[str, int, Config], Session]] = []
+_session: Session | None = None
 
 
 def measure_here(
-    where: tuple[str, int, Config],
+    device: tuple[str, int, Config],
     built: Built,
     case: Case,
     incumbent: Built | None,
     exclusive: ExclusiveCpu | None,
 ) -> Measured:
-    """Measure a candidate in this process, which keeps its session."""
-    session = next((session for known, session in _sessions if known == where), None)
-    if session is None:
-        target, index, config = where
+    """Measure a candidate in this process, which has one session, of its runner's device."""
+    global _session
+    if _session is None:
+        target, index, config = device
         if target == "opencl":
             plugin.load()
-        session = Session(tvm.device(DEVICES[target], index), load_here, config)
-        session.name, session.driver = identify_here(target, index)
-        _sessions.append((where, session))
+        _session = Session(tvm.device(DEVICES[target], index), load_here, config)
+        _session.name, _session.driver = identify_here(target, index)
     hold = exclusive.held if exclusive is not None else nullcontext
-    return session.measure(built, case, incumbent, hold)
+    return _session.measure(built, case, incumbent, hold)
 
 
 def identify_here(target: str, index: int) -> tuple[str, str]:
     """Name and driver of a device of this machine."""
-    found = (d for d in list_devices() if (d.kind, d.index) == (target, index))
-    device = next(found, None)
-    return (device.name, device.driver) if device is not None else ("", "")
+    found = ((d.name, d.driver) for d in list_devices() if (d.kind, d.index) == (target, index))
+    return next(found, ("", ""))
 
 
 def load_here(path: Path) -> tvm.runtime.Module:

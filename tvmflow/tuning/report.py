@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -32,10 +33,7 @@ figure { margin: 0 } figcaption { font-size: 12px; overflow-wrap: anywhere }
 def write_report(path: Path, name: str, tuned: Tuned) -> None:
     """Write the page.
 
-    Raises
-    ------
-    ArtifactError
-        If it cannot be written.
+    Raises `ArtifactError` if it cannot be written.
     """
     write_file(path, _page(name, tuned))
 
@@ -53,7 +51,7 @@ def _page(name: str, tuned: Tuned) -> str:
             f"<h1>{title}</h1>",
             _headline(tuned, known),
             "<h2>Share of time</h2>",
-            _table(known),
+            _tasks(known),
             _decisions(tuned),
             "<h2>Best so far</h2>",
             "<p>Costs: the best so far (line), each trial (dots), the heuristic (dashed).</p>",
@@ -67,51 +65,51 @@ def _page(name: str, tuned: Tuned) -> str:
 def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
     trials = sum(p.trials for p in tuned.progress)
     failures = sum(p.failures for p in tuned.progress)
-    before = sum(p.task.calls * p.heuristic for p in known if math.isfinite(p.heuristic))
-    after = sum(p.time for p in known if math.isfinite(p.heuristic))
-    lines = [
-        f"{trials} trials of {len(tuned.progress)} tasks, {failures} failed, {tuned.seconds:.0f} s."
-    ]
-    if after:
-        lines.append(
-            f"Sum of the kernels: {before * 1e3:.3f} ms with the heuristics, {after * 1e3:.3f} ms "
-            f"with the best knobs, {before / after:.2f} times as fast."
-        )
-    result = "".join(f"<p>{line}</p>" for line in lines)
+    both = [p for p in known if math.isfinite(p.heuristic)]
+    before, after = sum(p.task.calls * p.heuristic for p in both), sum(p.time for p in both)
+    result = ""
     if tuned.comparison is not None:
         old, new = tuned.comparison.before_ms, tuned.comparison.after_ms
         result = (
             f'<p class="headline">The whole network: {old:.2f} ms before, {new:.2f} ms after, '
-            f"{old / new:.2f} times as fast.</p>{result}"
+            f"{old / new:.2f} times as fast.</p>"
+        )
+    result += f"<p>{trials} trials of {len(tuned.progress)} tasks, {failures} failed, "
+    result += f"{tuned.seconds:.0f} s.</p>"
+    if after:
+        result += (
+            f"<p>Sum of the kernels: {before * 1e3:.3f} ms with the heuristics, {after * 1e3:.3f} "
+            f"ms with the best knobs, {before / after:.2f} times as fast.</p>"
         )
     return result
 
 
-def _table(known: Sequence[Progress]) -> str:
+def _tasks(known: Sequence[Progress]) -> str:
     total = sum(p.time for p in known) or 1.0
     titles = ("task", "family", "calls", "trials", "heuristic, µs", "best, µs", "speed-up", "share")
-    rows = ["<tr>" + "".join(f"<th>{title}</th>" for title in titles) + "<th></th></tr>"]
+    rows = []
     for p in known:
         share = p.time / total
         heuristic = f"{p.heuristic * 1e6:.1f}" if math.isfinite(p.heuristic) else "failed"
-        rows.append(
-            f"<tr><td>{escape(p.task.name)}</td><td>{escape(p.task.family.NAME)}</td>"
-            f"<td>{p.task.calls}</td><td>{p.trials}</td><td>{heuristic}</td>"
-            f"<td>{p.best * 1e6:.1f}</td><td>{p.speedup:.2f}</td><td>{share:.1%}</td>"
-            f'<td><div class="bar"><div style="width:{share:.1%}"></div></div></td></tr>'
-        )
-    return f"<table>{''.join(rows)}</table>"
+        cells = escape(p.task.name), escape(p.task.family.NAME), p.task.calls, p.trials, heuristic
+        bar = f'<div class="bar"><div style="width:{share:.1%}"></div></div>'
+        rows.append((*cells, f"{p.best * 1e6:.1f}", f"{p.speedup:.2f}", f"{share:.1%}", bar))
+    return _table((*titles, ""), rows)
 
 
 def _decisions(tuned: Tuned) -> str:
-    """Algorithms and storage that were settled by measuring."""
+    """Algorithms and storage that were decided by measuring."""
     if not tuned.settled:
         return ""
     titles = ("decision", "of", "cost model", "measured", "cost")
-    rows = ["".join(f"<th>{title}</th>" for title in titles)]
-    rows += ["".join(f"<td>{escape(cell)}</td>" for cell in s.row) for s in tuned.settled]
-    content = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<h2>Algorithms and storage</h2><table>{content}</table>"
+    rows = [tuple(map(escape, decision.row)) for decision in tuned.settled]
+    return f"<h2>Algorithms and storage</h2>{_table(titles, rows)}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in (head, *body))}</table>"
 
 
 def _curve(progress: Progress) -> str:
@@ -127,19 +125,17 @@ def _curve(progress: Progress) -> str:
     def x(index: int) -> float:
         return round(4 + index / max(1, progress.trials - 1) * (_WIDTH - 8), 1)
 
-    dots, line, best = [], [], math.inf
-    for index, point in enumerate(progress.points):
-        if math.isfinite(point.cost):
-            dots.append(f'<circle cx="{x(index)}" cy="{y(point.cost)}" r="1.6" fill="#8aa0b5"/>')
-        best = min(best, point.cost)
-        if math.isfinite(best):
-            line.append(f"{x(index)},{y(best)}")
+    costs = [point.cost for point in progress.points]
+    measured = ((x(index), y(cost)) for index, cost in enumerate(costs) if math.isfinite(cost))
+    dots = "".join(f'<circle cx="{a}" cy="{b}" r="1.6" fill="#8aa0b5"/>' for a, b in measured)
+    best = enumerate(itertools.accumulate(costs, min))
+    line = " ".join(f"{x(index)},{y(cost)}" for index, cost in best if math.isfinite(cost))
     caption = f"{progress.task.name}: {progress.speedup:.2f} times as fast"
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(caption)}">'
         f'<line x1="4" x2="{_WIDTH - 4}" y1="{y(base)}" y2="{y(base)}" stroke="#b0562b" '
-        f'stroke-dasharray="4 3"/>{"".join(dots)}'
-        f'<polyline points="{" ".join(line)}" fill="none" stroke="#2b6cb0" stroke-width="1.6"/>'
+        f'stroke-dasharray="4 3"/>{dots}'
+        f'<polyline points="{line}" fill="none" stroke="#2b6cb0" stroke-width="1.6"/>'
         f"</svg><figcaption>{escape(caption)}</figcaption></figure>"
     )

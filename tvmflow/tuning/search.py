@@ -39,22 +39,16 @@ class Search(ABC):
     def note(self, knobs: Mapping[str, object]) -> bool:
         """Remember knobs that were tried; return whether they are new."""
         key = key_of({name: knobs[name] for name in self.task.space})
-        is_new = key not in self._seen
+        tried = len(self._seen)
         self._seen.add(key)
-        return is_new
+        return len(self._seen) > tried
 
     def propose(self, count: int) -> list[Knobs]:
         """Return up to ``count`` new choices that meet all constraints; none when all are tried."""
-        found = []
-        for knobs in self._candidates(count):
-            if self.note(knobs):
-                found.append(knobs)
-                if len(found) == count:
-                    break
-        return found
+        return list(itertools.islice(filter(self.note, self._candidates()), count))
 
     @abstractmethod
-    def _candidates(self, count: int) -> Iterator[Knobs]:
+    def _candidates(self) -> Iterator[Knobs]:
         """Choices that meet the constraints, maybe some that were tried."""
 
     def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:  # noqa: B027 (few learn)
@@ -64,7 +58,7 @@ class Search(ABC):
 class RandomSearch(Search):
     """Draws at random."""
 
-    def _candidates(self, count: int) -> Iterator[Knobs]:
+    def _candidates(self) -> Iterator[Knobs]:
         for _ in range(_DRAWS):
             knobs = {name: self.random.choice(v) for name, v in self.task.space.items()}
             if self.task.allows(knobs):
@@ -83,7 +77,7 @@ class GridSearch(Search):
         # The gaps are filled afterwards, where trials are left.
         self._points = iter([p for first in range(step) for p in points[first::step]])
 
-    def _candidates(self, count: int) -> Iterator[Knobs]:
+    def _candidates(self) -> Iterator[Knobs]:
         return self._points
 
 
@@ -97,7 +91,7 @@ class NeighbourhoodSearch(Search):
         self._queue: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, start)]
         self._queued = {start}
 
-    def _candidates(self, count: int) -> Iterator[Knobs]:
+    def _candidates(self) -> Iterator[Knobs]:
         while self._queue:
             distance, _, place = heapq.heappop(self._queue)
             for axis, step in itertools.product(range(len(place)), (-1, 1)):
@@ -107,18 +101,16 @@ class NeighbourhoodSearch(Search):
                     self._queued.add(near)
                     # Among those of the same distance none comes first by its knob.
                     heapq.heappush(self._queue, (distance + 1, self.random.random(), near))
-            chosen = (values[i] for values, i in zip(self._values, place, strict=True))
-            knobs = dict(zip(self.task.space, chosen, strict=True))
+            pairs = zip(self.task.space.items(), place, strict=True)
+            knobs = {name: values[i] for (name, values), i in pairs}
             if self.task.allows(knobs):
                 yield knobs
 
 
 def _nearest(values: Sequence, wanted: Value) -> int:
     """Find the place of a value, or of the nearest number."""
-    if wanted in values:
-        return values.index(wanted)
     if isinstance(wanted, str):
-        return 0
+        return values.index(wanted) if wanted in values else 0
     return min(range(len(values)), key=lambda i: abs(values[i] - wanted))
 
 
@@ -129,10 +121,7 @@ SEARCHES = ("evolutionary", "random", "grid", "neighbourhood")
 def check_search(kind: str) -> None:
     """Refuse a search that does not exist, or lacks a package, before minutes of work.
 
-    Raises
-    ------
-    TvmflowError
-        Naming the searches that there are, or the package.
+    Raises `TvmflowError` naming the searches that there are, or the package.
     """
     if kind not in SEARCHES:
         raise TvmflowError(

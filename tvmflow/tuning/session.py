@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ..compiler.compilation import Compilation
@@ -16,20 +17,20 @@ from ..compiler.options import CompileOptions
 from ..compiler.pipeline import compile as compile_network
 from ..compiler.pipeline import run_stages
 from ..devices.host import Host
-from ..devices.target import TargetSpec
 from ..errors import TvmflowError
 from ..journal.journal import Journal
 from ..journal.records import Event
 from ..module.link import check_linker
 from ..module.module import Module, load
 from ..module.samples import random_inputs
+from ..runtime.timing import elapsed_ms
 from .building import Builder
 from .measure import Config, LocalRunner, Runner, Standing
 from .search import check_search, searches
 from .tasks import Knobs, Task, extract_tasks, reference_task
 from .timing import is_faster
 from .tuner import Budget, Progress, Tuner, Watch
-from .variants import Settled, tune_variants, variants_of
+from .variants import Decision, tune_variants, variants_of
 
 if TYPE_CHECKING:
     import onnx
@@ -56,10 +57,6 @@ class Network:
         """A compilation of it that has run no stage yet."""
         return Compilation(self.model, self.options)
 
-    def compile(self, knobs: Mapping[str, Knobs]) -> Module:
-        """Compile it with knobs by the names of primary functions."""
-        return compile_network(self.model, options=self.options, knobs=knobs)
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -80,7 +77,7 @@ class Tuned:
     #: ``None`` where the device is not of this machine, or nobody asked.
     comparison: Comparison | None
     #: Algorithms and storage that were measured; the progress is that of the network with them.
-    settled: list[Settled]
+    settled: list[Decision]
     #: What each device of a farm contributed.
     devices: Sequence[Standing] = ()
 
@@ -135,34 +132,20 @@ def tune(
 ) -> Tuned:
     """Tune a network's primary functions, beginning where the journal left off.
 
-    Parameters
-    ----------
-    network
-        What is tuned.
-    journal
-        Gets every trial; made where there is none.
-    options
-        How to search and measure.
-    relatives
-        Journals of other devices, whose best knobs are tried first.
-    farm
-        Devices that measure; default this machine's.
-    watch
-        Called whenever a trial has ended.
+    The journal gets every trial, and is made where there is none.  ``relatives`` are journals of
+    other devices, whose best knobs are tried first; the devices of a ``farm`` measure instead of
+    this machine's; ``watch`` is called whenever a trial has ended.
 
-    Raises
-    ------
-    TvmflowError
-        If the model, the target, a journal or the device does not work.
+    Raises `TvmflowError` if the model, the target, a journal or the device does not work.
     """
     options = options or Options()
     check_search(options.search)
     began = time.monotonic()
-    asked = network.options
-    host = Host.parse(asked.host) if asked.host else Host.native()
+    requested = network.options
+    host = Host.parse(requested.host) if requested.host else Host.native()
     if farm is not None:
-        farm.check(asked.device, host)
-    spec = asked.resolve()
+        farm.check(requested.device, host)
+    spec = requested.resolve()
     check_linker(host)
     with ExitStack() as stack:
         output = stack.enter_context(Journal.open(journal, "a"))
@@ -175,12 +158,21 @@ def tune(
         measuring = replace(
             options.measuring, reference=builder.submit(reference_task(spec), None).result()
         )
-        devices = _runner(spec, replace(options, measuring=measuring), builder, farm, output)
-        stack.callback(devices.close)
+        runner: Runner
+        if farm is not None:
+            runner = farm.runner(spec.kind, measuring, output.append)
+        else:
+            runner = LocalRunner(
+                *(spec.kind, options.device_index, measuring),
+                # On a CPU, builds would run on the cores that are to be measured.
+                exclusive_cpu=(lambda: builder.exclusive_cpu) if spec.device.is_cpu else None,
+                programs=builder.programs,
+            )
+        stack.callback(runner.close)
 
         def measure(tasks: Sequence[Task], budget: Budget) -> list[Progress]:
             tuner = Tuner(
-                *(tasks, builder, devices, output, budget),
+                *(tasks, builder, runner, output, budget),
                 searches(options.search, options.seed, budget.trials),
                 relatives=others,
                 key=farm.key if farm is not None else "",
@@ -189,11 +181,19 @@ def tune(
             return tuner.run()
 
         result = tune_variants(variants, measure, options.budget, output)
-        standings = devices.standings()
-    _check_success(result.progress)
+        standings = runner.standings()
+    points = [point for p in result.progress for point in p.points]
+    if points and all(point.error for point in points):
+        # Then it is not for the candidates.
+        raise TvmflowError(
+            f"Tuning found nothing: all of its {len(points)} trials failed.",
+            remedy="Try `tvmflow compile` and `tvmflow bench` with the same options, which show "
+            "whether the device works.",
+            details=points[0].error,
+        )
     found = Tuned(result.progress, time.monotonic() - began, None, result.settled, standings)
     if farm is None and options.compare and any(p.trials for p in found.progress):
-        chosen = replace(asked, storage=result.storage, algorithms=result.algorithms)
+        chosen = replace(requested, storage=result.storage, algorithms=result.algorithms)
         after = replace(network, options=chosen)
         comparison = compare_networks(network, after, found.knobs, options.device_index)
         found = replace(found, comparison=comparison)
@@ -207,51 +207,20 @@ def tune(
     return found
 
 
-def _check_success(progress: Sequence[Progress]) -> None:
-    """Raise where every trial failed: then it is not for the candidates."""
-    points = [point for p in progress for point in p.points]
-    if points and all(point.error for point in points):
-        raise TvmflowError(
-            f"Tuning found nothing: all of its {len(points)} trials failed.",
-            remedy="Try `tvmflow compile` and `tvmflow bench` with the same options, which show "
-            "whether the device works.",
-            details=points[0].error,
-        )
-
-
-def _runner(
-    spec: TargetSpec, options: Options, builder: Builder, farm: Devices | None, journal: Journal
-) -> Runner:
-    """Make the runner."""
-    if farm is not None:
-        return farm.runner(spec.kind, options.measuring, journal.append)
-    # On a CPU, builds would run on the cores that are to be measured.
-    exclusive_cpu = (lambda: builder.exclusive_cpu) if spec.device.is_cpu else None
-    return LocalRunner(
-        *(spec.kind, options.device_index, options.measuring),
-        exclusive_cpu=exclusive_cpu,
-        programs=builder.programs,
-    )
-
-
 def compare_networks(
     before: Network, after: Network, knobs: Mapping[str, Knobs], device_index: int = 0
 ) -> Comparison:
     """Measure a network as it was, and as it is with knobs, in turn on the same device."""
     with ExitStack() as stack:
-        old, new = (
-            _running(stack, network, chosen, device_index)
-            for network, chosen in ((before, {}), (after, knobs))
-        )
+        old = _running(stack, before, {}, device_index)
+        new = _running(stack, after, knobs, device_index)
         inputs = random_inputs(old, 0)
-        times: tuple[list[float], list[float]] = ([], [])
-        for _ in range(COMPARED_RUNS):
-            for module, found in zip((old, new), times, strict=True):
-                started = time.perf_counter()
-                module(inputs)
-                found.append((time.perf_counter() - started) * 1e3)
+        times = [
+            [elapsed_ms(partial(module, inputs)) for module in (old, new)]
+            for _ in range(COMPARED_RUNS)
+        ]
     # The first calls build kernels.
-    earlier, later = (found[3:] for found in times)
+    earlier, later = zip(*times[3:], strict=True)
     is_slower = is_faster([a / b for a, b in zip(earlier, later, strict=True)])
     return Comparison(statistics.median(earlier), statistics.median(later), is_slower)
 
@@ -259,5 +228,8 @@ def compare_networks(
 def _running(
     stack: ExitStack, network: Network, knobs: Mapping[str, Knobs], device_index: int
 ) -> Module:
-    compiled = stack.enter_context(network.compile(knobs))
+    """Compile a network with knobs by the names of primary functions, and load it."""
+    compiled = stack.enter_context(
+        compile_network(network.model, options=network.options, knobs=knobs)
+    )
     return stack.enter_context(load(compiled.path, device=device_index))

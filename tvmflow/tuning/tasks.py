@@ -9,11 +9,12 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+import tvm
 from tvm import IRModule, te, tirx
 
 from ..compiler.lookup import workload_of
 from ..devices.target import TargetSpec
-from ..ir.signatures import called_function, wants_schedule
+from ..ir.signatures import bindings_of, called_function, wants_schedule
 from ..journal import records
 from ..schedules import FAMILIES, schedule_function
 from ..schedules.common import Workload
@@ -104,41 +105,40 @@ class Task:
         """The function's parameters, results last."""
         return arguments_of(self.function)
 
+    @cached_property
+    def text(self) -> str:
+        """The function as text, for other processes."""
+        return str(tvm.ir.save_json(self.function))
+
 
 def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
     """A function's parameters, results last."""
-    found = []
-    for param in function.params:
-        scope = str(param.scope())
-        shape = tuple(int(extent) for extent in param.shape)
-        found.append(Argument(shape, str(param.dtype), "" if scope == "global" else scope))
-    return tuple(found)
+    found = ((p, str(p.scope())) for p in function.params)
+    return tuple(
+        Argument(tuple(map(int, p.shape)), str(p.dtype), "" if scope == "global" else scope)
+        for p, scope in found
+    )
 
 
 def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
     """The distinct primary functions that ``main`` calls, in the order of their first calls."""
     calls: Counter[str] = Counter()
     results: dict[str, int] = {}
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            call = called_function(mod, binding.value)
-            if call is not None:
-                function, inputs = call
-                name = binding.value.args[0].name_hint
-                calls[name] += 1
-                results[name] = len(function.params) - len(inputs)
+    for binding in bindings_of(mod["main"]):
+        if (call := called_function(mod, binding.value)) is not None:
+            function, inputs = call
+            name = binding.value.args[0].name_hint
+            calls[name] += 1
+            results[name] = len(function.params) - len(inputs)
     tasks: dict[str, Task] = {}
     with target.tvm_target:
         for name, count in calls.items():
-            function = mod[name]
-            if not wants_schedule(function):
-                continue
-            task = task_of(name, function, target, count, results[name])
-            known = tasks.get(task.digest)
-            if known is not None:
-                names = (*known.names, name)
-                task = replace(known, names=names, calls=known.calls + count)
-            tasks[task.digest] = task
+            if wants_schedule(mod[name]):
+                task = task_of(name, mod[name], target, count, results[name])
+                if (known := tasks.get(task.digest)) is not None:
+                    names = (*known.names, name)
+                    task = replace(known, names=names, calls=known.calls + count)
+                tasks[task.digest] = task
     return list(tasks.values())
 
 
@@ -151,16 +151,7 @@ def task_of(
     workload = Workload.of(function, target)
     shape = family.match(workload)
     operations = sum(prod(workload.extents(block)) for block in workload.blocks)
-    return Task(
-        names=(name,),
-        function=function,
-        family=family,
-        shape=shape,
-        target=target,
-        calls=calls,
-        results=results,
-        operations=operations,
-    )
+    return Task((name,), function, family, shape, target, calls, results, operations)
 
 
 #: Extents of the reference kernel: some milliseconds on a phone, and nothing that a cache is too

@@ -23,8 +23,8 @@ LOST = 3
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Conditions that end timing."""
+class StopRule:
+    """When a measurement has been repeated often enough."""
 
     #: A kernel alone is timed until half of the costs are within this part of their median …
     spread: float = 0.02
@@ -38,23 +38,23 @@ class Timing:
     limit_s: float = 1.0
 
 
-def time_alone(run: Callable[[], float], timing: Timing) -> tuple[float, ...]:
+def time_alone(run: Callable[[], float], rule: StopRule) -> tuple[float, ...]:
     """Costs of a kernel that nothing is known of yet."""
-    deadline = time.monotonic() + timing.limit_s
+    deadline = time.monotonic() + rule.limit_s
     costs: list[float] = []
-    for _ in range(timing.rounds):
-        costs += [run() for _ in range(timing.repeats)]
+    for _ in range(rule.rounds):
+        costs += [run() for _ in range(rule.repeats)]
         low, middle, high = statistics.quantiles(costs, n=4)
-        if high - low <= 2 * timing.spread * middle or time.monotonic() > deadline:
+        if high - low <= 2 * rule.spread * middle or time.monotonic() > deadline:
             break
     return tuple(costs)
 
 
 def time_in_turn(
-    run: Callable[[], float], rival: Callable[[], float], timing: Timing
+    run: Callable[[], float], rival: Callable[[], float], rule: StopRule
 ) -> tuple[list[float], list[float]]:
     """Costs of a candidate and of its rival, pair by pair."""
-    deadline = time.monotonic() + timing.limit_s
+    deadline = time.monotonic() + rule.limit_s
     costs: list[float] = []
     rivals: list[float] = []
     while len(costs) < MOST_PAIRS:
@@ -62,13 +62,11 @@ def time_in_turn(
         for which in (0, 1) if len(costs) % 2 else (1, 0):
             (costs, rivals)[which].append((run, rival)[which]())
         ratios = [ours / theirs for ours, theirs in zip(costs, rivals, strict=True)]
-        if len(ratios) > 1 and min(ratios) > timing.hopeless:
+        count, best = len(ratios), min(ratios)
+        if (count > 1 and best > rule.hopeless) or (count >= LOST and best >= 1):
             break
-        if len(ratios) >= LOST and min(ratios) >= 1:
-            break
-        if len(ratios) >= PAIRS and (
-            is_faster(ratios) or statistics.median(ratios) >= WORTH or time.monotonic() > deadline
-        ):
+        is_decided = is_faster(ratios) or statistics.median(ratios) >= WORTH
+        if count >= PAIRS and (is_decided or time.monotonic() > deadline):
             break
     return costs, rivals
 

@@ -22,9 +22,9 @@ from typing import TypeVar
 from .. import _versions
 from ..journal.journal import Journal
 from ..journal.records import Device, Error, Trial
-from .building import Builder, Built, Case, locked
+from .building import Builder, Built, Case, finished, locked
 from .measure import BUILD, CHANGED, CRASH, DEVICE, TIMEOUT, WRONG, Measured, Runner, Standing
-from .search import Key, Search, key_of
+from .search import Search, key_of
 from .tasks import Knobs, Task
 from .timing import rated
 
@@ -72,9 +72,7 @@ class Budget:
 class Point:
     """A trial in the course of a task."""
 
-    #: Seconds since the session began; those of an earlier session have 0.
-    at_s: float
-    #: The cost of one run; infinite for a failure.
+    #: Seconds of one run; infinite for a failure.
     cost: float
     error: str | None
 
@@ -93,7 +91,7 @@ class Progress:
 
     @property
     def trials(self) -> int:
-        """Measured, failed or found to be the same as another."""
+        """How many ended: measured, failed or found to be the same as another."""
         return len(self.points)
 
     @property
@@ -109,8 +107,7 @@ class Progress:
     @property
     def speedup(self) -> float:
         """Over the heuristic; 1 before both are known."""
-        known = float("inf") not in (self.heuristic, self.best)
-        return self.heuristic / self.best if known else 1.0
+        return self.heuristic / self.best if math.isfinite(self.heuristic + self.best) else 1.0
 
     def take(self, knobs: Knobs, point: Point, is_heuristic: bool) -> None:
         """Take in a finished trial."""
@@ -168,13 +165,9 @@ def knobs_of_others(
 
     Journals of ``relatives`` may have the same loops with other storage only.
     """
-    found: dict[Key, Knobs] = {}
-    nearest = [journal.nearest(task.workload, task.journal_target) for journal in relatives]
-    for trial in (*others, *nearest):
-        if trial is not None and _fits(task, trial):
-            knobs = dict(trial.knobs)
-            found[key_of(knobs)] = knobs
-    return list(found.values())
+    nearest = (journal.nearest(task.workload, task.journal_target) for journal in relatives)
+    trials = [t for t in (*others, *nearest) if t is not None and _fits(task, t)]
+    return list({key_of(trial.knobs): dict(trial.knobs) for trial in trials}.values())
 
 
 def _fits(task: Task, trial: Trial) -> bool:
@@ -197,28 +190,21 @@ class _Incumbent:
 
 
 @dataclass
-class _Candidate:
-    """A candidate that is being measured."""
-
-    built: Built
-    incumbent: _Incumbent | None = None
-
-
 class PairedComparison:
     """Measures a task's candidates, each against the best one so far, the *incumbent*.
 
     A cost is the incumbent's times the ratio of both, timed in turn: a chain of ratios that begins
     with the heuristic's cost, the first that is measured and the only one that is taken by itself.
-    ``pauses`` counts how often each device was waited for in vain, and is shared by all tasks.
     """
 
-    def __init__(
-        self, task: Task, builder: Builder, runner: Runner, tell: Tell, pauses: Counter[str]
-    ):
-        self._task = task
-        self._builder, self._runner = builder, runner
-        self._tell = tell
-        self._pauses = pauses
+    task: Task
+    builder: Builder
+    runner: Runner
+    tell: Tell
+    #: How often each device was waited for in vain; of all tasks.
+    pauses: Counter[str]
+
+    def __post_init__(self) -> None:
         self._case: Future[Case] | None = None
         self._prior: tuple[Knobs, float] | None = None
         self._incumbent: _Incumbent | None = None
@@ -234,81 +220,78 @@ class PairedComparison:
         """Have a candidate measured, unless it is the same as another."""
         source = built.source_hash
         if not source:
-            done(Measured((), BUILD, str(built.error), "", 0.0))
+            done(Measured.failed(BUILD, str(built.error)))
         elif source in self._known:
             done(self._known[source])
         elif source in self._waiting:
             self._waiting[source].append(done)
         else:
             self._waiting[source] = [done]
-            self._measure(_Candidate(built))
+            self._measure(built)
 
-    def _measure(self, candidate: _Candidate) -> None:
+    def _measure(self, candidate: Built) -> None:
         """Have a candidate measured once its task's case is made, and its incumbent built."""
         if self._case is None:
-            self._case = self._builder.make_case(self._task)
+            self._case = self.builder.make_case(self.task)
         if self._prior is not None:
             knobs, cost = self._prior
-            self._incumbent = _Incumbent(self._builder.submit(self._task, knobs), cost)
+            self._incumbent = _Incumbent(self.builder.submit(self.task, knobs), cost)
             self._prior = None
-        candidate.incumbent = self._incumbent
-        self._tell(self._case, lambda case: self._with_incumbent(candidate, case))
+        rival = self._incumbent
 
-    def _with_incumbent(self, candidate: _Candidate, case: Case) -> None:
-        def submit(incumbent: Built | None) -> None:
-            if incumbent is not None and incumbent.path is None:
-                logger.warning("What was best before cannot be built any more: %s", incumbent.error)
-                self._incumbent = candidate.incumbent = incumbent = None
-            done = self._runner.submit(candidate.built, case, incumbent)
-            self._tell(done, lambda measured: self._measured(candidate, measured))
+        def submit(case: Case, built: Built | None) -> None:
+            against = rival
+            if built is not None and built.path is None:
+                logger.warning("What was best before cannot be built any more: %s", built.error)
+                self._incumbent = against = built = None
+            done = self.runner.submit(candidate, case, built)
+            self.tell(done, partial(self._measured, candidate, against))
 
-        if candidate.incumbent is None:
-            submit(None)
-        else:
-            self._tell(candidate.incumbent.built, submit)
+        def with_case(case: Case) -> None:
+            if rival is None:
+                submit(case, None)
+            else:
+                self.tell(rival.built, partial(submit, case))
 
-    def _measured(self, candidate: _Candidate, measured: Measured) -> None:
+        self.tell(self._case, with_case)
+
+    def _measured(self, candidate: Built, rival: _Incumbent | None, measured: Measured) -> None:
         # An incumbent meets the same drift, so that their ratio tells nothing of it.
-        if candidate.incumbent is None and self._worth_waiting(measured):
+        if rival is None and self._worth_waiting(measured):
             time.sleep(PAUSE_S)
             self._measure(candidate)
             return
         if measured.error is None:
-            measured = replace(measured, costs=_costs(candidate, measured), ratios=())
-            incumbent = self._incumbent
-            if incumbent is None or measured.cost < incumbent.cost:
-                if incumbent is not candidate.incumbent:
-                    # Another one became the best meanwhile: that is whom it has to beat.
-                    self._measure(candidate)
-                    return
-                built: Future[Built] = Future()
-                built.set_result(candidate.built)
-                self._incumbent = _Incumbent(built, measured.cost)
-            elif candidate.incumbent is None:
-                # Its cost has no place in the chain, and may be another device's.
+            measured = replace(measured, costs=_costs(rival, measured), ratios=())
+            best = self._incumbent
+            is_better = best is None or measured.cost < best.cost
+            # Where another one became the best meanwhile, that is whom it has to beat; without a
+            # rival, its cost has no place in the chain, and may be another device's.
+            if (best is not rival) if is_better else (rival is None):
                 self._measure(candidate)
                 return
-        source = candidate.built.source_hash
-        self._known[source] = measured
-        for done in self._waiting.pop(source):
+            if is_better:
+                self._incumbent = _Incumbent(finished(candidate), measured.cost)
+        self._known[candidate.source_hash] = measured
+        for done in self._waiting.pop(candidate.source_hash):
             done(measured)
 
     def _worth_waiting(self, measured: Measured) -> bool:
         """Tell whether a device may come back to the speed that it began with."""
         device = measured.device
         if max(measured.drift, 1 / measured.drift) <= CHANGED:
-            self._pauses[device] = 0
-        elif self._pauses[device] < REPEATS:
+            self.pauses[device] = 0
+        elif self.pauses[device] < REPEATS:
             logger.info("%s has %.2f times its first costs: a pause", device, measured.drift)
-            self._pauses[device] += 1
+            self.pauses[device] += 1
             return True
         return False
 
 
-def _costs(candidate: _Candidate, measured: Measured) -> tuple[float, ...]:
+def _costs(rival: _Incumbent | None, measured: Measured) -> tuple[float, ...]:
     """Costs of a candidate as they count."""
-    if candidate.incumbent is not None:
-        return rated(measured.ratios, candidate.incumbent.cost)
+    if rival is not None:
+        return rated(measured.ratios, rival.cost)
     if abs(measured.drift - 1) <= STEADY:
         return measured.costs
     return tuple(cost / measured.drift for cost in measured.costs)
@@ -325,7 +308,6 @@ class _Trial:
     knobs: Knobs
     source: str
     started: float
-    built: Built | None = None
     #: What it is learned with, when the others of its batch are done, too.
     cost: float | None = None
 
@@ -337,7 +319,8 @@ class _State:
     progress: Progress
     search: Search
     comparison: PairedComparison
-    #: Chosen before the search begins: the heuristic's knobs, then relatives'.
+    #: Chosen before the search begins: the heuristic's knobs, then relatives', with what records
+    #: tell of their source.
     first: list[tuple[Knobs, str]]
     batches: list[list[_Trial]] = field(default_factory=list)
     exhausted: bool = False
@@ -347,53 +330,33 @@ class _State:
         return sum(trial.cost is None for batch in self.batches for trial in batch)
 
 
+@dataclass
 class Tuner:
-    """Tunes the tasks of a network.
+    """Tunes the tasks of a network."""
 
-    Parameters
-    ----------
-    tasks
-        What to tune; those without knobs are measured once.
-    builder, runner
-        Where candidates are built and measured.  The caller closes them.
-    journal
-        Gets every trial, and has those of earlier sessions.
-    budget
-        When to stop.
-    search
-        Makes the search of a task.
-    relatives
-        Journals of other devices, whose best knobs are tried first.
-    key
-        Of the devices at a tracker, for the records.
-    watch
-        Called whenever a trial has ended.
-    """
+    #: What to tune; those without knobs are measured once.
+    tasks: Sequence[Task]
+    #: Where candidates are built and measured.  The caller closes them.
+    builder: Builder
+    runner: Runner
+    #: Gets every trial, and has those of earlier sessions.
+    journal: Journal
+    budget: Budget
+    #: Makes the search of a task.
+    search: Callable[[Task], Search]
+    #: Journals of other devices, whose best knobs are tried first.
+    relatives: Sequence[Journal] = ()
+    #: Of the devices at a tracker, for the records.
+    key: str = ""
+    #: Called whenever a trial has ended.
+    watch: Watch | None = None
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        builder: Builder,
-        runner: Runner,
-        journal: Journal,
-        budget: Budget,
-        search: Callable[[Task], Search],
-        *,
-        relatives: Sequence[Journal] = (),
-        key: str = "",
-        watch: Watch | None = None,
-    ):
-        self._builder, self._runner = builder, runner
-        self._journal = journal
-        self._budget = budget
-        self._relatives = relatives
-        self._key = key
-        self._watch = watch
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._devices = runner.devices()
+        self._devices = self.runner.devices()
         self._pauses: Counter[str] = Counter()
-        self._states = [self._state(task, search(task)) for task in tasks]
+        self._states = [self._state(task, self.search(task)) for task in self.tasks]
         self.progress = [state.progress for state in self._states]
         self._open = 0
 
@@ -409,23 +372,19 @@ class Tuner:
 
     def _state(self, task: Task, search: Search) -> _State:
         """A task's books with the trials of earlier sessions."""
-        comparison = PairedComparison(task, self._builder, self._runner, self._tell, self._pauses)
+        comparison = PairedComparison(task, self.builder, self.runner, self._tell, self._pauses)
         state = _State(Progress(task), search, comparison, [])
-        learned: list[tuple[Knobs, float]] = []
-        own, others = trials_of(task, self._journal, self._devices)
-        for trial in own:
-            knobs = dict(trial.knobs)
-            if not search.note(knobs):
-                continue
+        own, others = trials_of(task, self.journal, self._devices)
+        learned = [(dict(t.knobs), t) for t in own if search.note(t.knobs)]
+        for knobs, trial in learned:
             error = f"{trial.error.name}: {trial.message}" if trial.error else None
-            state.progress.take(knobs, Point(0.0, trial.cost, error), knobs == task.heuristic)
-            learned.append((knobs, trial.cost))
-        search.learn(learned)
+            state.progress.take(knobs, Point(trial.cost, error), knobs == task.heuristic)
+        search.learn([(knobs, trial.cost) for knobs, trial in learned])
         if math.isfinite(state.progress.best):
             comparison.resume(state.progress.best_knobs, state.progress.best)
         chosen = [(task.heuristic, "heuristic")]
-        elsewhere = knobs_of_others(task, others, self._relatives)
-        chosen += [(knobs, "relative") for knobs in elsewhere]
+        elsewhere = knobs_of_others(task, others, self.relatives)
+        chosen += [(knobs, "measured") for knobs in elsewhere]
         state.first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
         return state
 
@@ -436,11 +395,10 @@ class Tuner:
             if not ready or self._out_of_time():
                 return
             state = max(ready, key=self._urgency)
-            if not self._propose_for(state):
-                state.exhausted = True
+            state.exhausted = not self._propose_for(state)
 
     def _may_propose(self, state: _State) -> bool:
-        progress, budget = state.progress, self._budget
+        progress, budget = state.progress, self.budget
         if state.exhausted or len(state.batches) >= DEPTH:
             return False
         if progress.trials + state.under_way >= budget.trials and not self._owes(state):
@@ -463,26 +421,26 @@ class Tuner:
         return False, progress.time / (1 + (progress.idle + state.under_way) / BATCH)
 
     def _out_of_time(self) -> bool:
-        seconds = self._budget.seconds
+        seconds = self.budget.seconds
         if seconds is None or time.monotonic() - self._began < seconds:
             return False
         # Without its heuristic's cost, nothing is known of a task.
         return not any(self._owes(state) for state in self._states)
 
     def _propose_for(self, state: _State) -> bool:
-        left = self._budget.trials - state.progress.trials - state.under_way
+        left = self.budget.trials - state.progress.trials - state.under_way
         chosen = state.first[: max(1, min(BATCH, left))]
         del state.first[: len(chosen)]
         if not chosen and state.progress.task.is_tunable:
-            with locked(self._builder.exclusive_cpu.lock):
+            with locked(self.builder.exclusive_cpu.lock):
                 chosen = [(k, "measured") for k in state.search.propose(min(BATCH, left))]
         if not chosen:
             return False
         batch = [_Trial(state, knobs, source, time.monotonic()) for knobs, source in chosen]
         state.batches.append(batch)
+        self._open += len(batch)
         for trial in batch:
-            self._open += 1
-            done = self._builder.submit(state.progress.task, trial.knobs)
+            done = self.builder.submit(state.progress.task, trial.knobs)
             self._tell(done, partial(self._built, trial))
         return True
 
@@ -499,42 +457,36 @@ class Tuner:
         done.add_done_callback(tell)
 
     def _built(self, trial: _Trial, built: Built) -> None:
-        trial.built = built
-        trial.state.comparison.submit(built, lambda measured: self._finish(trial, measured))
+        trial.state.comparison.submit(built, partial(self._finish, trial, built))
 
-    def _finish(self, trial: _Trial, measured: Measured) -> None:
+    def _finish(self, trial: _Trial, built: Built, measured: Measured) -> None:
         """Write a trial down, and let the search learn from batches that are complete."""
         state = trial.state
         self._open -= 1
         trial.cost = measured.cost
         now = time.monotonic()
-        self._journal.append(self._record(trial, measured, now - trial.started))
+        self.journal.append(self._record(trial, built, measured, now - trial.started))
         error = f"{measured.error}: {measured.message}" if measured.error else None
-        point = Point(now - self._began, measured.cost, error)
+        point = Point(measured.cost, error)
         state.progress.take(trial.knobs, point, trial.source == "heuristic")
         while state.batches and all(t.cost is not None for t in state.batches[0]):
             batch = state.batches.pop(0)
-            with locked(self._builder.exclusive_cpu.lock):
+            with locked(self.builder.exclusive_cpu.lock):
                 state.search.learn([(t.knobs, float(t.cost or 0)) for t in batch])
-        if self._watch is not None:
-            self._watch(self.progress, self._runner.standings())
+        if self.watch is not None:
+            self.watch(self.progress, self.runner.standings())
 
-    def _record(self, trial: _Trial, measured: Measured, seconds: float) -> Trial:
+    def _record(self, trial: _Trial, built: Built, measured: Measured, seconds: float) -> Trial:
         task = trial.state.progress.task
-        assert trial.built is not None
         error = Error.NONE if measured.error is None else _ERRORS[measured.error]
-        if measured.error == BUILD and not trial.built.source_hash:
-            error = Error.NO_SCHEDULE if "schedule" in measured.message else Error.HOST_BUILD
+        if measured.error == BUILD and not built.source_hash and "schedule" in measured.message:
+            error = Error.NO_SCHEDULE
+        device = Device(self.key, measured.device, measured.driver)
         return Trial(
-            workload=task.workload,
-            target=task.journal_target,
-            device=Device(self._key, measured.device, measured.driver),
-            knobs=trial.knobs,
-            costs=measured.costs,
-            error=error,
+            *(task.workload, task.journal_target, device, trial.knobs, measured.costs, error),
             message=measured.message,
             timestamp=time.time(),
             seconds=seconds,
             toolchain=TOOLCHAIN,
-            source="heuristic" if trial.source == "heuristic" else "measured",
+            source=trial.source,
         )

@@ -36,6 +36,7 @@ from ..errors import CompileError
 from ..graph.layout.algorithms import Choice, Convolution, convolutions
 from ..graph.layout.rules import elementwise
 from ..ir.rewriter import identifier, op_name, shape_of, substitute
+from ..ir.signatures import bindings_of
 from ..journal.journal import Journal
 from ..journal.records import Target, Trial, Workload
 from .tasks import Task, extract_tasks
@@ -57,8 +58,8 @@ Measure = Callable[[Sequence[Task], Budget], list[Progress]]
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A decision that was measured."""
+class Decision:
+    """Options for something, the tasks that tell them apart, and what these cost."""
 
     #: ``algorithm`` or ``storage``.
     what: str
@@ -66,9 +67,32 @@ class Settled:
     names: tuple[str, ...]
     #: The option that the cost model has.
     default: str
-    choice: str
-    #: Seconds of the kernels by option; infinite where one failed.
-    costs: Mapping[str, float]
+    workload: Workload
+    options: Mapping[str, Sequence[Task]]
+    #: Seconds of the kernels by option, once they are measured; infinite where one failed.
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+    def with_costs(self, costs: Mapping[str, float]) -> Decision:
+        """The decision with the seconds of each option's tasks and their launches.
+
+        ``costs`` are those of tasks, by digest.
+        """
+        launch = LAUNCH_S if next(iter(self.options.values()))[0].target.is_gpu_kernel else 0.0
+        found = {
+            option: sum(t.calls * (costs.get(t.digest, math.inf) + launch) for t in tasks)
+            for option, tasks in self.options.items()
+        }
+        return replace(self, costs=found)
+
+    def weighed(self, option: str) -> list[Task]:
+        """An option's tasks with the calls that the network would have of them."""
+        return [replace(t, calls=len(self.names) * t.calls) for t in self.options[option]]
+
+    @property
+    def choice(self) -> str:
+        """The option of the least cost."""
+        best = min(self.costs, key=lambda option: self.costs[option])
+        return best if self.costs[best] < GAIN * self.costs[self.default] else self.default
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
@@ -85,35 +109,6 @@ class Settled:
         )
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Options for something, and the tasks that tell them apart."""
-
-    what: str
-    names: tuple[str, ...]
-    default: str
-    workload: Workload
-    options: Mapping[str, Sequence[Task]]
-
-    def cost(self, option: str, costs: Mapping[str, float]) -> float:
-        """Seconds of an option's tasks with their launches; costs of tasks are by digest."""
-        tasks = self.options[option]
-        launch = LAUNCH_S if tasks[0].target.is_gpu_kernel else 0.0
-        return sum(t.calls * (costs.get(t.digest, math.inf) + launch) for t in tasks)
-
-    def weighed(self, option: str) -> list[Task]:
-        """An option's tasks with the calls that the network would have of them."""
-        return [replace(t, calls=len(self.names) * t.calls) for t in self.options[option]]
-
-    def settle(self, best: Mapping[str, float]) -> Settled:
-        """The option of the least cost."""
-        costs = {option: self.cost(option, best) for option in self.options}
-        choice = min(costs, key=lambda option: costs[option])
-        if not costs[choice] < GAIN * costs[self.default]:
-            choice = self.default
-        return Settled(self.what, self.names, self.default, choice, costs)
-
-
 @dataclass
 class Variants:
     """A network as the cost models have it, and what else it could be."""
@@ -121,7 +116,7 @@ class Variants:
     #: Before layouts are chosen.
     job: Compilation
     tasks: list[Task]
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[Decision]
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ class Outcome:
     """A network as it was settled, and what is known of its tasks."""
 
     progress: list[Progress]
-    settled: list[Settled]
+    settled: list[Decision]
     storage: str
     algorithms: Mapping[str, str]
 
@@ -142,12 +137,14 @@ def variants_of(job: Compilation) -> Variants:
     run_stages(job, until="simplify")
     base = replace(job)
     tasks = extract_tasks(run_stages(base, first="layout", until="weights"), base.target)
-    found = Variants(job, tasks)
-    if storage_is_open(job):
-        found.decisions += _storage(job, tasks)
-    for group in _distinct(base.choices):
-        found.decisions += _algorithms(job, group)
-    return found
+    found = [_storage(job, tasks)] if storage_is_open(job) else []
+    # Equal convolutions that several algorithms can compute, and of which nobody asked for one.
+    groups: dict[tuple[Convolution, bool, tuple[str, ...]], list[Choice]] = defaultdict(list)
+    for choice in base.choices:
+        if len(choice.possible) > 1 and not choice.asked:
+            groups[choice.layer, choice.half, choice.possible].append(choice)
+    found += [_algorithms(job, group) for group in groups.values()]
+    return Variants(job, tasks, [decision for decision in found if decision is not None])
 
 
 def _tasks(
@@ -156,31 +153,30 @@ def _tasks(
     """Those of a network that stands before the layout stage."""
     storage = storage or job.storage
     target = with_storage(job.target, storage)
-    asked = job.options.algorithms if algorithms is None else algorithms
-    options = replace(job.options, algorithms=asked)
-    one = replace(job, storage=storage, target=target, options=options)
+    if algorithms is not None:
+        job = replace(job, options=replace(job.options, algorithms=algorithms))
+    one = replace(job, storage=storage, target=target)
     return extract_tasks(run_stages(one, first="layout", until="weights"), target)
 
 
-def _storage(job: Compilation, tasks: list[Task]) -> list[Decision]:
+def _storage(job: Compilation, tasks: list[Task]) -> Decision | None:
     """The decision on a network's storage, where there is one."""
     options = {job.storage: tasks}
+    kernels = [{task.digest for task in tasks}]
     for storage in ("texture", "buffer"):
         found = _tasks(job, storage)
-        kernels = {task.digest for task in found}
-        if all(kernels != {task.digest for task in known} for known in options.values()):
+        if (digests := {task.digest for task in found}) not in kernels:
+            kernels.append(digests)
             options[storage] = found
     if len(options) == 1:
-        return []
-    assert job.model is not None
+        return None
     workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
-    return [Decision(STORAGE, (job.model.name,), job.storage, workload, options)]
+    return Decision(STORAGE, (job.model.name,), job.storage, workload, options)
 
 
-def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
+def _algorithms(job: Compilation, group: Sequence[Choice]) -> Decision | None:
     """The decision on the algorithm of equal convolutions, where there is one."""
     first = group[0]
-    assert job.model is not None
     model = replace(job.model, inputs=(), outputs=(), weights={}, bindings={})
     mod = network_of(job.mod, first.convolution)
     free = replace(job.options, storage_overrides={}, keep_layout={})
@@ -192,7 +188,7 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
         except CompileError as error:
             logger.info("%s of %s is left out: %s", algorithm, first.convolution, error.message)
     if len(options) < 2:
-        return []
+        return None
     # Packing and unpacking of the layer's own inputs and outputs is none of its algorithms'.
     common = set.intersection(*({t.digest for t in tasks} for tasks in options.values()))
     options = {
@@ -201,22 +197,13 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> list[Decision]:
         for option, tasks in options.items()
     }  # fmt: skip
     if first.algorithm not in options or not all(options.values()):
-        return []
+        return None
     names = tuple(choice.convolution for choice in group)
     workload = algorithm_workload(first.layer, first.half, job.options.accumulate)
-    return [Decision(ALGORITHM, names, first.algorithm, workload, options)]
+    return Decision(ALGORITHM, names, first.algorithm, workload, options)
 
 
 # -- single convolutions as networks of their own ------------------------------------------------
-
-
-def _distinct(choices: Sequence[Choice]) -> list[list[Choice]]:
-    """Equal convolutions that several algorithms can compute, and of which nobody asked for one."""
-    groups: dict[tuple[Convolution, bool, tuple[str, ...]], list[Choice]] = defaultdict(list)
-    for choice in choices:
-        if len(choice.possible) > 1 and not choice.asked:
-            groups[choice.layer, choice.half, choice.possible].append(choice)
-    return list(groups.values())
 
 
 def network_of(mod: IRModule, name: str) -> IRModule:
@@ -231,39 +218,26 @@ def network_of(mod: IRModule, name: str) -> IRModule:
 
         def main(x, shortcut):    c = R.nn.conv2d(x, W)  …  return y
     """
-    main = mod["main"]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(mod["main"])
     readers: dict[relax.Var, list[relax.Binding]] = defaultdict(list)
     for binding in bindings:
         for var in relax.analysis.free_vars(binding.value):
             readers[var].append(binding)
     start = next(var for var, node in convolutions(mod).items() if node == name)
     chain = [next(binding for binding in bindings if binding.var.same_as(start))]
-    while (reader := _fused_with(chain[-1].var, readers)) is not None:
+    while len(readers[var := chain[-1].var]) == 1:
+        (reader,) = readers[var]
+        if op_name(reader.value) not in elementwise.RULES or shape_of(reader.var) != shape_of(var):
+            break
         chain.append(reader)
     return IRModule({"main": _function(chain)})
-
-
-def _fused_with(
-    var: relax.Var, readers: dict[relax.Var, list[relax.Binding]]
-) -> relax.Binding | None:
-    """The elementwise operator that is all that reads a tensor."""
-    if len(readers[var]) != 1:
-        return None
-    (reader,) = readers[var]
-    fits = op_name(reader.value) in elementwise.RULES and shape_of(reader.var) == shape_of(var)
-    return reader if fits else None
 
 
 def _function(chain: Sequence[relax.Binding]) -> relax.Function:
     """A function of these bindings, whose parameters are what they read of others."""
     inside = {binding.var for binding in chain}
-    outside = [v for binding in chain for v in relax.analysis.free_vars(binding.value)]
-    params = {
-        var: relax.Var(identifier(var.name), var.ty)
-        for var in dict.fromkeys(outside)
-        if var not in inside
-    }
+    read = dict.fromkeys(v for b in chain for v in relax.analysis.free_vars(b.value))
+    params = {v: relax.Var(identifier(v.name), v.ty) for v in read if v not in inside}
     replaced: dict[relax.Var, relax.Var] = dict(params)
     bindings = []
     for binding in chain:
@@ -286,18 +260,20 @@ def tune_variants(
     """Tune a network and its options, write the decisions down, and tune what they lead to."""
     began = time.monotonic()
     found, best = _tune_options(variants, measure, budget)
-    settled = [decision.settle(best) for decision in variants.decisions]
-    for decision, result in zip(variants.decisions, settled, strict=True):
-        _write_down(journal, variants.job, decision, result, best)
+    settled = [decision.with_costs(best) for decision in variants.decisions]
+    for decision in settled:
+        _write_down(journal, variants.job, decision, best)
     job = variants.job
     changed = [s for s in settled if s.choice != s.default]
     algorithms = {n: s.choice for s in changed if s.what == ALGORITHM for n in s.names}
     algorithms = {**job.options.algorithms, **algorithms}
     storage = next((s.choice for s in changed if s.what == STORAGE), job.storage)
     tasks = _tasks(job, storage, algorithms) if changed else variants.tasks
-    new = [task for task in tasks if task.digest not in found]
-    if new:
-        found.update(_by_digest(measure(new, _remaining(budget, began))))
+    if new := [task for task in tasks if task.digest not in found]:
+        if budget.seconds is not None:
+            left = max(0.0, budget.seconds - (time.monotonic() - began))
+            budget = replace(budget, seconds=left)
+        found |= {p.task.digest: p for p in measure(new, budget)}
     progress = [replace(found[task.digest], task=task) for task in tasks]
     return Outcome(progress, settled, storage, algorithms)
 
@@ -306,72 +282,47 @@ def _tune_options(
     variants: Variants, measure: Measure, budget: Budget
 ) -> tuple[dict[str, Progress], dict[str, float]]:
     """Tune the network and those options that may win; costs of all that was measured."""
+
+    def tune(tasks: Sequence[Task], budget: Budget) -> dict[str, Progress]:
+        # Each task once, as it comes first.
+        once: dict[str, Task] = {}
+        for task in tasks:
+            once.setdefault(task.digest, task)
+        return {p.task.digest: p for p in measure(list(once.values()), budget)}
+
     decisions, chosen = variants.decisions, list(variants.tasks)
-    heuristics: dict[str, float] = {}
+    best: dict[str, float] = {}
     if decisions:
         options = [t for d in decisions for option in d.options for t in d.weighed(option)]
-        once = replace(budget, trials=1, patience=None)
-        heuristics = _costs(measure(_merged([*chosen, *options]), once))
+        first = tune([*chosen, *options], replace(budget, trials=1, patience=None))
+        best = {digest: p.best for digest, p in first.items()}
     for decision in decisions:
-        costs = {option: decision.cost(option, heuristics) for option in decision.options}
+        costs = decision.with_costs(best).costs
         limit = HOPELESS * min(costs.values())
         for option, cost in costs.items():
             if cost <= limit < math.inf:
                 chosen += decision.weighed(option)
-    found = measure(_merged(chosen), budget)
-    return _by_digest(found), {**heuristics, **_costs(found)}
-
-
-def _remaining(budget: Budget, began: float) -> Budget:
-    """What is left of a budget."""
-    if budget.seconds is None:
-        return budget
-    return replace(budget, seconds=max(0.0, budget.seconds - (time.monotonic() - began)))
-
-
-def _by_digest(progress: Sequence[Progress]) -> dict[str, Progress]:
-    return {p.task.digest: p for p in progress}
-
-
-def _costs(progress: Sequence[Progress]) -> dict[str, float]:
-    return {p.task.digest: p.best for p in progress}
-
-
-def _merged(tasks: Sequence[Task]) -> list[Task]:
-    """Each task once, as it comes first."""
-    found: dict[str, Task] = {}
-    for task in tasks:
-        found.setdefault(task.digest, task)
-    return list(found.values())
+    found = tune(chosen, budget)
+    return found, best | {digest: p.best for digest, p in found.items()}
 
 
 def _write_down(
-    journal: Journal,
-    job: Compilation,
-    decision: Decision,
-    settled: Settled,
-    best: Mapping[str, float],
+    journal: Journal, job: Compilation, decision: Decision, best: Mapping[str, float]
 ) -> None:
     """Have a journal know a decision, unless it does."""
-    cost = settled.costs[settled.choice]
+    choice, cost = decision.choice, decision.costs[decision.choice]
     if not math.isfinite(cost):
         return
-    target, task = Target.of(job.target), decision.options[settled.choice][0]
+    target, task = Target.of(job.target), decision.options[choice][0]
     # The journal may have trials of other devices: the one with this cost is of this device.
     trials = journal.trials(task.workload)
     kernel = min(trials, key=lambda trial: abs(trial.cost - best[task.digest]))
-    knobs, known = {decision.what: settled.choice}, journal.best(decision.workload, target)
-    if known is not None and (known.knobs, known.costs) == (knobs, (cost,)):
-        return
-    journal.append(
-        Trial(
-            workload=decision.workload,
-            target=target,
-            device=kernel.device,
-            knobs=knobs,
-            costs=(cost,),
-            timestamp=time.time(),
-            toolchain=TOOLCHAIN,
-            provenance={"note": settled.comparison},
-        )
+    known = journal.best(decision.workload, target)
+    trial = Trial(
+        *(decision.workload, target, kernel.device, {decision.what: choice}, (cost,)),
+        timestamp=time.time(),
+        toolchain=TOOLCHAIN,
+        provenance={"note": decision.comparison},
     )
+    if known is None or (known.knobs, known.costs) != (trial.knobs, trial.costs):
+        journal.append(trial)

@@ -19,11 +19,8 @@ _PARAMETERS = re.compile(r"__kernel void\s+(?:__attribute__\(\(.*?\)\)\s+)?(\w+)
 def check_plan(plan: Plan) -> None:
     """Follow the contents of all allocations through a run, and compare arguments with source.
 
-    Raises
-    ------
-    CompileError
-        If a launch reads what nothing wrote, or what another tensor has overwritten; if it
-        writes an input or a weight; or if its arguments are not those of its kernel.
+    Raises `CompileError` if a launch reads what nothing wrote, or what another tensor has
+    overwritten; if it writes an input or a weight; or if its arguments are not those of its kernel.
     """
     signatures = {name: parameters_of(source, name) for name, source in plan.sources.items()}
     kept = [i.tensor for i in plan.inputs] + list(plan.weight_tensors.values())
@@ -38,10 +35,8 @@ def check_plan(plan: Plan) -> None:
             # What a kernel writes, it may itself have written before it reads it.
             known = operand.written or content.get(allocation) is operand.tensor
             if operand.read and not known:
-                raise _wrong(
-                    f"{where}, reads {operand.tensor.name} where "
-                    f"{_name(content.get(allocation))} is"
-                )
+                there = content[allocation].name if allocation in content else "nothing"
+                raise _wrong(f"{where}, reads {operand.tensor.name} where {there} is")
             if operand.written and allocation in constant:
                 raise _wrong(f"{where}, writes {content[allocation].name}")
         _check_together(operands, where)
@@ -93,10 +88,6 @@ def parameters_of(source: str, kernel: str) -> list[str]:
         if name == kernel:
             return [" ".join(p.split()) for p in text.split(",") if p.strip()]
     raise _wrong(f"the source of {kernel} does not define it")
-
-
-def _name(tensor: PlanTensor | None) -> str:
-    return tensor.name if tensor is not None else "nothing"
 
 
 def _wrong(what: str) -> CompileError:

@@ -6,13 +6,12 @@ import logging
 import tempfile
 from pathlib import Path
 
-from tvm import IRModule
-
 from ... import _versions
 from ...devices.choices import STANDALONE
 from ...devices.host import Host
 from ...errors import TvmflowError
 from ...ir.rewriter import op_name
+from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
 from ...module.standalone.format import write_weights
 from ...module.standalone.link import link_library
@@ -21,7 +20,7 @@ from ...module.storage_summary import counts, storage_summary
 from ...runtime.json_types import JsonObject
 from ...verify.tolerance import table_for
 from ..compilation import Compilation
-from ..generate import extensions
+from ..generate import common_metadata, extensions
 from .check import check_plan
 from .extract import extract_plan
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
@@ -34,9 +33,6 @@ REFERENCE_LIMIT_BYTES = 2 << 30
 
 def make_plan(job: Compilation) -> Plan:
     """The plan of a network whose kernels are generated, with its self-test."""
-    assert job.model is not None
-    assert job.kernels is not None
-    assert job.mod is not None
     model = job.model
     plan = extract_plan(
         job.mod, job.kernels, inputs=model.inputs, outputs=model.outputs, weights=job.weights
@@ -50,26 +46,23 @@ def make_plan(job: Compilation) -> Plan:
 
 def _add_self_test(job: Compilation, plan: Plan) -> None:
     """Compute what the network gives for its seeded inputs; a plan can do without."""
-    assert job.model is not None
     model = job.model
-    size = sum(weight.nbytes for weight in plan.weights.values())
-    if size > REFERENCE_LIMIT_BYTES:
-        logger.warning(
-            "The library has no self-test: running the model for its results would take more than "
-            "its %s of weights.",
-            bytes_text(size),
-        )
-        return
-    if job.half and _rounds(model.mod):
-        logger.warning(
-            "The library has no self-test: with `dtype=fp16` a quantized network rounds some "
-            "numbers to other steps than its reference does. Compile it with `dtype=fp32`."
-        )
-        return
     tests = seeded_inputs(model.inputs)
-    pairs = zip(model.inputs, tests, strict=True)
-    arrays = {info.name: values_of(test, info) for info, test in pairs}
     try:
+        size = sum(weight.nbytes for weight in plan.weights.values())
+        if size > REFERENCE_LIMIT_BYTES:
+            raise TvmflowError(
+                "running the model for its results would take more than its "
+                f"{bytes_text(size)} of weights."
+            )
+        rounding = (op_name(b.value) == "relax.round" for b in bindings_of(model.mod["main"]))
+        if job.half and any(rounding):
+            raise TvmflowError(
+                "with `dtype=fp16` a quantized network rounds some numbers to other steps than "
+                "its reference does. Compile it with `dtype=fp32`."
+            )
+        pairs = zip(model.inputs, tests, strict=True)
+        arrays = {info.name: values_of(test, info) for info, test in pairs}
         references, source = reference_outputs(
             job.source, job.options.shapes, model.inputs, model.outputs, arrays
         )
@@ -81,16 +74,8 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
     plan.metadata["reference"] = source
 
 
-def _rounds(mod: IRModule) -> bool:
-    """Tell whether a network rounds to whole numbers: a small error becomes a whole step."""
-    bindings = (binding for block in mod["main"].body.blocks for binding in block.bindings)
-    return any(op_name(binding.value) == "relax.round" for binding in bindings)
-
-
 def _metadata(job: Compilation, plan: Plan) -> JsonObject:
     """Describe the network, besides what the plan's sections say."""
-    assert job.model is not None
-    assert job.memory is not None
     about = {
         "target": job.target.kind,
         "memory": job.memory.report(),
@@ -100,15 +85,11 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
     sizes = [a.bytes for i, a in enumerate(plan.allocations) if i not in weights]
     infos = *job.model.inputs, *job.model.outputs
     return {
-        "name": job.model.name,
+        **common_metadata(job),
         "format": STANDALONE,
-        "target": job.target.kind,
-        "device": job.target.device.name,
         "host": _host(job).triple,
         "tvmflow": _versions.__version__,
         "tvm": _versions.REQUIRED_TVM["apache-tvm"],
-        "options": job.options.to_json(),
-        "half_sums": job.half_sums,
         "logical_shapes": {
             info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },
@@ -117,7 +98,6 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
         "storage_summary": storage_summary(about),
         # Besides the weights: intermediate tensors, inputs and outputs.
         "memory_bytes": sum(sizes),
-        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
     }
 
 

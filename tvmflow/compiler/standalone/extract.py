@@ -14,7 +14,7 @@ give any input and output memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import Any
@@ -26,6 +26,7 @@ from tvm.ir import GenericConst, StringImm
 from ...codegen.kernels import REMEDY, KernelCall, Kernels, kernel_calls, refuse
 from ...errors import CompileError
 from ...ir.rewriter import op_name, shape_of
+from ...ir.signatures import bindings_of
 from ...ir.tensors import TensorInfo
 from ...module.standalone.format import MAX_DIMENSIONS
 from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, PlanTensor
@@ -41,19 +42,11 @@ def extract_plan(
     outputs: Sequence[TensorInfo],
     weights: Mapping[str, np.ndarray],
 ) -> Plan:
-    """Make the plan of a module whose memory is planned.
+    """Make the plan of a module whose memory is planned, and whose code is generated.
 
-    Parameters
-    ----------
-    mod, kernels
-        Result of `plan_calls`, and of generating code for its primary functions.
-    inputs, outputs, weights
-        The interface, in order, and arrays by the names of the other parameters of ``main``.
+    The interface is in order, and weights by the names of the other parameters of ``main``.
 
-    Raises
-    ------
-    CompileError
-        If something is not expressible as launches of static sizes.
+    Raises `CompileError` if something is not expressible as launches of static sizes.
     """
     return _Extractor(mod, kernels, inputs, outputs, weights).run()
 
@@ -81,12 +74,23 @@ class _Extractor:
                     remedy=REMEDY,
                 )
         main = self.mod["main"]
-        self.scopes = self._parameter_scopes(main)
+        params = set(main.params)
+        # As the readers of the parameters of ``main`` have them.
+        self.scopes = {
+            argument: _scope(param)
+            for call in (b.value for b in bindings_of(main) if isinstance(b.value, relax.Call))
+            if isinstance(call.op, relax.GlobalVar)
+            for param, argument in zip(self.mod[call.op].params, call.args, strict=True)
+            if argument in params
+        }
         infos = iter(self.inputs)
         for param in main.params:
             if param.name not in self.given:
-                self._input(param, next(infos))
-        for binding in _bindings(main):
+                info = next(infos)
+                scope = self.scopes.get(param, info.scope)
+                self.env[param] = self._tensor(info.name, info.shape, info.dtype, scope)
+                self.plan.inputs.append(Interface(info, self.env[param]))
+        for binding in bindings_of(main):
             self.env[binding.var] = self._value(binding.var, binding.value)
         results = self._operand(main.body.body)
         self._results(results if isinstance(results, tuple) else (results,))
@@ -95,23 +99,6 @@ class _Extractor:
         return self.plan
 
     # -- parameters ------------------------------------------------------------------------------
-
-    def _parameter_scopes(self, main: relax.Function) -> dict[relax.Var, str | None]:
-        """Find memory scopes of the parameters of ``main``, as their readers have them."""
-        params = set(main.params)
-        calls = (b.value for b in _bindings(main) if isinstance(b.value, relax.Call))
-        return {
-            argument: _scope(param)
-            for call in calls
-            if isinstance(call.op, relax.GlobalVar)
-            for param, argument in zip(self.mod[call.op].params, call.args, strict=True)
-            if argument in params
-        }
-
-    def _input(self, param: relax.Var, info: TensorInfo) -> None:
-        tensor = self._tensor(info.name, info.shape, info.dtype, self.scopes.get(param, info.scope))
-        self.env[param] = tensor
-        self.plan.inputs.append(Interface(info, tensor))
 
     def _weight(self, name: str, array: np.ndarray, scope: str | None) -> PlanTensor:
         # 16-bit weights are already stored so.
@@ -155,7 +142,9 @@ class _Extractor:
         if isinstance(value.op, relax.ExternFunc):
             name = str(value.op.global_symbol)
         if name == "relax.vm.alloc_storage":
-            return self._storage(value)
+            shape = tuple(int(d) for d in value.args[0].values)
+            scope = value.args[3].value if isinstance(value.args[3], StringImm) else None
+            return self.plan.allocate(Allocation.of(shape, str(value.args[2].value), scope))
         if name == "relax.builtin.alloc_tensor":
             # A result in a buffer of its own.
             return self._tensor(var.name, shape_of(var), str(var.ty.dtype), None)
@@ -171,11 +160,6 @@ class _Extractor:
     ) -> PlanTensor:
         """Make a tensor with an allocation of its own."""
         return PlanTensor(name, self.plan.allocate(Allocation.of(shape, dtype, scope)), scope)
-
-    def _storage(self, call: relax.Call) -> int:
-        shape = tuple(int(d) for d in call.args[0].values)
-        scope = call.args[3].value if isinstance(call.args[3], StringImm) else None
-        return self.plan.allocate(Allocation.of(shape, str(call.args[2].value), scope))
 
     def _call(self, call: relax.Call) -> None:
         name = call.op.name_hint
@@ -213,10 +197,6 @@ class _Extractor:
                 tensor = target
             taken.add(tensor.allocation)
             self.plan.outputs.append(Interface(info, tensor))
-
-
-def _bindings(main: relax.Function) -> Iterator[relax.Binding]:
-    return (binding for block in main.body.blocks for binding in block.bindings)
 
 
 def _scope(param: tirx.Var) -> str | None:

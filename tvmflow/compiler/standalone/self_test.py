@@ -19,19 +19,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from ...errors import TvmflowError
 from ...ir.tensors import TensorInfo
 from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
+from ...verify.compare import run_reference
 from ...verify.tolerance import Tolerance, tolerance_for
-
-if TYPE_CHECKING:
-    import onnx
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +44,11 @@ _FLOATS, _INTEGERS = (-1.0, 1.0), (0.0, 4.0)
 
 def seeded_inputs(infos: Sequence[TensorInfo]) -> list[SeededInput]:
     """The seed and range of each input."""
-    return [SeededInput(index + 1, *_range(info.dtype)) for index, info in enumerate(infos)]
-
-
-def _range(dtype: str) -> tuple[float, float]:
-    usual = _INTEGERS if dtype_from_name(dtype).kind in "iu" else _FLOATS
-    return _RANGES.get(dtype, usual)
+    tests = []
+    for seed, info in enumerate(infos, 1):
+        usual = _INTEGERS if dtype_from_name(info.dtype).kind in "iu" else _FLOATS
+        tests.append(SeededInput(seed, *_RANGES.get(info.dtype, usual)))
+    return tests
 
 
 def values_of(test: SeededInput, info: TensorInfo) -> np.ndarray:
@@ -88,7 +85,10 @@ def expected_outputs(
         reference = references[info.name].astype(np.float64)
         finite = np.abs(reference[np.isfinite(reference)])
         tolerance = tolerance_for(info.dtype, table)
-        flat = _as_kept(info, reference).ravel()
+        if info.logical_shape is not None:
+            inside = to_blocked(info, np.ones(reference.shape, np.float64)) > 0
+            reference = np.where(inside, to_blocked(info, reference), np.nan)
+        flat = reference.ravel()
         # An odd stride meets all lanes of a block of channels.
         stride = max(1, -(-flat.size // VALUES)) | 1
         scale = float(finite.max()) if finite.size else 0.0
@@ -98,15 +98,6 @@ def expected_outputs(
             )
         )
     return tests
-
-
-def _as_kept(info: TensorInfo, reference: np.ndarray) -> np.ndarray:
-    """The reference in the application's layout, with NaN as padding."""
-    if info.logical_shape is None:
-        return reference
-    kept = to_blocked(info, reference)
-    inside = to_blocked(info, np.ones(reference.shape, np.float64))
-    return np.where(inside > 0, kept, np.nan)
 
 
 def reference_outputs(
@@ -125,27 +116,14 @@ def reference_outputs(
     if find_spec("onnxruntime") is not None:
         try:
             with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
-                return _run_onnxruntime(source, Path(folder), logical, names)
+                path = source
+                if not isinstance(source, (str, os.PathLike)):
+                    path = Path(folder, "model.onnx")
+                    onnx.save(source, path)
+                return run_reference(path, logical, names)
         except (TvmflowError, ValueError) as error:
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
     from ..pipeline import compile as compile_network
 
     with compile_network(source, target="llvm", shapes=shapes) as module:
         return dict(module(logical).items()), "tvmflow's llvm target"
-
-
-def _run_onnxruntime(
-    source: str | os.PathLike[str] | onnx.ModelProto,
-    folder: Path,
-    arrays: Mapping[str, np.ndarray],
-    names: list[str],
-) -> tuple[dict[str, np.ndarray], str]:
-    from ...verify.compare import run_reference
-
-    path = source
-    if not isinstance(source, (str, os.PathLike)):
-        import onnx
-
-        path = folder / "model.onnx"
-        onnx.save(source, path)
-    return run_reference(path, arrays, names)

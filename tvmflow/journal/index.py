@@ -1,0 +1,89 @@
+"""The index of a journal: where the best trial of each workload stands, and definitions."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+
+from .encoding import MalformedError
+from .records import Target, Workload
+
+#: What an index begins with; the last one of a file is found by searching it from the end.
+MARKER = b"\xd7TVJIDX\n"
+_INDEX_HEAD = struct.Struct("<8sQQII")
+_INDEX_DEFINITION = struct.Struct("<8sQ")
+_INDEX_ENTRY = struct.Struct("<8s16s8sdQIII")
+
+
+@dataclass(slots=True)
+class Entry:
+    """The trials of a workload on targets of one kin."""
+
+    kin: bytes
+    workload: bytes
+    target: bytes
+    #: The least cost, and the trial that has it: offset of its frame and place in its block.
+    cost: float = float("inf")
+    offset: int = 0
+    slot: int = 0
+    trials: int = 0
+    failures: int = 0
+
+
+class Table:
+    """Where the best trial of each workload stands, and definitions.
+
+    It grows while trials are read or appended.  Packed, it is the index, a frame of the file: who
+    opens the file later takes it from there, and reads only what follows it.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[bytes, int] = {}
+        self.events = 0
+        self._kins: dict[bytes, dict[tuple[bytes, bytes], Entry]] = defaultdict(dict)
+
+    def add(self, workload: Workload, target: Target, cost: float, offset: int, slot: int) -> None:
+        """Count a trial, which stands in the frame at ``offset``, at the place ``slot``."""
+        entries, key = self._kins[workload.kin], (workload.key, target.kin)
+        if (entry := entries.get(key)) is None:
+            entry = entries[key] = Entry(workload.kin, *key)
+        entry.trials += 1
+        entry.failures += cost == float("inf")
+        if cost < entry.cost:
+            entry.cost, entry.offset, entry.slot = cost, offset, slot
+
+    def of_kin(self, kin: bytes) -> Iterable[Entry]:
+        """Entries of all workloads of a kin."""
+        return self._kins.get(kin, {}).values()
+
+    def __iter__(self) -> Iterator[Entry]:
+        for kins in self._kins.values():
+            yield from kins.values()
+
+    @classmethod
+    def unpack(cls, payload: memoryview) -> Table:
+        """Return the table that an index holds."""
+        if len(payload) < _INDEX_HEAD.size:
+            raise MalformedError("an index is cut")
+        _, _, events, definitions, entries = _INDEX_HEAD.unpack_from(payload)
+        middle = _INDEX_HEAD.size + definitions * _INDEX_DEFINITION.size
+        if len(payload) != middle + entries * _INDEX_ENTRY.size:
+            raise MalformedError("an index has another size than it says")
+        table = cls()
+        table.events = events
+        table.definitions = dict(_INDEX_DEFINITION.iter_unpack(payload[_INDEX_HEAD.size : middle]))
+        for row in _INDEX_ENTRY.iter_unpack(payload[middle:]):
+            kin, workload, target = row[:3]
+            table._kins[kin][workload, target] = Entry(*row)
+        return table
+
+    def pack(self, previous: int) -> bytes:
+        """Return an index's payload; ``previous`` is the offset of the one before."""
+        entries = sorted(self, key=lambda e: (e.kin, e.workload, e.target))
+        counts = len(self.definitions), len(entries)
+        parts = [_INDEX_HEAD.pack(MARKER, previous, self.events, *counts)]
+        parts += [_INDEX_DEFINITION.pack(*item) for item in sorted(self.definitions.items())]
+        parts += [_INDEX_ENTRY.pack(*astuple(entry)) for entry in entries]
+        return b"".join(parts)
