@@ -25,8 +25,9 @@ from ..ir.expressions import nodes_in
 from ..ir.scope import CHANNELS, is_texture
 from ..runtime.json_types import JsonMapping, JsonObject
 from .boxes import masked_mean, per_box
-from .common import FAMILY, LOCAL_BYTES, Workload, launches_threads, local_bytes
+from .common import FAMILY, Workload, launches_threads, local_bytes
 from .family import Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
+from .sizes import LOCAL_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -18,18 +18,10 @@ from tvm import s_tir
 
 from ..devices.target import Device
 from . import conv2d
-from .common import LOCAL_BYTES, Block, Loop, Workload, group_sizes, largest_divisor
-from .conv2d import (
-    TILE_CONSTRAINTS,
-    WEIGHT_CONSTRAINTS,
-    RegisterTile,
-    Shape,
-    split_channels,
-    tile_space,
-    weight_places,
-    weights_knob,
-)
+from .common import Block, Loop, Workload
+from .conv2d import RegisterTile, Shape
 from .family import GROUP_FITS, Constraint, Value, knob, violated
+from .sizes import LOCAL_BYTES, group_sizes, largest_divisor
 
 NAME = "conv2d_1x1"
 ORDER = 300
@@ -43,7 +35,7 @@ class Knobs(RegisterTile):
     """The register tile of a work-item, and how many share its sum."""
 
     split_i: int = knob("Work-items that sum a part of the input channels each.")
-    weights: str = weights_knob()
+    weights: str = conv2d.weights_knob()
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -63,7 +55,7 @@ def _group_outputs(knobs: Knobs, shape: Shape) -> int:
 
 
 CONSTRAINTS = (
-    *TILE_CONSTRAINTS,
+    *conv2d.TILE_CONSTRAINTS,
     Constraint(
         "split_i must divide the whole blocks of input channels, and is 1 on a CPU.",
         lambda k, s, d: k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0),
@@ -80,7 +72,7 @@ CONSTRAINTS = (
         "The parts of a split sum must fit 32 KiB of local memory.",
         lambda k, s, d: k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES,
     ),
-    *WEIGHT_CONSTRAINTS,
+    *conv2d.WEIGHT_CONSTRAINTS,
     GROUP_FITS,
 )
 
@@ -114,9 +106,9 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of every form that fits, deeper unrolling, split sums."""
     return {
-        **tile_space(shape, device),
+        **conv2d.tile_space(shape, device),
         "split_i": (1,) if device.is_cpu else (1, 2, 4, 8),
-        "weights": weight_places(device),
+        "weights": conv2d.weight_places(device),
         "group_size": group_sizes(device),
     }
 
@@ -149,7 +141,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule a sum that the items of a group split between them."""
     sch, anchor = workload.sch, workload.anchor(conv2d.NAME)
-    shape = Shape.of(workload, anchor)
+    shape = conv2d.match(workload)
+    assert shape is not None
     texels = workload.stage_texels(anchor, 0, None)
     weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
@@ -172,7 +165,7 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     *tile, i, p, q = workload.loops_below(partial, o)
     lanes = shape.input_block
     unroll = knobs.unroll_i if texels is None else lanes
-    i_block, i_outer, i_inner = split_channels(workload, i, lanes, unroll, [p, q], tile)
+    i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll, [p, q], tile)
     if texels is not None:
         workload.place_staged(texels, q)
     if weights is not None:

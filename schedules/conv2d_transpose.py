@@ -26,9 +26,10 @@ from tvm import te, tirx
 
 from ..devices.target import Device
 from . import grouped
-from .common import FAMILY, largest_divisor, narrowed, widened
-from .conv2d import pad_spatial
+from .common import FAMILY
+from .definitions import Sums, narrowed, pad_spatial, widened
 from .grouped import CONSTRAINTS, SHARED, STRIDES, Knobs, Shape, channels_read, space
+from .sizes import largest_divisor
 
 NAME = "conv2d_transpose"
 ORDER = 340
@@ -104,12 +105,11 @@ def compute(
     output_padding: tuple[int, int],
     dilation: tuple[int, int],
     groups: int,
-    sums: str | None = None,
+    sums: Sums = None,
 ) -> te.Tensor:
     """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
 
-    ``w`` has :func:`whole_periods` of taps along each axis; ``sums`` is the dtype of products
-    and sums where it is another than the tensors'.
+    ``w`` has :func:`whole_periods` of taps along each axis.
     """
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
     rows, columns = (

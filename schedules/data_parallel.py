@@ -35,17 +35,8 @@ from tvm.tirx import IterVar
 from ..devices.target import Device
 from ..ir.expressions import nodes_in, uses
 from ..ir.scope import is_texture
-from .common import (
-    LANES,
-    Block,
-    Loop,
-    Workload,
-    gathers_bytes,
-    gathers_channels,
-    is_vector,
-    largest_divisor,
-    tile_of,
-)
+from .common import Block, Loop, Workload, gathers_bytes, gathers_channels, is_vector
+from .sizes import LANES, largest_divisor, tile_of
 
 #: Elements that one CPU work-item computes: enough to hide the launch of a work-group.
 CPU_ELEMENTS = 4096

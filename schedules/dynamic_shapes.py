@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, LANES, Block, Workload, group_sizes, is_injective
+from .common import FAMILY, Block, Workload, is_injective
 from .family import GROUP_FITS, Constraint, Value, knob
+from .sizes import LANES, group_sizes
 
 #: In journals, too.
 NAME = "open_extents"

@@ -15,18 +15,10 @@ from math import prod
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import (
-    LANES,
-    Block,
-    Loop,
-    Workload,
-    group_sizes,
-    is_injective,
-    is_reduction,
-    launches_threads,
-)
+from .common import Block, Loop, Workload, is_injective, is_reduction, launches_threads
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, distribute, nest_of, widest_vector
 from .family import GROUP_FITS, Constraint, Value, knob
+from .sizes import LANES, group_sizes
 
 logger = logging.getLogger(__name__)
 

@@ -32,18 +32,9 @@ from typing import TypeVar
 from tvm import te, tirx
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    ROLE,
-    Block,
-    Loop,
-    Workload,
-    batch_shape,
-    or_zero,
-    padded_matrix,
-    widened,
-)
+from .common import FAMILY, ROLE, Block, Loop, Workload
 from .data_parallel import Axis, regroup
+from .definitions import batch_shape, or_zero, output_extent, padded_matrix, widened
 from .family import Constraint
 
 T = TypeVar("T")
@@ -104,8 +95,8 @@ def compute_conv(
     batch, blocks, height, width, lanes = (int(d) for d in x.shape)
     depth = int(w.shape[0])
     top, left, bottom, right = padding
-    out_h = (height + top + bottom - dilation[0] * (kernel[0] - 1) - 1) // strides[0] + 1
-    out_w = (width + left + right - dilation[1] * (kernel[1] - 1) - 1) // strides[1] + 1
+    along = (height, width), kernel, strides, dilation, padding[:2], padding[2:]
+    out_h, out_w = map(output_extent, *along)
     pixels = batch * out_h * out_w
     taps = kernel[0] * kernel[1]
 

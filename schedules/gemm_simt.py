@@ -14,24 +14,11 @@ from dataclasses import dataclass
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import Workload, divisors
+from . import gemm
+from .common import Workload
 from .family import Constraint, Value, knob, violated
-from .gemm import (
-    LEFT,
-    RIGHT,
-    STAGES,
-    Shape,
-    bind_batch,
-    copies_evenly,
-    copy_tile,
-    first_that_fills,
-    flatten_output,
-    groups,
-    pipeline_copies,
-    shape_of,
-    shared_limit,
-    stage_counts,
-)
+from .gemm import Shape
+from .sizes import divisors
 
 NAME = "gemm_simt"
 ORDER = 210
@@ -89,15 +76,15 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n),
+        lambda k, s, d: gemm.copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n),
     ),
     Constraint(
         "group_m * group_n is 32 to 512.", lambda k, s, d: 32 <= k.group_m * k.group_n <= 512
     ),
-    STAGES,
+    gemm.STAGES,
     Constraint(
         "Tiles must fit the shared memory of a work-group.",
-        lambda k, s, d: shared_bytes(k) <= shared_limit(d),
+        lambda k, s, d: shared_bytes(k) <= gemm.shared_limit(d),
     ),
 )
 
@@ -112,11 +99,13 @@ TILE_K = 16
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
     fitting = _fitting(shape, device)
-    return first_that_fills(fitting, lambda k, s: groups(s, k.rows, k.columns), shape, device)
+    return gemm.first_that_fills(
+        fitting, lambda k, s: gemm.groups(s, k.rows, k.columns), shape, device
+    )
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
-    tried = (Knobs(*tile, TILE_K, count) for tile in TILES for count in stage_counts(device))
+    tried = (Knobs(*tile, TILE_K, count) for tile in TILES for count in gemm.stage_counts(device))
     return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
 
 
@@ -138,7 +127,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 def match(workload: Workload) -> Shape | None:
     """The shape of a product of factors in fp32 on CUDA."""
     device = workload.target.device
-    shape = shape_of(workload)
+    shape = gemm.shape_of(workload)
     if device.multiprocessors is None or shape is None or shape.half:
         return None
     return shape if _fitting(shape, device) else None
@@ -147,17 +136,17 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place tiles, registers and the output around the products."""
     sch = workload.sch
-    (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
-    shape = shape_of(workload)
+    (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
+    shape = gemm.shape_of(workload)
     assert shape is not None
-    anchor, output = flatten_output(workload)
+    anchor, output = gemm.flatten_output(workload)
     sch.set_scope(anchor, 0, "local")
     *batch, m, n, k = sch.get_loops(anchor)
     mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
     no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
     ko, ki, kk = sch.split(k, [None, knobs.tile_k // LANES, LANES])
     sch.reorder(mo, no, mg, ng, ko, ki, kk, mi, ni, lane)
-    bind_batch(workload, batch)
+    gemm.bind_batch(workload, batch)
     sch.bind(mo, "blockIdx.x")
     sch.bind(no, "blockIdx.y")
     sch.bind(mg, "threadIdx.y")
@@ -173,13 +162,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     steps = sch.cache_read(anchor, 0, "local")
     sch.compute_at(steps, ki)
     threads = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
-    copy_tile(workload, left, ko, threads, shape.left_lanes)
-    copy_tile(workload, right, ko, threads, shape.right_lanes)
+    gemm.copy_tile(workload, left, ko, threads, shape.left_lanes)
+    gemm.copy_tile(workload, right, ko, threads, shape.right_lanes)
     # Rows of the left tile that items of a warp read together lie in different banks.
     sch.storage_align(left, 0, -2, 2 * LANES, LANES)
     workload.vectorize_last(workload.loops_below(steps, ki)[-2:])
     workload.unroll_all([ki, kk, mi, ni])
     sch.vectorize(lane)
     workload.split_init(anchor, ko, ng)
-    pipeline_copies(workload, ko, knobs.stages)
+    gemm.pipeline_copies(workload, ko, knobs.stages)
     return sch

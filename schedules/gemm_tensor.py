@@ -23,26 +23,11 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
 from ..devices.target import Device
-from .common import Block, Loop, Workload, divisors
+from . import gemm
+from .common import Block, Loop, Workload
 from .family import Constraint, Value, knob, violated
-from .gemm import (
-    LEFT,
-    RIGHT,
-    STAGES,
-    Shape,
-    bind_batch,
-    copies_evenly,
-    copy_tile,
-    first_that_fills,
-    flatten_output,
-    groups,
-    is_convolution,
-    pipeline_copies,
-    shape_of,
-    shared_limit,
-    stage_counts,
-    store_output,
-)
+from .gemm import Shape
+from .sizes import divisors
 
 NAME = "gemm_tensor"
 ORDER = 200
@@ -109,15 +94,15 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: copies_evenly(
+        lambda k, s, d: gemm.copies_evenly(
             s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n
         ),
     ),
     Constraint("A work-group has at most 16 warps.", lambda k, s, d: k.warps_m * k.warps_n <= 16),
-    STAGES,
+    gemm.STAGES,
     Constraint(
         "Tiles and sums must fit the shared memory of a work-group.",
-        lambda k, s, d: shared_bytes(k) <= shared_limit(d),
+        lambda k, s, d: shared_bytes(k) <= gemm.shared_limit(d),
     ),
 )
 
@@ -132,7 +117,9 @@ TILES = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
     fitting = _fitting(shape, device)
-    return first_that_fills(fitting, lambda k, s: groups(s, k.tile_m, k.tile_n), shape, device)
+    return gemm.first_that_fills(
+        fitting, lambda k, s: gemm.groups(s, k.tile_m, k.tile_n), shape, device
+    )
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
@@ -141,7 +128,7 @@ def _fitting(shape: Shape, device: Device) -> list[Knobs]:
         Knobs(tile_m, tile_n, depth, warps_m, warps_n, count)
         for tile_m, tile_n, warps_m, warps_n in TILES
         for depth in (32, 16)
-        for count in stage_counts(device)
+        for count in gemm.stage_counts(device)
     )
     return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
 
@@ -166,7 +153,7 @@ def match(workload: Workload) -> Shape | None:
     gpu = workload.target.device.multiprocessors
     if gpu is None or not gpu.tensor_cores:
         return None
-    shape = shape_of(workload)
+    shape = gemm.shape_of(workload)
     if shape is None or not shape.half:
         return None
     return shape if _fitting(shape, workload.target.device) else None
@@ -175,10 +162,10 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place fragments, tiles and the output around the products."""
     sch = workload.sch
-    (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
-    shape, pixels = shape_of(workload), is_convolution(workload)
+    (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
+    shape, pixels = gemm.shape_of(workload), gemm.is_convolution(workload)
     assert shape is not None
-    anchor, output = flatten_output(workload)
+    anchor, output = gemm.flatten_output(workload)
     lanes = gcd(int(sch.get(output).writes[0].source.shape[-1]), HALVES)
     *batch, m, n, k = sch.get_loops(anchor)
     per_m, per_n = (
@@ -188,7 +175,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     no, nw, ni, nf = sch.split(n, [None, knobs.warps_n, per_n, FRAGMENT])
     ko, ki, kf = sch.split(k, [None, knobs.tile_k // FRAGMENT, FRAGMENT])
     sch.reorder(mo, no, mw, nw, ko, ki, mi, ni, mf, nf, kf)
-    bind_batch(workload, batch)
+    gemm.bind_batch(workload, batch)
     sch.bind(mo, "blockIdx.x")
     sch.bind(no, "blockIdx.y")
     warp = sch.fuse(mw, nw)
@@ -202,8 +189,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     for fragment in fragments:
         sch.compute_at(fragment, ki)
     threads = {"threadIdx.y": knobs.warps_m * knobs.warps_n, "threadIdx.x": WARP}
-    copy_tile(workload, left, ko, threads, shape.left_lanes)
-    copy_tile(workload, right, ko, threads, shape.right_lanes)
+    gemm.copy_tile(workload, left, ko, threads, shape.left_lanes)
+    gemm.copy_tile(workload, right, ko, threads, shape.right_lanes)
     for block in (left, right):
         sch.storage_align(block, 0, -2, 2 * HALVES, HALVES)
 
@@ -217,8 +204,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch.tensorize(sch.get_loops(init)[-2], ZERO)
     sch.tensorize(mf, MULTIPLY)
     workload.unroll_all([ki, mi, ni])
-    store_output(workload, output, no, threads, lanes, pixels)
-    pipeline_copies(workload, ko, knobs.stages)
+    gemm.store_output(workload, output, no, threads, lanes, pixels)
+    gemm.pipeline_copies(workload, ko, knobs.stages)
     return sch
 
 

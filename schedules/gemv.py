@@ -22,9 +22,10 @@ from tvm import s_tir
 
 from ..devices.target import Device
 from . import dense
-from .common import LANES, Block, Loop, Workload, divisors, largest_divisor
+from .common import Block, Loop, Workload
 from .dense import COLUMNS, PACKED, ROWS
 from .family import Constraint, Value, knob
+from .sizes import LANES, divisors, largest_divisor
 
 logger = logging.getLogger(__name__)
 

@@ -21,16 +21,9 @@ from tvm import relax, s_tir, te, tirx
 
 from ..devices.target import Device
 from ..ir.expressions import register_operator
-from .common import (
-    FAMILY,
-    ROLE,
-    Workload,
-    group_sizes,
-    is_injective,
-    tile_choices,
-    tile_of,
-)
+from .common import FAMILY, ROLE, Workload, is_injective
 from .family import GROUP_FITS, Constraint, Value, knob
+from .sizes import group_sizes, tile_choices, tile_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,18 +22,10 @@ from math import prod
 from tvm import s_tir, te
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    LOCAL_BYTES,
-    ROLE,
-    Workload,
-    batch_shape,
-    divisors,
-    is_vector,
-    largest_divisor,
-    padded_matrix,
-)
+from .common import FAMILY, ROLE, Workload, is_vector
+from .definitions import batch_shape, padded_matrix
 from .family import Constraint, Value, knob
+from .sizes import LOCAL_BYTES, divisors, largest_divisor
 
 NAME = "matmul"
 ORDER = 420

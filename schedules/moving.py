@@ -14,9 +14,10 @@ from math import prod
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import FAMILY, LANES, Block, Workload, group_sizes, is_injective
+from .common import FAMILY, Block, Workload, is_injective
 from .data_parallel import Nest, distribute, items_for, nest_of, widest_vector
 from .family import GROUP_FITS, Constraint, Value, knob
+from .sizes import LANES, group_sizes
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,9 @@ from tvm.ir import Range
 from tvm.sym import Analyzer
 
 from ..devices.target import Device
-from .common import Block, Loop, Workload, largest_divisor, power_of_2
+from .common import Block, Loop, Workload
 from .family import Constraint
+from .sizes import largest_divisor, power_of_2
 
 #: Partial results that one item combines at each level of the tree.
 RADIX = 8

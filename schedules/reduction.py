@@ -24,21 +24,10 @@ from ..codegen.masks import keeps_booleans
 from ..devices.target import Device
 from ..ir.expressions import nodes_in, uses
 from . import fallback
-from .common import LANES, Block, Workload, is_injective, is_reduction, power_of_2
+from . import partial_sums as partial
+from .common import Block, Workload, is_injective, is_reduction
 from .family import Constraint, Value, knob
-from .partial_sums import (
-    GROUP_IS_POWER_OF_2,
-    Tree,
-    bind_groups,
-    every_lane_starts,
-    first_item,
-    group_loops,
-    kernels,
-    place_in_item,
-    reduce_across,
-    shares,
-    split_reduction,
-)
+from .sizes import LANES, power_of_2
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +71,7 @@ def _vector(knobs: Knobs, shape: Shape) -> int:
 
 
 CONSTRAINTS = (
-    GROUP_IS_POWER_OF_2,
+    partial.GROUP_IS_POWER_OF_2,
     Constraint(
         "lanes is 1 or the width of a vector.", lambda k, s, d: k.lanes == 1 or k.lanes in LANES
     ),
@@ -100,7 +89,7 @@ CONSTRAINTS = (
     ),
     Constraint(
         "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s)),
+        lambda k, s, d: partial.every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s)),
     ),
 )
 
@@ -118,7 +107,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         lanes = gcd(shape.across, widest)
     vector = lanes if shape.along > 1 else 1
     tasks = shape.outputs * vector // lanes
-    splits, items = shares(shape.reduced, vector, tasks, device)
+    splits, items = partial.shares(shape.reduced, vector, tasks, device)
     return Knobs(1 if shape.positions else splits, items, lanes)
 
 
@@ -239,9 +228,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         _kernel_of_positions(workload, anchor, output, knobs.group_size)
         return sch
     splits, items, lanes = knobs.splits, knobs.group_size, _vector(knobs, shape)
-    tree = split_reduction(workload, anchor, splits=splits, items=items, lanes=lanes)
+    tree = partial.split_reduction(workload, anchor, splits=splits, items=items, lanes=lanes)
     columns = knobs.lanes if shape.along == 1 else 1
-    for sum_ in kernels(workload, output, tree, splits, items, columns, shape.reduced):
+    for sum_ in partial.kernels(workload, output, tree, splits, items, columns, shape.reduced):
         sum_.accumulate(workload)
     return sch
 
@@ -251,10 +240,10 @@ def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items
     sch = workload.sch
     loops = list(sch.get_loops(output))
     if items == 1:
-        (sum_,) = place_in_item(workload, Tree(anchor), workload.bind_outer(loops))
+        (sum_,) = partial.place_in_item(workload, partial.Tree(anchor), workload.bind_outer(loops))
         sum_.accumulate(workload)
         return
-    groups, group = group_loops(workload, loops, items)
-    first_item(workload, output, group, items)
-    reduce_across(workload, anchor, group, items)
-    bind_groups(workload, groups, group)
+    groups, group = partial.group_loops(workload, loops, items)
+    partial.first_item(workload, output, group, items)
+    partial.reduce_across(workload, anchor, group, items)
+    partial.bind_groups(workload, groups, group)

@@ -21,9 +21,10 @@ import numpy as np
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, group_sizes, is_injective, tile_choices, tile_of
+from .common import FAMILY, Workload, is_injective
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS
 from .family import GROUP_FITS, Constraint, Value, knob
+from .sizes import group_sizes, tile_choices, tile_of
 
 logger = logging.getLogger(__name__)
 

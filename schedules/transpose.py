@@ -22,10 +22,11 @@ from tvm import s_tir, tirx
 
 from ..devices.target import Device
 from ..ir.scope import is_texture
-from .common import LANES, Loop, Workload, divisors, group_sizes, largest_divisor, tile_of
+from .common import Loop, Workload
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, Nest
 from .family import GROUP_FITS, Constraint, Value, knob
 from .moving import one_block
+from .sizes import LANES, divisors, group_sizes, largest_divisor, tile_of
 
 logger = logging.getLogger(__name__)
 

@@ -28,18 +28,11 @@ import numpy as np
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    ROLE,
-    Workload,
-    divisors,
-    group_sizes,
-    largest_divisor,
-    tile_choices,
-    tile_of,
-)
-from .conv2d import TILE_FITS, UNROLL_DIVIDES, input_facts, input_lanes, pad_spatial, split_channels
+from .common import FAMILY, ROLE, Workload
+from .conv2d import TILE_FITS, UNROLL_DIVIDES
+from .definitions import pad_spatial
 from .family import GROUP_FITS, Constraint, Value, knob
+from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 #: Taps of the kernels in each direction.
 TAPS = 3
@@ -282,7 +275,7 @@ class Input:
         anchor = workload.anchor(Input.NAME)
         if anchor is None:
             return None
-        padded, texture = input_facts(workload, workload.with_role(COLUMNS)[0])
+        padded, texture = workload.input_facts(workload.with_role(COLUMNS)[0])
         return InputShape(*workload.extents(anchor), padded=padded, texture=texture)
 
     @staticmethod
@@ -449,7 +442,7 @@ class Product:
         if texels is not None:
             # Whole texels, also the last one: products of channels that it lacks are left out.
             taken = unroll_i = block
-        i_block, i_outer, i_inner = split_channels(workload, i, taken, unroll_i, [], tile)
+        i_block, i_outer, i_inner = workload.split_channels(i, taken, unroll_i, [], tile)
         for staged in (texels, weights):
             if staged is not None:
                 workload.place_staged(staged, i_outer)

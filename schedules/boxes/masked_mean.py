@@ -30,9 +30,10 @@ from tvm.tirx import Buffer, Expr, ForKind, Var
 from ...devices.target import Device
 from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
-from ..common import FAMILY, Block, Workload, is_injective, power_of_2
+from ..common import FAMILY, Block, Workload, is_injective
 from ..family import GROUP_FITS, Constraint, Value, knob
 from ..partial_sums import radices
+from ..sizes import power_of_2
 from .builder import (
     COORDINATES,
     Row,

@@ -47,8 +47,9 @@ from tvm.tirx import Buffer, Expr, ForKind, Stmt, Var
 from ...devices.target import Device
 from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
-from ..common import FAMILY, LANES, Workload, group_sizes, is_injective
+from ..common import FAMILY, Workload, is_injective
 from ..family import GROUP_FITS, Constraint, Value, knob
+from ..sizes import LANES, group_sizes
 from .builder import (
     COORDINATES,
     Row,
