@@ -26,7 +26,7 @@ from ..devices.target import Device
 from ..ir.scope import is_half, is_texture
 from .common import FAMILY, Workload, to_constant_memory
 from .definitions import Multiply, Sums, convolution, pad_spatial
-from .family import Constraint, Value, knob
+from .family import Value, knob
 from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 NAME = "conv2d"
@@ -165,58 +165,53 @@ class Knobs(RegisterTile):
 
 
 #: Also of other families.
-TILE_FITS = Constraint(
-    "tile_o * tile_h * tile_w vectors must fit the device's registers.",
-    lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
-)
-TILE_IN_MAP = Constraint(
-    "A tile is at most as high and as wide as the map.",
-    lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
-)
-UNROLL_DIVIDES = Constraint(
-    "unroll_i must divide the input channels that are taken together.",
-    lambda k, s, d: s.together % k.unroll_i == 0,
-)
+TILE_FITS = {
+    "tile_o * tile_h * tile_w vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_o * k.tile_h * k.tile_w <= d.accumulators
+    ),
+}
+TILE_IN_MAP = {
+    "A tile is at most as high and as wide as the map.": lambda k, s, d: (
+        k.tile_h <= s.height and k.tile_w <= s.width
+    ),
+}
+UNROLL_DIVIDES = {
+    "unroll_i must divide the input channels that are taken together.": lambda k, s, d: (
+        s.together % k.unroll_i == 0
+    ),
+}
 #: Of register tiles.
-TILE_CONSTRAINTS = (
-    TILE_FITS,
-    Constraint(
-        f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.",
-        lambda k, s, d: not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS,
+TILE_CONSTRAINTS = {
+    **TILE_FITS,
+    f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.": lambda k, s, d: (
+        not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS
     ),
-    Constraint(
-        "tile_o must divide the output blocks of a group and tile_h the rows: "
-        "a partial tile there is a test in the hot loop.",
-        lambda k, s, d: s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0,
+    "tile_o must divide the output blocks of a group and tile_h the rows: "
+    "a partial tile there is a test in the hot loop.": lambda k, s, d: (
+        s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0
     ),
-    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    UNROLL_DIVIDES,
-)
+    "tile_w is at most the width.": lambda k, s, d: k.tile_w <= s.width,
+    **UNROLL_DIVIDES,
+}
 #: Of where weights are read.
-WEIGHT_CONSTRAINTS = (
-    Constraint(
-        "weights is direct, local or constant, and on a CPU direct.",
-        lambda k, s, d: k.weights in weight_places(d),
+WEIGHT_CONSTRAINTS = {
+    "weights is direct, local or constant, and on a CPU direct.": lambda k, s, d: (
+        k.weights in weight_places(d)
     ),
-    Constraint(
-        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
-        lambda k, s, d: (
-            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
-        ),
+    "Constant memory holds plain fp32 buffers of at most 64 KiB.": lambda k, s, d: (
+        k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
     ),
-)
+}
 #: Of families with the knobs ``stage_input``, ``split_borders``, ``group_w`` and ``group_size``.
-WINDOW_CONSTRAINTS = (
-    Constraint(
-        "split_borders is for GPUs, and inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
+WINDOW_CONSTRAINTS = {
+    "split_borders is for GPUs, and inputs that are padded and not copied first.": lambda k, s, d: (
+        not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu)
     ),
-    Constraint(
-        "group_w is at most group_size, and that at most what the device accepts.",
-        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
+    "group_w is at most group_size, and that at most what the device accepts.": lambda k, s, d: (
+        k.group_w <= k.group_size <= d.max_group_size
     ),
-)
-CONSTRAINTS = (*TILE_CONSTRAINTS, *WEIGHT_CONSTRAINTS, *WINDOW_CONSTRAINTS)
+}
+CONSTRAINTS = {**TILE_CONSTRAINTS, **WEIGHT_CONSTRAINTS, **WINDOW_CONSTRAINTS}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

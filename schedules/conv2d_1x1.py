@@ -20,7 +20,7 @@ from ..devices.target import Device
 from . import conv2d
 from .common import Block, Loop, Workload
 from .conv2d import RegisterTile, Shape
-from .family import GROUP_FITS, Constraint, Value, knob, violated
+from .family import GROUP_FITS, Value, knob, violated
 from .sizes import LOCAL_BYTES, group_sizes, largest_divisor
 
 NAME = "conv2d_1x1"
@@ -54,27 +54,22 @@ def _group_outputs(knobs: Knobs, shape: Shape) -> int:
     return largest_divisor(shape.outputs // knobs.tile_o, max(1, knobs.group_size // knobs.split_i))
 
 
-CONSTRAINTS = (
-    *conv2d.TILE_CONSTRAINTS,
-    Constraint(
-        "split_i must divide the whole blocks of input channels, and is 1 on a CPU.",
-        lambda k, s, d: k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0),
+CONSTRAINTS = {
+    **conv2d.TILE_CONSTRAINTS,
+    "split_i must divide the whole blocks of input channels, and is 1 on a CPU.": lambda k, s, d: (
+        k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0)
     ),
-    Constraint(
-        "A split sum needs tile_w to divide the width, weights as they are stored, and a group of "
-        "at least split_i items.",
-        lambda k, s, d: (
-            k.split_i == 1
-            or (s.width % k.tile_w == 0 and k.weights == "direct" and k.split_i <= k.group_size)
-        ),
+    "A split sum needs tile_w to divide the width, weights as they are stored, and a group of "
+    "at least split_i items.": lambda k, s, d: (
+        k.split_i == 1
+        or (s.width % k.tile_w == 0 and k.weights == "direct" and k.split_i <= k.group_size)
     ),
-    Constraint(
-        "The parts of a split sum must fit 32 KiB of local memory.",
-        lambda k, s, d: k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES,
+    "The parts of a split sum must fit 32 KiB of local memory.": lambda k, s, d: (
+        k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES
     ),
-    *conv2d.WEIGHT_CONSTRAINTS,
-    GROUP_FITS,
-)
+    **conv2d.WEIGHT_CONSTRAINTS,
+    **GROUP_FITS,
+}
 
 #: Work-items below which a GPU of a phone has too few to hide its latencies (an assumption:
 #: some ten waves of 64 for each of two to six compute units).

@@ -33,7 +33,7 @@ from ..devices.target import Device
 from ..ir.expressions import conjuncts, uses
 from .common import FAMILY, ROLE, Block, Loop, Workload, is_vector
 from .definitions import Multiply, Sums, batch_index, batch_shape, narrowed, or_zero, widened
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Value, knob
 from .sizes import divisors, group_sizes, largest_divisor
 
 NAME = "dense"
@@ -172,15 +172,14 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_m * tile_n vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
+CONSTRAINTS = {
+    "tile_m * tile_n vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_m * k.tile_n <= d.accumulators
     ),
-    Constraint("tile_m must divide the rows.", lambda k, s, d: s.rows % k.tile_m == 0),
-    Constraint("tile_n must divide the columns.", lambda k, s, d: s.columns % k.tile_n == 0),
-    GROUP_FITS,
-)
+    "tile_m must divide the rows.": lambda k, s, d: s.rows % k.tile_m == 0,
+    "tile_n must divide the columns.": lambda k, s, d: s.columns % k.tile_n == 0,
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

@@ -19,7 +19,7 @@ from ..devices.target import Device
 from .common import FAMILY, Workload
 from .conv2d import TILE_IN_MAP, WINDOW_CONSTRAINTS, group_form, window_space
 from .definitions import Sums, narrowed, pad_spatial, widened, windows_in
-from .family import Constraint, Value, knob
+from .family import Value, knob
 from .sizes import tile_choices, tile_of
 
 NAME = "depthwise"
@@ -121,27 +121,21 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_w vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_w <= d.accumulators,
+CONSTRAINTS = {
+    "tile_w vectors must fit the device's registers.": lambda k, s, d: k.tile_w <= d.accumulators,
+    **TILE_IN_MAP,
+    "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
+    "of at most three vectors for each accumulator.": lambda k, s, d: (
+        not k.reuse_rows
+        or (
+            not d.is_cpu
+            and k.tile_h > 1
+            and s.is_small
+            and s.inputs(k.tile_h, k.tile_w) <= 3 * d.accumulators
+        )
     ),
-    TILE_IN_MAP,
-    Constraint(
-        "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
-        "of at most three vectors for each accumulator.",
-        lambda k, s, d: (
-            not k.reuse_rows
-            or (
-                not d.is_cpu
-                and k.tile_h > 1
-                and s.is_small
-                and s.inputs(k.tile_h, k.tile_w) <= 3 * d.accumulators
-            )
-        ),
-    ),
-    *WINDOW_CONSTRAINTS,
-)
+    **WINDOW_CONSTRAINTS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

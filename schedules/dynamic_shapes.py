@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 
 from ..devices.target import Device
 from .common import FAMILY, Block, Workload, is_injective
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Value, knob
 from .sizes import LANES, group_sizes
 
 #: In journals, too.
@@ -38,7 +38,7 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group.")
 
 
-CONSTRAINTS: tuple[Constraint, ...] = (GROUP_FITS,)
+CONSTRAINTS = GROUP_FITS
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

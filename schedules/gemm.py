@@ -35,7 +35,6 @@ from ..devices.target import Device
 from .common import FAMILY, ROLE, Block, Loop, Workload
 from .data_parallel import Axis, regroup
 from .definitions import batch_shape, or_zero, output_extent, padded_matrix, widened
-from .family import Constraint
 
 T = TypeVar("T")
 
@@ -190,10 +189,11 @@ class Shape:
 
 
 #: Of every family of these products.
-STAGES = Constraint(
-    "stages is at most 4, and at most the steps along the depth.",
-    lambda k, s, d: k.stages <= 4 and k.stages <= s.depth // k.tile_k,
-)
+STAGES = {
+    "stages is at most 4, and at most the steps along the depth.": lambda k, s, d: (
+        k.stages <= 4 and k.stages <= s.depth // k.tile_k
+    ),
+}
 
 
 def shared_limit(device: Device) -> int:

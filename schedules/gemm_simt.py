@@ -16,7 +16,7 @@ from tvm import s_tir
 from ..devices.target import Device
 from . import gemm
 from .common import Workload
-from .family import Constraint, Value, knob, violated
+from .family import Value, knob, violated
 from .gemm import Shape
 from .sizes import divisors
 
@@ -60,33 +60,25 @@ def shared_bytes(knobs: Knobs) -> int:
     return 4 * knobs.stages * (left + right)
 
 
-CONSTRAINTS = (
-    Constraint("It is for CUDA.", lambda k, s, d: d.multiprocessors is not None),
-    Constraint(
-        "The tile of a work-group must divide rows, columns and depth.",
-        lambda k, s, d: not (s.rows % k.rows or s.columns % k.columns or s.depth % k.tile_k),
+CONSTRAINTS = {
+    "It is for CUDA.": lambda k, s, d: d.multiprocessors is not None,
+    "The tile of a work-group must divide rows, columns and depth.": lambda k, s, d: (
+        not (s.rows % k.rows or s.columns % k.columns or s.depth % k.tile_k)
     ),
-    Constraint(
-        "tile_k is a multiple of 4: so many steps are read at once.",
-        lambda k, s, d: k.tile_k % LANES == 0,
+    "tile_k is a multiple of 4: so many steps are read at once.": lambda k, s, d: (
+        k.tile_k % LANES == 0
     ),
-    Constraint(
-        "tile_m * tile_n vectors are at most 64 numbers: more do not fit the registers.",
-        lambda k, s, d: LANES * k.tile_m * k.tile_n <= SUMS,
+    "tile_m * tile_n vectors are at most 64 numbers: "
+    "more do not fit the registers.": lambda k, s, d: LANES * k.tile_m * k.tile_n <= SUMS,
+    "Every item copies as many vectors of 16 bytes as the others.": lambda k, s, d: (
+        gemm.copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n)
     ),
-    Constraint(
-        "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: gemm.copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n),
+    "group_m * group_n is 32 to 512.": lambda k, s, d: 32 <= k.group_m * k.group_n <= 512,
+    **gemm.STAGES,
+    "Tiles must fit the shared memory of a work-group.": lambda k, s, d: (
+        shared_bytes(k) <= gemm.shared_limit(d)
     ),
-    Constraint(
-        "group_m * group_n is 32 to 512.", lambda k, s, d: 32 <= k.group_m * k.group_n <= 512
-    ),
-    gemm.STAGES,
-    Constraint(
-        "Tiles must fit the shared memory of a work-group.",
-        lambda k, s, d: shared_bytes(k) <= gemm.shared_limit(d),
-    ),
-)
+}
 
 #: Tiles of items and groups, the ones with most products for what they read first.
 TILES = (

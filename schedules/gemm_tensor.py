@@ -25,7 +25,7 @@ from tvm.script import tirx as T
 from ..devices.target import Device
 from . import gemm
 from .common import Block, Loop, Workload
-from .family import Constraint, Value, knob, violated
+from .family import Value, knob, violated
 from .gemm import Shape
 from .sizes import divisors
 
@@ -69,42 +69,32 @@ def shared_bytes(knobs: Knobs) -> int:
     return max(2 * knobs.stages * (left + right), 4 * knobs.tile_m * (knobs.tile_n + 4))
 
 
-CONSTRAINTS = (
-    Constraint(
-        "It is for tensor cores.",
-        lambda k, s, d: d.multiprocessors is not None and d.multiprocessors.tensor_cores,
+CONSTRAINTS = {
+    "It is for tensor cores.": lambda k, s, d: (
+        d.multiprocessors is not None and d.multiprocessors.tensor_cores
     ),
-    Constraint(
-        "tile_m, tile_n and tile_k must divide rows, columns and depth.",
-        lambda k, s, d: not (s.rows % k.tile_m or s.columns % k.tile_n or s.depth % k.tile_k),
+    "tile_m, tile_n and tile_k must divide rows, columns and depth.": lambda k, s, d: (
+        not (s.rows % k.tile_m or s.columns % k.tile_n or s.depth % k.tile_k)
     ),
-    Constraint(
-        "Each warp multiplies whole fragments of 16 x 16 x 16.",
-        lambda k, s, d: (
-            not (
-                k.tile_m % (FRAGMENT * k.warps_m)
-                or k.tile_n % (FRAGMENT * k.warps_n)
-                or k.tile_k % FRAGMENT
-            )
-        ),
+    "Each warp multiplies whole fragments of 16 x 16 x 16.": lambda k, s, d: (
+        not (
+            k.tile_m % (FRAGMENT * k.warps_m)
+            or k.tile_n % (FRAGMENT * k.warps_n)
+            or k.tile_k % FRAGMENT
+        )
     ),
-    Constraint(
-        "The sums of a warp are at most 16 fragments: more do not fit its registers.",
-        lambda k, s, d: k.tile_m * k.tile_n <= FRAGMENTS * FRAGMENT**2 * k.warps_m * k.warps_n,
+    "The sums of a warp are at most 16 fragments: more do not fit its registers.": lambda k, s, d: (
+        k.tile_m * k.tile_n <= FRAGMENTS * FRAGMENT**2 * k.warps_m * k.warps_n
     ),
-    Constraint(
-        "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: gemm.copies_evenly(
-            s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n
-        ),
+    "Every item copies as many vectors of 16 bytes as the others.": lambda k, s, d: (
+        gemm.copies_evenly(s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n)
     ),
-    Constraint("A work-group has at most 16 warps.", lambda k, s, d: k.warps_m * k.warps_n <= 16),
-    gemm.STAGES,
-    Constraint(
-        "Tiles and sums must fit the shared memory of a work-group.",
-        lambda k, s, d: shared_bytes(k) <= gemm.shared_limit(d),
+    "A work-group has at most 16 warps.": lambda k, s, d: k.warps_m * k.warps_n <= 16,
+    **gemm.STAGES,
+    "Tiles and sums must fit the shared memory of a work-group.": lambda k, s, d: (
+        shared_bytes(k) <= gemm.shared_limit(d)
     ),
-)
+}
 
 #: Tiles and the warps for them, the ones with most products for what they read first.
 TILES = (

@@ -15,7 +15,6 @@ side by side along N: there, a group has ``columns`` vectors of them, and ``item
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from tvm import s_tir
@@ -24,10 +23,8 @@ from ..devices.target import Device
 from . import dense
 from .common import Block, Loop, Workload
 from .dense import COLUMNS, PACKED, ROWS
-from .family import Constraint, Value, knob
+from .family import Declined, Value, knob
 from .sizes import LANES, divisors, largest_divisor
-
-logger = logging.getLogger(__name__)
 
 NAME = "gemv"
 ORDER = 400
@@ -66,19 +63,15 @@ class Knobs:
     unroll: int = knob("Steps over K of which an item has the reads under way at once.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "items must divide the depth and be a power of 2, at least 16.",
-        lambda k, s, d: s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256),
+CONSTRAINTS = {
+    "items must divide the depth and be a power of 2, at least 16.": lambda k, s, d: (
+        s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256)
     ),
-    Constraint(
-        "columns must divide those of the matrix.", lambda k, s, d: s.columns % k.columns == 0
+    "columns must divide those of the matrix.": lambda k, s, d: s.columns % k.columns == 0,
+    "items * columns is at most what the device accepts.": lambda k, s, d: (
+        k.items * k.columns <= d.max_group_size
     ),
-    Constraint(
-        "items * columns is at most what the device accepts.",
-        lambda k, s, d: k.items * k.columns <= d.max_group_size,
-    ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -113,8 +106,7 @@ def match(workload: Workload) -> Shape | None:
     if len(rest) != 3:
         return None
     if depth % LEAST_ITEMS:
-        logger.debug("gemv declines: a sum of %d cannot be shared", depth)
-        return None
+        raise Declined(f"a sum of {depth} cannot be shared")
     return Shape(found.form, found.rows, found.columns, depth)
 
 

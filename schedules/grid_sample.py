@@ -13,7 +13,6 @@ of one pixel: where their neighbours lie, and what they weigh, is worked out onc
 
 from __future__ import annotations
 
-import logging
 from dataclasses import KW_ONLY, dataclass
 
 import tvm
@@ -22,10 +21,8 @@ from tvm import relax, s_tir, te, tirx
 from ..devices.target import Device
 from ..ir.expressions import register_operator
 from .common import FAMILY, ROLE, Workload, is_injective
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Declined, Value, knob
 from .sizes import group_sizes, tile_choices, tile_of
-
-logger = logging.getLogger(__name__)
 
 NAME = "grid_sample"
 ORDER = 605
@@ -141,10 +138,10 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint("tile_k is at most the number of blocks.", lambda k, s, d: k.tile_k <= s.blocks),
-    GROUP_FITS,
-)
+CONSTRAINTS = {
+    "tile_k is at most the number of blocks.": lambda k, s, d: k.tile_k <= s.blocks,
+    **GROUP_FITS,
+}
 
 #: Blocks of a work-item on a GPU (an assumption), each with four vectors read.
 GPU_TILE = 4
@@ -176,8 +173,7 @@ def match(workload: Workload) -> Shape | None:
     # What is computed beside it, a mask for instance, may have other extents: it is inlined.
     elementwise = workload.extents(output) == extents
     if not elementwise or not all(is_injective(workload.sch, b) for b in workload.blocks):
-        logger.debug("grid_sample declines: what is behind it is not elementwise")
-        return None
+        raise Declined("what is behind it is not elementwise")
     batch, blocks, height, width, *lanes = extents
     texels = workload.writes_texture(output)
     return Shape(blocks, batch * height * width, lanes[0] if lanes else 1, texels=texels)

@@ -21,7 +21,7 @@ from ..devices.target import Device
 from .common import FAMILY, Workload
 from .conv2d import TILE_IN_MAP, UNROLL_DIVIDES
 from .definitions import Channel, Sums, convolution, pad_spatial
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Value, knob
 from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 NAME = "grouped"
@@ -120,19 +120,17 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_h * tile_w vectors must fit twice the device's registers.",
-        lambda k, s, d: k.tile_h * k.tile_w <= 2 * d.accumulators,
+CONSTRAINTS = {
+    "tile_h * tile_w vectors must fit twice the device's registers.": lambda k, s, d: (
+        k.tile_h * k.tile_w <= 2 * d.accumulators
     ),
-    TILE_IN_MAP,
-    UNROLL_DIVIDES,
-    Constraint(
-        "A window of more than 16 taps is not unrolled.",
-        lambda k, s, d: not k.unroll_window or s.taps_h * s.taps_w <= 16,
+    **TILE_IN_MAP,
+    **UNROLL_DIVIDES,
+    "A window of more than 16 taps is not unrolled.": lambda k, s, d: (
+        not k.unroll_window or s.taps_h * s.taps_w <= 16
     ),
-    GROUP_FITS,
-)
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

@@ -24,7 +24,7 @@ from tvm import s_tir, te
 from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload, is_vector
 from .definitions import batch_shape, padded_matrix
-from .family import Constraint, Value, knob
+from .family import Value, knob
 from .sizes import LOCAL_BYTES, divisors, largest_divisor
 
 NAME = "matmul"
@@ -89,29 +89,22 @@ class Knobs:
     tile_k: int = knob("Depth of the tiles that a work-group copies to local memory at once.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_m * tile_n vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
+CONSTRAINTS = {
+    "tile_m * tile_n vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_m * k.tile_n <= d.accumulators
     ),
-    Constraint(
-        "tile_m * group_m must divide the padded rows, and tile_n * group_n vectors the columns.",
-        lambda k, s, d: (
-            s.rows % (k.tile_m * k.group_m) == 0 and s.columns % (LANES * k.tile_n * k.group_n) == 0
-        ),
+    "tile_m * group_m must divide the padded rows, "
+    "and tile_n * group_n vectors the columns.": lambda k, s, d: (
+        s.rows % (k.tile_m * k.group_m) == 0 and s.columns % (LANES * k.tile_n * k.group_n) == 0
     ),
-    Constraint("tile_k must divide the padded depth.", lambda k, s, d: s.depth % k.tile_k == 0),
-    Constraint(
-        "group_m * group_n is at most what the device accepts.",
-        lambda k, s, d: k.group_m * k.group_n <= d.max_group_size,
+    "tile_k must divide the padded depth.": lambda k, s, d: s.depth % k.tile_k == 0,
+    "group_m * group_n is at most what the device accepts.": lambda k, s, d: (
+        k.group_m * k.group_n <= d.max_group_size
     ),
-    Constraint(
-        "The tiles of both operands must fit local memory of 32 KiB.",
-        lambda k, s, d: (
-            4 * k.tile_k * (k.tile_m * k.group_m + LANES * k.tile_n * k.group_n) <= LOCAL_BYTES
-        ),
+    "The tiles of both operands must fit local memory of 32 KiB.": lambda k, s, d: (
+        4 * k.tile_k * (k.tile_m * k.group_m + LANES * k.tile_n * k.group_n) <= LOCAL_BYTES
     ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

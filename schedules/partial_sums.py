@@ -29,7 +29,6 @@ from tvm.sym import Analyzer
 
 from ..devices.target import Device
 from .common import Block, Loop, Workload
-from .family import Constraint
 from .sizes import largest_divisor, power_of_2
 
 #: Partial results that one item combines at each level of the tree.
@@ -48,13 +47,13 @@ CPU_CHUNK, GPU_CHUNK = 32768, 4
 GPU_ITEMS = 8192
 
 #: Of families whose work-groups share results.
-GROUP_IS_POWER_OF_2 = Constraint(
-    "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
-    lambda k, s, d: (
+GROUP_IS_POWER_OF_2 = {
+    "group_size is a power of 2, at most what the device accepts, "
+    "and 1 on a CPU.": lambda k, s, d: (
         k.group_size & (k.group_size - 1) == 0
         and k.group_size <= (1 if d.is_cpu else d.max_group_size)
     ),
-)
+}
 
 
 # -- a chain of smaller sums --------------------------------------------------------------

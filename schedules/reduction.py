@@ -11,7 +11,6 @@ second kernel combines.  :mod:`.partial_sums` says how.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import gcd, prod
@@ -26,10 +25,8 @@ from ..ir.expressions import nodes_in, uses
 from . import fallback
 from . import partial_sums as partial
 from .common import Block, Workload, is_injective, is_reduction
-from .family import Constraint, Value, knob
+from .family import Declined, Value, knob
 from .sizes import LANES, power_of_2
-
-logger = logging.getLogger(__name__)
 
 NAME = "reduction"
 ORDER = 530
@@ -70,28 +67,20 @@ def _vector(knobs: Knobs, shape: Shape) -> int:
     return knobs.lanes if shape.along > 1 else 1
 
 
-CONSTRAINTS = (
-    partial.GROUP_IS_POWER_OF_2,
-    Constraint(
-        "lanes is 1 or the width of a vector.", lambda k, s, d: k.lanes == 1 or k.lanes in LANES
+CONSTRAINTS = {
+    **partial.GROUP_IS_POWER_OF_2,
+    "lanes is 1 or the width of a vector.": lambda k, s, d: k.lanes == 1 or k.lanes in LANES,
+    "lanes must divide neighbouring results, "
+    "or neighbours that are summed up and not all.": lambda k, s, d: (
+        s.across % k.lanes == 0 if s.along == 1 else s.along == s.reduced or s.along % k.lanes == 0
     ),
-    Constraint(
-        "lanes must divide neighbouring results, or neighbours that are summed up and not all.",
-        lambda k, s, d: (
-            s.across % k.lanes == 0
-            if s.along == 1
-            else s.along == s.reduced or s.along % k.lanes == 0
-        ),
+    "Positions are found without vectors, and by one work-group.": lambda k, s, d: (
+        not s.positions or k.lanes == k.splits == 1
     ),
-    Constraint(
-        "Positions are found without vectors, and by one work-group.",
-        lambda k, s, d: not s.positions or k.lanes == k.splits == 1,
+    "Every lane of every item of every group must have an element to begin with.": lambda k, s, d: (
+        partial.every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s))
     ),
-    Constraint(
-        "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: partial.every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s)),
-    ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -131,8 +120,7 @@ def match(workload: Workload) -> Shape | None:
     if len(reductions) != 1 or any(
         not (is_injective(sch, b) or is_reduction(sch, b)) for b in workload.blocks
     ):
-        logger.debug("reduction declines: %d reductions", len(reductions))
-        return None
+        raise Declined(f"{len(reductions)} reductions")
     anchor = reductions[0]
     for block in workload.before(anchor):
         workload.inline(block)
@@ -151,8 +139,7 @@ def match(workload: Workload) -> Shape | None:
     broadcast = written > prod(e for e, kind in pairs if kind == IterVar.DataPar)
     positions = len(sch.get(anchor).writes) > 1 or keeps_booleans(sch.get(anchor))
     if positions and broadcast:
-        logger.debug("reduction declines: positions are spread again")
-        return None
+        raise Declined("positions are spread again")
     return Shape(
         outputs, reduced, along=along, across=across, broadcast=broadcast, positions=positions
     )

@@ -12,7 +12,6 @@ A work-item computes neighbours of one row: what depends on the row is read once
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import prod
@@ -23,10 +22,8 @@ from tvm import s_tir, te, tirx
 from ..devices.target import Device
 from .common import FAMILY, Workload, is_injective
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Declined, Value, knob
 from .sizes import group_sizes, tile_choices, tile_of
-
-logger = logging.getLogger(__name__)
 
 NAME = "resize"
 ORDER = 600
@@ -144,10 +141,10 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    GROUP_FITS,
-)
+CONSTRAINTS = {
+    "tile_w is at most the width.": lambda k, s, d: k.tile_w <= s.width,
+    **GROUP_FITS,
+}
 
 #: Neighbours of a work-item on a GPU: they share a row's weights and some texels (an assumption).
 GPU_TILE = 2
@@ -178,8 +175,7 @@ def match(workload: Workload) -> Shape | None:
     extents = workload.extents(anchor)
     after = workload.after(anchor)
     if any(workload.extents(b) != extents or not is_injective(workload.sch, b) for b in after):
-        logger.debug("resize declines: what is behind it is not elementwise")
-        return None
+        raise Declined("what is behind it is not elementwise")
     output = workload.blocks[-1]
     lanes = extents[4] if len(extents) == 5 else 1
     texels = workload.writes_texture(output)

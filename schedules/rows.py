@@ -22,7 +22,7 @@ from ..devices.target import Device
 from . import fallback
 from . import partial_sums as partial
 from .common import ROLE, Block, Loop, Workload, is_injective
-from .family import Constraint, Value, knob
+from .family import Value, knob
 from .sizes import LANES, power_of_2
 
 #: The block annotation with the axes of a row, and the role of its statistics.
@@ -52,21 +52,18 @@ class Knobs:
     lanes: int = knob("Elements of a vector, of one row or of neighbouring ones.")
 
 
-CONSTRAINTS = (
-    partial.GROUP_IS_POWER_OF_2,
-    Constraint(
-        "lanes is 1 or the width of a vector, and 1 where the layout has lanes.",
-        lambda k, s, d: k.lanes == 1 or (k.lanes in LANES and not s.blocked),
+CONSTRAINTS = {
+    **partial.GROUP_IS_POWER_OF_2,
+    "lanes is 1 or the width of a vector, and 1 where the layout has lanes.": lambda k, s, d: (
+        k.lanes == 1 or (k.lanes in LANES and not s.blocked)
     ),
-    Constraint(
-        "lanes must divide neighbouring rows.",
-        lambda k, s, d: s.across == 1 or s.across % k.lanes == 0,
+    "lanes must divide neighbouring rows.": lambda k, s, d: (
+        s.across == 1 or s.across % k.lanes == 0
     ),
-    Constraint(
-        "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: partial.every_lane_starts(s.length, k.splits, k.group_size, _along(k, s)),
+    "Every lane of every item of every group must have an element to begin with.": lambda k, s, d: (
+        partial.every_lane_starts(s.length, k.splits, k.group_size, _along(k, s))
     ),
-)
+}
 
 
 def _along(knobs: Knobs, shape: Shape) -> int:

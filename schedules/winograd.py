@@ -23,6 +23,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from functools import cache
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 from tvm import s_tir, te, tirx
@@ -31,7 +32,7 @@ from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload
 from .conv2d import TILE_FITS, UNROLL_DIVIDES
 from .definitions import pad_spatial
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Constraints, Value, knob
 from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 #: Taps of the kernels in each direction.
@@ -244,15 +245,14 @@ class Input:
     NAME = "winograd_input"
     ORDER = 350
     Shape, Knobs = InputShape, InputKnobs
-    CONSTRAINTS = (
-        Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
-        Constraint(
-            "Where a padded input is read from a texture or by a CPU, it is staged: "
-            "bounds are tested once.",
-            lambda k, s, d: k.stage_input or not (s.padded and (s.texture or d.is_cpu)),
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.columns,
+        "Where a padded input is read from a texture or by a CPU, it is staged: "
+        "bounds are tested once.": lambda k, s, d: (
+            k.stage_input or not (s.padded and (s.texture or d.is_cpu))
         ),
-        GROUP_FITS,
-    )
+        **GROUP_FITS,
+    }
 
     @staticmethod
     def heuristic(shape: InputShape, device: Device) -> InputKnobs:
@@ -379,17 +379,16 @@ class Product:
     NAME = "winograd_product"
     ORDER = 360
     Shape, Knobs = ProductShape, ProductKnobs
-    CONSTRAINTS = (
-        TILE_FITS,
-        Constraint(
-            "tile_o must divide the output blocks and tile_h the rows: "
-            "a partial tile there is a test in the hot loop.",
-            lambda k, s, d: s.outputs % k.tile_o == 0 and s.rows % k.tile_h == 0,
+    CONSTRAINTS: ClassVar[Constraints] = {
+        **TILE_FITS,
+        "tile_o must divide the output blocks and tile_h the rows: "
+        "a partial tile there is a test in the hot loop.": lambda k, s, d: (
+            s.outputs % k.tile_o == 0 and s.rows % k.tile_h == 0
         ),
-        Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
-        UNROLL_DIVIDES,
-        GROUP_FITS,
-    )
+        "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.columns,
+        **UNROLL_DIVIDES,
+        **GROUP_FITS,
+    }
 
     @staticmethod
     def heuristic(shape: ProductShape, device: Device) -> ProductKnobs:
@@ -524,13 +523,10 @@ class Output:
     NAME = "winograd_output"
     ORDER = 370
     Shape, Knobs = OutputShape, OutputKnobs
-    CONSTRAINTS = (
-        Constraint(
-            "tile_w is at most the tiles in a row.",
-            lambda k, s, d: k.tile_w <= s.width // s.outputs,
-        ),
-        GROUP_FITS,
-    )
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.width // s.outputs,
+        **GROUP_FITS,
+    }
 
     @staticmethod
     def heuristic(shape: OutputShape, device: Device) -> OutputKnobs:
