@@ -63,13 +63,8 @@ class Scheduled:
 
     def report(self) -> JsonObject:
         """All but the schedule, for a module's metadata."""
-        return {
-            "family": self.family,
-            "shape": self.shape,
-            "knobs": self.knobs,
-            "source": self.source,
-            **({"origin": self.origin} if self.origin else {}),
-        }
+        names = ("family", "shape", "knobs", "source", *(["origin"] if self.origin else []))
+        return {name: getattr(self, name) for name in names}
 
 
 def schedule_function(

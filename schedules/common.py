@@ -9,8 +9,9 @@ it, because names do not survive fusion unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 from typing import TypeAlias
 
@@ -181,15 +182,12 @@ class Workload:
 
     def before(self, anchor: Block) -> list[Block]:
         """Blocks that precede the anchor in program order."""
-        return self.blocks[: self._index(anchor)]
+        found = self.sch.get(anchor)
+        return list(takewhile(lambda b: not self.sch.get(b).same_as(found), self.blocks))
 
     def after(self, anchor: Block) -> list[Block]:
         """Blocks that follow the anchor in program order."""
-        return self.blocks[self._index(anchor) + 1 :]
-
-    def _index(self, anchor: Block) -> int:
-        block = self.sch.get(anchor)
-        return next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(block))
+        return self.blocks[len(self.before(anchor)) + 1 :]
 
     def extents(self, block: Block) -> list[int]:
         """Extents of the loops around a block, outermost first."""
@@ -205,11 +203,10 @@ class Workload:
     def by_kind(self, block: Block, loops: Sequence[Loop]) -> tuple[list[Loop], list[Loop]]:
         """A block's innermost loops, one an axis: those over results, those that are summed up."""
         kinds = [v.iter_type for v in self.sch.get(block).iter_vars][-len(loops) :]
-        pairs = list(zip(loops, kinds, strict=True))
-        return (
-            [loop for loop, kind in pairs if kind == IterVar.DataPar],
-            [loop for loop, kind in pairs if kind != IterVar.DataPar],
-        )
+        found: tuple[list[Loop], list[Loop]] = ([], [])
+        for loop, kind in zip(loops, kinds, strict=True):
+            found[kind != IterVar.DataPar].append(loop)
+        return found
 
     def lanes_of(self, block: Block) -> int:
         """Vector lanes that the last loop of a block may become; 0 where it may not."""
@@ -262,15 +259,21 @@ class Workload:
             return None
         return self.sch.cache_read(block, index, "local")
 
-    def place_staged(self, staged: Block, above: Loop) -> None:
-        """Compute a staged copy under a loop, without a loop left of its own.
+    def compute_in_registers(self, block: Block, above: Loop) -> list[Loop]:
+        """Compute a block under a loop, into private memory; return its loops there."""
+        self.sch.compute_at(block, above)
+        self.sch.set_scope(block, 0, "local")
+        return self.loops_below(block, above)
+
+    def place_staged(self, staged: Block | None, above: Loop) -> None:
+        """Compute a staged copy, if there is one, under a loop, without a loop left of its own.
 
         Private memory that is indexed by a loop is memory indeed on a GPU; unrolled, its
         elements are registers.
         """
-        self.sch.compute_at(staged, above)
-        self.sch.set_scope(staged, 0, "local")
-        loops = self.loops_below(staged, above)
+        if staged is None:
+            return
+        loops = self.compute_in_registers(staged, above)
         wide = bool(loops) and int(self.sch.get(loops[-1]).extent) in LANES
         block = self.sch.get(staged)
         if wide and not gathers_bytes(block, block.iter_vars[-1].var):
@@ -280,9 +283,7 @@ class Workload:
 
     def stage_padded(self, pad: Block, above: Loop) -> None:
         """Copy a padded input tile to private memory under a loop, in vectors if it has lanes."""
-        self.sch.compute_at(pad, above)
-        self.sch.set_scope(pad, 0, "local")
-        loops, block = self.loops_below(pad, above), self.sch.get(pad)
+        loops, block = self.compute_in_registers(pad, above), self.sch.get(pad)
         blocked = len(loops) >= 3 and len(block.writes[0].region) == 5
         if blocked and int(self.sch.get(loops[-1]).extent) in LANES:
             gathered = gathers_bytes(block, block.iter_vars[-1].var)
@@ -306,8 +307,7 @@ class Workload:
             last, lane = self.sch.split(last, [None, lanes])
             self.sch.vectorize(lane)
         _, *parts = self.sch.split(self.fuse([*rest, last]), [None, *items.values()])
-        for name, part in zip(items, parts, strict=True):
-            self.sch.bind(part, name)
+        self.bind(zip(items, parts, strict=True))
 
     def group_extents(self, block: Block) -> dict[str, int]:
         """Work-items of a block's group along each bound axis, the fastest last."""
@@ -318,10 +318,21 @@ class Workload:
 
     # -- transformations -------------------------------------------------------------------
 
-    def inline(self, block: Block) -> None:
-        """Compute a block where it is read; it is then no longer one of ``blocks``."""
-        self.sch.compute_inline(block)
-        self.blocks = [b for b in self.blocks if b is not block]
+    def inline(self, *blocks: Block) -> None:
+        """Compute blocks where they are read; they are then no longer among ``blocks``."""
+        for block in blocks:
+            self.sch.compute_inline(block)
+            self.blocks = [b for b in self.blocks if b is not block]
+
+    def bind(self, axes: Iterable[tuple[str, Loop]]) -> None:
+        """Bind loops to axes of groups and items, which are named as in CUDA."""
+        for name, loop in axes:
+            self.sch.bind(loop, name)
+
+    def bind_batch(self, batch: Sequence[Loop]) -> None:
+        """Give each product of a batch groups of its own."""
+        if batch:
+            self.sch.bind(self.fuse(batch), "blockIdx.z")
 
     def merge_epilogue(self, anchor: Block) -> Block:
         """Inline the epilogue into one block that writes the output, and return it.
@@ -335,8 +346,7 @@ class Workload:
             if not marked and is_injective(self.sch, block):
                 self.inline(block)
         epilogue = self.after(anchor)
-        for block in epilogue[:-1]:
-            self.inline(block)
+        self.inline(*epilogue[:-1])
         if epilogue:
             for index in range(len(self.sch.get(anchor).writes)):
                 self.sch.set_scope(anchor, index, "local")
@@ -385,29 +395,22 @@ class Workload:
                 self.sch.parallel(fused)
             return fused
         left = group_size or self.target.device.group_size
-        return self._bind_groups(loops, left, min(left, widest or left))
-
-    def _bind_groups(self, loops: Sequence[Loop], left: int, widest: int) -> Loop:
-        """Bind up to three axes to groups and items, the innermost loop fastest.
-
-        Axes are split one by one and not as one fused index: a predicate on a
-        fused index is beyond the affine analysis that later steps rely on.
-        """
-        axes = list(loops)
-        if len(axes) > 3:
-            axes = [self.sch.fuse(*axes[:-2]), *axes[-2:]]
+        limit = min(left, widest or left)
+        # Up to three axes are split one by one and not as one fused index: a predicate on a fused
+        # index is beyond the affine analysis that later steps rely on.
+        axes = [self.fuse(loops[:-2]), *loops[-2:]] if len(loops) > 3 else loops
         groups: list[Loop] = []
         items: list[Loop] = []
         for axis in reversed(axes):
-            size = tile_of(int(self.sch.get(axis).extent), left if items else widest)
-            left //= size
+            size = tile_of(int(self.sch.get(axis).extent), limit)
+            limit = left = left // size
             outer, inner = self.sch.split(axis, [None, size])
             groups.insert(0, outer)
             items.insert(0, inner)
         self.sch.reorder(*groups, *items)
         for name, members in (("blockIdx", groups), ("threadIdx", items)):
-            for dimension, loop in zip("xyz", reversed(members), strict=False):
-                self.sch.bind(loop, f"{name}.{dimension}")
+            names = (f"{name}.{dimension}" for dimension in "xyz")
+            self.bind(zip(names, reversed(members), strict=False))
         return items[-1]
 
     def unroll_all(self, loops: Sequence[Loop]) -> None:

@@ -349,8 +349,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         workload.stage_padded(pad, i_block)
     elif pad is not None:
         workload.inline(pad)
-    if weights is not None:
-        workload.place_staged(weights, i_outer)
+    workload.place_staged(weights, i_outer)
     if knobs.weights == "local":
         workload.stage_in_local_memory(anchor, 1, i_block)
     workload.unroll_all([i_inner])

@@ -11,7 +11,7 @@ in local memory, and add up the parts, each of them those of some of the outputs
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from tvm import s_tir
@@ -121,16 +121,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Tile by ``knobs``, with the sum split where they say so."""
     if knobs.split_i > 1:
         return apply_split(workload, knobs)
-    tile = (knobs.tile_o, knobs.tile_h, knobs.tile_w, knobs.unroll_i)
-    form = conv2d.Knobs(
-        *tile,
-        stage_input=False,
-        split_borders=False,
-        weights=knobs.weights,
-        group_w=knobs.group_size,
-        group_size=knobs.group_size,
-    )
-    return conv2d.apply(workload, form)
+    form = asdict(knobs) | {"stage_input": False, "split_borders": False}
+    del form["split_i"]
+    return conv2d.apply(workload, conv2d.Knobs(**form, group_w=knobs.group_size))
 
 
 def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
@@ -161,10 +154,8 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     lanes = shape.input_block
     unroll = knobs.unroll_i if texels is None else lanes
     i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll, [p, q], tile)
-    if texels is not None:
-        workload.place_staged(texels, q)
-    if weights is not None:
-        workload.place_staged(weights, i_outer)
+    workload.place_staged(texels, q)
+    workload.place_staged(weights, i_outer)
     workload.unroll_all([i_outer, i_inner])
     workload.vectorize_last(tile)
     workload.split_init(partial, i_block, o)
@@ -188,11 +179,9 @@ def _bind_output(
     sch.reorder(n, o, h, w, ot, oi, hi, wi, lane)
     rest, item = sch.split(wi, [None, knobs.split_i])
     sch.reorder(ot, item, oi, hi, rest, lane)
-    sch.bind(sch.fuse(n, o), "blockIdx.z")
-    sch.bind(h, "blockIdx.y")
-    sch.bind(w, "blockIdx.x")
-    sch.bind(ot, "threadIdx.x")
-    sch.bind(item, "threadIdx.y")
+    workload.bind_batch([n, o])
+    axes = {"blockIdx.y": h, "blockIdx.x": w, "threadIdx.x": ot, "threadIdx.y": item}
+    workload.bind(axes.items())
     sch.compute_at(total, rest, preserve_unit_loops=True)
     part, *sums = workload.loops_below(total, rest)
     workload.vectorize_last(sums)

@@ -218,28 +218,20 @@ def _steps(
     loads = [(load.source, load.indices) for load in nodes_in(store, TensorLoad)]
     found = [(store.buffer, store.indices), *loads]
 
-    def replace(var: tirx.Var) -> tirx.Expr:
-        return places.get(var, var)
+    def replaced(node: tirx.Expr) -> tirx.Expr:
+        change = tirx.Var, lambda var: places.get(var, var)
+        return tvm_ffi.structural_map(node, change) if places else node
 
     accesses: list[Steps] = []
     inside = []
     for tensor, indices in found:
-        if places:
-            indices = [tvm_ffi.structural_map(i, (tirx.Var, replace)) for i in indices]
+        indices = [replaced(index) for index in indices]
         address = analyzer.simplify(_address(tensor, indices))
         accesses.append(tuple(_step(address, axis.var, analyzer) for axis in axes))
-        bounds = [analyzer.const_int_bound(index) for index in indices]
-        inside.append(
-            all(
-                bound.min_value >= 0 and bound.max_value < int(extent)
-                for bound, extent in zip(bounds, tensor.shape, strict=True)
-            )
-        )
-    rest = tvm_ffi.structural_map(
-        store.value, (TensorLoad, lambda load: tirx.const(1, load.ty.dtype))
-    )
-    if places:
-        rest = tvm_ffi.structural_map(rest, (tirx.Var, replace))
+        bounds = zip(map(analyzer.const_int_bound, indices), tensor.shape, strict=True)
+        inside.append(all(b.min_value >= 0 and b.max_value < int(size) for b, size in bounds))
+    ones = TensorLoad, lambda load: tirx.const(1, load.ty.dtype)
+    rest = replaced(tvm_ffi.structural_map(store.value, ones))
     tensors = [tensor for tensor, _ in found]
     return accesses, [uses(rest, axis.var) for axis in axes], tensors, inside
 
@@ -326,12 +318,7 @@ def items_for(total: int, vector: int, device: Device) -> int:
 
 
 def distribute(
-    workload: Workload,
-    block: Block,
-    nest: Nest,
-    vector: int,
-    items: int,
-    group_size: int,
+    workload: Workload, block: Block, nest: Nest, vector: int, items: int, group_size: int
 ) -> None:
     """Bind a block's loops: ``items`` vectors of ``vector`` elements for each work-item."""
     sch = workload.sch

@@ -222,9 +222,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
         sch.annotate(item, BORDERS, 1)
     if pad is not None and texels is None:
         if knobs.stage_input:
-            sch.compute_at(pad, item)
-            sch.set_scope(pad, 0, "local")
-            sch.vectorize(sch.get_loops(pad)[-1])
+            sch.vectorize(workload.compute_in_registers(pad, item)[-1])
         else:
             workload.inline(pad)
     *tile, p, q = workload.loops_below(anchor, hi)
@@ -236,11 +234,9 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     reuse = knobs.reuse_rows and texels is not None
     if reuse:
         sch.unroll(hi)
-    if texels is not None:
-        # A row of texels serves every column of a window that is unrolled.
-        workload.place_staged(texels, item if reuse else p if small else q)
-    if weights is not None:
-        workload.place_staged(weights, item if reuse else q)
+    # A row of texels serves every column of a window that is unrolled.
+    workload.place_staged(texels, item if reuse else p if small else q)
+    workload.place_staged(weights, item if reuse else q)
     workload.vectorize_last(tile)
     workload.split_init(anchor, p, hi)
     workload.vectorize_last([wi, lane])

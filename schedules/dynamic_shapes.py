@@ -75,9 +75,7 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule each output by itself."""
     sch = workload.sch
-    for block in list(workload.blocks):
-        if sch.get_consumers(block):
-            workload.inline(block)
+    workload.inline(*(block for block in workload.blocks if sch.get_consumers(block)))
     for block in workload.blocks:
         _bind_positions(workload, block, knobs)
     return sch

@@ -262,13 +262,11 @@ def flatten_output(workload: Workload) -> tuple[Block, Block]:
     """
     sch = workload.sch
     anchor = workload.anchor(NAME)
-    for block in workload.before(anchor):
-        if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
-            workload.inline(block)
+    before = workload.before(anchor)
+    workload.inline(*(b for b in before if workload.annotation(b, ROLE) not in (LEFT, RIGHT)))
     pixels = is_convolution(workload)
     *inlined, output = workload.after(anchor)
-    for block in inlined:
-        workload.inline(block)
+    workload.inline(*inlined)
     if pixels:
         axes = [Axis(v.var, int(v.dom.extent), i) for i, v in enumerate(sch.get(output).iter_vars)]
         regroup(sch, output, axes, [[0, 2, 3], [1, 4]])
@@ -292,8 +290,7 @@ def copy_tile(
     sch.compute_at(block, above)
     fused = sch.fuse(*workload.loops_below(block, above)[-2:])
     _, *parts, vector = sch.split(fused, [None, *threads.values(), lanes])
-    for name, part in zip(threads, parts, strict=True):
-        sch.bind(part, name)
+    workload.bind(zip(threads, parts, strict=True))
     sch.vectorize(vector)
 
 
@@ -315,8 +312,7 @@ def store_output(
     if pixels:
         sch.reorder(n, m, vector)
     _, *parts = sch.split(sch.fuse(n, m) if pixels else sch.fuse(m, n), [None, *threads.values()])
-    for name, part in zip(threads, parts, strict=True):
-        sch.bind(part, name)
+    workload.bind(zip(threads, parts, strict=True))
     sch.vectorize(vector)
 
 
@@ -330,9 +326,3 @@ def pipeline_copies(workload: Workload, loop: Loop, stages: int) -> None:
     sch.annotate(loop, "software_pipeline_order", [0, 1, 2])
     if gpu is not None and gpu.async_copies:
         sch.annotate(loop, "software_pipeline_async_stages", [0])
-
-
-def bind_batch(workload: Workload, batch: Sequence[Loop]) -> None:
-    """Give each product of a batch groups of its own."""
-    if batch:
-        workload.sch.bind(workload.fuse(batch), "blockIdx.z")

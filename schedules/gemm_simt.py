@@ -138,11 +138,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
     ko, ki, kk = sch.split(k, [None, knobs.tile_k // LANES, LANES])
     sch.reorder(mo, no, mg, ng, ko, ki, kk, mi, ni, lane)
-    gemm.bind_batch(workload, batch)
-    sch.bind(mo, "blockIdx.x")
-    sch.bind(no, "blockIdx.y")
-    sch.bind(mg, "threadIdx.y")
-    sch.bind(ng, "threadIdx.x")
+    workload.bind_batch(batch)
+    axes = {"blockIdx.x": mo, "blockIdx.y": no, "threadIdx.y": mg, "threadIdx.x": ng}
+    workload.bind(axes.items())
 
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)

@@ -164,11 +164,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     no, nw, ni, nf = sch.split(n, [None, knobs.warps_n, per_n, FRAGMENT])
     ko, ki, kf = sch.split(k, [None, knobs.tile_k // FRAGMENT, FRAGMENT])
     sch.reorder(mo, no, mw, nw, ko, ki, mi, ni, mf, nf, kf)
-    gemm.bind_batch(workload, batch)
-    sch.bind(mo, "blockIdx.x")
-    sch.bind(no, "blockIdx.y")
+    workload.bind_batch(batch)
     warp = sch.fuse(mw, nw)
-    sch.bind(warp, "threadIdx.y")
+    workload.bind([("blockIdx.x", mo), ("blockIdx.y", no), ("threadIdx.y", warp)])
 
     sch.reverse_compute_at(output, no)
     fragments = [sch.cache_read(anchor, i, f"wmma.matrix_{side}") for i, side in enumerate("ab")]

@@ -185,8 +185,7 @@ def _sum(
     k, inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), unroll)])
     sch.reorder(k, inner, *spatial)
     workload.unroll_all([inner])
-    if texels is not None:
-        workload.place_staged(texels, inner)
+    workload.place_staged(texels, inner)
     vector = int(sch.get(spatial[-1]).extent) in LANES
     if vector:
         workload.vectorize_last(spatial)

@@ -184,9 +184,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     *others, output = workload.blocks
     (places,) = (b for b in others if workload.annotation(b, ROLE) == PLACES)
-    for block in others:
-        if block is not places:
-            workload.inline(block)
+    workload.inline(*(block for block in others if block is not places))
     n, k, h, w, *lane = sch.get_loops(output)
     k, inner = sch.split(k, [None, knobs.tile_k])
     sch.reorder(n, k, h, w, inner, *lane)
@@ -196,9 +194,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     else:
         pixel = workload.bind_outer([n, k, h, w], knobs.group_size)
         sch.unroll(inner)
-    sch.compute_at(places, pixel)
-    sch.set_scope(places, 0, "local")
-    workload.unroll_all(workload.loops_below(places, pixel))
+    workload.unroll_all(workload.compute_in_registers(places, pixel))
     if lane and workload.lanes_of(output):
         sch.vectorize(lane[0])
     return sch

@@ -194,8 +194,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
         workload.place_staged(texels, p if knobs.unroll_window else q)
     elif stage_pad:
         workload.stage_padded(pad, i_block)
-    if weights is not None:
-        workload.place_staged(weights, i_outer)
+    workload.place_staged(weights, i_outer)
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])

@@ -146,21 +146,17 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place both tiles and the results under the loops of the anchor."""
     sch, anchor = workload.sch, workload.anchor(NAME)
     (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
-    for block in workload.before(anchor):
-        if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
-            workload.inline(block)
+    before = workload.before(anchor)
+    workload.inline(*(b for b in before if workload.annotation(b, ROLE) not in (LEFT, RIGHT)))
     output = workload.merge_epilogue(anchor)
     *batch, m, n, k = sch.get_loops(anchor)
     mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
     no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
     ko, ki = sch.split(k, [None, knobs.tile_k])
     sch.reorder(*batch, mo, no, mg, ng, ko, ki, mi, ni, lane)
-    if batch:
-        sch.bind(workload.fuse(batch), "blockIdx.z")
-    sch.bind(mo, "blockIdx.y")
-    sch.bind(no, "blockIdx.x")
-    sch.bind(mg, "threadIdx.y")
-    sch.bind(ng, "threadIdx.x")
+    workload.bind_batch(batch)
+    axes = {"blockIdx.y": mo, "blockIdx.x": no, "threadIdx.y": mg, "threadIdx.x": ng}
+    workload.bind(axes.items())
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
     if columns % LANES == 0 and is_vector(sch.get(output)):

@@ -107,8 +107,7 @@ def one_block(workload: Workload, digits: bool = False) -> tuple[Block, Nest]:
         if (family := workload.annotation(block, FAMILY)) is not None:
             raise Declined(f"{family} declined before")
     *producers, last = workload.blocks
-    for block in producers:
-        workload.inline(block)
+    workload.inline(*producers)
     nest = nest_of(workload, last, digits)
     if nest is None or not nest.loops:
         raise Declined("no loop for each axis, or no loops")

@@ -136,8 +136,7 @@ def _set_identity(workload: Workload, block: Block, start: float) -> None:
     old = workload.sch.get(block)
     dtype = str(old.init.value.ty.dtype)
     init = tirx.BufferStore(old.init.buffer, tirx.const(start, dtype), old.init.indices)
-    new = _changed(old, old.body, init)
-    workload.sch.state.replace(workload.sch.get_sref(block), new, {old: new})
+    _replace(workload.sch, block, old.body, init)
 
 
 def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBlock:
@@ -146,6 +145,12 @@ def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBl
         block.iter_vars, block.reads, block.writes, block.name_hint, body, init,
         annotations=block.annotations,
     )  # fmt: skip
+
+
+def _replace(sch: s_tir.Schedule, block: Block, body: tirx.Stmt, init: tirx.Stmt) -> None:
+    old = sch.get(block)
+    new = _changed(old, body, init)
+    sch.state.replace(sch.get_sref(block), new, {old: new})
 
 
 def _keep_test(workload: Workload, block: Block) -> None:
@@ -166,13 +171,8 @@ def _keep_test(workload: Workload, block: Block) -> None:
     }
     test = tvm_ffi.structural_map(realize.predicate, (tirx.Var, lambda v: axes.get(v, v)))
     new = _changed(old, tirx.IfThenElse(tirx.likely(test), old.body, None), old.init)
-    tested = tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        s_tir.SBlockRealize(realize.iter_values, True, new),
-    )
+    whole = s_tir.SBlockRealize(realize.iter_values, True, new)
+    tested = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
     sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
 
 
@@ -268,9 +268,7 @@ def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> No
         return
     first, _ = sch.loop_partition(loops[0], [steps - 1, None])
     (untested,) = sch.get_child_blocks(first)
-    old = sch.get(untested)
-    new = _changed(old, old.body.then_case, old.init)
-    sch.state.replace(sch.get_sref(untested), new, {old: new})
+    _replace(sch, untested, sch.get(untested).body.then_case, sch.get(untested).init)
     if steps <= MOST_UNROLLED:
         sch.unroll(first)
 

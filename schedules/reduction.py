@@ -122,8 +122,7 @@ def match(workload: Workload) -> Shape | None:
     ):
         raise Declined(f"{len(reductions)} reductions")
     anchor = reductions[0]
-    for block in workload.before(anchor):
-        workload.inline(block)
+    workload.inline(*workload.before(anchor))
     kinds = [v.iter_type for v in sch.get(anchor).iter_vars]
     extents = workload.extents(anchor)
     if len(kinds) != len(extents):
@@ -203,8 +202,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     anchor = _reductions(workload)[0]
     if shape.broadcast:
         # What is made of many elements for each result is a kernel of its own.
-        for block in workload.after(anchor)[:-1]:
-            workload.inline(block)
+        workload.inline(*workload.after(anchor)[:-1])
         fallback.schedule_block(workload, workload.blocks[-1])
         workload.blocks = [anchor]
     output = workload.merge_epilogue(anchor)

@@ -186,8 +186,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Tile and vectorise by ``knobs``."""
     sch = workload.sch
     *others, output = workload.blocks
-    for block in others:
-        workload.inline(block)
+    workload.inline(*others)
     n, k, h, w, *lane = sch.get_loops(output)
     w, column = sch.split(w, [None, knobs.tile_w])
     workload.bind_outer([n, k, h, w], knobs.group_size)

@@ -125,11 +125,8 @@ def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
     anchor = workload.anchor(family)
     axes = _axes(workload, anchor)
     statistics = workload.with_role(ROW)
-    for block in workload.before(anchor):
-        if workload.annotation(block, ROLE) != ROW:
-            workload.inline(block)
-    for block in [anchor, *workload.after(anchor)][:-1]:
-        workload.inline(block)
+    before, after = workload.before(anchor), [anchor, *workload.after(anchor)]
+    workload.inline(*(b for b in before if workload.annotation(b, ROLE) != ROW), *after[:-1])
     output = workload.blocks[-1]
     along = _along(knobs, shape)
     if knobs.splits > 1:

@@ -230,10 +230,8 @@ def _bind_squares(
     b, column = sch.split(b, [None, width])
     outer = [workload.fuse(others)] if others else []
     sch.reorder(*outer, a, b, row, column)
-    for loop, dimension in zip((b, a, *outer), "xyz", strict=False):
-        sch.bind(loop, f"blockIdx.{dimension}")
-    sch.bind(row, "threadIdx.y")
-    sch.bind(column, "threadIdx.x")
+    groups = zip(("blockIdx.x", "blockIdx.y", "blockIdx.z"), (b, a, *outer), strict=False)
+    workload.bind([*groups, ("threadIdx.y", row), ("threadIdx.x", column)])
     return b, column
 
 

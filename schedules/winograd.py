@@ -296,17 +296,13 @@ class Input:
         w, wi = sch.split(w, [None, knobs.tile_w])
         sch.reorder(i, h, w, wi, p, q, lane)
         item = workload.bind_outer([i, h, w], knobs.group_size)
-        sch.compute_at(columns, item)
-        sch.set_scope(columns, 0, "local")
         # p is the first loop that is left; the columns follow, then lanes.
-        row, *along, lanes = workload.loops_below(columns, item)
+        row, *along, lanes = workload.compute_in_registers(columns, item)
         sch.reorder(*along, row, lanes)
         workload.vectorize_last([row, lanes])
         if staged is not None and knobs.stage_input:
             above = along[-1] if along else item
-            sch.compute_at(staged, above)
-            sch.set_scope(staged, 0, "local")
-            workload.vectorize_last(workload.loops_below(staged, above))
+            workload.vectorize_last(workload.compute_in_registers(staged, above))
         if not workload.is_cpu:
             workload.unroll_all(along)
         workload.vectorize_last([*([] if workload.is_cpu else [wi]), p, q, lane])
@@ -442,9 +438,8 @@ class Product:
             # Whole texels, also the last one: products of channels that it lacks are left out.
             taken = unroll_i = block
         i_block, i_outer, i_inner = workload.split_channels(i, taken, unroll_i, [], tile)
-        for staged in (texels, weights):
-            if staged is not None:
-                workload.place_staged(staged, i_outer)
+        workload.place_staged(texels, i_outer)
+        workload.place_staged(weights, i_outer)
         workload.unroll_all([i_inner])
         workload.vectorize_last(tile)
         workload.split_init(anchor, i_block, item)
@@ -566,12 +561,9 @@ class Output:
         w, wi, xi = sch.split(x, [None, knobs.tile_w, outputs])
         sch.reorder(n, o, h, w, wi, hi, xi, lane)
         workload.bind_outer([n, o, h, w], knobs.group_size)
-        sch.compute_at(columns, wi)
-        sch.set_scope(columns, 0, "local")
-        d, q, *_, lanes = workload.loops_below(columns, wi)
+        d, q, *_, lanes = workload.compute_in_registers(columns, wi)
         sch.reorder(q, d)
-        if texels is not None:
-            workload.place_staged(texels, q)
+        workload.place_staged(texels, q)
         workload.vectorize_last([q, d, lanes])
         # The tile is whole in private memory; only what is written is tested against the extents.
         sch.reverse_compute_at(output, wi)
