@@ -27,9 +27,6 @@ NAME = "conv2d_1x1"
 ORDER = 300
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Knobs(RegisterTile):
     """The register tile of a work-item, and how many share its sum."""
@@ -106,9 +103,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "weights": conv2d.weight_places(device),
         "group_size": group_sizes(device),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

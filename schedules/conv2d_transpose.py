@@ -35,9 +35,6 @@ NAME = "conv2d_transpose"
 ORDER = 340
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Axis:
     """One spatial axis of a transposed convolution."""
@@ -151,9 +148,6 @@ def compute(
     return widened(result, x.dtype)
 
 
-# -- its knobs: those of a grouped convolution --------------------------------------------
-
-
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """One period of the strides, and as many more columns as registers allow."""
     registers = device.accumulators
@@ -169,9 +163,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
 
 
-# -- how it is scheduled: as a grouped convolution ----------------------------------------
-
-
+# Scheduled as a grouped convolution.
 match = partial(grouped.match, family=NAME)
 apply = partial(grouped.apply, family=NAME)
 

@@ -36,9 +36,6 @@ CPU_FEW = 512
 GPU_ITEMS = 8192
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def compute(
     x: te.Tensor,
     w: te.Tensor,
@@ -67,9 +64,6 @@ def compute(
 def steps_text(strides: tuple[int, int], dilation: tuple[int, int]) -> str:
     """The value of the annotation :data:`STEPS`."""
     return ",".join(map(str, (*strides, *dilation)))
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -182,9 +176,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "reuse_rows": (False,) if device.is_cpu else (False, True),
         **window_space(shape.padded, shape.texture, device),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload, family: str = NAME) -> Shape | None:

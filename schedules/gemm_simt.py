@@ -29,9 +29,6 @@ LANES = 4
 SUMS = 64
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Knobs:
     """The tile of a work-item, and that of a work-group in work-items."""
@@ -111,9 +108,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_k": (8, 16, 32),
         "stages": (1, 2, 3, 4),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

@@ -39,9 +39,6 @@ LEAST_ITEMS = 16
 UNROLL = 4
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """The form, and extents of the product."""
@@ -91,9 +88,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "columns": divisors(shape.columns, 64),
         "unroll": (1, 2, 4, 8),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

@@ -31,9 +31,6 @@ ORDER = 605
 PLACES = "places"
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def compute(
     x: te.Tensor, grid: te.Tensor, *, method: str, padding_mode: str, align_corners: bool | None
 ) -> te.Tensor:
@@ -115,9 +112,6 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 register_operator(OPERATOR, "Samples at real indices.", _type_of, _legalize)
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Blocks of channels (channels of plain tensors) and pixels of a result, and lanes; else 1."""
@@ -158,9 +152,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of all sizes on CPUs, and of up to eight blocks on GPUs."""
     most = shape.blocks if device.is_cpu else 8
     return {"tile_k": tile_choices(shape.blocks, most), "group_size": group_sizes(device)}
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

@@ -33,9 +33,6 @@ SHARED = "tvmflow.shared_lanes"
 STRIDES = "tvmflow.strides"
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[Channel, int]:
     """Find the input channel that a lane reads, and how many lanes share theirs.
 
@@ -76,9 +73,6 @@ def compute(
     channel, shared = channels_read(groups, int(w.shape[1]), outputs // groups, int(w.shape[-1]))
     attrs = {FAMILY: NAME, SHARED: str(shared)}
     return convolution(pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums)
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,9 +143,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "unroll_window": (True, False),
         "group_size": group_sizes(device),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload, family: str = NAME) -> Shape | None:

@@ -39,9 +39,6 @@ UNITS = (4, 8, 16, 32)
 DEPTH = 8
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def padded(extent: int) -> int:
     """Rows or columns as whole tiles: the unit is at most an eighth of them, or 4."""
     unit = max(u for u in UNITS if u == UNITS[0] or 8 * u <= extent)
@@ -63,9 +60,6 @@ def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
 
     full = te.compute((*lead, high, wide), product, name="matmul", attrs={FAMILY: NAME})
     return te.compute((*lead, rows, columns), full, name="crop")
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,9 +122,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "group_n": divisors(vectors, 16),
         "tile_k": tuple(k for k in (8, 16, 32) if shape.depth % k == 0),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

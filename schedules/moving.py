@@ -82,9 +82,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape:
     """The shape of a function that becomes one data-parallel block."""
     # On a copy, because whoever applies knobs does the same again.

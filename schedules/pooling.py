@@ -27,9 +27,6 @@ NAME = "pooling"
 ORDER = 380
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def compute(
     x: te.Tensor,
     *,
@@ -86,9 +83,7 @@ def compute(
     return te.compute(shape, average, name="average")
 
 
-# -- how it is scheduled: with the knobs of a depthwise convolution, the same window ------
-
-
+# Scheduled with the knobs of a depthwise convolution: the window is the same.
 match = partial(depthwise.match, family=NAME)
 apply = partial(depthwise.apply, family=NAME)
 

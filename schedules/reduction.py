@@ -32,9 +32,6 @@ NAME = "reduction"
 ORDER = 530
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Numbers of results and of what is summed up for them, and how both lie in memory."""
@@ -108,9 +105,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "group_size": (1,) if device.is_cpu else sizes,
         "lanes": (1,) if shape.positions else (1, *LANES),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

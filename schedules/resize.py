@@ -29,9 +29,6 @@ NAME = "resize"
 ORDER = 600
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def linear_taps(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return places and weights of the two elements around each position, within an axis.
 
@@ -118,9 +115,6 @@ def compute(
     )
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Rows of the result in all pictures, their width, and lanes; 1 for plain tensors."""
@@ -162,9 +156,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of all widths."""
     widest = shape.width if device.is_cpu else 8
     return {"tile_w": tile_choices(shape.width, widest), "group_size": group_sizes(device)}
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:

@@ -131,9 +131,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape:
     """The shape of a function with one block, one of whose reads is turned."""
     _, nest = one_block(Workload.of(workload.sch.mod["main"], workload.target), digits=True)
