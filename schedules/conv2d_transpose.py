@@ -109,18 +109,9 @@ def compute(
     ``w`` has :func:`whole_periods` of taps along each axis.
     """
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
-    rows, columns = (
-        Axis(
-            size=int(x.shape[2 + a]),
-            kernel=kernel[a],
-            stride=strides[a],
-            dilation=dilation[a],
-            before=padding[a],
-            after=padding[2 + a],
-            output_padding=output_padding[a],
-        )
-        for a in range(2)
-    )
+    sizes = int(x.shape[2]), int(x.shape[3])
+    along = sizes, kernel, strides, dilation, padding[:2], padding[2:], output_padding
+    rows, columns = map(Axis, *along)
     (top, bottom), (left, right) = rows.reach(), columns.reach()
     padded = pad_spatial(x, (top, left, bottom, right))
     channel, shared = channels_read(groups, inputs, outputs // groups, block)

@@ -178,9 +178,7 @@ def regroup(
         return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
 
     def region(found: tirx.BufferRegion) -> tirx.BufferRegion:
-        begins = simplified([r.min for r in found.region])
-        extents = simplified([r.extent for r in found.region])
-        ranges = [Range.from_min_extent(*part) for part in zip(begins, extents, strict=True)]
+        ranges = [Range.from_min_extent(*simplified([r.min, r.extent])) for r in found.region]
         return tirx.BufferRegion(found.source, ranges)
 
     store = old.body

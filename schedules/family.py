@@ -1,8 +1,6 @@
 """Schedule families: templates with knobs that a heuristic fills or a tuner searches.
 
-A family is a module of this package, or a class in one, with the names that :class:`Family`
-lists.  It recognises primary functions, states their :class:`Shape <Family.match>` (all that its
-knobs depend on), gives knobs for a shape and a device, and applies them.
+A family is a module of this package, or a class in one, with the names that :class:`Family` lists.
 """
 
 from __future__ import annotations
@@ -53,6 +51,7 @@ class Family(Protocol):
     #: operators and of dynamic shapes (from 100), products on CUDA (200), convolutions and pooling
     #: (300), other products (400), sums (500), data-parallel functions (600), the fallback (1000).
     ORDER: int
+    #: A frozen dataclass of numbers, texts and truth values: all that knobs depend on.
     Shape: type[FamilyShape]
     #: A frozen dataclass of :func:`knob` fields.
     Knobs: type[FamilyKnobs]
@@ -61,8 +60,7 @@ class Family(Protocol):
     def match(self, workload: Workload) -> FamilyShape | None:
         """Return the shape of a function that the family serves, else ``None``.
 
-        A shape is a frozen dataclass of numbers, texts and truth values.  Like :meth:`apply`, it
-        may raise :class:`Declined` instead, with a reason for the log.
+        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log.
         """
 
     def heuristic(self, shape: FamilyShape, device: Device) -> FamilyKnobs:

@@ -19,13 +19,16 @@ memory as a whole, but a tile at a time is gathered by the group that multiplies
 With ``half``, both factors are rounded to 16 bits and their products summed in fp32.  That
 is what tensor cores do, and exact for tensors that are stored in 16 bits.
 
-:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.
+:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.  Both
+copy tiles of the factors to shared memory, 16 bytes an item, ``stages`` of them ahead of the
+products: with ``cp.async`` where the GPU has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from math import gcd, prod
 from typing import TypeVar
 
@@ -139,10 +142,7 @@ def compute_matmul(x: te.Tensor, w: te.Tensor, units: int, *, half: bool) -> te.
     rows, depth = (int(d) for d in x.shape[-2:])
     lead = batch_shape(x, w)
     whole = padded_depth(depth)
-
-    def rounded(value: tirx.Expr) -> tirx.Expr:
-        return _rounded(value, half)
-
+    rounded = partial(_rounded, half=half)
     left = padded_matrix(x, lead, (padded(rows), whole), LEFT, rounded)
     right = padded_matrix(w, lead, (whole, padded(units)), RIGHT, rounded)
     product = _product(left, right, lead)

@@ -1,10 +1,8 @@
 """Products of :mod:`.gemm` in fp32 on CUDA, from tiles in shared memory.
 
 A work-group computes a tile of rows and columns, in steps of ``tile_k`` along the depth; each
-of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  The tiles of
-both factors are copied to shared memory, 16 bytes an item, ``stages`` of them ahead of the
-products: with ``cp.async`` where the GPU has it.  Of the left factor an item reads four steps
-of the depth at once, the same as its neighbours along the columns.
+of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  Of the left
+factor an item reads four steps of the depth at once, the same as its neighbours along the columns.
 """
 
 from __future__ import annotations

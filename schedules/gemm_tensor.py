@@ -1,11 +1,10 @@
 """Products of :mod:`.gemm` in 16 bits, on the tensor cores of CUDA.
 
 A work-group computes a tile of ``tile_m`` × ``tile_n``, its warps a part of that each, in
-steps of ``tile_k`` along the depth.  The tiles of both factors are copied to shared memory, 16
-bytes an item, ``stages`` of them ahead of the products: with ``cp.async`` where the GPU has it.
-Warps read fragments of 16×16 from there, multiply them, and keep the sums in registers.  At the
-end the tile of sums goes to shared memory, over the tiles of the factors, from where the group
-takes it through the epilogue to memory, whole vectors of channels at a time.
+steps of ``tile_k`` along the depth.  Warps read fragments of 16×16 from the tiles of the factors
+in shared memory, multiply them, and keep the sums in registers.  At the end the tile of sums goes
+to shared memory, over these tiles, from where the group takes it through the epilogue to memory,
+whole vectors of channels at a time.
 
 Rows in shared memory are 16 bytes longer than their tile, so that the eight rows which a
 fragment's read takes together lie in different banks.

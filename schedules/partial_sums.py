@@ -207,22 +207,23 @@ class Sum:
     spatial: list[Loop]
 
     @classmethod
-    def at(cls, workload: Workload, block: Block, above: Loop, scope: str = "local") -> Sum:
-        """Compute a block under a loop, into memory of a scope."""
+    def at(
+        cls,
+        workload: Workload,
+        block: Block,
+        at: Loop,
+        scope: str = "local",
+        *,
+        lanes: bool = False,
+    ) -> Sum:
+        """Compute a block under a loop, into memory of a scope; its results may be ``lanes``."""
         sch = workload.sch
         for index in range(len(sch.get(block).writes)):
             sch.set_scope(block, index, scope)
-        sch.compute_at(block, above, preserve_unit_loops=True)
-        spatial, reduced = workload.by_kind(block, workload.loops_below(block, above))
-        return cls(block, reduced, spatial)
-
-    @classmethod
-    def of_lanes(cls, workload: Workload, block: Block, above: Loop) -> Sum:
-        """The same for partial results in the lanes of a vector."""
-        found = cls.at(workload, block, above)
+        sch.compute_at(block, at, preserve_unit_loops=True)
+        spatial, reduced = workload.by_kind(block, workload.loops_below(block, at))
         # The digit that became an axis last is the first of the block's axes.
-        found.spatial = [*found.spatial[1:], found.spatial[0]]
-        return found
+        return cls(block, reduced, [*spatial[1:], spatial[0]] if lanes else spatial)
 
     def accumulate(self, workload: Workload) -> None:
         """Sum up, in a vector where the last axis is one.
@@ -296,7 +297,7 @@ def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
     """Compute a tree without levels of items under the loop of one item."""
     sums = [Sum.at(workload, tree.total, above)]
     if tree.lanes is not None:
-        sums.append(Sum.of_lanes(workload, tree.lanes, above))
+        sums.append(Sum.at(workload, tree.lanes, above, lanes=True))
     return sums
 
 
@@ -318,7 +319,7 @@ def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int) -> l
             sch.vectorize(rest[-1])
         sums.append(Sum.at(workload, block, item))
         if block is tree.items[-1] and tree.lanes is not None:
-            sums.append(Sum.of_lanes(workload, tree.lanes, item))
+            sums.append(Sum.at(workload, tree.lanes, item, lanes=True))
     return sums
 
 
@@ -365,13 +366,7 @@ def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
 
 
 def kernels(
-    workload: Workload,
-    output: Block,
-    tree: Tree,
-    splits: int,
-    items: int,
-    columns: int,
-    work: int,
+    workload: Workload, output: Block, tree: Tree, splits: int, items: int, columns: int, work: int
 ) -> list[Sum]:
     """One kernel, or two where work-groups share a result.
 

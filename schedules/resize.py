@@ -67,9 +67,7 @@ def relax_positions(size: int, result: int, mode: str) -> np.ndarray:
     y = np.arange(result)
     if mode == "half_pixel":
         return (y + 0.5) * (size / result) - 0.5
-    if mode == "asymmetric":
-        return y * (size / result)
-    return y * (size - 1) / (result - 1)
+    return y * (size / result) if mode == "asymmetric" else y * (size - 1) / (result - 1)
 
 
 def relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:

@@ -47,5 +47,5 @@ def _describe(family: Family) -> JsonObject:
             {"name": f.name, "type": f.type, "meaning": f.metadata["sentence"]}
             for f in dataclasses.fields(family.Knobs)
         ],
-        "constraints": [constraint.sentence for constraint in family.CONSTRAINTS],
+        "constraints": list(family.CONSTRAINTS),
     }
