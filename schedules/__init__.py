@@ -25,8 +25,9 @@ from ..ir.expressions import nodes_in
 from ..ir.scope import CHANNELS, is_texture
 from ..runtime.json_types import JsonMapping, JsonObject
 from .boxes import masked_mean, per_box
-from .common import FAMILY, LOCAL_BYTES, Workload, launches_threads, local_bytes
-from .family import Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
+from .common import FAMILY, Workload, launches_threads, local_bytes
+from .family import Declined, Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
+from .sizes import LOCAL_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +63,8 @@ class Scheduled:
 
     def report(self) -> JsonObject:
         """All but the schedule, for a module's metadata."""
-        return {
-            "family": self.family,
-            "shape": self.shape,
-            "knobs": self.knobs,
-            "source": self.source,
-            **({"origin": self.origin} if self.origin else {}),
-        }
+        names = ("family", "shape", "knobs", "source", *(["origin"] if self.origin else []))
+        return {name: getattr(self, name) for name in names}
 
 
 def schedule_function(
@@ -103,49 +99,31 @@ def schedule_function(
             # One that declined has inlined something.
             workload = Workload.of(function, target)
             begun = workload.function
-        scheduled = _try(family, workload, function, given, name, lookup)
-        if scheduled is not None:
-            return scheduled
-    raise AssertionError("the fallback family schedules every primary function")
-
-
-def _try(
-    family: Family,
-    workload: Workload,
-    function: tirx.PrimFunc,
-    given: JsonMapping | None,
-    name: str,
-    lookup: Lookup | None,
-) -> Scheduled | None:
-    target = workload.target
-    shape = _match(family, workload, name)
-    if shape is None:
-        return None
-    known = facts_of(shape)
-    proposals = [] if given is None else [Proposal("given", given)]
-    if lookup is not None and (found := lookup(family.NAME, known)) is not None:
-        proposals.append(found)
-    for proposal in proposals:
-        knobs = accepted(family, shape, target.device, proposal, name)
-        if knobs is None:
+        shape = _match(family, workload, name)
+        if shape is None:
             continue
-        schedule = _apply(family, function, target, knobs, name)
-        if schedule is not None:
-            return Scheduled(
-                schedule, family.NAME, known, asdict(knobs), proposal.source, proposal.origin
-            )
-        proposal.refused(name, f"do not lead to a schedule of {family.NAME}.")
-    knobs = family.heuristic(shape, target.device)
-    schedule = _apply(family, function, target, knobs, name)
-    if schedule is None:
-        return None
-    return Scheduled(schedule, family.NAME, known, asdict(knobs), "heuristic")
+        known = facts_of(shape)
+        proposals = [] if given is None else [Proposal("given", given)]
+        if lookup is not None and (found := lookup(family.NAME, known)) is not None:
+            proposals.append(found)
+        for proposal in proposals:
+            knobs = accepted(family, shape, target.device, proposal, name)
+            if knobs is None:
+                continue
+            if (schedule := _apply(family, function, target, knobs, name)) is not None:
+                chosen = family.NAME, known, asdict(knobs), proposal.source, proposal.origin
+                return Scheduled(schedule, *chosen)
+            proposal.refused(name, f"do not lead to a schedule of {family.NAME}.")
+        knobs = family.heuristic(shape, target.device)
+        if (schedule := _apply(family, function, target, knobs, name)) is not None:
+            return Scheduled(schedule, family.NAME, known, asdict(knobs), "heuristic")
+    raise AssertionError("the fallback family schedules every primary function")
 
 
 def _match(family: Family, workload: Workload, name: str) -> FamilyShape | None:
     try:
         shape = family.match(workload)
-    except s_tir.ScheduleError as error:
+    except (s_tir.ScheduleError, Declined) as error:
         # It inlines what it reads, which in a function of several results may be one of them.
         logger.debug("%s: %s declines: %s", name, family.NAME, str(error).splitlines()[-1])
         return None
@@ -160,21 +138,32 @@ def _apply(
 ) -> s_tir.Schedule | None:
     """The schedule of a fresh workload, where it runs on the device."""
     workload = Workload.of(function, target)
-    family.match(workload)
     try:
+        family.match(workload)
         schedule = family.apply(workload, knobs)
-    except (s_tir.ScheduleError, InternalError) as error:
+        if schedule is not None:
+            _check(schedule, target)
+    except (s_tir.ScheduleError, InternalError, Declined) as error:
         logger.debug("%s: %s failed: %s", name, family.NAME, str(error).splitlines()[-1])
         return None
-    if schedule is None or not _runs_on_device(schedule, target) or not _fits(schedule, name):
-        return None
-    if (loop := _open_loop(schedule)) is not None:
-        logger.debug("%s: %s declines: the loop %s has no fixed extent", name, family.NAME, loop)
-        return None
-    if (image := _parted_texel(schedule)) is not None:
-        logger.debug("%s: %s declines: it stores parts of texels of %s", name, family.NAME, image)
-        return None
     return schedule
+
+
+def _check(schedule: s_tir.Schedule, target: TargetSpec) -> None:
+    """Raise :class:`Declined` where a schedule is none that runs on a device."""
+    root = schedule.get_sblock("root", func_name="main")
+    left = [b for b in schedule.get_child_blocks(root) if not launches_threads(schedule, b)]
+    if target.is_gpu_kernel and left:
+        # The host cannot read the device's memory.
+        names = ", ".join(str(schedule.get(block).name_hint) for block in left)
+        raise Declined(f"it leaves {names} to the host")
+    # Of local memory there is what every OpenCL device has.
+    if (used := local_bytes(schedule)) > LOCAL_BYTES:
+        raise Declined(f"it would need {used} bytes of local memory, over {LOCAL_BYTES}")
+    if (loop := _open_loop(schedule)) is not None:
+        raise Declined(f"the loop {loop} has no fixed extent")
+    if (image := _parted_texel(schedule)) is not None:
+        raise Declined(f"it stores parts of texels of {image}")
 
 
 def _open_loop(schedule: s_tir.Schedule) -> str | None:
@@ -206,26 +195,6 @@ def _parted_texel(schedule: s_tir.Schedule) -> str | None:
 def _textures_written(blocks: Iterable[s_tir.SBlock]) -> Counter[str]:
     stores = (block.body for block in blocks if isinstance(block.body, tirx.BufferStore))
     return Counter(str(s.buffer.name) for s in stores if is_texture(s.buffer.scope()))
-
-
-def _fits(schedule: s_tir.Schedule, name: str) -> bool:
-    """True if a schedule's local memory is what every OpenCL device has."""
-    used = local_bytes(schedule)
-    if used > LOCAL_BYTES:
-        logger.debug("%s would need %d bytes of local memory, over %d", name, used, LOCAL_BYTES)
-    return used <= LOCAL_BYTES
-
-
-def _runs_on_device(schedule: s_tir.Schedule, target: TargetSpec) -> bool:
-    """True if no block is left to the host, which cannot read the device's memory."""
-    if not target.is_gpu_kernel:
-        return True
-    root = schedule.get_sblock("root", func_name="main")
-    left = [b for b in schedule.get_child_blocks(root) if not launches_threads(schedule, b)]
-    if left:
-        names = ", ".join(str(schedule.get(block).name_hint) for block in left)
-        logger.debug("a schedule left %s to the host", names)
-    return not left
 
 
 __all__ = ["FAMILIES", "Lookup", "Proposal", "Scheduled", "schedule_function"]

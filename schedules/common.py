@@ -9,14 +9,15 @@ it, because names do not survive fusion unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 from typing import TypeAlias
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, te, tirx
+from tvm import s_tir, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -25,9 +26,10 @@ from tvm.tirx import IterVar
 
 from ..codegen.masks import keeps_booleans
 from ..codegen.opencl_source import CONSTANT_SUFFIX
-from ..devices.target import Device, TargetSpec
+from ..devices.target import TargetSpec
 from ..ir.expressions import nodes_in, uses
 from ..ir.scope import is_half, is_texture
+from .sizes import LANES, tile_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,61 +38,8 @@ FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
 
-#: Widths that a vector type exists for.
-LANES = (2, 4, 8, 16)
-
-#: The least that OpenCL 1.2 guarantees of constant memory and of local memory, in bytes.
-CONSTANT_BYTES = 65536
-LOCAL_BYTES = 32768
-
 Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
-#: From two factors to their product.
-Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-
-
-# -- sizes of tiles -----------------------------------------------------------------------
-
-
-def largest_divisor(extent: int, limit: int) -> int:
-    """Largest divisor of ``extent`` that is at most ``limit``."""
-    return max(d for d in range(1, max(1, min(extent, limit)) + 1) if extent % d == 0)
-
-
-def tile_of(extent: int, limit: int) -> int:
-    """A tile of at most ``limit`` that wastes little of ``extent``.
-
-    A divisor where a good one exists; else the tile whose last, partly empty
-    tile leaves the fewest lanes idle (ties go to the larger tile).
-    """
-    limit = max(1, min(extent, limit))
-    divisor = largest_divisor(extent, limit)
-    if 2 * divisor >= limit:
-        return divisor
-    return min(range(limit, 0, -1), key=lambda t: -(-extent // t) * t - extent + limit // t)
-
-
-def divisors(extent: int, limit: int) -> tuple[int, ...]:
-    """Divisors of ``extent`` up to ``limit``."""
-    return tuple(d for d in range(1, min(extent, limit) + 1) if extent % d == 0)
-
-
-def tile_choices(extent: int, limit: int) -> tuple[int, ...]:
-    """Tiles of at most ``limit`` of which no two give the same number of tiles."""
-    counts = {-(-extent // tile): tile for tile in range(min(extent, limit), 0, -1)}
-    return tuple(sorted(counts.values()))
-
-
-def group_sizes(device: Device) -> tuple[int, ...]:
-    """Work-group sizes worth trying: the preset's, twice and half of it; 1 on a CPU."""
-    usual = device.group_size
-    sizes = {usual} if usual == 1 else {usual // 2, usual, usual * 2, usual * 4}
-    return tuple(sorted(size for size in sizes if 0 < size <= device.max_group_size))
-
-
-def power_of_2(number: int) -> int:
-    """The largest power of 2 that is at most a number, at least 1."""
-    return 1 << max(0, number.bit_length() - 1)
 
 
 # -- questions about blocks ---------------------------------------------------------------
@@ -233,15 +182,12 @@ class Workload:
 
     def before(self, anchor: Block) -> list[Block]:
         """Blocks that precede the anchor in program order."""
-        return self.blocks[: self._index(anchor)]
+        found = self.sch.get(anchor)
+        return list(takewhile(lambda b: not self.sch.get(b).same_as(found), self.blocks))
 
     def after(self, anchor: Block) -> list[Block]:
         """Blocks that follow the anchor in program order."""
-        return self.blocks[self._index(anchor) + 1 :]
-
-    def _index(self, anchor: Block) -> int:
-        block = self.sch.get(anchor)
-        return next(i for i, b in enumerate(self.blocks) if self.sch.get(b).same_as(block))
+        return self.blocks[len(self.before(anchor)) + 1 :]
 
     def extents(self, block: Block) -> list[int]:
         """Extents of the loops around a block, outermost first."""
@@ -257,11 +203,10 @@ class Workload:
     def by_kind(self, block: Block, loops: Sequence[Loop]) -> tuple[list[Loop], list[Loop]]:
         """A block's innermost loops, one an axis: those over results, those that are summed up."""
         kinds = [v.iter_type for v in self.sch.get(block).iter_vars][-len(loops) :]
-        pairs = list(zip(loops, kinds, strict=True))
-        return (
-            [loop for loop, kind in pairs if kind == IterVar.DataPar],
-            [loop for loop, kind in pairs if kind != IterVar.DataPar],
-        )
+        found: tuple[list[Loop], list[Loop]] = ([], [])
+        for loop, kind in zip(loops, kinds, strict=True):
+            found[kind != IterVar.DataPar].append(loop)
+        return found
 
     def lanes_of(self, block: Block) -> int:
         """Vector lanes that the last loop of a block may become; 0 where it may not."""
@@ -288,6 +233,11 @@ class Workload:
         scope = self.sch.get(block).writes[0].source.scope()
         return is_texture(scope) or is_half(scope)
 
+    def input_facts(self, anchor: Block) -> tuple[bool, bool]:
+        """Tell whether an anchor's first input is padded, and whether it is a texture."""
+        pad = self.padding()
+        return pad is not None, self.reads_texture(anchor if pad is None else pad, 0)
+
     # -- staging ---------------------------------------------------------------------------
 
     def stage_texels(self, block: Block, index: int, staged: Block | None) -> Block | None:
@@ -309,21 +259,35 @@ class Workload:
             return None
         return self.sch.cache_read(block, index, "local")
 
-    def place_staged(self, staged: Block, above: Loop) -> None:
-        """Compute a staged copy under a loop, without a loop left of its own.
+    def compute_in_registers(self, block: Block, above: Loop) -> list[Loop]:
+        """Compute a block under a loop, into private memory; return its loops there."""
+        self.sch.compute_at(block, above)
+        self.sch.set_scope(block, 0, "local")
+        return self.loops_below(block, above)
+
+    def place_staged(self, staged: Block | None, above: Loop) -> None:
+        """Compute a staged copy, if there is one, under a loop, without a loop left of its own.
 
         Private memory that is indexed by a loop is memory indeed on a GPU; unrolled, its
         elements are registers.
         """
-        self.sch.compute_at(staged, above)
-        self.sch.set_scope(staged, 0, "local")
-        loops = self.loops_below(staged, above)
+        if staged is None:
+            return
+        loops = self.compute_in_registers(staged, above)
         wide = bool(loops) and int(self.sch.get(loops[-1]).extent) in LANES
         block = self.sch.get(staged)
         if wide and not gathers_bytes(block, block.iter_vars[-1].var):
             self.vectorize_last(loops)
         else:
             self.unroll_all(loops)
+
+    def stage_padded(self, pad: Block, above: Loop) -> None:
+        """Copy a padded input tile to private memory under a loop, in vectors if it has lanes."""
+        loops, block = self.compute_in_registers(pad, above), self.sch.get(pad)
+        blocked = len(loops) >= 3 and len(block.writes[0].region) == 5
+        if blocked and int(self.sch.get(loops[-1]).extent) in LANES:
+            gathered = gathers_bytes(block, block.iter_vars[-1].var)
+            (self.sch.unroll if gathered else self.sch.vectorize)(loops[-1])
 
     def stage_in_local_memory(self, reader: Block, index: int, above: Loop) -> None:
         """Copy what a block, bound to threads, reads to local memory, anew in each iteration."""
@@ -343,8 +307,7 @@ class Workload:
             last, lane = self.sch.split(last, [None, lanes])
             self.sch.vectorize(lane)
         _, *parts = self.sch.split(self.fuse([*rest, last]), [None, *items.values()])
-        for name, part in zip(items, parts, strict=True):
-            self.sch.bind(part, name)
+        self.bind(zip(items, parts, strict=True))
 
     def group_extents(self, block: Block) -> dict[str, int]:
         """Work-items of a block's group along each bound axis, the fastest last."""
@@ -355,10 +318,21 @@ class Workload:
 
     # -- transformations -------------------------------------------------------------------
 
-    def inline(self, block: Block) -> None:
-        """Compute a block where it is read; it is then no longer one of ``blocks``."""
-        self.sch.compute_inline(block)
-        self.blocks = [b for b in self.blocks if b is not block]
+    def inline(self, *blocks: Block) -> None:
+        """Compute blocks where they are read; they are then no longer among ``blocks``."""
+        for block in blocks:
+            self.sch.compute_inline(block)
+            self.blocks = [b for b in self.blocks if b is not block]
+
+    def bind(self, axes: Iterable[tuple[str, Loop]]) -> None:
+        """Bind loops to axes of groups and items, which are named as in CUDA."""
+        for name, loop in axes:
+            self.sch.bind(loop, name)
+
+    def bind_batch(self, batch: Sequence[Loop]) -> None:
+        """Give each product of a batch groups of its own."""
+        if batch:
+            self.sch.bind(self.fuse(batch), "blockIdx.z")
 
     def merge_epilogue(self, anchor: Block) -> Block:
         """Inline the epilogue into one block that writes the output, and return it.
@@ -372,8 +346,7 @@ class Workload:
             if not marked and is_injective(self.sch, block):
                 self.inline(block)
         epilogue = self.after(anchor)
-        for block in epilogue[:-1]:
-            self.inline(block)
+        self.inline(*epilogue[:-1])
         if epilogue:
             for index in range(len(self.sch.get(anchor).writes)):
                 self.sch.set_scope(anchor, index, "local")
@@ -422,29 +395,22 @@ class Workload:
                 self.sch.parallel(fused)
             return fused
         left = group_size or self.target.device.group_size
-        return self._bind_groups(loops, left, min(left, widest or left))
-
-    def _bind_groups(self, loops: Sequence[Loop], left: int, widest: int) -> Loop:
-        """Bind up to three axes to groups and items, the innermost loop fastest.
-
-        Axes are split one by one and not as one fused index: a predicate on a
-        fused index is beyond the affine analysis that later steps rely on.
-        """
-        axes = list(loops)
-        if len(axes) > 3:
-            axes = [self.sch.fuse(*axes[:-2]), *axes[-2:]]
+        limit = min(left, widest or left)
+        # Up to three axes are split one by one and not as one fused index: a predicate on a fused
+        # index is beyond the affine analysis that later steps rely on.
+        axes = [self.fuse(loops[:-2]), *loops[-2:]] if len(loops) > 3 else loops
         groups: list[Loop] = []
         items: list[Loop] = []
         for axis in reversed(axes):
-            size = tile_of(int(self.sch.get(axis).extent), left if items else widest)
-            left //= size
+            size = tile_of(int(self.sch.get(axis).extent), limit)
+            limit = left = left // size
             outer, inner = self.sch.split(axis, [None, size])
             groups.insert(0, outer)
             items.insert(0, inner)
         self.sch.reorder(*groups, *items)
         for name, members in (("blockIdx", groups), ("threadIdx", items)):
-            for dimension, loop in zip("xyz", reversed(members), strict=False):
-                self.sch.bind(loop, f"{name}.{dimension}")
+            names = (f"{name}.{dimension}" for dimension in "xyz")
+            self.bind(zip(names, reversed(members), strict=False))
         return items[-1]
 
     def unroll_all(self, loops: Sequence[Loop]) -> None:
@@ -456,6 +422,19 @@ class Workload:
         """Vectorise the last loop and unroll the others."""
         self.unroll_all(loops[:-1])
         self.sch.vectorize(loops[-1])
+
+    def split_channels(
+        self, i: Loop, lanes: int, unroll: int, window: Sequence[Loop], tile: Sequence[Loop]
+    ) -> tuple[Loop, Loop, Loop]:
+        """Split the sum over input channels into blocks of ``lanes``, and these by ``unroll``.
+
+        From the outside to the inside then: blocks, the window, channels of a block, and the tile,
+        each of whose elements is multiplied by one channel after the other.
+        """
+        i_block, i_lane = self.sch.split(i, [None, lanes])
+        i_outer, i_inner = self.sch.split(i_lane, [None, unroll])
+        self.sch.reorder(i_block, *window, i_outer, i_inner, *tile)
+        return i_block, i_outer, i_inner
 
     def split_init(self, block: Block, loop: Loop, above: Loop) -> None:
         """Set sums to zero before a loop, in vectors, under the loop ``above``."""
@@ -511,60 +490,3 @@ def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Sche
     params = [new if param.same_as(old) else param for param in function.params]
     renamed = tirx.PrimFunc(params, body, function.ret_type, function.attrs)
     return s_tir.Schedule(renamed)
-
-
-# -- what computations share --------------------------------------------------------------
-
-
-def narrowed(value: tirx.Expr, dtype: str | None) -> tirx.Expr:
-    """A factor or summand in the dtype of its sum; ``None`` leaves it as it is."""
-    return value if dtype is None else tirx.Cast(dtype, value)
-
-
-def widened(result: te.Tensor, dtype: str) -> te.Tensor:
-    """Sums in the dtype of the tensors, converted by an elementwise block behind the anchor."""
-    if result.dtype == dtype:
-        return result
-    return te.compute(result.shape, lambda *i: tirx.Cast(dtype, result(*i)), name="widen")
-
-
-def batch_shape(x: te.Tensor, w: te.Tensor, axes: int = 2) -> list[int]:
-    """Leading axes of a matrix product, by NumPy's broadcasting.
-
-    ``w`` has ``axes`` axes behind its own leading ones.
-    """
-    left, right = [int(d) for d in x.shape[:-2]], [int(d) for d in w.shape[:-axes]]
-    rank = max(len(left), len(right))
-    pairs = zip([1] * (rank - len(left)) + left, [1] * (rank - len(right)) + right, strict=True)
-    return [b if a == 1 else a for a, b in pairs]
-
-
-def batch_index(t: te.Tensor, axes: int, index: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-    """Leading indices of an operand at those of the product."""
-    own = t.shape[:-axes]
-    taken = index[len(index) - len(own) :]
-    return [i if int(extent) > 1 else 0 for i, extent in zip(taken, own, strict=True)]
-
-
-def padded_matrix(
-    t: te.Tensor,
-    lead: Sequence[int],
-    extents: tuple[int, int],
-    role: str,
-    convert: Callable[[tirx.Expr], tirx.Expr] = lambda value: value,
-) -> te.Tensor:
-    """The matrices ``t[.., I, J]`` for a batch, converted, with zeros up to ``extents``."""
-
-    def body(*index: tirx.Expr) -> tirx.Expr:
-        *batch, i, j = index
-        pairs = zip((i, j), t.shape[-2:], extents, strict=True)
-        tests = [at < own for at, own, full in pairs if int(own) < full]
-        return or_zero(tests, convert(t(*batch_index(t, 2, batch), i, j)))
-
-    return te.compute((*lead, *extents), body, name=role, attrs={ROLE: role})
-
-
-def or_zero(tests: Sequence[tirx.Expr], value: tirx.Expr) -> tirx.Expr:
-    """A value where all tests hold, else zero."""
-    zero = tirx.const(0, value.ty.dtype)
-    return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value

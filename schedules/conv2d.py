@@ -11,43 +11,23 @@ Of 8-bit numbers, ``x`` and ``w`` hold four input channels in each element (:mod
 The sum runs over the real input channels only: whatever stands in the padding
 lanes of ``x`` is never read.
 
-Padding, the knobs of sliding windows and of register tiles, and sums over blocks of input channels
-also serve the other convolutions and pooling.
+Its knobs of sliding windows and of register tiles also serve other convolutions and pooling.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from math import gcd
 
 from tvm import s_tir, te, tirx
 
 from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
 from ..ir.scope import is_half, is_texture
-from .common import (
-    CONSTANT_BYTES,
-    FAMILY,
-    LANES,
-    PAD,
-    ROLE,
-    Block,
-    Loop,
-    Multiply,
-    Workload,
-    divisors,
-    gathers_bytes,
-    group_sizes,
-    largest_divisor,
-    narrowed,
-    tile_choices,
-    tile_of,
-    to_constant_memory,
-    widened,
-)
-from .family import Constraint, Value, knob
+from .common import FAMILY, Workload, to_constant_memory
+from .definitions import Multiply, Sums, convolution, pad_spatial
+from .family import Value, knob
+from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 NAME = "conv2d"
 ORDER = 310
@@ -59,34 +39,6 @@ GROUP_BLOCKS = "tvmflow.group_blocks"
 # -- what it computes ---------------------------------------------------------------------
 
 
-def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:
-    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
-    top, left, bottom, right = padding
-    if not any(padding):
-        return x
-    shape = list(x.shape)
-    height, width = shape[2], shape[3]
-    shape[2], shape[3] = height + top + bottom, width + left + right
-
-    def body(*index: tirx.Expr) -> tirx.Expr:
-        h, w = index[2], index[3]
-        inside = tirx.all(h >= top, h < height + top, w >= left, w < width + left)
-        source = (*index[:2], h - top, w - left, *index[4:])
-        return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
-
-    return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
-
-
-def windows_in(
-    padded: te.Tensor, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
-) -> list[int]:
-    """Rows and columns of windows in axes 2 and 3 of a padded tensor."""
-    return [
-        (int(padded.shape[2 + a]) - dilation[a] * (kernel[a] - 1) - 1) // strides[a] + 1
-        for a in range(2)
-    ]
-
-
 def compute(
     x: te.Tensor,
     w: te.Tensor,
@@ -95,16 +47,13 @@ def compute(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     groups: int,
-    sums: str | None = None,
+    sums: Sums = None,
     multiply: Multiply = operator.mul,
 ) -> te.Tensor:
     """The convolution as TE; shapes as in the module's docstring.
 
     With ``groups > 1`` the output channels of a group must be a multiple of the
     block, so that all lanes of an output vector read the same input channels.
-
-    ``sums`` is the dtype of products and sums where it is another than the tensors',
-    ``multiply`` what makes products.
     """
     outputs_per_group, inputs = int(w.shape[0]) // groups, int(w.shape[1])
     lanes = int(x.shape[-1])
@@ -120,41 +69,10 @@ def compute(
     )
 
 
-#: From an output block, its lane and an input channel (of a group) to the block, and lane, read.
-Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
-
-
-def convolution(
-    padded: te.Tensor,
-    w: te.Tensor,
-    channel: Channel,
-    strides: tuple[int, int],
-    dilation: tuple[int, int],
-    attrs: dict[str, str],
-    *,
-    sums: str | None,
-    multiply: Multiply = operator.mul,
-) -> te.Tensor:
-    """Sums over the channels that ``channel`` tells and over the window; also of other families."""
-    outputs, inputs, *kernel, block = (int(d) for d in w.shape)
-    i = te.reduce_axis((0, inputs), name="i")
-    p = te.reduce_axis((0, kernel[0]), name="p")
-    q = te.reduce_axis((0, kernel[1]), name="q")
-
-    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
-        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
-        source, *lane = channel(oo, o, i)
-        value = padded(n, source, row, column, *lane)
-        product = multiply(narrowed(value, sums), narrowed(w[oo, i, p, q, o], sums))
-        return te.sum(product, axis=[i, p, q])
-
-    shape = (padded.shape[0], outputs, *windows_in(padded, kernel, strides, dilation), block)
-    result = te.compute(shape, body, name=attrs[FAMILY], attrs=attrs)
-    return widened(result, padded.dtype)
-
-
 # -- its knobs ----------------------------------------------------------------------------
 
+#: The least that OpenCL 1.2 guarantees of constant memory, in bytes.
+CONSTANT_BYTES = 65536
 #: Where weights can be read.
 WEIGHTS = ("direct", "local", "constant")
 #: Vector products in an iteration, on a CPU.  Of MobileNetV2's convolutions, 852 trials, the best
@@ -162,11 +80,6 @@ WEIGHTS = ("direct", "local", "constant")
 CPU_PRODUCTS = 112
 #: Vector products that may be unrolled in the innermost loop that is left.
 UNROLLED_PRODUCTS = 768
-
-
-def input_lanes(inputs: int, block: int) -> int:
-    """Input channels of one block that are taken together; they divide all of them."""
-    return inputs if inputs < block else gcd(inputs, block)
 
 
 @dataclass(frozen=True)
@@ -194,22 +107,6 @@ class Shape:
     #: Blocks of output channels of a group, where there are several groups; 0 where there is one.
     group_blocks: int = 0
 
-    @classmethod
-    def of(cls, workload: Workload, anchor: Block) -> Shape:
-        """Read it off the anchor's loops."""
-        padded, texture = input_facts(workload, anchor)
-        extents = workload.extents(anchor)
-        source, weight = (read.source for read in workload.sch.get(anchor).reads[:2])
-        scope = weight.scope()
-        return cls(
-            *extents,
-            padded=padded,
-            texture=texture,
-            weights="texture" if is_texture(scope) else "half" if is_half(scope) else "buffer",
-            input_block=int(source.shape[-1]) if len(source.shape) == 5 else extents[4],
-            group_blocks=int(workload.annotation(anchor, GROUP_BLOCKS) or 0),
-        )
-
     @property
     def tiled_blocks(self) -> int:
         """Blocks of output channels that a tile divides: those of a group read one input."""
@@ -228,19 +125,12 @@ class Shape:
     @property
     def weight_bytes(self) -> int:
         """Size of the weights as fp32."""
-        products = self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
-        return 4 * products
+        return 4 * self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
 
     @property
     def is_pointwise(self) -> bool:
         """True if the window is a single pixel."""
         return self.kernel_h == self.kernel_w == 1
-
-
-def input_facts(workload: Workload, anchor: Block) -> tuple[bool, bool]:
-    """Tell whether an anchor's first input is padded, and whether it is a texture."""
-    pad = workload.padding()
-    return pad is not None, workload.reads_texture(*((anchor, 0) if pad is None else (pad, 0)))
 
 
 @dataclass(frozen=True)
@@ -275,58 +165,53 @@ class Knobs(RegisterTile):
 
 
 #: Also of other families.
-TILE_FITS = Constraint(
-    "tile_o * tile_h * tile_w vectors must fit the device's registers.",
-    lambda k, s, d: k.tile_o * k.tile_h * k.tile_w <= d.accumulators,
-)
-TILE_IN_MAP = Constraint(
-    "A tile is at most as high and as wide as the map.",
-    lambda k, s, d: k.tile_h <= s.height and k.tile_w <= s.width,
-)
-UNROLL_DIVIDES = Constraint(
-    "unroll_i must divide the input channels that are taken together.",
-    lambda k, s, d: s.together % k.unroll_i == 0,
-)
+TILE_FITS = {
+    "tile_o * tile_h * tile_w vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_o * k.tile_h * k.tile_w <= d.accumulators
+    ),
+}
+TILE_IN_MAP = {
+    "A tile is at most as high and as wide as the map.": lambda k, s, d: (
+        k.tile_h <= s.height and k.tile_w <= s.width
+    ),
+}
+UNROLL_DIVIDES = {
+    "unroll_i must divide the input channels that are taken together.": lambda k, s, d: (
+        s.together % k.unroll_i == 0
+    ),
+}
 #: Of register tiles.
-TILE_CONSTRAINTS = (
-    TILE_FITS,
-    Constraint(
-        f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.",
-        lambda k, s, d: not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS,
+TILE_CONSTRAINTS = {
+    **TILE_FITS,
+    f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.": lambda k, s, d: (
+        not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS
     ),
-    Constraint(
-        "tile_o must divide the output blocks of a group and tile_h the rows: "
-        "a partial tile there is a test in the hot loop.",
-        lambda k, s, d: s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0,
+    "tile_o must divide the output blocks of a group and tile_h the rows: "
+    "a partial tile there is a test in the hot loop.": lambda k, s, d: (
+        s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0
     ),
-    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    UNROLL_DIVIDES,
-)
+    "tile_w is at most the width.": lambda k, s, d: k.tile_w <= s.width,
+    **UNROLL_DIVIDES,
+}
 #: Of where weights are read.
-WEIGHT_CONSTRAINTS = (
-    Constraint(
-        "weights is direct, local or constant, and on a CPU direct.",
-        lambda k, s, d: k.weights in weight_places(d),
+WEIGHT_CONSTRAINTS = {
+    "weights is direct, local or constant, and on a CPU direct.": lambda k, s, d: (
+        k.weights in weight_places(d)
     ),
-    Constraint(
-        "Constant memory holds plain fp32 buffers of at most 64 KiB.",
-        lambda k, s, d: (
-            k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
-        ),
+    "Constant memory holds plain fp32 buffers of at most 64 KiB.": lambda k, s, d: (
+        k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
     ),
-)
+}
 #: Of families with the knobs ``stage_input``, ``split_borders``, ``group_w`` and ``group_size``.
-WINDOW_CONSTRAINTS = (
-    Constraint(
-        "split_borders is for GPUs, and inputs that are padded and not copied first.",
-        lambda k, s, d: not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu),
+WINDOW_CONSTRAINTS = {
+    "split_borders is for GPUs, and inputs that are padded and not copied first.": lambda k, s, d: (
+        not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu)
     ),
-    Constraint(
-        "group_w is at most group_size, and that at most what the device accepts.",
-        lambda k, s, d: k.group_w <= k.group_size <= d.max_group_size,
+    "group_w is at most group_size, and that at most what the device accepts.": lambda k, s, d: (
+        k.group_w <= k.group_size <= d.max_group_size
     ),
-)
-CONSTRAINTS = (*TILE_CONSTRAINTS, *WEIGHT_CONSTRAINTS, *WINDOW_CONSTRAINTS)
+}
+CONSTRAINTS = {**TILE_CONSTRAINTS, **WEIGHT_CONSTRAINTS, **WINDOW_CONSTRAINTS}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -414,14 +299,28 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 def match(workload: Workload) -> Shape | None:
     """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    return None if anchor is None else Shape.of(workload, anchor)
+    if anchor is None:
+        return None
+    padded, texture = workload.input_facts(anchor)
+    extents = workload.extents(anchor)
+    source, weight = (read.source for read in workload.sch.get(anchor).reads[:2])
+    scope = weight.scope()
+    return Shape(
+        *extents,
+        padded=padded,
+        texture=texture,
+        weights="texture" if is_texture(scope) else "half" if is_half(scope) else "buffer",
+        input_block=int(source.shape[-1]) if len(source.shape) == 5 else extents[4],
+        group_blocks=int(workload.annotation(anchor, GROUP_BLOCKS) or 0),
+    )
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     """Tile, stage and vectorise by ``knobs``; nothing where these do not fit."""
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
-    shape = Shape.of(workload, anchor)
+    shape = match(workload)
+    assert shape is not None
     weight_source = sch.get(anchor).reads[1].source
     texels = workload.stage_texels(anchor, 0, pad)
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
@@ -438,7 +337,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     if texels is not None:
         # Whole texels, also the last one: products of channels that it lacks are left out.
         lanes = unroll_i = shape.input_block
-    i_block, i_outer, i_inner = split_channels(workload, i, lanes, unroll_i, [p, q], tile)
+    i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll_i, [p, q], tile)
     if texels is not None:
         # A row of texels serves every column of the kernel, if the code does not grow too much.
         columns = int(sch.get(q).extent)
@@ -447,11 +346,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
             workload.unroll_all([q, i_outer])
         workload.place_staged(texels, p if row else q)
     elif pad is not None and knobs.stage_input:
-        stage_padded(workload, pad, i_block)
+        workload.stage_padded(pad, i_block)
     elif pad is not None:
         workload.inline(pad)
-    if weights is not None:
-        workload.place_staged(weights, i_outer)
+    workload.place_staged(weights, i_outer)
     if knobs.weights == "local":
         workload.stage_in_local_memory(anchor, 1, i_block)
     workload.unroll_all([i_inner])
@@ -462,34 +360,3 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         # They may be computed: bytes less their zero point, for example.
         return to_constant_memory(sch, weight_source)
     return sch
-
-
-def split_channels(
-    workload: Workload, i: Loop, lanes: int, unroll: int, window: list[Loop], tile: list[Loop]
-) -> tuple[Loop, Loop, Loop]:
-    """Split the sum over input channels into blocks of ``lanes``, and these by ``unroll``.
-
-    From the outside to the inside then: blocks, the window, channels of a block, and the tile,
-    each of whose elements is multiplied by one channel after the other.
-    """
-    sch = workload.sch
-    i_block, i_lane = sch.split(i, [None, lanes])
-    i_outer, i_inner = sch.split(i_lane, [None, unroll])
-    sch.reorder(i_block, *window, i_outer, i_inner, *tile)
-    return i_block, i_outer, i_inner
-
-
-def stage_padded(workload: Workload, pad: Block, above: Loop) -> None:
-    """Copy a padded input tile to private memory under a loop, in vectors where it has lanes."""
-    workload.sch.compute_at(pad, above)
-    workload.sch.set_scope(pad, 0, "local")
-    loops = workload.loops_below(pad, above)
-    if len(loops) < 3:
-        return
-    extent = int(workload.sch.get(loops[-1]).extent)
-    block = workload.sch.get(pad)
-    if extent in LANES and len(block.writes[0].region) == 5:
-        if gathers_bytes(block, block.iter_vars[-1].var):
-            workload.unroll_all(loops[-1:])
-        else:
-            workload.sch.vectorize(loops[-1])

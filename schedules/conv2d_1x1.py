@@ -11,31 +11,20 @@ in local memory, and add up the parts, each of them those of some of the outputs
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from tvm import s_tir
 
 from ..devices.target import Device
 from . import conv2d
-from .common import LOCAL_BYTES, Block, Loop, Workload, group_sizes, largest_divisor
-from .conv2d import (
-    TILE_CONSTRAINTS,
-    WEIGHT_CONSTRAINTS,
-    RegisterTile,
-    Shape,
-    split_channels,
-    tile_space,
-    weight_places,
-    weights_knob,
-)
-from .family import GROUP_FITS, Constraint, Value, knob, violated
+from .common import Block, Loop, Workload
+from .conv2d import RegisterTile, Shape
+from .family import GROUP_FITS, Value, knob, violated
+from .sizes import LOCAL_BYTES, group_sizes, largest_divisor
 
 NAME = "conv2d_1x1"
 ORDER = 300
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -43,7 +32,7 @@ class Knobs(RegisterTile):
     """The register tile of a work-item, and how many share its sum."""
 
     split_i: int = knob("Work-items that sum a part of the input channels each.")
-    weights: str = weights_knob()
+    weights: str = conv2d.weights_knob()
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -62,27 +51,22 @@ def _group_outputs(knobs: Knobs, shape: Shape) -> int:
     return largest_divisor(shape.outputs // knobs.tile_o, max(1, knobs.group_size // knobs.split_i))
 
 
-CONSTRAINTS = (
-    *TILE_CONSTRAINTS,
-    Constraint(
-        "split_i must divide the whole blocks of input channels, and is 1 on a CPU.",
-        lambda k, s, d: k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0),
+CONSTRAINTS = {
+    **conv2d.TILE_CONSTRAINTS,
+    "split_i must divide the whole blocks of input channels, and is 1 on a CPU.": lambda k, s, d: (
+        k.split_i == 1 or (not d.is_cpu and _blocks(s) % k.split_i == 0)
     ),
-    Constraint(
-        "A split sum needs tile_w to divide the width, weights as they are stored, and a group of "
-        "at least split_i items.",
-        lambda k, s, d: (
-            k.split_i == 1
-            or (s.width % k.tile_w == 0 and k.weights == "direct" and k.split_i <= k.group_size)
-        ),
+    "A split sum needs tile_w to divide the width, weights as they are stored, and a group of "
+    "at least split_i items.": lambda k, s, d: (
+        k.split_i == 1
+        or (s.width % k.tile_w == 0 and k.weights == "direct" and k.split_i <= k.group_size)
     ),
-    Constraint(
-        "The parts of a split sum must fit 32 KiB of local memory.",
-        lambda k, s, d: k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES,
+    "The parts of a split sum must fit 32 KiB of local memory.": lambda k, s, d: (
+        k.split_i == 1 or _local_bytes(k, s) <= LOCAL_BYTES
     ),
-    *WEIGHT_CONSTRAINTS,
-    GROUP_FITS,
-)
+    **conv2d.WEIGHT_CONSTRAINTS,
+    **GROUP_FITS,
+}
 
 #: Work-items below which a GPU of a phone has too few to hide its latencies (an assumption:
 #: some ten waves of 64 for each of two to six compute units).
@@ -114,14 +98,11 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of every form that fits, deeper unrolling, split sums."""
     return {
-        **tile_space(shape, device),
+        **conv2d.tile_space(shape, device),
         "split_i": (1,) if device.is_cpu else (1, 2, 4, 8),
-        "weights": weight_places(device),
+        "weights": conv2d.weight_places(device),
         "group_size": group_sizes(device),
     }
-
-
-# -- how it is scheduled ------------------------------------------------------------------
 
 
 def match(workload: Workload) -> Shape | None:
@@ -134,22 +115,16 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Tile by ``knobs``, with the sum split where they say so."""
     if knobs.split_i > 1:
         return apply_split(workload, knobs)
-    tile = (knobs.tile_o, knobs.tile_h, knobs.tile_w, knobs.unroll_i)
-    form = conv2d.Knobs(
-        *tile,
-        stage_input=False,
-        split_borders=False,
-        weights=knobs.weights,
-        group_w=knobs.group_size,
-        group_size=knobs.group_size,
-    )
-    return conv2d.apply(workload, form)
+    form = asdict(knobs) | {"stage_input": False, "split_borders": False}
+    del form["split_i"]
+    return conv2d.apply(workload, conv2d.Knobs(**form, group_w=knobs.group_size))
 
 
 def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule a sum that the items of a group split between them."""
     sch, anchor = workload.sch, workload.anchor(conv2d.NAME)
-    shape = Shape.of(workload, anchor)
+    shape = conv2d.match(workload)
+    assert shape is not None
     texels = workload.stage_texels(anchor, 0, None)
     weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
@@ -172,11 +147,9 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     *tile, i, p, q = workload.loops_below(partial, o)
     lanes = shape.input_block
     unroll = knobs.unroll_i if texels is None else lanes
-    i_block, i_outer, i_inner = split_channels(workload, i, lanes, unroll, [p, q], tile)
-    if texels is not None:
-        workload.place_staged(texels, q)
-    if weights is not None:
-        workload.place_staged(weights, i_outer)
+    i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll, [p, q], tile)
+    workload.place_staged(texels, q)
+    workload.place_staged(weights, i_outer)
     workload.unroll_all([i_outer, i_inner])
     workload.vectorize_last(tile)
     workload.split_init(partial, i_block, o)
@@ -200,11 +173,9 @@ def _bind_output(
     sch.reorder(n, o, h, w, ot, oi, hi, wi, lane)
     rest, item = sch.split(wi, [None, knobs.split_i])
     sch.reorder(ot, item, oi, hi, rest, lane)
-    sch.bind(sch.fuse(n, o), "blockIdx.z")
-    sch.bind(h, "blockIdx.y")
-    sch.bind(w, "blockIdx.x")
-    sch.bind(ot, "threadIdx.x")
-    sch.bind(item, "threadIdx.y")
+    workload.bind_batch([n, o])
+    axes = {"blockIdx.y": h, "blockIdx.x": w, "threadIdx.x": ot, "threadIdx.y": item}
+    workload.bind(axes.items())
     sch.compute_at(total, rest, preserve_unit_loops=True)
     part, *sums = workload.loops_below(total, rest)
     workload.vectorize_last(sums)

@@ -26,15 +26,13 @@ from tvm import te, tirx
 
 from ..devices.target import Device
 from . import grouped
-from .common import FAMILY, largest_divisor, narrowed, widened
-from .conv2d import pad_spatial
+from .common import FAMILY
+from .definitions import Sums, narrowed, pad_spatial, widened
 from .grouped import CONSTRAINTS, SHARED, STRIDES, Knobs, Shape, channels_read, space
+from .sizes import largest_divisor
 
 NAME = "conv2d_transpose"
 ORDER = 340
-
-
-# -- what it computes ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -104,26 +102,16 @@ def compute(
     output_padding: tuple[int, int],
     dilation: tuple[int, int],
     groups: int,
-    sums: str | None = None,
+    sums: Sums = None,
 ) -> te.Tensor:
     """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
 
-    ``w`` has :func:`whole_periods` of taps along each axis; ``sums`` is the dtype of products
-    and sums where it is another than the tensors'.
+    ``w`` has :func:`whole_periods` of taps along each axis.
     """
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
-    rows, columns = (
-        Axis(
-            size=int(x.shape[2 + a]),
-            kernel=kernel[a],
-            stride=strides[a],
-            dilation=dilation[a],
-            before=padding[a],
-            after=padding[2 + a],
-            output_padding=output_padding[a],
-        )
-        for a in range(2)
-    )
+    sizes = int(x.shape[2]), int(x.shape[3])
+    along = sizes, kernel, strides, dilation, padding[:2], padding[2:], output_padding
+    rows, columns = map(Axis, *along)
     (top, bottom), (left, right) = rows.reach(), columns.reach()
     padded = pad_spatial(x, (top, left, bottom, right))
     channel, shared = channels_read(groups, inputs, outputs // groups, block)
@@ -151,9 +139,6 @@ def compute(
     return widened(result, x.dtype)
 
 
-# -- its knobs: those of a grouped convolution --------------------------------------------
-
-
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """One period of the strides, and as many more columns as registers allow."""
     registers = device.accumulators
@@ -169,9 +154,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
 
 
-# -- how it is scheduled: as a grouped convolution ----------------------------------------
-
-
+# Scheduled as a grouped convolution.
 match = partial(grouped.match, family=NAME)
 apply = partial(grouped.apply, family=NAME)
 

@@ -35,17 +35,8 @@ from tvm.tirx import IterVar
 from ..devices.target import Device
 from ..ir.expressions import nodes_in, uses
 from ..ir.scope import is_texture
-from .common import (
-    LANES,
-    Block,
-    Loop,
-    Workload,
-    gathers_bytes,
-    gathers_channels,
-    is_vector,
-    largest_divisor,
-    tile_of,
-)
+from .common import Block, Loop, Workload, gathers_bytes, gathers_channels, is_vector
+from .sizes import LANES, largest_divisor, tile_of
 
 #: Elements that one CPU work-item computes: enough to hide the launch of a work-group.
 CPU_ELEMENTS = 4096
@@ -187,9 +178,7 @@ def regroup(
         return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
 
     def region(found: tirx.BufferRegion) -> tirx.BufferRegion:
-        begins = simplified([r.min for r in found.region])
-        extents = simplified([r.extent for r in found.region])
-        ranges = [Range.from_min_extent(*part) for part in zip(begins, extents, strict=True)]
+        ranges = [Range.from_min_extent(*simplified([r.min, r.extent])) for r in found.region]
         return tirx.BufferRegion(found.source, ranges)
 
     store = old.body
@@ -227,28 +216,20 @@ def _steps(
     loads = [(load.source, load.indices) for load in nodes_in(store, TensorLoad)]
     found = [(store.buffer, store.indices), *loads]
 
-    def replace(var: tirx.Var) -> tirx.Expr:
-        return places.get(var, var)
+    def replaced(node: tirx.Expr) -> tirx.Expr:
+        change = tirx.Var, lambda var: places.get(var, var)
+        return tvm_ffi.structural_map(node, change) if places else node
 
     accesses: list[Steps] = []
     inside = []
     for tensor, indices in found:
-        if places:
-            indices = [tvm_ffi.structural_map(i, (tirx.Var, replace)) for i in indices]
+        indices = [replaced(index) for index in indices]
         address = analyzer.simplify(_address(tensor, indices))
         accesses.append(tuple(_step(address, axis.var, analyzer) for axis in axes))
-        bounds = [analyzer.const_int_bound(index) for index in indices]
-        inside.append(
-            all(
-                bound.min_value >= 0 and bound.max_value < int(extent)
-                for bound, extent in zip(bounds, tensor.shape, strict=True)
-            )
-        )
-    rest = tvm_ffi.structural_map(
-        store.value, (TensorLoad, lambda load: tirx.const(1, load.ty.dtype))
-    )
-    if places:
-        rest = tvm_ffi.structural_map(rest, (tirx.Var, replace))
+        bounds = zip(map(analyzer.const_int_bound, indices), tensor.shape, strict=True)
+        inside.append(all(b.min_value >= 0 and b.max_value < int(size) for b, size in bounds))
+    ones = TensorLoad, lambda load: tirx.const(1, load.ty.dtype)
+    rest = replaced(tvm_ffi.structural_map(store.value, ones))
     tensors = [tensor for tensor, _ in found]
     return accesses, [uses(rest, axis.var) for axis in axes], tensors, inside
 
@@ -335,12 +316,7 @@ def items_for(total: int, vector: int, device: Device) -> int:
 
 
 def distribute(
-    workload: Workload,
-    block: Block,
-    nest: Nest,
-    vector: int,
-    items: int,
-    group_size: int,
+    workload: Workload, block: Block, nest: Nest, vector: int, items: int, group_size: int
 ) -> None:
     """Bind a block's loops: ``items`` vectors of ``vector`` elements for each work-item."""
     sch = workload.sch

@@ -31,24 +31,10 @@ from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
 from ..ir.expressions import conjuncts, uses
-from .common import (
-    FAMILY,
-    ROLE,
-    Block,
-    Loop,
-    Multiply,
-    Workload,
-    batch_index,
-    batch_shape,
-    divisors,
-    group_sizes,
-    is_vector,
-    largest_divisor,
-    narrowed,
-    or_zero,
-    widened,
-)
-from .family import GROUP_FITS, Constraint, Value, knob
+from .common import FAMILY, ROLE, Block, Loop, Workload, is_vector
+from .definitions import Multiply, Sums, batch_index, batch_shape, narrowed, or_zero, widened
+from .family import GROUP_FITS, Value, knob
+from .sizes import divisors, group_sizes, largest_divisor
 
 NAME = "dense"
 ORDER = 410
@@ -70,14 +56,10 @@ def compute_packed(
     w: te.Tensor,
     units: int,
     *,
-    sums: str | None = None,
+    sums: Sums = None,
     multiply: Multiply = operator.mul,
 ) -> te.Tensor:
-    """``x[.., M, K] @ w`` with packed weights ``[.., ceil(N / c), K, c]``, giving ``[.., M, N]``.
-
-    ``sums`` is the dtype of products and sums where it is another than the tensors',
-    ``multiply`` what makes products.
-    """
+    """``x[.., M, K] @ w`` with packed weights ``[.., ceil(N / c), K, c]``: ``[.., M, N]``."""
     lead, rows = batch_shape(x, w, 3), int(x.shape[-2])
     blocks, depth, block = (int(d) for d in w.shape[-3:])
     whole = whole_tiles(rows)
@@ -190,15 +172,14 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_m * tile_n vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
+CONSTRAINTS = {
+    "tile_m * tile_n vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_m * k.tile_n <= d.accumulators
     ),
-    Constraint("tile_m must divide the rows.", lambda k, s, d: s.rows % k.tile_m == 0),
-    Constraint("tile_n must divide the columns.", lambda k, s, d: s.columns % k.tile_n == 0),
-    GROUP_FITS,
-)
+    "tile_m must divide the rows.": lambda k, s, d: s.rows % k.tile_m == 0,
+    "tile_n must divide the columns.": lambda k, s, d: s.columns % k.tile_n == 0,
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

@@ -16,17 +16,11 @@ from tvm import s_tir, te
 
 from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
-from .common import FAMILY, Block, Workload, narrowed, tile_choices, tile_of, widened
-from .conv2d import (
-    TILE_IN_MAP,
-    WINDOW_CONSTRAINTS,
-    group_form,
-    input_facts,
-    pad_spatial,
-    window_space,
-    windows_in,
-)
-from .family import Constraint, Value, knob
+from .common import FAMILY, Workload
+from .conv2d import TILE_IN_MAP, WINDOW_CONSTRAINTS, group_form, window_space
+from .definitions import Sums, narrowed, pad_spatial, widened, windows_in
+from .family import Value, knob
+from .sizes import tile_choices, tile_of
 
 NAME = "depthwise"
 ORDER = 320
@@ -42,9 +36,6 @@ CPU_FEW = 512
 GPU_ITEMS = 8192
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def compute(
     x: te.Tensor,
     w: te.Tensor,
@@ -52,12 +43,9 @@ def compute(
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
-    sums: str | None = None,
+    sums: Sums = None,
 ) -> te.Tensor:
-    """The convolution as TE; shapes as in the module's docstring.
-
-    ``sums`` is the dtype of products and sums where it is another than the tensors'.
-    """
+    """The convolution as TE; shapes as in the module's docstring."""
     blocks, *kernel, block = (int(d) for d in w.shape)
     padded = pad_spatial(x, padding)
     p = te.reduce_axis((0, kernel[0]), name="p")
@@ -76,9 +64,6 @@ def compute(
 def steps_text(strides: tuple[int, int], dilation: tuple[int, int]) -> str:
     """The value of the annotation :data:`STEPS`."""
     return ",".join(map(str, (*strides, *dilation)))
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,23 +85,6 @@ class Shape:
     span_w: int
     padded: bool
     texture: bool
-
-    @classmethod
-    def of(cls, workload: Workload, anchor: Block) -> Shape:
-        """Read it off the anchor's loops and annotations."""
-        padded, texture = input_facts(workload, anchor)
-        extents = workload.extents(anchor)
-        steps = str(workload.annotation(anchor, STEPS)).split(",")
-        stride_h, stride_w, dilation_h, dilation_w = map(int, steps)
-        return cls(
-            *extents,
-            stride_h=stride_h,
-            stride_w=stride_w,
-            span_h=dilation_h * (extents[5] - 1) + 1,
-            span_w=dilation_w * (extents[6] - 1) + 1,
-            padded=padded,
-            texture=texture,
-        )
 
     def inputs(self, tile_h: int, tile_w: int) -> int:
         """Vectors that a tile reads."""
@@ -147,27 +115,21 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_w vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_w <= d.accumulators,
+CONSTRAINTS = {
+    "tile_w vectors must fit the device's registers.": lambda k, s, d: k.tile_w <= d.accumulators,
+    **TILE_IN_MAP,
+    "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
+    "of at most three vectors for each accumulator.": lambda k, s, d: (
+        not k.reuse_rows
+        or (
+            not d.is_cpu
+            and k.tile_h > 1
+            and s.is_small
+            and s.inputs(k.tile_h, k.tile_w) <= 3 * d.accumulators
+        )
     ),
-    TILE_IN_MAP,
-    Constraint(
-        "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
-        "of at most three vectors for each accumulator.",
-        lambda k, s, d: (
-            not k.reuse_rows
-            or (
-                not d.is_cpu
-                and k.tile_h > 1
-                and s.is_small
-                and s.inputs(k.tile_h, k.tile_w) <= 3 * d.accumulators
-            )
-        ),
-    ),
-    *WINDOW_CONSTRAINTS,
-)
+    **WINDOW_CONSTRAINTS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -187,16 +149,10 @@ def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
     rows, columns = 14, 16 if disjoint else device.accumulators // (2 if overlaps else 4)
     if shape.batch * shape.blocks * shape.height * shape.width <= CPU_FEW:
         rows, columns = shape.height, device.accumulators
-    tile_w = tile_of(shape.width, max(1, columns))
+    tile = tile_of(shape.height, rows), tile_of(shape.width, max(1, columns))
     stage = overlaps and device.stage_input
     return Knobs(
-        tile_h=tile_of(shape.height, rows),
-        tile_w=tile_w,
-        reuse_rows=False,
-        stage_input=stage,
-        split_borders=False,
-        group_w=1,
-        group_size=1,
+        *tile, reuse_rows=False, stage_input=stage, split_borders=False, group_w=1, group_size=1
     )
 
 
@@ -207,14 +163,9 @@ def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
     reuse = shape.height > 1 and fits and items >= GPU_ITEMS
     group_w, split = group_form(shape.padded, shape.width, tile_w, device)
     return Knobs(
-        tile_h=1 + reuse,
-        tile_w=tile_w,
-        reuse_rows=reuse,
-        stage_input=False,
-        split_borders=split,
-        group_w=group_w,
-        group_size=device.group_size,
-    )
+        1 + reuse, tile_w, reuse, stage_input=False, split_borders=split,
+        group_w=group_w, group_size=device.group_size,
+    )  # fmt: skip
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -227,13 +178,24 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload, family: str = NAME) -> Shape | None:
     """The shape of a function whose anchor is a family's block."""
     anchor = workload.anchor(family)
-    return None if anchor is None else Shape.of(workload, anchor)
+    if anchor is None:
+        return None
+    padded, texture = workload.input_facts(anchor)
+    *_, kernel_h, kernel_w = extents = workload.extents(anchor)
+    steps = str(workload.annotation(anchor, STEPS)).split(",")
+    stride_h, stride_w, dilation_h, dilation_w = map(int, steps)
+    return Shape(
+        *extents,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        span_h=dilation_h * (kernel_h - 1) + 1,
+        span_w=dilation_w * (kernel_w - 1) + 1,
+        padded=padded,
+        texture=texture,
+    )
 
 
 def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
@@ -251,9 +213,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
         sch.annotate(item, BORDERS, 1)
     if pad is not None and texels is None:
         if knobs.stage_input:
-            sch.compute_at(pad, item)
-            sch.set_scope(pad, 0, "local")
-            sch.vectorize(sch.get_loops(pad)[-1])
+            sch.vectorize(workload.compute_in_registers(pad, item)[-1])
         else:
             workload.inline(pad)
     *tile, p, q = workload.loops_below(anchor, hi)
@@ -265,11 +225,9 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     reuse = knobs.reuse_rows and texels is not None
     if reuse:
         sch.unroll(hi)
-    if texels is not None:
-        # A row of texels serves every column of a window that is unrolled.
-        workload.place_staged(texels, item if reuse else p if small else q)
-    if weights is not None:
-        workload.place_staged(weights, item if reuse else q)
+    # A row of texels serves every column of a window that is unrolled.
+    workload.place_staged(texels, item if reuse else p if small else q)
+    workload.place_staged(weights, item if reuse else q)
     workload.vectorize_last(tile)
     workload.split_init(anchor, p, hi)
     workload.vectorize_last([wi, lane])

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, LANES, Block, Workload, group_sizes, is_injective
-from .family import GROUP_FITS, Constraint, Value, knob
+from .common import FAMILY, Block, Workload, is_injective
+from .family import GROUP_FITS, Value, knob
+from .sizes import LANES, group_sizes
 
 #: In journals, too.
 NAME = "open_extents"
@@ -37,7 +38,7 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group.")
 
 
-CONSTRAINTS: tuple[Constraint, ...] = (GROUP_FITS,)
+CONSTRAINTS = GROUP_FITS
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -74,9 +75,7 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule each output by itself."""
     sch = workload.sch
-    for block in list(workload.blocks):
-        if sch.get_consumers(block):
-            workload.inline(block)
+    workload.inline(*(block for block in workload.blocks if sch.get_consumers(block)))
     for block in workload.blocks:
         _bind_positions(workload, block, knobs)
     return sch

@@ -15,18 +15,10 @@ from math import prod
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import (
-    LANES,
-    Block,
-    Loop,
-    Workload,
-    group_sizes,
-    is_injective,
-    is_reduction,
-    launches_threads,
-)
+from .common import Block, Loop, Workload, is_injective, is_reduction, launches_threads
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, distribute, nest_of, widest_vector
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Value, knob
+from .sizes import LANES, group_sizes
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +46,10 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "vector is 1 or the width of a vector type.", lambda k, s, d: k.vector in (1, *LANES)
-    ),
-    GROUP_FITS,
-)
+CONSTRAINTS = {
+    "vector is 1 or the width of a vector type.": lambda k, s, d: k.vector in (1, *LANES),
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

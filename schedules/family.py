@@ -1,8 +1,6 @@
 """Schedule families: templates with knobs that a heuristic fills or a tuner searches.
 
-A family is a module of this package, or a class in one, with the names that :class:`Family`
-lists.  It recognises primary functions, states their :class:`Shape <Family.match>` (all that its
-knobs depend on), gives knobs for a shape and a device, and applies them.
+A family is a module of this package, or a class in one, with the names that :class:`Family` lists.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,20 +27,19 @@ FamilyShape = Any
 FamilyKnobs = Any
 
 
-@dataclass(frozen=True)
-class Constraint:
-    """A condition that knobs must meet, with the sentence that says so."""
-
-    sentence: str
-    #: Of knobs, shape and device.
-    holds: Callable[[FamilyKnobs, FamilyShape, Device], bool]
-
+#: Conditions on knobs, shape and device that must hold, by the sentence that says so.
+Constraints = Mapping[str, Callable[[FamilyKnobs, FamilyShape, Device], bool]]
 
 #: Of every family whose knobs have a ``group_size``.
-GROUP_FITS = Constraint(
-    "group_size is at most what the device accepts.",
-    lambda k, s, d: k.group_size <= d.max_group_size,
-)
+GROUP_FITS: Constraints = {
+    "group_size is at most what the device accepts.": lambda k, s, d: (
+        k.group_size <= d.max_group_size
+    ),
+}
+
+
+class Declined(Exception):  # noqa: N818 (no error: another family is asked)
+    """A family has a block in a function that it does not serve, for this reason."""
 
 
 class Family(Protocol):
@@ -54,15 +51,16 @@ class Family(Protocol):
     #: operators and of dynamic shapes (from 100), products on CUDA (200), convolutions and pooling
     #: (300), other products (400), sums (500), data-parallel functions (600), the fallback (1000).
     ORDER: int
+    #: A frozen dataclass of numbers, texts and truth values: all that knobs depend on.
     Shape: type[FamilyShape]
     #: A frozen dataclass of :func:`knob` fields.
     Knobs: type[FamilyKnobs]
-    CONSTRAINTS: tuple[Constraint, ...]
+    CONSTRAINTS: Constraints
 
     def match(self, workload: Workload) -> FamilyShape | None:
         """Return the shape of a function that the family serves, else ``None``.
 
-        A shape is a frozen dataclass of numbers, texts and truth values.
+        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log.
         """
 
     def heuristic(self, shape: FamilyShape, device: Device) -> FamilyKnobs:
@@ -96,10 +94,10 @@ def refusal(family: Family, knobs: FamilyKnobs, shape: FamilyShape, device: Devi
 
 
 def violated(
-    constraints: Iterable[Constraint], knobs: FamilyKnobs, shape: FamilyShape, device: Device
+    constraints: Constraints, knobs: FamilyKnobs, shape: FamilyShape, device: Device
 ) -> str | None:
     """The same, of constraints by themselves."""
-    failing = (c.sentence for c in constraints if not c.holds(knobs, shape, device))
+    failing = (what for what, holds in constraints.items() if not holds(knobs, shape, device))
     return next(failing, None)
 
 

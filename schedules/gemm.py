@@ -19,32 +19,25 @@ memory as a whole, but a tile at a time is gathered by the group that multiplies
 With ``half``, both factors are rounded to 16 bits and their products summed in fp32.  That
 is what tensor cores do, and exact for tensors that are stored in 16 bits.
 
-:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.
+:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.  Both
+copy tiles of the factors to shared memory, 16 bytes an item, ``stages`` of them ahead of the
+products: with ``cp.async`` where the GPU has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from math import gcd, prod
 from typing import TypeVar
 
 from tvm import te, tirx
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    ROLE,
-    Block,
-    Loop,
-    Workload,
-    batch_shape,
-    or_zero,
-    padded_matrix,
-    widened,
-)
+from .common import FAMILY, ROLE, Block, Loop, Workload
 from .data_parallel import Axis, regroup
-from .family import Constraint
+from .definitions import batch_shape, or_zero, output_extent, padded_matrix, widened
 
 T = TypeVar("T")
 
@@ -104,8 +97,8 @@ def compute_conv(
     batch, blocks, height, width, lanes = (int(d) for d in x.shape)
     depth = int(w.shape[0])
     top, left, bottom, right = padding
-    out_h = (height + top + bottom - dilation[0] * (kernel[0] - 1) - 1) // strides[0] + 1
-    out_w = (width + left + right - dilation[1] * (kernel[1] - 1) - 1) // strides[1] + 1
+    along = (height, width), kernel, strides, dilation, padding[:2], padding[2:]
+    out_h, out_w = map(output_extent, *along)
     pixels = batch * out_h * out_w
     taps = kernel[0] * kernel[1]
 
@@ -149,10 +142,7 @@ def compute_matmul(x: te.Tensor, w: te.Tensor, units: int, *, half: bool) -> te.
     rows, depth = (int(d) for d in x.shape[-2:])
     lead = batch_shape(x, w)
     whole = padded_depth(depth)
-
-    def rounded(value: tirx.Expr) -> tirx.Expr:
-        return _rounded(value, half)
-
+    rounded = partial(_rounded, half=half)
     left = padded_matrix(x, lead, (padded(rows), whole), LEFT, rounded)
     right = padded_matrix(w, lead, (whole, padded(units)), RIGHT, rounded)
     product = _product(left, right, lead)
@@ -199,10 +189,11 @@ class Shape:
 
 
 #: Of every family of these products.
-STAGES = Constraint(
-    "stages is at most 4, and at most the steps along the depth.",
-    lambda k, s, d: k.stages <= 4 and k.stages <= s.depth // k.tile_k,
-)
+STAGES = {
+    "stages is at most 4, and at most the steps along the depth.": lambda k, s, d: (
+        k.stages <= 4 and k.stages <= s.depth // k.tile_k
+    ),
+}
 
 
 def shared_limit(device: Device) -> int:
@@ -271,13 +262,11 @@ def flatten_output(workload: Workload) -> tuple[Block, Block]:
     """
     sch = workload.sch
     anchor = workload.anchor(NAME)
-    for block in workload.before(anchor):
-        if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
-            workload.inline(block)
+    before = workload.before(anchor)
+    workload.inline(*(b for b in before if workload.annotation(b, ROLE) not in (LEFT, RIGHT)))
     pixels = is_convolution(workload)
     *inlined, output = workload.after(anchor)
-    for block in inlined:
-        workload.inline(block)
+    workload.inline(*inlined)
     if pixels:
         axes = [Axis(v.var, int(v.dom.extent), i) for i, v in enumerate(sch.get(output).iter_vars)]
         regroup(sch, output, axes, [[0, 2, 3], [1, 4]])
@@ -301,8 +290,7 @@ def copy_tile(
     sch.compute_at(block, above)
     fused = sch.fuse(*workload.loops_below(block, above)[-2:])
     _, *parts, vector = sch.split(fused, [None, *threads.values(), lanes])
-    for name, part in zip(threads, parts, strict=True):
-        sch.bind(part, name)
+    workload.bind(zip(threads, parts, strict=True))
     sch.vectorize(vector)
 
 
@@ -324,8 +312,7 @@ def store_output(
     if pixels:
         sch.reorder(n, m, vector)
     _, *parts = sch.split(sch.fuse(n, m) if pixels else sch.fuse(m, n), [None, *threads.values()])
-    for name, part in zip(threads, parts, strict=True):
-        sch.bind(part, name)
+    workload.bind(zip(threads, parts, strict=True))
     sch.vectorize(vector)
 
 
@@ -339,9 +326,3 @@ def pipeline_copies(workload: Workload, loop: Loop, stages: int) -> None:
     sch.annotate(loop, "software_pipeline_order", [0, 1, 2])
     if gpu is not None and gpu.async_copies:
         sch.annotate(loop, "software_pipeline_async_stages", [0])
-
-
-def bind_batch(workload: Workload, batch: Sequence[Loop]) -> None:
-    """Give each product of a batch groups of its own."""
-    if batch:
-        workload.sch.bind(workload.fuse(batch), "blockIdx.z")

@@ -1,10 +1,8 @@
 """Products of :mod:`.gemm` in fp32 on CUDA, from tiles in shared memory.
 
 A work-group computes a tile of rows and columns, in steps of ``tile_k`` along the depth; each
-of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  The tiles of
-both factors are copied to shared memory, 16 bytes an item, ``stages`` of them ahead of the
-products: with ``cp.async`` where the GPU has it.  Of the left factor an item reads four steps
-of the depth at once, the same as its neighbours along the columns.
+of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  Of the left
+factor an item reads four steps of the depth at once, the same as its neighbours along the columns.
 """
 
 from __future__ import annotations
@@ -14,24 +12,11 @@ from dataclasses import dataclass
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import Workload, divisors
-from .family import Constraint, Value, knob, violated
-from .gemm import (
-    LEFT,
-    RIGHT,
-    STAGES,
-    Shape,
-    bind_batch,
-    copies_evenly,
-    copy_tile,
-    first_that_fills,
-    flatten_output,
-    groups,
-    pipeline_copies,
-    shape_of,
-    shared_limit,
-    stage_counts,
-)
+from . import gemm
+from .common import Workload
+from .family import Value, knob, violated
+from .gemm import Shape
+from .sizes import divisors
 
 NAME = "gemm_simt"
 ORDER = 210
@@ -40,9 +25,6 @@ ORDER = 210
 LANES = 4
 #: Registers of sums that an item has, of 255.
 SUMS = 64
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -73,33 +55,25 @@ def shared_bytes(knobs: Knobs) -> int:
     return 4 * knobs.stages * (left + right)
 
 
-CONSTRAINTS = (
-    Constraint("It is for CUDA.", lambda k, s, d: d.multiprocessors is not None),
-    Constraint(
-        "The tile of a work-group must divide rows, columns and depth.",
-        lambda k, s, d: not (s.rows % k.rows or s.columns % k.columns or s.depth % k.tile_k),
+CONSTRAINTS = {
+    "It is for CUDA.": lambda k, s, d: d.multiprocessors is not None,
+    "The tile of a work-group must divide rows, columns and depth.": lambda k, s, d: (
+        not (s.rows % k.rows or s.columns % k.columns or s.depth % k.tile_k)
     ),
-    Constraint(
-        "tile_k is a multiple of 4: so many steps are read at once.",
-        lambda k, s, d: k.tile_k % LANES == 0,
+    "tile_k is a multiple of 4: so many steps are read at once.": lambda k, s, d: (
+        k.tile_k % LANES == 0
     ),
-    Constraint(
-        "tile_m * tile_n vectors are at most 64 numbers: more do not fit the registers.",
-        lambda k, s, d: LANES * k.tile_m * k.tile_n <= SUMS,
+    "tile_m * tile_n vectors are at most 64 numbers: "
+    "more do not fit the registers.": lambda k, s, d: LANES * k.tile_m * k.tile_n <= SUMS,
+    "Every item copies as many vectors of 16 bytes as the others.": lambda k, s, d: (
+        gemm.copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n)
     ),
-    Constraint(
-        "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n),
+    "group_m * group_n is 32 to 512.": lambda k, s, d: 32 <= k.group_m * k.group_n <= 512,
+    **gemm.STAGES,
+    "Tiles must fit the shared memory of a work-group.": lambda k, s, d: (
+        shared_bytes(k) <= gemm.shared_limit(d)
     ),
-    Constraint(
-        "group_m * group_n is 32 to 512.", lambda k, s, d: 32 <= k.group_m * k.group_n <= 512
-    ),
-    STAGES,
-    Constraint(
-        "Tiles must fit the shared memory of a work-group.",
-        lambda k, s, d: shared_bytes(k) <= shared_limit(d),
-    ),
-)
+}
 
 #: Tiles of items and groups, the ones with most products for what they read first.
 TILES = (
@@ -112,11 +86,13 @@ TILE_K = 16
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
     fitting = _fitting(shape, device)
-    return first_that_fills(fitting, lambda k, s: groups(s, k.rows, k.columns), shape, device)
+    return gemm.first_that_fills(
+        fitting, lambda k, s: gemm.groups(s, k.rows, k.columns), shape, device
+    )
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
-    tried = (Knobs(*tile, TILE_K, count) for tile in TILES for count in stage_counts(device))
+    tried = (Knobs(*tile, TILE_K, count) for tile in TILES for count in gemm.stage_counts(device))
     return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
 
 
@@ -132,13 +108,10 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape | None:
     """The shape of a product of factors in fp32 on CUDA."""
     device = workload.target.device
-    shape = shape_of(workload)
+    shape = gemm.shape_of(workload)
     if device.multiprocessors is None or shape is None or shape.half:
         return None
     return shape if _fitting(shape, device) else None
@@ -147,21 +120,19 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place tiles, registers and the output around the products."""
     sch = workload.sch
-    (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
-    shape = shape_of(workload)
+    (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
+    shape = gemm.shape_of(workload)
     assert shape is not None
-    anchor, output = flatten_output(workload)
+    anchor, output = gemm.flatten_output(workload)
     sch.set_scope(anchor, 0, "local")
     *batch, m, n, k = sch.get_loops(anchor)
     mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
     no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
     ko, ki, kk = sch.split(k, [None, knobs.tile_k // LANES, LANES])
     sch.reorder(mo, no, mg, ng, ko, ki, kk, mi, ni, lane)
-    bind_batch(workload, batch)
-    sch.bind(mo, "blockIdx.x")
-    sch.bind(no, "blockIdx.y")
-    sch.bind(mg, "threadIdx.y")
-    sch.bind(ng, "threadIdx.x")
+    workload.bind_batch(batch)
+    axes = {"blockIdx.x": mo, "blockIdx.y": no, "threadIdx.y": mg, "threadIdx.x": ng}
+    workload.bind(axes.items())
 
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
@@ -173,13 +144,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     steps = sch.cache_read(anchor, 0, "local")
     sch.compute_at(steps, ki)
     threads = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
-    copy_tile(workload, left, ko, threads, shape.left_lanes)
-    copy_tile(workload, right, ko, threads, shape.right_lanes)
+    gemm.copy_tile(workload, left, ko, threads, shape.left_lanes)
+    gemm.copy_tile(workload, right, ko, threads, shape.right_lanes)
     # Rows of the left tile that items of a warp read together lie in different banks.
     sch.storage_align(left, 0, -2, 2 * LANES, LANES)
     workload.vectorize_last(workload.loops_below(steps, ki)[-2:])
     workload.unroll_all([ki, kk, mi, ni])
     sch.vectorize(lane)
     workload.split_init(anchor, ko, ng)
-    pipeline_copies(workload, ko, knobs.stages)
+    gemm.pipeline_copies(workload, ko, knobs.stages)
     return sch

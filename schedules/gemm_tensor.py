@@ -1,11 +1,10 @@
 """Products of :mod:`.gemm` in 16 bits, on the tensor cores of CUDA.
 
 A work-group computes a tile of ``tile_m`` × ``tile_n``, its warps a part of that each, in
-steps of ``tile_k`` along the depth.  The tiles of both factors are copied to shared memory, 16
-bytes an item, ``stages`` of them ahead of the products: with ``cp.async`` where the GPU has it.
-Warps read fragments of 16×16 from there, multiply them, and keep the sums in registers.  At the
-end the tile of sums goes to shared memory, over the tiles of the factors, from where the group
-takes it through the epilogue to memory, whole vectors of channels at a time.
+steps of ``tile_k`` along the depth.  Warps read fragments of 16×16 from the tiles of the factors
+in shared memory, multiply them, and keep the sums in registers.  At the end the tile of sums goes
+to shared memory, over these tiles, from where the group takes it through the epilogue to memory,
+whole vectors of channels at a time.
 
 Rows in shared memory are 16 bytes longer than their tile, so that the eight rows which a
 fragment's read takes together lie in different banks.
@@ -13,36 +12,22 @@ fragment's read takes together lie in different banks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import gcd
+from math import gcd, prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import TensorIntrin
-from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from ..devices.target import Device
-from .common import Block, Loop, Workload, divisors
-from .family import Constraint, Value, knob, violated
-from .gemm import (
-    LEFT,
-    RIGHT,
-    STAGES,
-    Shape,
-    bind_batch,
-    copies_evenly,
-    copy_tile,
-    first_that_fills,
-    flatten_output,
-    groups,
-    is_convolution,
-    pipeline_copies,
-    shape_of,
-    shared_limit,
-    stage_counts,
-    store_output,
-)
+from . import gemm
+from .common import Block, Loop, Workload
+from .family import Value, knob, violated
+from .gemm import Shape
+from .sizes import divisors
 
 NAME = "gemm_tensor"
 ORDER = 200
@@ -54,8 +39,6 @@ FRAGMENT = 16
 LOAD_A, LOAD_B, STORE, ZERO, MULTIPLY = (
     f"tvmflow_fragment_{name}" for name in ("load_a", "load_b", "store", "zero", "multiply")
 )
-#: A function that a block has to match, and what takes its place.
-Description = tuple[tirx.PrimFunc, tirx.PrimFunc]
 #: Halves in 16 bytes: what an item copies, and what rows in shared memory are longer.
 HALVES = 8
 #: Fragments of sums that a warp keeps: 8 of their 32-bit registers a fragment and item, of 255.
@@ -84,42 +67,32 @@ def shared_bytes(knobs: Knobs) -> int:
     return max(2 * knobs.stages * (left + right), 4 * knobs.tile_m * (knobs.tile_n + 4))
 
 
-CONSTRAINTS = (
-    Constraint(
-        "It is for tensor cores.",
-        lambda k, s, d: d.multiprocessors is not None and d.multiprocessors.tensor_cores,
+CONSTRAINTS = {
+    "It is for tensor cores.": lambda k, s, d: (
+        d.multiprocessors is not None and d.multiprocessors.tensor_cores
     ),
-    Constraint(
-        "tile_m, tile_n and tile_k must divide rows, columns and depth.",
-        lambda k, s, d: not (s.rows % k.tile_m or s.columns % k.tile_n or s.depth % k.tile_k),
+    "tile_m, tile_n and tile_k must divide rows, columns and depth.": lambda k, s, d: (
+        not (s.rows % k.tile_m or s.columns % k.tile_n or s.depth % k.tile_k)
     ),
-    Constraint(
-        "Each warp multiplies whole fragments of 16 x 16 x 16.",
-        lambda k, s, d: (
-            not (
-                k.tile_m % (FRAGMENT * k.warps_m)
-                or k.tile_n % (FRAGMENT * k.warps_n)
-                or k.tile_k % FRAGMENT
-            )
-        ),
+    "Each warp multiplies whole fragments of 16 x 16 x 16.": lambda k, s, d: (
+        not (
+            k.tile_m % (FRAGMENT * k.warps_m)
+            or k.tile_n % (FRAGMENT * k.warps_n)
+            or k.tile_k % FRAGMENT
+        )
     ),
-    Constraint(
-        "The sums of a warp are at most 16 fragments: more do not fit its registers.",
-        lambda k, s, d: k.tile_m * k.tile_n <= FRAGMENTS * FRAGMENT**2 * k.warps_m * k.warps_n,
+    "The sums of a warp are at most 16 fragments: more do not fit its registers.": lambda k, s, d: (
+        k.tile_m * k.tile_n <= FRAGMENTS * FRAGMENT**2 * k.warps_m * k.warps_n
     ),
-    Constraint(
-        "Every item copies as many vectors of 16 bytes as the others.",
-        lambda k, s, d: copies_evenly(
-            s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n
-        ),
+    "Every item copies as many vectors of 16 bytes as the others.": lambda k, s, d: (
+        gemm.copies_evenly(s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n)
     ),
-    Constraint("A work-group has at most 16 warps.", lambda k, s, d: k.warps_m * k.warps_n <= 16),
-    STAGES,
-    Constraint(
-        "Tiles and sums must fit the shared memory of a work-group.",
-        lambda k, s, d: shared_bytes(k) <= shared_limit(d),
+    "A work-group has at most 16 warps.": lambda k, s, d: k.warps_m * k.warps_n <= 16,
+    **gemm.STAGES,
+    "Tiles and sums must fit the shared memory of a work-group.": lambda k, s, d: (
+        shared_bytes(k) <= gemm.shared_limit(d)
     ),
-)
+}
 
 #: Tiles and the warps for them, the ones with most products for what they read first.
 TILES = (
@@ -132,7 +105,9 @@ TILES = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
     fitting = _fitting(shape, device)
-    return first_that_fills(fitting, lambda k, s: groups(s, k.tile_m, k.tile_n), shape, device)
+    return gemm.first_that_fills(
+        fitting, lambda k, s: gemm.groups(s, k.tile_m, k.tile_n), shape, device
+    )
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
@@ -141,7 +116,7 @@ def _fitting(shape: Shape, device: Device) -> list[Knobs]:
         Knobs(tile_m, tile_n, depth, warps_m, warps_n, count)
         for tile_m, tile_n, warps_m, warps_n in TILES
         for depth in (32, 16)
-        for count in stage_counts(device)
+        for count in gemm.stage_counts(device)
     )
     return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
 
@@ -166,7 +141,7 @@ def match(workload: Workload) -> Shape | None:
     gpu = workload.target.device.multiprocessors
     if gpu is None or not gpu.tensor_cores:
         return None
-    shape = shape_of(workload)
+    shape = gemm.shape_of(workload)
     if shape is None or not shape.half:
         return None
     return shape if _fitting(shape, workload.target.device) else None
@@ -175,10 +150,10 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place fragments, tiles and the output around the products."""
     sch = workload.sch
-    (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
-    shape, pixels = shape_of(workload), is_convolution(workload)
+    (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
+    shape, pixels = gemm.shape_of(workload), gemm.is_convolution(workload)
     assert shape is not None
-    anchor, output = flatten_output(workload)
+    anchor, output = gemm.flatten_output(workload)
     lanes = gcd(int(sch.get(output).writes[0].source.shape[-1]), HALVES)
     *batch, m, n, k = sch.get_loops(anchor)
     per_m, per_n = (
@@ -188,11 +163,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     no, nw, ni, nf = sch.split(n, [None, knobs.warps_n, per_n, FRAGMENT])
     ko, ki, kf = sch.split(k, [None, knobs.tile_k // FRAGMENT, FRAGMENT])
     sch.reorder(mo, no, mw, nw, ko, ki, mi, ni, mf, nf, kf)
-    bind_batch(workload, batch)
-    sch.bind(mo, "blockIdx.x")
-    sch.bind(no, "blockIdx.y")
+    workload.bind_batch(batch)
     warp = sch.fuse(mw, nw)
-    sch.bind(warp, "threadIdx.y")
+    workload.bind([("blockIdx.x", mo), ("blockIdx.y", no), ("threadIdx.y", warp)])
 
     sch.reverse_compute_at(output, no)
     fragments = [sch.cache_read(anchor, i, f"wmma.matrix_{side}") for i, side in enumerate("ab")]
@@ -202,8 +175,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     for fragment in fragments:
         sch.compute_at(fragment, ki)
     threads = {"threadIdx.y": knobs.warps_m * knobs.warps_n, "threadIdx.x": WARP}
-    copy_tile(workload, left, ko, threads, shape.left_lanes)
-    copy_tile(workload, right, ko, threads, shape.right_lanes)
+    gemm.copy_tile(workload, left, ko, threads, shape.left_lanes)
+    gemm.copy_tile(workload, right, ko, threads, shape.right_lanes)
     for block in (left, right):
         sch.storage_align(block, 0, -2, 2 * HALVES, HALVES)
 
@@ -217,8 +190,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch.tensorize(sch.get_loops(init)[-2], ZERO)
     sch.tensorize(mf, MULTIPLY)
     workload.unroll_all([ki, mi, ni])
-    store_output(workload, output, no, threads, lanes, pixels)
-    pipeline_copies(workload, ko, knobs.stages)
+    gemm.store_output(workload, output, no, threads, lanes, pixels)
+    gemm.pipeline_copies(workload, ko, knobs.stages)
     return sch
 
 
@@ -246,149 +219,81 @@ def _at(buffer: tirx.Var) -> tirx.Expr:
     return down * across + tirx.floordiv(tirx.floormod(offset, row), FRAGMENT)
 
 
-def _buffer(dtype: str, scope: str) -> dict[str, object]:
-    """A buffer of a fragment's size; its place in memory is that of whole fragments."""
-    shape = (FRAGMENT, FRAGMENT)
-    place = {"align": 64, "offset_factor": FRAGMENT, "scope": scope}
-    return {"shape": shape, "dtype": dtype, **place}
-
-
 @cache
 def register_instructions() -> None:
     """Make the instructions known to TVM, when a schedule first asks for them.
 
     TVM has the same and many more, whose import takes seconds.
     """
-    half_a = ("float16", "shared.dyn"), ("float16", "wmma.matrix_a")
-    half_b = ("float16", "shared.dyn"), ("float16", "wmma.matrix_b")
-    sums = ("float32", "wmma.accumulator"), ("float32", "shared.dyn")
-    TensorIntrin.register(LOAD_A, *_move(*half_a, _load))
-    TensorIntrin.register(LOAD_B, *_move(*half_b, _load))
-    TensorIntrin.register(STORE, *_move(*sums, _store))
-    TensorIntrin.register(ZERO, *_zero())
-    TensorIntrin.register(MULTIPLY, *_multiply())
+    size = (FRAGMENT,) * 3
+    left, right = (("float16", f"wmma.matrix_{side}") for side in "ab")
+    half, sums, results = (
+        ("float16", "shared.dyn"), ("float32", "wmma.accumulator"), ("float32", "shared.dyn")
+    )  # fmt: skip
+
+    def moved(source, target, i, j):  # type: ignore[no-untyped-def]
+        return source[i, j]
+
+    def load(source, target):  # type: ignore[no-untyped-def]
+        place = source.access_ptr("r", ptr_type="float16"), source.strides[0], "row_major"
+        return T.tvm_load_matrix_sync(target.data, *size, _at(target), *place, dtype="void")
+
+    def store(source, target):  # type: ignore[no-untyped-def]
+        place = target.access_ptr("w", ptr_type="float32"), target.strides[0], "row_major"
+        return T.tvm_store_matrix_sync(source.data, *size, _at(source), *place, dtype="void")
+
+    def fill(target):  # type: ignore[no-untyped-def]
+        return T.tvm_fill_fragment(target.data, *size, _at(target), T.float32(0), dtype="void")
+
+    def added(rows, columns, total, i, j, k):  # type: ignore[no-untyped-def]
+        factors = (T.Cast("float32", factor) for factor in (rows[i, k], columns[k, j]))
+        return total[i, j] + prod(factors)
+
+    def multiply(rows, columns, total):  # type: ignore[no-untyped-def]
+        fragments = [x for b in (total, rows, columns, total) for x in (b.data, _at(b))]
+        return T.tvm_mma_sync(*fragments, dtype="void")
+
+    _register(LOAD_A, [half, left], moved, load)
+    _register(LOAD_B, [half, right], moved, load)
+    _register(STORE, [sums, results], moved, store)
+    _register(ZERO, [sums], lambda target, i, j: T.float32(0), fill)
+    _register(MULTIPLY, [left, right, sums], added, multiply, "SSR")
 
 
-def _load(source: tirx.Var, target: tirx.Var) -> tirx.Expr:
-    pointer = source.access_ptr("r", ptr_type="float16")
-    place, stride = (FRAGMENT,) * 3, source.strides[0]
-    return T.tvm_load_matrix_sync(
-        target.data, *place, _at(target), pointer, stride, "row_major", dtype="void"
-    )
+def _register(
+    name: str,
+    operands: Sequence[tuple[str, str]],
+    element: Callable[..., tirx.Expr],
+    call: Callable[..., tirx.Expr],
+    axes: str = "SS",
+) -> None:
+    """Register an instruction on ``operands``, dtypes and scopes, the last of which is written.
 
+    ``element`` is what it computes at each of its ``axes``, ``call`` what computes all of them.
+    """
 
-def _store(source: tirx.Var, target: tirx.Var) -> tirx.Expr:
-    pointer = target.access_ptr("w", ptr_type="float32")
-    place, stride = (FRAGMENT,) * 3, target.strides[0]
-    return T.tvm_store_matrix_sync(
-        source.data, *place, _at(source), pointer, stride, "row_major", dtype="void"
-    )
+    def function(body: Callable[..., None], strided: bool) -> tirx.PrimFunc:
+        whole = slice(FRAGMENT), slice(FRAGMENT)
+        # A buffer's place in memory is that of whole fragments.
+        place = {"shape": (FRAGMENT,) * 2, "align": 64, "offset_factor": FRAGMENT}
+        with IRBuilder() as builder, T.prim_func(s_tir=True):
+            params = [T.arg(f"p{number}", T.handle()) for number in range(len(operands))]
+            buffers = []
+            for param, (dtype, scope) in zip(params, operands, strict=True):
+                strides = [T.int32(), T.int32()] if strided else None
+                described = {"dtype": dtype, "scope": scope, "strides": strides}
+                buffers.append(T.match_buffer(param, **place, **described))
+            *read, written = (buffer[whole] for buffer in buffers)
+            with T.sblock("root"):
+                T.reads(*([written] if "R" in axes else []), *read)
+                T.writes(written)
+                body(buffers)
+        return builder.get()
 
+    def elements(buffers: list[tirx.Var]) -> None:
+        with T.grid(*(FRAGMENT for _ in axes)) as loops, T.sblock("element"):
+            index = T.axis.remap(axes, loops)
+            T.buffer_store(buffers[-1], element(*buffers, *index), index[:2])
 
-def _move(
-    source: tuple[str, str],
-    target: tuple[str, str],
-    call: Callable[[tirx.Var, tirx.Var], tirx.Expr],
-) -> Description:
-    read, written = _buffer(*source), _buffer(*target)
-
-    @T.prim_func(s_tir=True)
-    def described(x: T.handle, y: T.handle) -> None:
-        source = T.match_buffer(x, **read)
-        target = T.match_buffer(y, **written)
-        with T.sblock("root"):
-            T.reads(source[0:16, 0:16])
-            T.writes(target[0:16, 0:16])
-            for row, column in T.grid(16, 16):
-                with T.sblock("element"):
-                    i, j = T.axis.remap("SS", [row, column])
-                    target[i, j] = source[i, j]
-
-    @T.prim_func(s_tir=True)
-    def done(x: T.handle, y: T.handle) -> None:
-        x_row, x_one, y_row, y_one = T.int32(), T.int32(), T.int32(), T.int32()
-        source = T.match_buffer(x, **read, strides=[x_row, x_one])
-        target = T.match_buffer(y, **written, strides=[y_row, y_one])
-        with T.sblock("root"):
-            T.reads(source[0:16, 0:16])
-            T.writes(target[0:16, 0:16])
-            T.evaluate(call(source, target))
-
-    return described, done
-
-
-def _zero() -> Description:
-    written = _buffer("float32", "wmma.accumulator")
-
-    @T.prim_func(s_tir=True)
-    def described(y: T.handle) -> None:
-        target = T.match_buffer(y, **written)
-        with T.sblock("root"):
-            T.reads()
-            T.writes(target[0:16, 0:16])
-            for row, column in T.grid(16, 16):
-                with T.sblock("element"):
-                    i, j = T.axis.remap("SS", [row, column])
-                    target[i, j] = T.float32(0)
-
-    @T.prim_func(s_tir=True)
-    def done(y: T.handle) -> None:
-        row, one = T.int32(), T.int32()
-        target = T.match_buffer(y, **written, strides=[row, one])
-        with T.sblock("root"):
-            T.reads()
-            T.writes(target[0:16, 0:16])
-            T.evaluate(
-                T.tvm_fill_fragment(
-                    target.data, 16, 16, 16, _at(target), T.float32(0), dtype="void"
-                )
-            )
-
-    return described, done
-
-
-def _multiply() -> Description:
-    left, right = (_buffer("float16", f"wmma.matrix_{side}") for side in "ab")
-    written = _buffer("float32", "wmma.accumulator")
-
-    @T.prim_func(s_tir=True)
-    def described(x: T.handle, w: T.handle, y: T.handle) -> None:
-        rows = T.match_buffer(x, **left)
-        columns = T.match_buffer(w, **right)
-        sums = T.match_buffer(y, **written)
-        with T.sblock("root"):
-            T.reads(sums[0:16, 0:16], rows[0:16, 0:16], columns[0:16, 0:16])
-            T.writes(sums[0:16, 0:16])
-            for row, column, step in T.grid(16, 16, 16):
-                with T.sblock("element"):
-                    i, j, k = T.axis.remap("SSR", [row, column, step])
-                    sums[i, j] = sums[i, j] + T.Cast("float32", rows[i, k]) * T.Cast(
-                        "float32", columns[k, j]
-                    )
-
-    @T.prim_func(s_tir=True)
-    def done(x: T.handle, w: T.handle, y: T.handle) -> None:
-        x_row, x_one, w_row, w_one, y_row, y_one = (
-            T.int32(), T.int32(), T.int32(), T.int32(), T.int32(), T.int32()
-        )  # fmt: skip
-        rows = T.match_buffer(x, **left, strides=[x_row, x_one])
-        columns = T.match_buffer(w, **right, strides=[w_row, w_one])
-        sums = T.match_buffer(y, **written, strides=[y_row, y_one])
-        with T.sblock("root"):
-            T.reads(sums[0:16, 0:16], rows[0:16, 0:16], columns[0:16, 0:16])
-            T.writes(sums[0:16, 0:16])
-            T.evaluate(
-                T.tvm_mma_sync(
-                    sums.data,
-                    _at(sums),
-                    rows.data,
-                    _at(rows),
-                    columns.data,
-                    _at(columns),
-                    sums.data,
-                    _at(sums),
-                    dtype="void",
-                )
-            )
-
-    return described, done
+    whole_call = function(lambda buffers: T.evaluate(call(*buffers)), strided=True)
+    TensorIntrin.register(name, function(elements, strided=False), whole_call)

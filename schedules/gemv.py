@@ -15,18 +15,16 @@ side by side along N: there, a group has ``columns`` vectors of them, and ``item
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from tvm import s_tir
 
 from ..devices.target import Device
 from . import dense
-from .common import LANES, Block, Loop, Workload, divisors, largest_divisor
+from .common import Block, Loop, Workload
 from .dense import COLUMNS, PACKED, ROWS
-from .family import Constraint, Value, knob
-
-logger = logging.getLogger(__name__)
+from .family import Declined, Value, knob
+from .sizes import LANES, divisors, largest_divisor
 
 NAME = "gemv"
 ORDER = 400
@@ -39,9 +37,6 @@ RADIX = 8
 LEAST_ITEMS = 16
 #: Steps that the heuristic writes out: as many texels or vectors are on their way from memory.
 UNROLL = 4
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -65,19 +60,15 @@ class Knobs:
     unroll: int = knob("Steps over K of which an item has the reads under way at once.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "items must divide the depth and be a power of 2, at least 16.",
-        lambda k, s, d: s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256),
+CONSTRAINTS = {
+    "items must divide the depth and be a power of 2, at least 16.": lambda k, s, d: (
+        s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256)
     ),
-    Constraint(
-        "columns must divide those of the matrix.", lambda k, s, d: s.columns % k.columns == 0
+    "columns must divide those of the matrix.": lambda k, s, d: s.columns % k.columns == 0,
+    "items * columns is at most what the device accepts.": lambda k, s, d: (
+        k.items * k.columns <= d.max_group_size
     ),
-    Constraint(
-        "items * columns is at most what the device accepts.",
-        lambda k, s, d: k.items * k.columns <= d.max_group_size,
-    ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -99,9 +90,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape | None:
     """The shape of a dense function of few rows, on a GPU, whose depth can be shared."""
     found = dense.match(workload)
@@ -112,8 +100,7 @@ def match(workload: Workload) -> Shape | None:
     if len(rest) != 3:
         return None
     if depth % LEAST_ITEMS:
-        logger.debug("gemv declines: a sum of %d cannot be shared", depth)
-        return None
+        raise Declined(f"a sum of {depth} cannot be shared")
     return Shape(found.form, found.rows, found.columns, depth)
 
 
@@ -192,8 +179,7 @@ def _sum(
     k, inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), unroll)])
     sch.reorder(k, inner, *spatial)
     workload.unroll_all([inner])
-    if texels is not None:
-        workload.place_staged(texels, inner)
+    workload.place_staged(texels, inner)
     vector = int(sch.get(spatial[-1]).extent) in LANES
     if vector:
         workload.vectorize_last(spatial)

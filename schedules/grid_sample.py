@@ -13,7 +13,6 @@ of one pixel: where their neighbours lie, and what they weigh, is worked out onc
 
 from __future__ import annotations
 
-import logging
 from dataclasses import KW_ONLY, dataclass
 
 import tvm
@@ -21,27 +20,15 @@ from tvm import relax, s_tir, te, tirx
 
 from ..devices.target import Device
 from ..ir.expressions import register_operator
-from .common import (
-    FAMILY,
-    ROLE,
-    Workload,
-    group_sizes,
-    is_injective,
-    tile_choices,
-    tile_of,
-)
-from .family import GROUP_FITS, Constraint, Value, knob
-
-logger = logging.getLogger(__name__)
+from .common import FAMILY, ROLE, Workload, is_injective
+from .family import GROUP_FITS, Declined, Value, knob
+from .sizes import group_sizes, tile_choices, tile_of
 
 NAME = "grid_sample"
 ORDER = 605
 
 #: The role of the block that computes where samples lie.
 PLACES = "places"
-
-
-# -- what it computes ---------------------------------------------------------------------
 
 
 def compute(
@@ -125,9 +112,6 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 register_operator(OPERATOR, "Samples at real indices.", _type_of, _legalize)
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Blocks of channels (channels of plain tensors) and pixels of a result, and lanes; else 1."""
@@ -148,10 +132,10 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint("tile_k is at most the number of blocks.", lambda k, s, d: k.tile_k <= s.blocks),
-    GROUP_FITS,
-)
+CONSTRAINTS = {
+    "tile_k is at most the number of blocks.": lambda k, s, d: k.tile_k <= s.blocks,
+    **GROUP_FITS,
+}
 
 #: Blocks of a work-item on a GPU (an assumption), each with four vectors read.
 GPU_TILE = 4
@@ -170,9 +154,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"tile_k": tile_choices(shape.blocks, most), "group_size": group_sizes(device)}
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape | None:
     """The shape of samples with elementwise functions around them."""
     anchor = workload.anchor(NAME)
@@ -183,8 +164,7 @@ def match(workload: Workload) -> Shape | None:
     # What is computed beside it, a mask for instance, may have other extents: it is inlined.
     elementwise = workload.extents(output) == extents
     if not elementwise or not all(is_injective(workload.sch, b) for b in workload.blocks):
-        logger.debug("grid_sample declines: what is behind it is not elementwise")
-        return None
+        raise Declined("what is behind it is not elementwise")
     batch, blocks, height, width, *lanes = extents
     texels = workload.writes_texture(output)
     return Shape(blocks, batch * height * width, lanes[0] if lanes else 1, texels=texels)
@@ -195,9 +175,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     *others, output = workload.blocks
     (places,) = (b for b in others if workload.annotation(b, ROLE) == PLACES)
-    for block in others:
-        if block is not places:
-            workload.inline(block)
+    workload.inline(*(block for block in others if block is not places))
     n, k, h, w, *lane = sch.get_loops(output)
     k, inner = sch.split(k, [None, knobs.tile_k])
     sch.reorder(n, k, h, w, inner, *lane)
@@ -207,9 +185,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     else:
         pixel = workload.bind_outer([n, k, h, w], knobs.group_size)
         sch.unroll(inner)
-    sch.compute_at(places, pixel)
-    sch.set_scope(places, 0, "local")
-    workload.unroll_all(workload.loops_below(places, pixel))
+    workload.unroll_all(workload.compute_in_registers(places, pixel))
     if lane and workload.lanes_of(output):
         sch.vectorize(lane[0])
     return sch

@@ -18,27 +18,11 @@ from math import gcd
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    Block,
-    Workload,
-    divisors,
-    group_sizes,
-    largest_divisor,
-    tile_choices,
-    tile_of,
-)
-from .conv2d import (
-    TILE_IN_MAP,
-    UNROLL_DIVIDES,
-    Channel,
-    convolution,
-    input_lanes,
-    pad_spatial,
-    split_channels,
-    stage_padded,
-)
-from .family import GROUP_FITS, Constraint, Value, knob
+from .common import FAMILY, Workload
+from .conv2d import TILE_IN_MAP, UNROLL_DIVIDES
+from .definitions import Channel, Sums, convolution, pad_spatial
+from .family import GROUP_FITS, Value, knob
+from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 NAME = "grouped"
 ORDER = 330
@@ -47,9 +31,6 @@ ORDER = 330
 SHARED = "tvmflow.shared_lanes"
 #: Block annotation of transposed convolutions: the strides of rows and columns.
 STRIDES = "tvmflow.strides"
-
-
-# -- what it computes ---------------------------------------------------------------------
 
 
 def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[Channel, int]:
@@ -86,18 +67,12 @@ def compute(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     groups: int,
-    sums: str | None = None,
+    sums: Sums = None,
 ) -> te.Tensor:
-    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
-
-    ``sums`` is the dtype of products and sums where it is another than the tensors'.
-    """
+    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring."""
     channel, shared = channels_read(groups, int(w.shape[1]), outputs // groups, int(w.shape[-1]))
     attrs = {FAMILY: NAME, SHARED: str(shared)}
     return convolution(pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums)
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -122,15 +97,6 @@ class Shape:
     stride_h: int
     stride_w: int
 
-    @classmethod
-    def of(cls, workload: Workload, anchor: Block) -> Shape:
-        """Read it off the anchor's loops and annotations."""
-        shared = int(workload.annotation(anchor, SHARED) or 1)
-        strides = (workload.annotation(anchor, STRIDES) or "1,1").split(",")
-        stride_h, stride_w = (int(s) for s in strides)
-        extents = workload.extents(anchor)
-        return cls(*extents, shared=shared, stride_h=stride_h, stride_w=stride_w)
-
     @property
     def together(self) -> int:
         """Inputs of one block that are taken together."""
@@ -148,19 +114,17 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_h * tile_w vectors must fit twice the device's registers.",
-        lambda k, s, d: k.tile_h * k.tile_w <= 2 * d.accumulators,
+CONSTRAINTS = {
+    "tile_h * tile_w vectors must fit twice the device's registers.": lambda k, s, d: (
+        k.tile_h * k.tile_w <= 2 * d.accumulators
     ),
-    TILE_IN_MAP,
-    UNROLL_DIVIDES,
-    Constraint(
-        "A window of more than 16 taps is not unrolled.",
-        lambda k, s, d: not k.unroll_window or s.taps_h * s.taps_w <= 16,
+    **TILE_IN_MAP,
+    **UNROLL_DIVIDES,
+    "A window of more than 16 taps is not unrolled.": lambda k, s, d: (
+        not k.unroll_window or s.taps_h * s.taps_w <= 16
     ),
-    GROUP_FITS,
-)
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -181,21 +145,22 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload, family: str = NAME) -> Shape | None:
     """The shape of a function whose anchor is a family's block."""
     anchor = workload.anchor(family)
-    return None if anchor is None else Shape.of(workload, anchor)
+    if anchor is None:
+        return None
+    shared = int(workload.annotation(anchor, SHARED) or 1)
+    stride_h, stride_w = map(int, (workload.annotation(anchor, STRIDES) or "1,1").split(","))
+    extents = workload.extents(anchor)
+    return Shape(*extents, shared=shared, stride_h=stride_h, stride_w=stride_w)
 
 
 def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
     """Tile and vectorise by ``knobs``; also a transposed convolution."""
     sch, anchor = workload.sch, workload.anchor(family)
-    run_lanes = Shape.of(workload, anchor).shared
-    pad = workload.padding()
-    inputs, block = workload.extents(anchor)[5], workload.extents(anchor)[4]
+    run_lanes, pad = int(workload.annotation(anchor, SHARED) or 1), workload.padding()
+    block, inputs = workload.extents(anchor)[4:6]
     # Lanes that read different channels read them one by one: a copy would be of all channels.
     shared = run_lanes == block
     texels = workload.stage_texels(anchor, 0, pad) if shared else None
@@ -213,15 +178,14 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
         taken = unroll_i = block
     runs, run = sch.split(lanes, [None, run_lanes])
     below = [*tile, runs, run]
-    i_block, i_outer, i_inner = split_channels(workload, i, taken, unroll_i, [p, q], below)
+    i_block, i_outer, i_inner = workload.split_channels(i, taken, unroll_i, [p, q], below)
     if texels is not None:
         # A row of texels serves every column of the kernel.
         workload.unroll_all([i_outer])
         workload.place_staged(texels, p if knobs.unroll_window else q)
     elif stage_pad:
-        stage_padded(workload, pad, i_block)
-    if weights is not None:
-        workload.place_staged(weights, i_outer)
+        workload.stage_padded(pad, i_block)
+    workload.place_staged(weights, i_outer)
     workload.unroll_all([i_inner, *tile, runs])
     if knobs.unroll_window:
         workload.unroll_all([p, q])

@@ -28,7 +28,7 @@ from tvm import te, tirx
 
 from ..codegen.dot_products import dot
 from .common import PAD, ROLE
-from .conv2d import pad_spatial
+from .definitions import pad_spatial
 
 #: Up to here all integers are fp32 numbers.
 EXACT_LIMIT = 1 << 24

@@ -22,18 +22,10 @@ from math import prod
 from tvm import s_tir, te
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    LOCAL_BYTES,
-    ROLE,
-    Workload,
-    batch_shape,
-    divisors,
-    is_vector,
-    largest_divisor,
-    padded_matrix,
-)
-from .family import Constraint, Value, knob
+from .common import FAMILY, ROLE, Workload, is_vector
+from .definitions import batch_shape, padded_matrix
+from .family import Value, knob
+from .sizes import LOCAL_BYTES, divisors, largest_divisor
 
 NAME = "matmul"
 ORDER = 420
@@ -45,9 +37,6 @@ LANES = 4
 UNITS = (4, 8, 16, 32)
 #: To multiples of this is the depth padded.
 DEPTH = 8
-
-
-# -- what it computes ---------------------------------------------------------------------
 
 
 def padded(extent: int) -> int:
@@ -73,9 +62,6 @@ def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     return te.compute((*lead, rows, columns), full, name="crop")
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Extents after padding."""
@@ -97,29 +83,22 @@ class Knobs:
     tile_k: int = knob("Depth of the tiles that a work-group copies to local memory at once.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "tile_m * tile_n vectors must fit the device's registers.",
-        lambda k, s, d: k.tile_m * k.tile_n <= d.accumulators,
+CONSTRAINTS = {
+    "tile_m * tile_n vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_m * k.tile_n <= d.accumulators
     ),
-    Constraint(
-        "tile_m * group_m must divide the padded rows, and tile_n * group_n vectors the columns.",
-        lambda k, s, d: (
-            s.rows % (k.tile_m * k.group_m) == 0 and s.columns % (LANES * k.tile_n * k.group_n) == 0
-        ),
+    "tile_m * group_m must divide the padded rows, "
+    "and tile_n * group_n vectors the columns.": lambda k, s, d: (
+        s.rows % (k.tile_m * k.group_m) == 0 and s.columns % (LANES * k.tile_n * k.group_n) == 0
     ),
-    Constraint("tile_k must divide the padded depth.", lambda k, s, d: s.depth % k.tile_k == 0),
-    Constraint(
-        "group_m * group_n is at most what the device accepts.",
-        lambda k, s, d: k.group_m * k.group_n <= d.max_group_size,
+    "tile_k must divide the padded depth.": lambda k, s, d: s.depth % k.tile_k == 0,
+    "group_m * group_n is at most what the device accepts.": lambda k, s, d: (
+        k.group_m * k.group_n <= d.max_group_size
     ),
-    Constraint(
-        "The tiles of both operands must fit local memory of 32 KiB.",
-        lambda k, s, d: (
-            4 * k.tile_k * (k.tile_m * k.group_m + LANES * k.tile_n * k.group_n) <= LOCAL_BYTES
-        ),
+    "The tiles of both operands must fit local memory of 32 KiB.": lambda k, s, d: (
+        4 * k.tile_k * (k.tile_m * k.group_m + LANES * k.tile_n * k.group_n) <= LOCAL_BYTES
     ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -145,9 +124,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape | None:
     """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
@@ -161,21 +137,17 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place both tiles and the results under the loops of the anchor."""
     sch, anchor = workload.sch, workload.anchor(NAME)
     (left,), (right,) = workload.with_role(LEFT), workload.with_role(RIGHT)
-    for block in workload.before(anchor):
-        if workload.annotation(block, ROLE) not in (LEFT, RIGHT):
-            workload.inline(block)
+    before = workload.before(anchor)
+    workload.inline(*(b for b in before if workload.annotation(b, ROLE) not in (LEFT, RIGHT)))
     output = workload.merge_epilogue(anchor)
     *batch, m, n, k = sch.get_loops(anchor)
     mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
     no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])
     ko, ki = sch.split(k, [None, knobs.tile_k])
     sch.reorder(*batch, mo, no, mg, ng, ko, ki, mi, ni, lane)
-    if batch:
-        sch.bind(workload.fuse(batch), "blockIdx.z")
-    sch.bind(mo, "blockIdx.y")
-    sch.bind(no, "blockIdx.x")
-    sch.bind(mg, "threadIdx.y")
-    sch.bind(ng, "threadIdx.x")
+    workload.bind_batch(batch)
+    axes = {"blockIdx.y": mo, "blockIdx.x": no, "threadIdx.y": mg, "threadIdx.x": ng}
+    workload.bind(axes.items())
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
     if columns % LANES == 0 and is_vector(sch.get(output)):

@@ -7,18 +7,16 @@ tensors in blocks of channels.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import KW_ONLY, dataclass
 from math import prod
 
 from tvm import s_tir
 
 from ..devices.target import Device
-from .common import FAMILY, LANES, Block, Workload, group_sizes, is_injective
+from .common import FAMILY, Block, Workload, is_injective
 from .data_parallel import Nest, distribute, items_for, nest_of, widest_vector
-from .family import GROUP_FITS, Constraint, Value, knob
-
-logger = logging.getLogger(__name__)
+from .family import GROUP_FITS, Declined, Value, knob
+from .sizes import LANES, group_sizes
 
 NAME = "moving"
 ORDER = 620
@@ -54,21 +52,18 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "A vector's lanes must divide the neighbours that can be computed together.",
-        lambda k, s, d: s.lanes % k.vector == 0 and k.vector in (1, *LANES),
+CONSTRAINTS = {
+    "A vector's lanes must divide the neighbours that can be computed together.": lambda k, s, d: (
+        s.lanes % k.vector == 0 and k.vector in (1, *LANES)
     ),
-    Constraint(
-        "A texel is written by one work-item, as one vector where it can be.",
-        lambda k, s, d: not s.texels or k.vector == s.lanes,
+    "A texel is written by one work-item, as one vector where it can be.": lambda k, s, d: (
+        not s.texels or k.vector == s.lanes
     ),
-    Constraint(
-        "items are at most the vectors of the result.",
-        lambda k, s, d: k.items <= max(1, s.outer * s.inner // k.vector),
+    "items are at most the vectors of the result.": lambda k, s, d: (
+        k.items <= max(1, s.outer * s.inner // k.vector)
     ),
-    GROUP_FITS,
-)
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -87,54 +82,37 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a function that becomes one data-parallel block."""
     # On a copy, because whoever applies knobs does the same again.
     copy = Workload.of(workload.sch.mod["main"], workload.target)
-    found = one_block(copy, NAME)
-    if found is None:
-        return None
-    block, nest = found
+    block, nest = one_block(copy)
     *outer, inner = nest.extents
     texels = copy.writes_texture(block)
     return Shape(prod(outer), inner, widest_vector(copy, block, nest), texels=texels)
 
 
-def one_block(workload: Workload, name: str, digits: bool = False) -> tuple[Block, Nest] | None:
-    """Inline producers; return the block that is left and its loops, or log why not.
+def one_block(workload: Workload, digits: bool = False) -> tuple[Block, Nest]:
+    """Inline producers, or decline; return the block that is left and its loops.
 
-    ``name`` is the family that asks, ``digits`` as in :func:`.data_parallel.nest_of`.
+    ``digits`` is as in :func:`.data_parallel.nest_of`.
     """
     sch = workload.sch
     for block in workload.blocks:
         if not is_injective(sch, block):
-            logger.debug("%s declines: %s is not data parallel", name, sch.get(block).name_hint)
-            return None
+            raise Declined(f"{sch.get(block).name_hint} is not data parallel")
         if (family := workload.annotation(block, FAMILY)) is not None:
-            logger.debug("%s declines: %s declined before", name, family)
-            return None
+            raise Declined(f"{family} declined before")
     *producers, last = workload.blocks
-    try:
-        for block in producers:
-            workload.inline(block)
-    except s_tir.ScheduleError as error:
-        logger.debug("%s declines: %s", name, str(error).strip().splitlines()[-1])
-        return None
+    workload.inline(*producers)
     nest = nest_of(workload, last, digits)
     if nest is None or not nest.loops:
-        logger.debug("%s declines: no loop for each axis, or no loops", name)
-        return None
+        raise Declined("no loop for each axis, or no loops")
     return last, nest
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Distribute the one block by ``knobs``."""
-    found = one_block(workload, NAME)
-    if found is None:
-        return None
-    block, nest = found
+    block, nest = one_block(workload)
     distribute(workload, block, nest, knobs.vector, knobs.items, knobs.group_size)
     return workload.sch

@@ -28,9 +28,6 @@ NAME = "normalization"
 ORDER = 520
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) -> te.Tensor:
     """``x`` normalised over ``axes`` as TE; the shape is that of ``x``."""
     extents = [d for a, d in enumerate(x.shape) if a not in axes]
@@ -64,9 +61,7 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
     return te.compute(x.shape, normal, name="normal", attrs=attrs)
 
 
-# -- how it is scheduled: with the knobs of all functions of rows -------------------------
-
-
+# Scheduled with the knobs of all functions of rows.
 match = partial(rows.match, family=NAME)
 apply = partial(rows.apply, family=NAME)
 

@@ -28,8 +28,8 @@ from tvm.ir import Range
 from tvm.sym import Analyzer
 
 from ..devices.target import Device
-from .common import Block, Loop, Workload, largest_divisor, power_of_2
-from .family import Constraint
+from .common import Block, Loop, Workload
+from .sizes import largest_divisor, power_of_2
 
 #: Partial results that one item combines at each level of the tree.
 RADIX = 8
@@ -47,13 +47,13 @@ CPU_CHUNK, GPU_CHUNK = 32768, 4
 GPU_ITEMS = 8192
 
 #: Of families whose work-groups share results.
-GROUP_IS_POWER_OF_2 = Constraint(
-    "group_size is a power of 2, at most what the device accepts, and 1 on a CPU.",
-    lambda k, s, d: (
+GROUP_IS_POWER_OF_2 = {
+    "group_size is a power of 2, at most what the device accepts, "
+    "and 1 on a CPU.": lambda k, s, d: (
         k.group_size & (k.group_size - 1) == 0
         and k.group_size <= (1 if d.is_cpu else d.max_group_size)
     ),
-)
+}
 
 
 # -- a chain of smaller sums --------------------------------------------------------------
@@ -136,8 +136,7 @@ def _set_identity(workload: Workload, block: Block, start: float) -> None:
     old = workload.sch.get(block)
     dtype = str(old.init.value.ty.dtype)
     init = tirx.BufferStore(old.init.buffer, tirx.const(start, dtype), old.init.indices)
-    new = _changed(old, old.body, init)
-    workload.sch.state.replace(workload.sch.get_sref(block), new, {old: new})
+    _replace(workload.sch, block, old.body, init)
 
 
 def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBlock:
@@ -146,6 +145,12 @@ def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBl
         block.iter_vars, block.reads, block.writes, block.name_hint, body, init,
         annotations=block.annotations,
     )  # fmt: skip
+
+
+def _replace(sch: s_tir.Schedule, block: Block, body: tirx.Stmt, init: tirx.Stmt) -> None:
+    old = sch.get(block)
+    new = _changed(old, body, init)
+    sch.state.replace(sch.get_sref(block), new, {old: new})
 
 
 def _keep_test(workload: Workload, block: Block) -> None:
@@ -166,13 +171,8 @@ def _keep_test(workload: Workload, block: Block) -> None:
     }
     test = tvm_ffi.structural_map(realize.predicate, (tirx.Var, lambda v: axes.get(v, v)))
     new = _changed(old, tirx.IfThenElse(tirx.likely(test), old.body, None), old.init)
-    tested = tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        s_tir.SBlockRealize(realize.iter_values, True, new),
-    )
+    whole = s_tir.SBlockRealize(realize.iter_values, True, new)
+    tested = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
     sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
 
 
@@ -207,22 +207,23 @@ class Sum:
     spatial: list[Loop]
 
     @classmethod
-    def at(cls, workload: Workload, block: Block, above: Loop, scope: str = "local") -> Sum:
-        """Compute a block under a loop, into memory of a scope."""
+    def at(
+        cls,
+        workload: Workload,
+        block: Block,
+        at: Loop,
+        scope: str = "local",
+        *,
+        lanes: bool = False,
+    ) -> Sum:
+        """Compute a block under a loop, into memory of a scope; its results may be ``lanes``."""
         sch = workload.sch
         for index in range(len(sch.get(block).writes)):
             sch.set_scope(block, index, scope)
-        sch.compute_at(block, above, preserve_unit_loops=True)
-        spatial, reduced = workload.by_kind(block, workload.loops_below(block, above))
-        return cls(block, reduced, spatial)
-
-    @classmethod
-    def of_lanes(cls, workload: Workload, block: Block, above: Loop) -> Sum:
-        """The same for partial results in the lanes of a vector."""
-        found = cls.at(workload, block, above)
+        sch.compute_at(block, at, preserve_unit_loops=True)
+        spatial, reduced = workload.by_kind(block, workload.loops_below(block, at))
         # The digit that became an axis last is the first of the block's axes.
-        found.spatial = [*found.spatial[1:], found.spatial[0]]
-        return found
+        return cls(block, reduced, [*spatial[1:], spatial[0]] if lanes else spatial)
 
     def accumulate(self, workload: Workload) -> None:
         """Sum up, in a vector where the last axis is one.
@@ -268,9 +269,7 @@ def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> No
         return
     first, _ = sch.loop_partition(loops[0], [steps - 1, None])
     (untested,) = sch.get_child_blocks(first)
-    old = sch.get(untested)
-    new = _changed(old, old.body.then_case, old.init)
-    sch.state.replace(sch.get_sref(untested), new, {old: new})
+    _replace(sch, untested, sch.get(untested).body.then_case, sch.get(untested).init)
     if steps <= MOST_UNROLLED:
         sch.unroll(first)
 
@@ -298,7 +297,7 @@ def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
     """Compute a tree without levels of items under the loop of one item."""
     sums = [Sum.at(workload, tree.total, above)]
     if tree.lanes is not None:
-        sums.append(Sum.of_lanes(workload, tree.lanes, above))
+        sums.append(Sum.at(workload, tree.lanes, above, lanes=True))
     return sums
 
 
@@ -320,7 +319,7 @@ def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int) -> l
             sch.vectorize(rest[-1])
         sums.append(Sum.at(workload, block, item))
         if block is tree.items[-1] and tree.lanes is not None:
-            sums.append(Sum.of_lanes(workload, tree.lanes, item))
+            sums.append(Sum.at(workload, tree.lanes, item, lanes=True))
     return sums
 
 
@@ -367,13 +366,7 @@ def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
 
 
 def kernels(
-    workload: Workload,
-    output: Block,
-    tree: Tree,
-    splits: int,
-    items: int,
-    columns: int,
-    work: int,
+    workload: Workload, output: Block, tree: Tree, splits: int, items: int, columns: int, work: int
 ) -> list[Sum]:
     """One kernel, or two where work-groups share a result.
 

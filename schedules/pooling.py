@@ -19,30 +19,12 @@ from tvm import te, tirx
 
 from ..codegen.nan_propagation import reducer
 from . import depthwise
-from .common import FAMILY, narrowed, widened
-from .conv2d import pad_spatial
+from .common import FAMILY
+from .definitions import Sums, narrowed, output_extent, pad_spatial, widened
 from .depthwise import CONSTRAINTS, STEPS, Knobs, Shape, heuristic, space, steps_text
 
 NAME = "pooling"
 ORDER = 380
-
-
-# -- what it computes ---------------------------------------------------------------------
-
-
-def output_extent(
-    extent: int, window: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool
-) -> int:
-    """Number of windows along one axis.
-
-    In ceil mode a last window may overhang, but it must start inside the input
-    or its leading padding.
-    """
-    span = extent + before + after - dilation * (window - 1) - 1
-    count = (-(-span // stride) if ceil_mode else span // stride) + 1
-    if ceil_mode and (count - 1) * stride >= extent + before:
-        count -= 1
-    return count
 
 
 def compute(
@@ -55,40 +37,31 @@ def compute(
     dilation: tuple[int, int],
     ceil_mode: bool,
     count_include_pad: bool,
-    sums: str | None = None,
+    sums: Sums = None,
 ) -> te.Tensor:
-    """Pooling as TE; ``kind`` is ``max`` or ``avg``, ``padding`` is top, left, bottom, right.
-
-    ``sums`` is the dtype of an average's sum where it is another than the tensor's.
-    """
+    """Pooling as TE; ``kind`` is ``max`` or ``avg``, ``padding`` is top, left, bottom, right."""
     extents = [int(x.shape[2]), int(x.shape[3])]
     before, after = padding[:2], padding[2:]
-    outs = [
-        output_extent(
-            extents[a], window[a], strides[a], dilation[a], before[a], after[a], ceil_mode
-        )
-        for a in range(2)
-    ]
+    along = extents, window, strides, dilation, before, after, (ceil_mode,) * 2
+    outs = [*map(output_extent, *along)]
     # Rows and columns that the last window reaches beyond the input, whatever was declared.
     reach = [
         (outs[a] - 1) * strides[a] + dilation[a] * (window[a] - 1) + 1 - before[a] - extents[a]
         for a in range(2)
     ]
-    overhang = (before[0], before[1], max(0, reach[0]), max(0, reach[1]))
-    lowest = float("-inf") if kind == "max" else 0.0
-    padded = pad_spatial(x, overhang, lowest)
+    overhang = (*before, max(0, reach[0]), max(0, reach[1]))
+    padded = pad_spatial(x, overhang, float("-inf") if kind == "max" else 0.0)
     p = te.reduce_axis((0, window[0]), name="p")
     q = te.reduce_axis((0, window[1]), name="q")
     reduce = reducer(True, str(x.dtype)) if kind == "max" else te.sum
-    shape = (x.shape[0], x.shape[1], outs[0], outs[1], x.shape[4])
+    shape = (*x.shape[:2], *outs, x.shape[4])
 
     def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         return reduce(narrowed(padded[n, kk, row, column, k], sums), axis=[p, q])
 
     attrs = {FAMILY: NAME, STEPS: steps_text(strides, dilation)}
-    pooled = te.compute(shape, body, name="pool", attrs=attrs)
-    pooled = widened(pooled, x.dtype)
+    pooled = widened(te.compute(shape, body, name="pool", attrs=attrs), x.dtype)
     if kind == "max":
         return pooled
 
@@ -110,9 +83,7 @@ def compute(
     return te.compute(shape, average, name="average")
 
 
-# -- how it is scheduled: with the knobs of a depthwise convolution, the same window ------
-
-
+# Scheduled with the knobs of a depthwise convolution: the window is the same.
 match = partial(depthwise.match, family=NAME)
 apply = partial(depthwise.apply, family=NAME)
 

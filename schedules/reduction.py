@@ -11,7 +11,6 @@ second kernel combines.  :mod:`.partial_sums` says how.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import gcd, prod
@@ -24,29 +23,13 @@ from ..codegen.masks import keeps_booleans
 from ..devices.target import Device
 from ..ir.expressions import nodes_in, uses
 from . import fallback
-from .common import LANES, Block, Workload, is_injective, is_reduction, power_of_2
-from .family import Constraint, Value, knob
-from .partial_sums import (
-    GROUP_IS_POWER_OF_2,
-    Tree,
-    bind_groups,
-    every_lane_starts,
-    first_item,
-    group_loops,
-    kernels,
-    place_in_item,
-    reduce_across,
-    shares,
-    split_reduction,
-)
-
-logger = logging.getLogger(__name__)
+from . import partial_sums as partial
+from .common import Block, Workload, is_injective, is_reduction
+from .family import Declined, Value, knob
+from .sizes import LANES, power_of_2
 
 NAME = "reduction"
 ORDER = 530
-
-
-# -- its knobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -81,28 +64,20 @@ def _vector(knobs: Knobs, shape: Shape) -> int:
     return knobs.lanes if shape.along > 1 else 1
 
 
-CONSTRAINTS = (
-    GROUP_IS_POWER_OF_2,
-    Constraint(
-        "lanes is 1 or the width of a vector.", lambda k, s, d: k.lanes == 1 or k.lanes in LANES
+CONSTRAINTS = {
+    **partial.GROUP_IS_POWER_OF_2,
+    "lanes is 1 or the width of a vector.": lambda k, s, d: k.lanes == 1 or k.lanes in LANES,
+    "lanes must divide neighbouring results, "
+    "or neighbours that are summed up and not all.": lambda k, s, d: (
+        s.across % k.lanes == 0 if s.along == 1 else s.along == s.reduced or s.along % k.lanes == 0
     ),
-    Constraint(
-        "lanes must divide neighbouring results, or neighbours that are summed up and not all.",
-        lambda k, s, d: (
-            s.across % k.lanes == 0
-            if s.along == 1
-            else s.along == s.reduced or s.along % k.lanes == 0
-        ),
+    "Positions are found without vectors, and by one work-group.": lambda k, s, d: (
+        not s.positions or k.lanes == k.splits == 1
     ),
-    Constraint(
-        "Positions are found without vectors, and by one work-group.",
-        lambda k, s, d: not s.positions or k.lanes == k.splits == 1,
+    "Every lane of every item of every group must have an element to begin with.": lambda k, s, d: (
+        partial.every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s))
     ),
-    Constraint(
-        "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s)),
-    ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -118,7 +93,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         lanes = gcd(shape.across, widest)
     vector = lanes if shape.along > 1 else 1
     tasks = shape.outputs * vector // lanes
-    splits, items = shares(shape.reduced, vector, tasks, device)
+    splits, items = partial.shares(shape.reduced, vector, tasks, device)
     return Knobs(1 if shape.positions else splits, items, lanes)
 
 
@@ -132,9 +107,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape | None:
     """The shape of a function with one reduction."""
     sch = workload.sch
@@ -142,11 +114,9 @@ def match(workload: Workload) -> Shape | None:
     if len(reductions) != 1 or any(
         not (is_injective(sch, b) or is_reduction(sch, b)) for b in workload.blocks
     ):
-        logger.debug("reduction declines: %d reductions", len(reductions))
-        return None
+        raise Declined(f"{len(reductions)} reductions")
     anchor = reductions[0]
-    for block in workload.before(anchor):
-        workload.inline(block)
+    workload.inline(*workload.before(anchor))
     kinds = [v.iter_type for v in sch.get(anchor).iter_vars]
     extents = workload.extents(anchor)
     if len(kinds) != len(extents):
@@ -162,8 +132,7 @@ def match(workload: Workload) -> Shape | None:
     broadcast = written > prod(e for e, kind in pairs if kind == IterVar.DataPar)
     positions = len(sch.get(anchor).writes) > 1 or keeps_booleans(sch.get(anchor))
     if positions and broadcast:
-        logger.debug("reduction declines: positions are spread again")
-        return None
+        raise Declined("positions are spread again")
     return Shape(
         outputs, reduced, along=along, across=across, broadcast=broadcast, positions=positions
     )
@@ -227,8 +196,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     anchor = _reductions(workload)[0]
     if shape.broadcast:
         # What is made of many elements for each result is a kernel of its own.
-        for block in workload.after(anchor)[:-1]:
-            workload.inline(block)
+        workload.inline(*workload.after(anchor)[:-1])
         fallback.schedule_block(workload, workload.blocks[-1])
         workload.blocks = [anchor]
     output = workload.merge_epilogue(anchor)
@@ -239,9 +207,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         _kernel_of_positions(workload, anchor, output, knobs.group_size)
         return sch
     splits, items, lanes = knobs.splits, knobs.group_size, _vector(knobs, shape)
-    tree = split_reduction(workload, anchor, splits=splits, items=items, lanes=lanes)
+    tree = partial.split_reduction(workload, anchor, splits=splits, items=items, lanes=lanes)
     columns = knobs.lanes if shape.along == 1 else 1
-    for sum_ in kernels(workload, output, tree, splits, items, columns, shape.reduced):
+    for sum_ in partial.kernels(workload, output, tree, splits, items, columns, shape.reduced):
         sum_.accumulate(workload)
     return sch
 
@@ -251,10 +219,10 @@ def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items
     sch = workload.sch
     loops = list(sch.get_loops(output))
     if items == 1:
-        (sum_,) = place_in_item(workload, Tree(anchor), workload.bind_outer(loops))
+        (sum_,) = partial.place_in_item(workload, partial.Tree(anchor), workload.bind_outer(loops))
         sum_.accumulate(workload)
         return
-    groups, group = group_loops(workload, loops, items)
-    first_item(workload, output, group, items)
-    reduce_across(workload, anchor, group, items)
-    bind_groups(workload, groups, group)
+    groups, group = partial.group_loops(workload, loops, items)
+    partial.first_item(workload, output, group, items)
+    partial.reduce_across(workload, anchor, group, items)
+    partial.bind_groups(workload, groups, group)

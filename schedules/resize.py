@@ -12,7 +12,6 @@ A work-item computes neighbours of one row: what depends on the row is read once
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import prod
@@ -21,17 +20,13 @@ import numpy as np
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import FAMILY, Workload, group_sizes, is_injective, tile_choices, tile_of
+from .common import FAMILY, Workload, is_injective
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS
-from .family import GROUP_FITS, Constraint, Value, knob
-
-logger = logging.getLogger(__name__)
+from .family import GROUP_FITS, Declined, Value, knob
+from .sizes import group_sizes, tile_choices, tile_of
 
 NAME = "resize"
 ORDER = 600
-
-
-# -- what it computes ---------------------------------------------------------------------
 
 
 def linear_taps(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -72,9 +67,7 @@ def relax_positions(size: int, result: int, mode: str) -> np.ndarray:
     y = np.arange(result)
     if mode == "half_pixel":
         return (y + 0.5) * (size / result) - 0.5
-    if mode == "asymmetric":
-        return y * (size / result)
-    return y * (size - 1) / (result - 1)
+    return y * (size / result) if mode == "asymmetric" else y * (size - 1) / (result - 1)
 
 
 def relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
@@ -120,9 +113,6 @@ def compute(
     )
 
 
-# -- its knobs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Rows of the result in all pictures, their width, and lanes; 1 for plain tensors."""
@@ -143,10 +133,10 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint("tile_w is at most the width.", lambda k, s, d: k.tile_w <= s.width),
-    GROUP_FITS,
-)
+CONSTRAINTS = {
+    "tile_w is at most the width.": lambda k, s, d: k.tile_w <= s.width,
+    **GROUP_FITS,
+}
 
 #: Neighbours of a work-item on a GPU: they share a row's weights and some texels (an assumption).
 GPU_TILE = 2
@@ -166,9 +156,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"tile_w": tile_choices(shape.width, widest), "group_size": group_sizes(device)}
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
 def match(workload: Workload) -> Shape | None:
     """The shape of a resize with elementwise functions around it."""
     anchor = workload.anchor(NAME)
@@ -177,8 +164,7 @@ def match(workload: Workload) -> Shape | None:
     extents = workload.extents(anchor)
     after = workload.after(anchor)
     if any(workload.extents(b) != extents or not is_injective(workload.sch, b) for b in after):
-        logger.debug("resize declines: what is behind it is not elementwise")
-        return None
+        raise Declined("what is behind it is not elementwise")
     output = workload.blocks[-1]
     lanes = extents[4] if len(extents) == 5 else 1
     texels = workload.writes_texture(output)
@@ -189,8 +175,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Tile and vectorise by ``knobs``."""
     sch = workload.sch
     *others, output = workload.blocks
-    for block in others:
-        workload.inline(block)
+    workload.inline(*others)
     n, k, h, w, *lane = sch.get_loops(output)
     w, column = sch.split(w, [None, knobs.tile_w])
     workload.bind_outer([n, k, h, w], knobs.group_size)

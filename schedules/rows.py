@@ -20,24 +20,10 @@ from tvm import s_tir
 
 from ..devices.target import Device
 from . import fallback
-from .common import LANES, ROLE, Block, Loop, Workload, is_injective, power_of_2
-from .family import Constraint, Value, knob
-from .partial_sums import (
-    GROUP_IS_POWER_OF_2,
-    Sum,
-    Tree,
-    bind_groups,
-    bind_items,
-    bind_results,
-    every_lane_starts,
-    first_item,
-    group_loops,
-    kernels,
-    place_in_group,
-    place_in_item,
-    shares,
-    split_reduction,
-)
+from . import partial_sums as partial
+from .common import ROLE, Block, Loop, Workload, is_injective
+from .family import Value, knob
+from .sizes import LANES, power_of_2
 
 #: The block annotation with the axes of a row, and the role of its statistics.
 AXES = "tvmflow.axes"
@@ -66,21 +52,18 @@ class Knobs:
     lanes: int = knob("Elements of a vector, of one row or of neighbouring ones.")
 
 
-CONSTRAINTS = (
-    GROUP_IS_POWER_OF_2,
-    Constraint(
-        "lanes is 1 or the width of a vector, and 1 where the layout has lanes.",
-        lambda k, s, d: k.lanes == 1 or (k.lanes in LANES and not s.blocked),
+CONSTRAINTS = {
+    **partial.GROUP_IS_POWER_OF_2,
+    "lanes is 1 or the width of a vector, and 1 where the layout has lanes.": lambda k, s, d: (
+        k.lanes == 1 or (k.lanes in LANES and not s.blocked)
     ),
-    Constraint(
-        "lanes must divide neighbouring rows.",
-        lambda k, s, d: s.across == 1 or s.across % k.lanes == 0,
+    "lanes must divide neighbouring rows.": lambda k, s, d: (
+        s.across == 1 or s.across % k.lanes == 0
     ),
-    Constraint(
-        "Every lane of every item of every group must have an element to begin with.",
-        lambda k, s, d: every_lane_starts(s.length, k.splits, k.group_size, _along(k, s)),
+    "Every lane of every item of every group must have an element to begin with.": lambda k, s, d: (
+        partial.every_lane_starts(s.length, k.splits, k.group_size, _along(k, s))
     ),
-)
+}
 
 
 def _along(knobs: Knobs, shape: Shape) -> int:
@@ -97,7 +80,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     else:
         lanes = min(device.channel_block, power_of_2(shape.length))
     along = 1 if shape.across > 1 or shape.blocked else lanes
-    return Knobs(*shares(shape.length, along, shape.rows * along // lanes, device), lanes)
+    return Knobs(*partial.shares(shape.length, along, shape.rows * along // lanes, device), lanes)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -142,17 +125,14 @@ def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
     anchor = workload.anchor(family)
     axes = _axes(workload, anchor)
     statistics = workload.with_role(ROW)
-    for block in workload.before(anchor):
-        if workload.annotation(block, ROLE) != ROW:
-            workload.inline(block)
-    for block in [anchor, *workload.after(anchor)][:-1]:
-        workload.inline(block)
+    before, after = workload.before(anchor), [anchor, *workload.after(anchor)]
+    workload.inline(*(b for b in before if workload.annotation(b, ROLE) != ROW), *after[:-1])
     output = workload.blocks[-1]
     along = _along(knobs, shape)
     if knobs.splits > 1:
         return _in_kernels(workload, statistics, output, shape, knobs)
     trees = [
-        split_reduction(workload, block, splits=1, items=knobs.group_size, lanes=along)
+        partial.split_reduction(workload, block, splits=1, items=knobs.group_size, lanes=along)
         for block in statistics
     ]
     loops = list(sch.get_loops(output))
@@ -169,8 +149,8 @@ def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
     sch.reorder(*rows, *columns, *([] if lane is None else [lane]))
     column = workload.fuse(columns)
     if knobs.group_size == 1:
-        item = bind_results(workload, rows, shape.length)
-        sums = [s for tree in reversed(trees) for s in place_in_item(workload, tree, item)]
+        item = partial.bind_results(workload, rows, shape.length)
+        sums = [s for tree in reversed(trees) for s in partial.place_in_item(workload, tree, item)]
     else:
         sums = _place_in_group(workload, trees, rows, knobs.group_size)
     _write(workload, output, column, lane, knobs.group_size, along)
@@ -188,8 +168,8 @@ def _in_kernels(
     for block in statistics:
         written = workload.sch.cache_write(block, 0, "local")
         splits, items, lanes = knobs.splits, knobs.group_size, _along(knobs, shape)
-        tree = split_reduction(workload, block, splits=splits, items=items, lanes=lanes)
-        sums += kernels(workload, written, tree, splits, items, columns, shape.length)
+        tree = partial.split_reduction(workload, block, splits=splits, items=items, lanes=lanes)
+        sums += partial.kernels(workload, written, tree, splits, items, columns, shape.length)
     for sum_ in sums:
         sum_.accumulate(workload)
     fallback.schedule_block(workload, output)
@@ -197,19 +177,19 @@ def _in_kernels(
 
 
 def _place_in_group(
-    workload: Workload, trees: list[Tree], rows: list[Loop], items: int
-) -> list[Sum]:
+    workload: Workload, trees: list[partial.Tree], rows: list[Loop], items: int
+) -> list[partial.Sum]:
     """The statistics of a row in local memory, where all items of its group find them."""
     sch = workload.sch
-    groups, group = group_loops(workload, rows, items)
+    groups, group = partial.group_loops(workload, rows, items)
     sums = []
     for tree in reversed(trees):
         shared = sch.cache_write(tree.total, 0, "local")
-        Sum.at(workload, shared, group, "shared")
-        first = first_item(workload, shared, group, items)
-        sums.append(Sum.at(workload, tree.total, first))
-        sums += place_in_group(workload, tree, group, items)
-    bind_groups(workload, groups, group)
+        partial.Sum.at(workload, shared, group, "shared")
+        first = partial.first_item(workload, shared, group, items)
+        sums.append(partial.Sum.at(workload, tree.total, first))
+        sums += partial.place_in_group(workload, tree, group, items)
+    partial.bind_groups(workload, groups, group)
     return sums
 
 
@@ -221,7 +201,7 @@ def _write(
     whole, tail = divmod(int(sch.get(column).extent), items * along)
     step, item, vector = sch.split(column, [None, items, along])
     if items > 1:
-        bind_items(workload, [item], items)
+        partial.bind_items(workload, [item], items)
     # CUDA's vectors must be aligned, which those of every row but the first may not be.
     aligned = lane is not None or tail % along == 0
     if workload.lanes_of(output) and (aligned or workload.target.kind != "cuda"):

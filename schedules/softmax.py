@@ -21,9 +21,6 @@ NAME = "softmax"
 ORDER = 510
 
 
-# -- what it computes ---------------------------------------------------------------------
-
-
 def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
     """Softmax of ``x`` along ``axis`` as TE; the shape is that of ``x``."""
     extents = [d for a, d in enumerate(x.shape) if a != axis]
@@ -59,9 +56,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
     return te.compute(x.shape, body, name="softmax", attrs={FAMILY: NAME, AXES: str(axis)})
 
 
-# -- how it is scheduled: with the knobs of all functions of rows -------------------------
-
-
+# Scheduled with the knobs of all functions of rows.
 match = partial(rows.match, family=NAME)
 apply = partial(rows.apply, family=NAME)
 

@@ -14,7 +14,6 @@ neighbours.  Its rows are one element longer than a tile, so that a column is in
 
 from __future__ import annotations
 
-import logging
 from dataclasses import KW_ONLY, dataclass
 from math import prod
 
@@ -22,12 +21,11 @@ from tvm import s_tir, tirx
 
 from ..devices.target import Device
 from ..ir.scope import is_texture
-from .common import LANES, Loop, Workload, divisors, group_sizes, largest_divisor, tile_of
+from .common import Loop, Workload
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, Nest
-from .family import GROUP_FITS, Constraint, Value, knob
+from .family import GROUP_FITS, Declined, Value, knob
 from .moving import one_block
-
-logger = logging.getLogger(__name__)
+from .sizes import LANES, divisors, group_sizes, largest_divisor, tile_of
 
 NAME = "transpose"
 ORDER = 610
@@ -68,35 +66,27 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "rows and columns must divide the axes: tests would keep vectors from being moved whole.",
-        lambda k, s, d: s.rows % k.rows == 0 and s.columns % k.columns == 0,
+CONSTRAINTS = {
+    "rows and columns must divide the axes: "
+    "tests would keep vectors from being moved whole.": lambda k, s, d: (
+        s.rows % k.rows == 0 and s.columns % k.columns == 0
     ),
-    Constraint(
-        "A tile has at most 256 elements, which must fit the device's registers.",
-        lambda k, s, d: k.rows * k.columns <= 256,
+    "A tile has at most 256 elements, which must fit the device's registers.": lambda k, s, d: (
+        k.rows * k.columns <= 256
     ),
-    Constraint(
-        "Texels are read and written whole.",
-        lambda k, s, d: (
-            (not s.reads_texels or k.rows == s.rows)
-            and (not s.writes_texels or k.columns == s.columns)
-        ),
+    "Texels are read and written whole.": lambda k, s, d: (
+        (not s.reads_texels or k.rows == s.rows) and (not s.writes_texels or k.columns == s.columns)
     ),
-    Constraint("tiles are several on a CPU only.", lambda k, s, d: d.is_cpu or k.tiles == 1),
-    Constraint(
-        "share is for GPUs and buffers, and groups with at most 4096 elements.",
-        lambda k, s, d: (
-            not k.share
-            or (
-                not (d.is_cpu or s.reads_texels or s.writes_texels)
-                and k.rows * k.columns * k.group_size <= MOST_SHARED
-            )
-        ),
+    "tiles are several on a CPU only.": lambda k, s, d: d.is_cpu or k.tiles == 1,
+    "share is for GPUs and buffers, and groups with at most 4096 elements.": lambda k, s, d: (
+        not k.share
+        or (
+            not (d.is_cpu or s.reads_texels or s.writes_texels)
+            and k.rows * k.columns * k.group_size <= MOST_SHARED
+        )
     ),
-    GROUP_FITS,
-)
+    **GROUP_FITS,
+}
 
 
 def tile_along(extent: int, device: Device) -> int:
@@ -141,24 +131,12 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-# -- how it is scheduled ------------------------------------------------------------------
-
-
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a function with one block, one of whose reads is turned."""
-    copy = Workload.of(workload.sch.mod["main"], workload.target)
-    found = one_block(copy, NAME, digits=True)
-    if found is None:
-        return None
-    _, nest = found
+    _, nest = one_block(Workload.of(workload.sch.mod["main"], workload.target), digits=True)
     if str(nest.tensors[0].dtype) in ("int8", "uint8"):
-        logger.debug("transpose declines: TVM's OpenCL code is wrong for vectors of turned bytes")
-        return None
-    turned = _turned(nest)
-    if turned is None:
-        logger.debug("transpose declines: nothing is read along another axis than written")
-        return None
-    access, axis = turned
+        raise Declined("TVM's OpenCL code is wrong for vectors of turned bytes")
+    access, axis = _turned(nest)
     rows, columns = nest.extents[axis], nest.extents[-1]
     shape = Shape(
         prod(nest.extents) // (rows * columns),
@@ -171,34 +149,25 @@ def match(workload: Workload) -> Shape | None:
     least = 2 if workload.is_cpu else 1
     small = knobs.rows < least or knobs.columns < least or knobs.rows * knobs.columns < 4
     if small and not knobs.share:
-        logger.debug("transpose declines: no tile divides %d x %d", rows, columns)
-        return None
+        raise Declined(f"no tile divides {rows} x {columns}")
     return shape
 
 
-def _turned(nest: Nest) -> tuple[int, int] | None:
+def _turned(nest: Nest) -> tuple[int, int]:
     """The access whose neighbours lie along another axis than the result's, and that axis."""
     last = len(nest.extents) - 1
-    if nest.accesses[0][last] != 1:
-        return None
-    for access in range(1, len(nest.accesses)):
-        steps, tensor = nest.accesses[access], nest.tensors[access]
-        if steps[last] in (0, 1, None) or 1 not in steps[:last] or not nest.inside[access]:
-            continue
-        if sum(other.same_as(tensor) for other in nest.tensors) > 1:
-            continue
-        axis = max(range(last), key=lambda a: (steps[a] == 1) * nest.extents[a])
-        return access, axis
-    return None
+    for access, (steps, tensor) in enumerate(zip(nest.accesses, nest.tensors, strict=True)):
+        turned = steps[last] not in (0, 1, None) and 1 in steps[:last] and nest.inside[access]
+        alone = sum(other.same_as(tensor) for other in nest.tensors) == 1
+        if nest.accesses[0][last] == 1 and turned and alone:
+            return access, max(range(last), key=lambda a: (steps[a] == 1) * nest.extents[a])
+    raise Declined("nothing is read along another axis than written")
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Turn tiles in registers by ``knobs``."""
-    found = one_block(workload, NAME, digits=True)
-    turned = None if found is None else _turned(found[1])
-    if found is None or turned is None:
-        return None
-    sch, (block, nest), (access, axis) = workload.sch, found, turned
+    sch, (block, nest) = workload.sch, one_block(workload, digits=True)
+    access, axis = _turned(nest)
     tensor = nest.tensors[access]
     index = next(i for i, r in enumerate(sch.get(block).reads) if r.source.same_as(tensor))
     *others, b = nest.loops
@@ -223,8 +192,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     )
     sch.transform_layout(staged, ("write", 0), index_map)
     sch.compute_at(staged, above, preserve_unit_loops=True)
-    loops = workload.loops_below(staged, above)
-    read_row, read_column = _tile_loops(loops, axis, count)
+    # A loop for each axis, of which those of the tile are left.
+    loops = workload.loops_below(staged, above)[-count:]
+    read_row, read_column = loops[axis], loops[-1]
     sch.reorder(read_column, read_row)
     if knobs.share:
         sch.storage_align(staged, 0, axis=-2, factor=2, offset=1)
@@ -236,22 +206,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         sch.unroll(read_column)
         sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
     sch.unroll(row)
-    if knobs.columns in LANES and _is_plain(workload, nest):
-        sch.vectorize(column)
-    else:
-        sch.unroll(column)
+    plain = not nest.tested[-1] and str(nest.tensors[0].dtype) != "bool"
+    sch.vectorize(column) if plain and knobs.columns in LANES else sch.unroll(column)
     return sch
-
-
-def _tile_loops(loops: list[Loop], axis: int, count: int) -> tuple[Loop, Loop]:
-    """The loops over rows and columns of a copy, which has a loop for each axis."""
-    loops = loops[-count:]
-    return loops[axis], loops[-1]
-
-
-def _is_plain(workload: Workload, nest: Nest) -> bool:
-    """True if the last loop's lanes can be one vector."""
-    return not nest.tested[-1] and str(nest.tensors[0].dtype) != "bool"
 
 
 def _bind_squares(
@@ -270,10 +227,8 @@ def _bind_squares(
     b, column = sch.split(b, [None, width])
     outer = [workload.fuse(others)] if others else []
     sch.reorder(*outer, a, b, row, column)
-    for loop, dimension in zip((b, a, *outer), "xyz", strict=False):
-        sch.bind(loop, f"blockIdx.{dimension}")
-    sch.bind(row, "threadIdx.y")
-    sch.bind(column, "threadIdx.x")
+    groups = zip(("blockIdx.x", "blockIdx.y", "blockIdx.z"), (b, a, *outer), strict=False)
+    workload.bind([*groups, ("threadIdx.y", row), ("threadIdx.x", column)])
     return b, column
 
 

@@ -23,23 +23,17 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from functools import cache
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from .common import (
-    FAMILY,
-    ROLE,
-    Workload,
-    divisors,
-    group_sizes,
-    largest_divisor,
-    tile_choices,
-    tile_of,
-)
-from .conv2d import TILE_FITS, UNROLL_DIVIDES, input_facts, input_lanes, pad_spatial, split_channels
-from .family import GROUP_FITS, Constraint, Value, knob
+from .common import FAMILY, ROLE, Workload
+from .conv2d import TILE_FITS, UNROLL_DIVIDES
+from .definitions import pad_spatial
+from .family import GROUP_FITS, Constraints, Value, knob
+from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 
 #: Taps of the kernels in each direction.
 TAPS = 3
@@ -251,15 +245,14 @@ class Input:
     NAME = "winograd_input"
     ORDER = 350
     Shape, Knobs = InputShape, InputKnobs
-    CONSTRAINTS = (
-        Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
-        Constraint(
-            "Where a padded input is read from a texture or by a CPU, it is staged: "
-            "bounds are tested once.",
-            lambda k, s, d: k.stage_input or not (s.padded and (s.texture or d.is_cpu)),
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.columns,
+        "Where a padded input is read from a texture or by a CPU, it is staged: "
+        "bounds are tested once.": lambda k, s, d: (
+            k.stage_input or not (s.padded and (s.texture or d.is_cpu))
         ),
-        GROUP_FITS,
-    )
+        **GROUP_FITS,
+    }
 
     @staticmethod
     def heuristic(shape: InputShape, device: Device) -> InputKnobs:
@@ -282,7 +275,7 @@ class Input:
         anchor = workload.anchor(Input.NAME)
         if anchor is None:
             return None
-        padded, texture = input_facts(workload, workload.with_role(COLUMNS)[0])
+        padded, texture = workload.input_facts(workload.with_role(COLUMNS)[0])
         return InputShape(*workload.extents(anchor), padded=padded, texture=texture)
 
     @staticmethod
@@ -303,17 +296,13 @@ class Input:
         w, wi = sch.split(w, [None, knobs.tile_w])
         sch.reorder(i, h, w, wi, p, q, lane)
         item = workload.bind_outer([i, h, w], knobs.group_size)
-        sch.compute_at(columns, item)
-        sch.set_scope(columns, 0, "local")
         # p is the first loop that is left; the columns follow, then lanes.
-        row, *along, lanes = workload.loops_below(columns, item)
+        row, *along, lanes = workload.compute_in_registers(columns, item)
         sch.reorder(*along, row, lanes)
         workload.vectorize_last([row, lanes])
         if staged is not None and knobs.stage_input:
             above = along[-1] if along else item
-            sch.compute_at(staged, above)
-            sch.set_scope(staged, 0, "local")
-            workload.vectorize_last(workload.loops_below(staged, above))
+            workload.vectorize_last(workload.compute_in_registers(staged, above))
         if not workload.is_cpu:
             workload.unroll_all(along)
         workload.vectorize_last([*([] if workload.is_cpu else [wi]), p, q, lane])
@@ -386,17 +375,16 @@ class Product:
     NAME = "winograd_product"
     ORDER = 360
     Shape, Knobs = ProductShape, ProductKnobs
-    CONSTRAINTS = (
-        TILE_FITS,
-        Constraint(
-            "tile_o must divide the output blocks and tile_h the rows: "
-            "a partial tile there is a test in the hot loop.",
-            lambda k, s, d: s.outputs % k.tile_o == 0 and s.rows % k.tile_h == 0,
+    CONSTRAINTS: ClassVar[Constraints] = {
+        **TILE_FITS,
+        "tile_o must divide the output blocks and tile_h the rows: "
+        "a partial tile there is a test in the hot loop.": lambda k, s, d: (
+            s.outputs % k.tile_o == 0 and s.rows % k.tile_h == 0
         ),
-        Constraint("tile_w is at most the tiles in a row.", lambda k, s, d: k.tile_w <= s.columns),
-        UNROLL_DIVIDES,
-        GROUP_FITS,
-    )
+        "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.columns,
+        **UNROLL_DIVIDES,
+        **GROUP_FITS,
+    }
 
     @staticmethod
     def heuristic(shape: ProductShape, device: Device) -> ProductKnobs:
@@ -449,10 +437,9 @@ class Product:
         if texels is not None:
             # Whole texels, also the last one: products of channels that it lacks are left out.
             taken = unroll_i = block
-        i_block, i_outer, i_inner = split_channels(workload, i, taken, unroll_i, [], tile)
-        for staged in (texels, weights):
-            if staged is not None:
-                workload.place_staged(staged, i_outer)
+        i_block, i_outer, i_inner = workload.split_channels(i, taken, unroll_i, [], tile)
+        workload.place_staged(texels, i_outer)
+        workload.place_staged(weights, i_outer)
         workload.unroll_all([i_inner])
         workload.vectorize_last(tile)
         workload.split_init(anchor, i_block, item)
@@ -531,13 +518,10 @@ class Output:
     NAME = "winograd_output"
     ORDER = 370
     Shape, Knobs = OutputShape, OutputKnobs
-    CONSTRAINTS = (
-        Constraint(
-            "tile_w is at most the tiles in a row.",
-            lambda k, s, d: k.tile_w <= s.width // s.outputs,
-        ),
-        GROUP_FITS,
-    )
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.width // s.outputs,
+        **GROUP_FITS,
+    }
 
     @staticmethod
     def heuristic(shape: OutputShape, device: Device) -> OutputKnobs:
@@ -577,12 +561,9 @@ class Output:
         w, wi, xi = sch.split(x, [None, knobs.tile_w, outputs])
         sch.reorder(n, o, h, w, wi, hi, xi, lane)
         workload.bind_outer([n, o, h, w], knobs.group_size)
-        sch.compute_at(columns, wi)
-        sch.set_scope(columns, 0, "local")
-        d, q, *_, lanes = workload.loops_below(columns, wi)
+        d, q, *_, lanes = workload.compute_in_registers(columns, wi)
         sch.reorder(q, d)
-        if texels is not None:
-            workload.place_staged(texels, q)
+        workload.place_staged(texels, q)
         workload.vectorize_last([q, d, lanes])
         # The tile is whole in private memory; only what is written is tested against the extents.
         sch.reverse_compute_at(output, wi)

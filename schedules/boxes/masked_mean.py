@@ -30,9 +30,10 @@ from tvm.tirx import Buffer, Expr, ForKind, Var
 from ...devices.target import Device
 from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
-from ..common import FAMILY, Block, Workload, is_injective, power_of_2
-from ..family import GROUP_FITS, Constraint, Value, knob
+from ..common import FAMILY, Block, Workload, is_injective
+from ..family import GROUP_FITS, Value, knob
 from ..partial_sums import radices
+from ..sizes import power_of_2
 from .builder import (
     COORDINATES,
     Row,
@@ -139,30 +140,25 @@ GPU_GROUPS = 512
 #: Of which a sample is cut into chunks.
 CPU_BOXES = 1024
 
-CONSTRAINTS = (
-    GROUP_FITS,
-    Constraint(
-        "group_size is a power of 2, and 1 on a CPU.",
-        lambda k, s, d: k.group_size & (k.group_size - 1) == 0 and (k.group_size == 1) == d.is_cpu,
+CONSTRAINTS = {
+    **GROUP_FITS,
+    "group_size is a power of 2, and 1 on a CPU.": lambda k, s, d: (
+        k.group_size & (k.group_size - 1) == 0 and (k.group_size == 1) == d.is_cpu
     ),
-    Constraint("skip is none, element, warp or list.", lambda k, s, d: k.skip in SKIPS),
-    Constraint(
-        "Lanes of a vector cannot part ways: on a CPU, skip is not element.",
-        lambda k, s, d: not (d.is_cpu and k.skip == "element"),
+    "skip is none, element, warp or list.": lambda k, s, d: k.skip in SKIPS,
+    "Lanes of a vector cannot part ways: on a CPU, skip is not element.": lambda k, s, d: (
+        not (d.is_cpu and k.skip == "element")
     ),
-    Constraint(
-        "Packed boxes that are not valid may not be read: skip is not none.",
-        lambda k, s, d: not s.packed or k.skip != "none",
+    "Packed boxes that are not valid may not be read: skip is not none.": lambda k, s, d: (
+        not s.packed or k.skip != "none"
     ),
-    Constraint(
-        "On a GPU, warps skip boxes behind a limit, by 32 items of a group.",
-        lambda k, s, d: d.is_cpu or k.skip != "warp" or (s.limited and k.group_size >= WARP),
+    "On a GPU, warps skip boxes behind a limit, by 32 items of a group.": lambda k, s, d: (
+        d.is_cpu or k.skip != "warp" or (s.limited and k.group_size >= WARP)
     ),
-    Constraint(
-        "A list of group_size * boxes and its prefix sums must fit local memory.",
-        lambda k, s, d: d.is_cpu or k.skip != "list" or k.group_size * (k.boxes + 4) <= 8192,
+    "A list of group_size * boxes and its prefix sums must fit local memory.": lambda k, s, d: (
+        d.is_cpu or k.skip != "list" or k.group_size * (k.boxes + 4) <= 8192
     ),
-)
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

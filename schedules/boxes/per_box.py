@@ -47,8 +47,9 @@ from tvm.tirx import Buffer, Expr, ForKind, Stmt, Var
 from ...devices.target import Device
 from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
-from ..common import FAMILY, LANES, Workload, group_sizes, is_injective
-from ..family import GROUP_FITS, Constraint, Value, knob
+from ..common import FAMILY, Workload, is_injective
+from ..family import GROUP_FITS, Value, knob
+from ..sizes import LANES, group_sizes
 from .builder import (
     COORDINATES,
     Row,
@@ -147,13 +148,12 @@ class Knobs:
     group_size: int = knob("Work-items of a work-group.")
 
 
-CONSTRAINTS = (
-    Constraint(
-        "vector is 1 or the width of a vector type; on a GPU 1.",
-        lambda k, s, d: k.vector == 1 or (d.is_cpu and k.vector in LANES),
+CONSTRAINTS = {
+    "vector is 1 or the width of a vector type; on a GPU 1.": lambda k, s, d: (
+        k.vector == 1 or (d.is_cpu and k.vector in LANES)
     ),
-    GROUP_FITS,
-)
+    **GROUP_FITS,
+}
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 from tvm import te
 
-from ..common import FAMILY, PAD, ROLE, Block, Loop, Multiply, Workload, largest_divisor, tile_of
+from ..common import FAMILY, PAD, ROLE, Block, Loop, Workload
+from ..definitions import Multiply
+from ..sizes import largest_divisor, tile_of
 from .steps import bind_loops, vectorize_block
 
 NAME = "lab_product"

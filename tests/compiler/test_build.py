@@ -14,8 +14,8 @@ from tvmflow.compiler.scheduling import schedule_module
 from tvmflow.devices.target import resolve
 from tvmflow.errors import CompileError
 from tvmflow.schedules import fallback, moving
-from tvmflow.schedules.common import largest_divisor, tile_of
 from tvmflow.schedules.pooling import output_extent
+from tvmflow.schedules.sizes import largest_divisor, tile_of
 
 
 @pytest.mark.parametrize(

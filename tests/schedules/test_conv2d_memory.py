@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
 from tvmflow.codegen.opencl_source import CONSTANT_SUFFIX
-from tvmflow.schedules.common import LOCAL_BYTES, local_bytes
+from tvmflow.schedules.common import local_bytes
+from tvmflow.schedules.sizes import LOCAL_BYTES
 from tvmflow.verify.tolerance import assert_close
 
 #: Input channels, output channels, window, stride, size.

@@ -168,7 +168,7 @@ def list_families(as_json: bool = False) -> None:
                 {"name": f.name, "type": f.type, "meaning": f.metadata["sentence"]}
                 for f in fields(family.Knobs)
             ],
-            "constraints": [constraint.sentence for constraint in family.CONSTRAINTS],
+            "constraints": list(family.CONSTRAINTS),
         }
         for family in FAMILIES
     ]

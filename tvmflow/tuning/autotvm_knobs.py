@@ -25,9 +25,9 @@ from ..devices.target import PRESETS
 from ..journal.records import Workload
 from ..runtime.json_types import JsonMapping
 from ..schedules import conv2d, conv2d_1x1, depthwise
-from ..schedules.common import largest_divisor
-from ..schedules.conv2d import Shape, input_lanes
+from ..schedules.conv2d import Shape
 from ..schedules.family import facts_of, refusal
+from ..schedules.sizes import input_lanes, largest_divisor
 from .tasks import Knobs
 
 #: Channels of a texel.

@@ -1,0 +1,144 @@
+"""Parts of what families compute, in TE."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from tvm import te, tirx
+
+from .common import FAMILY, PAD, ROLE
+
+#: From two factors to their product.
+Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+#: From an output block, its lane and an input channel (of a group) to the block, and lane, read.
+Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
+#: The dtype of products and sums; ``None`` where it is that of the tensors.
+Sums: TypeAlias = str | None
+
+
+def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:
+    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
+    top, left, bottom, right = padding
+    if not any(padding):
+        return x
+    shape = list(x.shape)
+    height, width = shape[2], shape[3]
+    shape[2], shape[3] = height + top + bottom, width + left + right
+
+    def body(*index: tirx.Expr) -> tirx.Expr:
+        h, w = index[2], index[3]
+        inside = tirx.all(h >= top, h < height + top, w >= left, w < width + left)
+        source = (*index[:2], h - top, w - left, *index[4:])
+        return tirx.if_then_else(inside, x(*source), tirx.const(value, x.dtype))
+
+    return te.compute(shape, body, name="pad", attrs={ROLE: PAD})
+
+
+def windows_in(
+    padded: te.Tensor, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """Rows and columns of windows in axes 2 and 3 of a padded tensor."""
+    return [*map(output_extent, map(int, padded.shape[2:4]), kernel, strides, dilation)]
+
+
+def output_extent(
+    extent: int,
+    window: int,
+    stride: int,
+    dilation: int,
+    before: int = 0,
+    after: int = 0,
+    ceil_mode: bool = False,
+) -> int:
+    """Number of windows along one axis, with padding before and after it.
+
+    In ceil mode a last window may overhang, but it must start inside the input
+    or its leading padding.
+    """
+    span = extent + before + after - dilation * (window - 1) - 1
+    count = (-(-span // stride) if ceil_mode else span // stride) + 1
+    return count - (ceil_mode and (count - 1) * stride >= extent + before)
+
+
+def narrowed(value: tirx.Expr, dtype: Sums) -> tirx.Expr:
+    """A factor or summand in the dtype of its sum; ``None`` leaves it as it is."""
+    return value if dtype is None else tirx.Cast(dtype, value)
+
+
+def widened(result: te.Tensor, dtype: str) -> te.Tensor:
+    """Sums in the dtype of the tensors, converted by an elementwise block behind the anchor."""
+    if result.dtype == dtype:
+        return result
+    return te.compute(result.shape, lambda *i: tirx.Cast(dtype, result(*i)), name="widen")
+
+
+def convolution(
+    padded: te.Tensor,
+    w: te.Tensor,
+    channel: Channel,
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    attrs: dict[str, str],
+    *,
+    sums: Sums,
+    multiply: Multiply = operator.mul,
+) -> te.Tensor:
+    """Sums over the channels that ``channel`` tells and over the window; also of other families."""
+    outputs, inputs, *kernel, block = (int(d) for d in w.shape)
+    i = te.reduce_axis((0, inputs), name="i")
+    p = te.reduce_axis((0, kernel[0]), name="p")
+    q = te.reduce_axis((0, kernel[1]), name="q")
+
+    def body(n, oo, h, v, o):  # type: ignore[no-untyped-def]
+        row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
+        source, *lane = channel(oo, o, i)
+        value = padded(n, source, row, column, *lane)
+        product = multiply(narrowed(value, sums), narrowed(w[oo, i, p, q, o], sums))
+        return te.sum(product, axis=[i, p, q])
+
+    shape = (padded.shape[0], outputs, *windows_in(padded, kernel, strides, dilation), block)
+    result = te.compute(shape, body, name=attrs[FAMILY], attrs=attrs)
+    return widened(result, padded.dtype)
+
+
+def batch_shape(x: te.Tensor, w: te.Tensor, axes: int = 2) -> tuple[int, ...]:
+    """Leading axes of a matrix product, by NumPy's broadcasting.
+
+    ``w`` has ``axes`` axes behind its own leading ones.
+    """
+    leads = (x.shape[:-2], w.shape[:-axes])
+    return np.broadcast_shapes(*(tuple(int(d) for d in lead) for lead in leads))
+
+
+def batch_index(t: te.Tensor, axes: int, index: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+    """Leading indices of an operand at those of the product."""
+    own = t.shape[:-axes]
+    taken = index[len(index) - len(own) :]
+    return [i if int(extent) > 1 else 0 for i, extent in zip(taken, own, strict=True)]
+
+
+def padded_matrix(
+    t: te.Tensor,
+    lead: Sequence[int],
+    extents: tuple[int, int],
+    role: str,
+    convert: Callable[[tirx.Expr], tirx.Expr] = lambda value: value,
+) -> te.Tensor:
+    """The matrices ``t[.., I, J]`` for a batch, converted, with zeros up to ``extents``."""
+
+    def body(*index: tirx.Expr) -> tirx.Expr:
+        *batch, i, j = index
+        pairs = zip((i, j), t.shape[-2:], extents, strict=True)
+        tests = [at < own for at, own, full in pairs if int(own) < full]
+        return or_zero(tests, convert(t(*batch_index(t, 2, batch), i, j)))
+
+    return te.compute((*lead, *extents), body, name=role, attrs={ROLE: role})
+
+
+def or_zero(tests: Sequence[tirx.Expr], value: tirx.Expr) -> tirx.Expr:
+    """A value where all tests hold, else zero."""
+    zero = tirx.const(0, value.ty.dtype)
+    return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value

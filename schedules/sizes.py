@@ -1,0 +1,59 @@
+"""Sizes of vectors, tiles, work-groups and memories, of all families."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ..devices.target import Device
+
+#: Widths that a vector type exists for.
+LANES = (2, 4, 8, 16)
+
+#: The least that OpenCL 1.2 guarantees of local memory, in bytes.
+LOCAL_BYTES = 32768
+
+
+def largest_divisor(extent: int, limit: int) -> int:
+    """Largest divisor of ``extent`` that is at most ``limit``."""
+    return max(d for d in range(1, max(1, min(extent, limit)) + 1) if extent % d == 0)
+
+
+def tile_of(extent: int, limit: int) -> int:
+    """A tile of at most ``limit`` that wastes little of ``extent``.
+
+    A divisor where a good one exists; else the tile whose last, partly empty
+    tile leaves the fewest lanes idle (ties go to the larger tile).
+    """
+    limit = max(1, min(extent, limit))
+    divisor = largest_divisor(extent, limit)
+    if 2 * divisor >= limit:
+        return divisor
+    return min(range(limit, 0, -1), key=lambda t: -(-extent // t) * t - extent + limit // t)
+
+
+def divisors(extent: int, limit: int) -> tuple[int, ...]:
+    """Divisors of ``extent`` up to ``limit``."""
+    return tuple(d for d in range(1, min(extent, limit) + 1) if extent % d == 0)
+
+
+def tile_choices(extent: int, limit: int) -> tuple[int, ...]:
+    """Tiles of at most ``limit`` of which no two give the same number of tiles."""
+    counts = {-(-extent // tile): tile for tile in range(min(extent, limit), 0, -1)}
+    return tuple(sorted(counts.values()))
+
+
+def group_sizes(device: Device) -> tuple[int, ...]:
+    """Work-group sizes worth trying: the preset's, twice and half of it; 1 on a CPU."""
+    usual = device.group_size
+    sizes = {usual} if usual == 1 else {usual // 2, usual, usual * 2, usual * 4}
+    return tuple(sorted(size for size in sizes if 0 < size <= device.max_group_size))
+
+
+def power_of_2(number: int) -> int:
+    """The largest power of 2 that is at most a number, at least 1."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def input_lanes(inputs: int, block: int) -> int:
+    """Input channels of one block that are taken together; they divide all of them."""
+    return inputs if inputs < block else gcd(inputs, block)
