@@ -31,16 +31,9 @@ ALIGNMENT_BYTES = 64 << 10
 
 
 class GraphBuilder:
-    """An ONNX graph in the making.
+    """An ONNX graph in the making, with a seed for all random weights.
 
     Every method that adds a node returns the name of its output.
-
-    Parameters
-    ----------
-    name
-        The graph's name.
-    seed
-        Seeds all random weights.
     """
 
     def __init__(self, name: str, seed: int):
@@ -115,11 +108,8 @@ class GraphBuilder:
     ) -> str:
         """Add a square convolution from ``channels[0]`` to ``channels[1]`` channels.
 
-        Parameters
-        ----------
-        options
-            ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: the layer
-            is followed by a rectifier).
+        Options are ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: the layer
+        is followed by a rectifier).
         """
         groups = options.get("groups", 1)
         fan_in = channels[0] // groups * kernel * kernel
@@ -172,11 +162,6 @@ class GraphBuilder:
 
         The files are written and checked in a temporary folder next to the target and
         then moved to their names, the model last.
-
-        Returns
-        -------
-        Path
-            The model's file.
         """
         path = Path(path)
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

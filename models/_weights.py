@@ -21,20 +21,12 @@ CHUNK_ELEMENTS = 4 << 20
 class Weight:
     """A float32 tensor to be drawn: ``mean + scale * standard normal``, or uniform.
 
-    Parameters
-    ----------
-    name, shape
-        The initializer's name and extents.
-    distribution
-        ``"normal"`` (mean ``a``, standard deviation ``b``) or ``"uniform"`` (``a`` to ``b``).
-    a, b
-        Parameters of the distribution.
-    stream
-        The pair (model seed, number of the tensor in the model) that seeds its stream.
+    ``stream`` is the pair (model seed, number of the tensor in the model) that seeds its stream.
     """
 
     name: str
     shape: tuple[int, ...]
+    #: ``"normal"`` (mean ``a``, standard deviation ``b``) or ``"uniform"`` (``a`` to ``b``).
     distribution: str
     a: float
     b: float

@@ -22,17 +22,6 @@ def facebox_net(
     reshaped to (batch, boxes, 4).  The first fully connected weight is stored as
     (S·S, S·S/4): 65536 × 16384 at the default size, 4.3 GB.
 
-    Parameters
-    ----------
-    size
-        Height and width S of the image in pixels, a multiple of 16.
-    boxes
-        Number of boxes in the output.
-    batch
-        Number of images.
-    seed
-        Seeds the weights.
-
     Raises
     ------
     ValueError
@@ -69,11 +58,6 @@ def facebox_loss(
     Inputs are ``image``, ``target`` (batch, boxes, 4), the faces x1 y1 x2 y2 of each image, and
     ``count`` (batch), their numbers; outputs ``boxes``, ``loss`` and ``grad_boxes``, the gradient
     of the loss at the boxes, which a training step takes from there.
-
-    Parameters
-    ----------
-    size, boxes, batch, seed
-        As for `facebox_net`.
 
     Raises
     ------

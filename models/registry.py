@@ -20,22 +20,13 @@ from .squeezenet import squeezenet
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a builder.
+    """A parameter of a builder."""
 
-    Parameters
-    ----------
-    name
-        Its keyword.
-    type
-        ``int`` or ``float``.
-    default
-        Its value when it is not given.
-    description
-        One sentence.
-    """
-
+    #: Its keyword.
     name: str
+    #: ``int`` or ``float``.
     type: type
+    #: Its value when it is not given.
     default: int | float
     description: str
 
@@ -62,21 +53,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Builder:
-    """A network that can be built.
+    """A network that can be built."""
 
-    Parameters
-    ----------
-    name
-        Its name in ``BUILDERS`` and on the command line.
-    function
-        Takes the parameters as keywords and returns the graph.
-    description
-        One sentence.
-    parameters
-        Its parameters, in order.
-    """
-
+    #: Its name in ``BUILDERS`` and on the command line.
     name: str
+    #: Takes the parameters as keywords and returns the graph.
     function: Callable[..., GraphBuilder]
     description: str
     parameters: tuple[Parameter, ...]
@@ -99,6 +80,7 @@ class Builder:
         return {name: known[name].parse(value) for name, value in given.items()}
 
 
+#: Parameters of all builders.
 _PARAMETERS = {
     "width": "Multiplies the number of channels of every layer.",
     "size": "Height and width of the input image in pixels.",
@@ -134,14 +116,7 @@ def _find(name: str) -> Builder:
 
 
 def make(name: str, **parameters: Any) -> onnx.ModelProto:
-    """Build a network in memory.
-
-    Parameters
-    ----------
-    name
-        A key of ``BUILDERS``.
-    parameters
-        Its parameters, as numbers or text.
+    """Build a network of ``BUILDERS`` in memory; its parameters are numbers or text.
 
     Raises
     ------
@@ -166,26 +141,10 @@ def build(
     external_limit_bytes: int = EXTERNAL_LIMIT_BYTES,
     **parameters: Any,
 ) -> Path:
-    """Build a network and write it to ``path``.
+    """Build a network of ``BUILDERS`` and write it to ``path``; parameters are numbers or text.
 
-    Weights of more than ``external_limit_bytes`` in total are streamed to
-    ``<path>.data``, which belongs beside the model.
-
-    Parameters
-    ----------
-    name
-        A key of ``BUILDERS``.
-    path
-        The file to write; an existing one is replaced once the new one is complete.
-    external_limit_bytes
-        Largest total size of weights that stay inside the model's file.
-    parameters
-        The network's parameters, as numbers or text.
-
-    Returns
-    -------
-    Path
-        The file written.
+    An existing file is replaced once the new one is complete.  Weights of more than
+    ``external_limit_bytes`` in total are streamed to ``<path>.data``, which belongs beside it.
 
     Raises
     ------

@@ -14,10 +14,10 @@ from tvm import relax, te, topi
 from ..ir.names import unique
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.operators import OPERATORS
-from ..ir.rewriter import identifier
+from ..ir.rewriter import identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
-from .converter import Converter, NodeContext, Refusal, bind, constant, dtype_of, shape_of
+from .converter import Converter, NodeContext, Refusal, bind, constant, dtype_of
 from .graph import Graph, node_name
 from .ops import CONVERTERS
 
@@ -45,12 +45,8 @@ class _Expressions(dict[str, relax.Expr]):
 def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     """Convert the graph to a module whose ``main`` takes the inputs and large weights.
 
-    Nodes that cannot be converted are added to the graph's problems.
-
-    Returns
-    -------
-    tuple
-        The module (``None`` if there are problems), and the large weights by parameter name.
+    Nodes that cannot be converted are added to the graph's problems; then the module is ``None``.
+    The large weights are returned by parameter name.
     """
     _name_apart(graph.nodes)
     for node in graph.nodes:
@@ -126,21 +122,19 @@ def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expr
             context = NodeContext(builder, node, graph, expressions, results, taken)
             try:
                 found = converter(context)
-                values = [found] if isinstance(found, relax.Expr) else found
+                parts = [found] if isinstance(found, relax.Expr) else found
                 values = [
-                    _result(builder, bindings[name], value, name in graph.outputs, expected)
+                    _result(context, bindings[name], value, name in graph.outputs, expected)
                     if value is not None and name
                     else None
-                    for name, value, expected in zip(names, values, results, strict=False)
+                    for name, value, expected in zip(names, parts, results, strict=False)
                 ]
             except Refusal as refusal:
                 graph.refuse(node, str(refusal))
-                values = []
             except Exception as error:  # noqa: BLE001 (TVM raises many kinds for what it refuses)
                 _LOG.debug("converting %s %s", node.op_type, node_name(node), exc_info=True)
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 graph.refuse(node, f"TVM does not take it: {lines[-1].strip()}")
-                values = []
         for name, value in itertools.zip_longest(names, values):
             if name:
                 expressions[name] = _variable(name, graph.types[name]) if value is None else value
@@ -173,33 +167,20 @@ def _custom(c: NodeContext) -> list[relax.Expr]:
     )
     if count == 1:
         return [call]
-    results = c.emit(call)
-    return [relax.TupleGetItem(results, index) for index in range(count)]
+    return [relax.TupleGetItem(call, index) for index in range(count)]
 
 
 def _result(
-    builder: relax.BlockBuilder,
-    binding: str,
-    value: relax.Expr,
-    is_output: bool,
-    expected: TensorType | None,
+    c: NodeContext, binding: str, value: relax.Expr, is_output: bool, expected: TensorType | None
 ) -> relax.Expr:
-    """Bind a converted result under its name, and compare its type with ONNX's.
-
-    Raises
-    ------
-    Refusal
-        If the conversion has another shape or dtype than ONNX's shape inference says.
-    """
+    """Bind a converted result under its name, and compare its type with ONNX's."""
     kind = relax.Var if is_output else relax.DataflowVar
+    value = c.flat(value)
     if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
-        value = bind(builder, value, binding, kind)
+        value = bind(c.builder, value, binding, kind)
     found = TensorType(shape_of(value), dtype_of(value))
     if expected is not None and found != expected:
-        raise Refusal(
-            f"its result would be {found.dtype}{list(found.shape)} where ONNX has "
-            f"{expected.dtype}{list(expected.shape)}"
-        )
+        raise Refusal(f"its result would be {found} where ONNX has {expected}")
     return value
 
 

@@ -83,16 +83,13 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
 
 def _check_content(graph: onnx.GraphProto) -> None:
     """Refuse graphs that compute nothing, or with sparse weights."""
-    if not graph.output:
-        raise ModelError(
-            "The model's graph has no outputs: it describes no computation.",
-            remedy="Export the model with at least one output.",
-        )
-    if not graph.node:
-        raise ModelError(
-            "The model's graph has no nodes: it describes no computation.",
-            remedy="Export the model again.",
-        )
+    for what, found, remedy in (
+        ("outputs", graph.output, "Export the model with at least one output."),
+        ("nodes", graph.node, "Export the model again."),
+    ):
+        if not found:
+            text = f"The model's graph has no {what}: it describes no computation."
+            raise ModelError(text, remedy=remedy)
     if graph.sparse_initializer:
         raise UnsupportedModelError(
             f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
@@ -247,7 +244,13 @@ def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         typed = onnx.shape_inference.infer_shapes(skeleton)
         _align(typed)
         result = version_converter.convert_version(typed, OLDEST_OPSET)
-        _check_nodes(result)
+        # The converter may not know whether nodes fit the newer operators.
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version = result.ir_version
+        imports = {entry.domain: entry.version for entry in result.opset_import}
+        context.opset_imports = imports | {"": OLDEST_OPSET}
+        for node in result.graph.node:
+            onnx.checker.check_node(node, context)
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedModelError(
@@ -256,23 +259,12 @@ def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             remedy="Export the model for operator set 18, for example.",
             details="\n".join(lines[1:]) or None,
         ) from error
-    kept = [value for value in result.graph.input if value.name not in names]
-    del result.graph.input[:]
-    result.graph.input.extend(kept)
+    inputs = [value for value in result.graph.input if value.name not in names]
+    result.graph.ClearField("input")
+    result.graph.ClearField("value_info")
+    result.graph.input.extend(inputs)
     result.graph.initializer.extend(weights)
-    del result.graph.value_info[:]
     return result
-
-
-def _check_nodes(model: onnx.ModelProto) -> None:
-    """Check that nodes fit the newer operators: the converter may not know."""
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = model.ir_version
-    context.opset_imports = {entry.domain: entry.version for entry in model.opset_import} | {
-        "": OLDEST_OPSET
-    }
-    for node in model.graph.node:
-        onnx.checker.check_node(node, context)
 
 
 def _align(model: onnx.ModelProto) -> None:

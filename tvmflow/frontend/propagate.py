@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -63,7 +64,12 @@ def propagate(graph: Graph) -> None:
             if node.op_type == "DequantizeLinear":
                 graph.dequantized[node.output[0]] = node
             types, reason = _infer(node, graph)
-            values = _fold(node, graph, types) or _empty(types)
+            # Nothing needs to run for results without elements.
+            values = _fold(node, graph, types) or {
+                name: np.zeros(kind.shape, kind.dtype)
+                for name, kind in types.items()
+                if kind.elements == 0
+            }
             graph.constants.update(values)
             if values and all(name in values for name in node.output if name):
                 continue
@@ -80,8 +86,7 @@ def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeP
     """Return the node with the inputs that aliases stand for."""
     if node.domain == "" and not any(name in aliases for name in node.input):
         return node
-    renamed = onnx.NodeProto()
-    renamed.CopyFrom(node)
+    renamed = deepcopy(node)
     if node.domain in DEFAULT_DOMAINS:
         renamed.ClearField("domain")
     for index, name in enumerate(renamed.input):
@@ -112,13 +117,6 @@ def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bo
         return True
     training = graph.constants.get(node.input[2])
     return training is not None and not training.any()
-
-
-def _empty(types: Mapping[str, TensorType]) -> dict[str, np.ndarray]:
-    """Return the results that have no elements: nothing needs to run for them."""
-    return {
-        name: np.zeros(kind.shape, kind.dtype) for name, kind in types.items() if kind.elements == 0
-    }
 
 
 # Types ---------------------------------------------------------------------------------
@@ -165,20 +163,23 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
     if not schema.has_type_and_shape_inference_function:
         # GreaterOrEqual and LessOrEqual had none before operator set 16.
         schema = onnx.defs.get_schema(node.op_type)
+    opsets = [helper.make_opsetid("", graph.opset)]
     try:
         inferred = shape_inference.infer_node_outputs(
-            schema, node, input_types, input_data,
-            opset_imports=[helper.make_opsetid("", graph.opset)],
-        )  # fmt: skip
-    except onnx.checker.ValidationError as error:
+            schema, node, input_types, input_data, opset_imports=opsets
+        )
+    except (
+        onnx.checker.ValidationError, shape_inference.InferenceError,
+        ValueError, RuntimeError, MemoryError,
+    ) as error:  # fmt: skip
+        first, name = str(error).strip().partition("\n")[0], node_name(node)
+        if isinstance(error, onnx.checker.ValidationError):
+            raise ModelError(
+                f"Node {name!r} is not a valid {node.op_type}: {first}",
+                remedy="Export the model again.",
+            ) from error
         raise ModelError(
-            f"Node {node_name(node)!r} is not a valid {node.op_type}: {_first_line(error)}",
-            remedy="Export the model again.",
-        ) from error
-    except (shape_inference.InferenceError, ValueError, RuntimeError, MemoryError) as error:
-        raise ModelError(
-            f"The shapes at node {node_name(node)!r} ({node.op_type}) do not fit together: "
-            f"{_first_line(error)}",
+            f"The shapes at node {name!r} ({node.op_type}) do not fit together: {first}",
             remedy="Check the given input shapes, or export the model again.",
         ) from error
     own_rule = RESULT_TYPES.get(node.op_type)
@@ -230,10 +231,6 @@ def _static_type(inferred: onnx.TypeProto | None) -> TensorType:
     if min(shape, default=0) < 0:
         raise Refusal(f"its result would have the shape {list(shape)}")
     return TensorType(shape, DTYPES[tensor.elem_type])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 # Custom operators ----------------------------------------------------------------------
@@ -289,12 +286,9 @@ def call_checks(graph: Graph) -> tuple[CallCheck, ...]:
 def _fold(
     node: onnx.NodeProto, graph: Graph, result_types: Mapping[str, TensorType]
 ) -> dict[str, np.ndarray] | None:
-    """Compute a node's results if its inputs are constants, or it only asks for a shape.
+    """Return a node's results, if its inputs are constants or it only asks for a shape.
 
-    Returns
-    -------
-    dict or None
-        Arrays by result name; ``None`` if the node has to run.
+    ``None`` if the node has to run.
     """
     if node.op_type in ("Shape", "Size"):
         return {node.output[0]: _shape_of(node, graph)}

@@ -43,7 +43,7 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..ir.expressions import nodes_in
 from ..ir.passes import module_pass
-from ..ir.rewriter import Rewriter, op_name, shape_of
+from ..ir.rewriter import Rewriter, ints, op_name, shape_of
 from ..ir.signatures import bindings_of
 
 #: Emits the TIR of a call.
@@ -91,21 +91,18 @@ def position(x: te.Tensor, axis: int | None, keepdims: bool, *, largest: bool) -
 
 def _position(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    hint = "argmax" if largest else "argmin"
     return builder.call_te(
-        partial(position, largest=largest),
-        *(call.args[0], axis, bool(call.attrs.keepdims)),
-        primfunc_name_hint=hint,
-    )
+        partial(position, largest=largest), call.args[0], axis, bool(call.attrs.keepdims),
+        primfunc_name_hint="argmax" if largest else "argmin",
+    )  # fmt: skip
 
 
 def _reduction(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
-    axes, keepdims = call.attrs.axis, bool(call.attrs.keepdims)
-    reduced = None if axes is None else [int(axis) for axis in axes]
-    hint = "max" if largest else "min"
+    axes = None if call.attrs.axis is None else list(ints(call.attrs.axis))
     return builder.call_te(
-        partial(extreme, largest=largest), call.args[0], reduced, keepdims, primfunc_name_hint=hint
-    )
+        partial(extreme, largest=largest), call.args[0], axes, bool(call.attrs.keepdims),
+        primfunc_name_hint="max" if largest else "min",
+    )  # fmt: skip
 
 
 def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -125,10 +122,6 @@ def _not(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return elementwise(builder, call, "logical_not", lambda x: tirx.Select(x, false, true))
 
 
-def _or(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return elementwise(builder, call, "logical_or", tirx.bitwise_or)
-
-
 def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     whole = not str(call.ty.dtype).startswith("float")
 
@@ -141,14 +134,15 @@ def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Maxima of windows in one or three dimensions; those in two have a schedule of their own."""
     attrs, rank = call.attrs, len(shape_of(call)) - 2
-    padding = [int(p) for p in attrs.padding]
-    strides, dilation = ([int(v) for v in values] for values in (attrs.strides, attrs.dilation))
-    window, before, after = [int(v) for v in attrs.pool_size], padding[:rank], padding[rank:]
+    window, strides, padding, dilation = map(
+        ints, (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
+    )
 
     def compute(x: te.Tensor) -> te.Tensor:
         lowest = tirx.const(float("-inf"), x.dtype)
         if any(padding):
-            x = topi.nn.pad(x, [0, 0, *before], [0, 0, *after], lowest, name="pad")
+            before, after = [0, 0, *padding[:rank]], [0, 0, *padding[rank:]]
+            x = topi.nn.pad(x, before, after, lowest, name="pad")
         over = [te.reduce_axis((0, extent)) for extent in window]
 
         def element(*index: tirx.Var) -> tirx.Expr:
@@ -166,9 +160,7 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Transposed convolutions that are dilated, and not of the blocked layout."""
     attrs = call.attrs
-    strides, padding, dilation = (
-        [int(v) for v in values] for values in (attrs.strides, attrs.padding, attrs.dilation)
-    )
+    strides, padding, dilation = map(ints, (attrs.strides, attrs.padding, attrs.dilation))
     if max(dilation) == 1:
         return call.op.get_attr("FLegalize")(builder, call)
     groups, dtype = int(attrs.groups), str(call.ty.dtype)
@@ -191,9 +183,8 @@ def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
             source = floordiv(k, outputs) * inputs + channel
             left = x(n, source, *at).astype(dtype)
             product = left * w(source, floormod(k, outputs), *taps).astype(dtype)
-            exists = tirx.all(*there)
-            zero = tirx.const(0, dtype)
-            return te.sum(tirx.if_then_else(exists, product, zero), axis=[channel, *taps])
+            spread = tirx.if_then_else(tirx.all(*there), product, tirx.const(0, dtype))
+            return te.sum(spread, axis=[channel, *taps])
 
         return te.compute(shape_of(call), element, name="conv_transpose")
 
@@ -204,7 +195,7 @@ def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
 LEGALIZE: dict[str, Legalize] = {
     "relax.sign": _sign,
     "relax.logical_not": _not,
-    "relax.logical_or": _or,
+    "relax.logical_or": partial(elementwise, name="logical_or", element=tirx.bitwise_or),
     "relax.subtract": _subtract,
     "relax.argmax": partial(_position, largest=True),
     "relax.argmin": partial(_position, largest=False),

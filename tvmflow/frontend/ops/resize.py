@@ -8,10 +8,12 @@ in ONNX's operator documentation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
+from tvm.relax import op as R
 
 from ...schedules.resize import linear_taps, relax_nearest, relax_positions
 from ..converter import (
@@ -24,8 +26,6 @@ from ..converter import (
     shape_along,
 )
 from .shaping import take_places
-
-R = relax.op
 
 #: Up to here fp32, in which positions are worked out, has all whole numbers.
 _MOST_POSITIONS = 2**24
@@ -84,22 +84,19 @@ def _scales(c: NodeContext, axes: list[int]) -> list[float]:
             raise Refusal(f"its keep_aspect_ratio_policy {policy!r} is unknown")
         if policy != "stretch":
             ratios = [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
-    scales = [1.0] * len(shape)
-    for axis, ratio in zip(axes, ratios, strict=True):
-        scales[axis] = ratio
-    return scales
+    scales = dict(zip(axes, ratios, strict=True))
+    return [scales.get(axis, 1.0) for axis in range(len(shape))]
 
 
 def _regions(c: NodeContext, axes: list[int], modes: ResizeModes) -> list[tuple[float, float]]:
     """Return the region of interest of every axis, which one mode asks for."""
-    regions = [(0.0, 1.0)] * len(c.shape())
-    if modes.coordinate == "tf_crop_and_resize":
-        given = c.array(1, "regions of interest").tolist()
-        if len(given) != 2 * len(axes):
-            raise Refusal(f"its region of interest has {len(given)} numbers for {len(axes)} axes")
-        for index, axis in enumerate(axes):
-            regions[axis] = (given[index], given[index + len(axes)])
-    return regions
+    if modes.coordinate != "tf_crop_and_resize":
+        return [(0.0, 1.0)] * len(c.shape())
+    given, count = c.array(1, "regions of interest").tolist(), len(axes)
+    if len(given) != 2 * count:
+        raise Refusal(f"its region of interest has {len(given)} numbers for {count} axes")
+    regions = dict(zip(axes, zip(given[:count], given[count:], strict=True), strict=True))
+    return [regions.get(axis, (0.0, 1.0)) for axis in range(len(c.shape()))]
 
 
 def _resize(
@@ -128,9 +125,9 @@ def _resize(
     native = _native(c, maps, modes)
     if native is not None:
         return native
-    value, kind = c.input(), c.dtype()
+    kind = c.dtype()
     compute = "float32" if kind == "float16" and modes.mode != "nearest" else kind
-    value = c.cast(value, compute)
+    value = c.emit(c.cast(c.input(), compute))
     for axis, mapped in maps.items():
         value = c.emit(_along(c, value, axis, mapped))
         if mapped.outside.any():
@@ -146,12 +143,13 @@ def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.E
     if taps == 1:
         return take_places(x, mapped.places[:, 0], axis)
     if taps == 2:
-        shape, parts = shape_along(axis, rank), []
-        for tap in range(2):
-            taken = c.emit(take_places(x, mapped.places[:, tap], axis))
-            weight = c.constant(mapped.weights[:, tap].reshape(shape), dtype_of(x))
-            parts.append(c.emit(R.multiply(taken, weight)))
-        return R.add(*parts)
+        weights = mapped.weights.T.reshape(2, *shape_along(axis, rank))
+        return R.add(
+            *(
+                take_places(x, mapped.places[:, tap], axis) * c.constant(weights[tap], dtype_of(x))
+                for tap in range(2)
+            )
+        )
     matrix = mapped.matrix()
     if axis == rank - 2:
         return R.matmul(c.constant(matrix, dtype_of(x)), x)
@@ -160,7 +158,7 @@ def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.E
         return R.matmul(x, turned)
     swap = list(range(rank))
     swap[axis], swap[-1] = swap[-1], swap[axis]
-    return R.permute_dims(c.emit(R.matmul(c.emit(R.permute_dims(x, swap)), turned)), swap)
+    return R.permute_dims(R.matmul(R.permute_dims(x, swap), turned), swap)
 
 
 def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> relax.Expr | None:
@@ -209,26 +207,17 @@ def _relax_rounding(modes: ResizeModes) -> str:
 
 @dataclass(frozen=True)
 class AxisMap:
-    """One axis of a resize.
+    """One axis of a resize."""
 
-    Parameters
-    ----------
-    size
-        Extent of the input.
-    coordinates
-        Real position in the input for each element of the result, float32.
-    places
-        Shape (result, taps): elements of the input, within the axis.
-    weights
-        Shape (result, taps): what they are multiplied by; rows sum to 1.
-    outside
-        True for elements of the result that lie outside the input and are filled with a value.
-    """
-
+    #: Extent of the input.
     size: int
+    #: Real position in the input for each element of the result, float32.
     coordinates: np.ndarray
+    #: Shape (result, taps): elements of the input, within the axis.
     places: np.ndarray
+    #: Shape (result, taps): what they are multiplied by; rows sum to 1.
     weights: np.ndarray
+    #: True for elements of the result that lie outside the input and are filled with a value.
     outside: np.ndarray
 
     @property
@@ -253,14 +242,8 @@ def _axis_map(
 ) -> AxisMap:
     """Work out one axis; refuse unknown modes, and positions that are not exact.
 
-    Parameters
-    ----------
-    size, result
-        Extents of the input and the result.
-    scale
-        Result per input, as given or as the ratio of the extents.
-    roi
-        Begin and end of the region of interest, relative to the axis.
+    ``scale`` is the result per input, as given or as the ratio of the extents; ``roi`` the begin
+    and end of the region of interest, relative to the axis.
     """
     if max(size, result) > _MOST_POSITIONS:
         raise Refusal(
@@ -309,7 +292,7 @@ def _coordinates(
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and result > 1):
         return (y + half) / s - half
     if mode == "pytorch_half_pixel":
-        return np.zeros(result, np.float32)
+        return np.zeros_like(y)
     if mode == "half_pixel_symmetric":
         # The middle of the input is the middle of the result, also where the exact extent
         # size · scale is not whole.
@@ -321,12 +304,10 @@ def _coordinates(
     if mode == "align_corners":
         return y * np.float32(size - 1) / (length - one) if result > 1 else np.zeros_like(y)
     if mode == "tf_crop_and_resize":
-        begin, end = np.float32(roi[0]), np.float32(roi[1])
+        begin, end, last = np.float32(roi[0]), np.float32(roi[1]), np.float32(size - 1)
         if result > 1:
-            return begin * np.float32(size - 1) + y * (end - begin) * np.float32(size - 1) / (
-                length - one
-            )
-        return half * (begin + end) * np.float32(size - 1) + np.zeros_like(y)
+            return begin * last + y * (end - begin) * last / (length - one)
+        return half * (begin + end) * last + np.zeros_like(y)
     raise Refusal(f"its coordinate_transformation_mode {mode!r} is unknown")
 
 
@@ -336,20 +317,20 @@ def _near_boundary(x: np.ndarray, mode: str) -> bool:
     return bool((np.abs(shifted - np.round(shifted)) < 1e-5).any())
 
 
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
+    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
 def _nearest(x: np.ndarray, mode: str, scale: float) -> np.ndarray:
     if mode == "simple":  # before opset 11, where ONNX Runtime gives the unsaid rule
         mode = "ceil" if scale < 1 else "floor"
-    if mode == "round_prefer_floor":
-        rounded = np.ceil(x - np.float32(0.5))
-    elif mode == "round_prefer_ceil":
-        rounded = np.floor(x + np.float32(0.5))
-    elif mode == "floor":
-        rounded = np.floor(x)
-    elif mode == "ceil":
-        rounded = np.ceil(x)
-    else:
+    if mode not in _ROUNDINGS:
         raise Refusal(f"its nearest_mode {mode!r} is unknown")
-    return rounded.astype(np.int64)
+    return _ROUNDINGS[mode](x).astype(np.int64)
 
 
 def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray, np.ndarray]:

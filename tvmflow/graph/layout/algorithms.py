@@ -96,12 +96,8 @@ class Choice:
 
     def report(self) -> JsonObject:
         """The choice as JSON, for the module's metadata."""
-        return {
-            "convolution": self.convolution,
-            "algorithm": self.algorithm,
-            "asked": self.asked,
-            "reason": self.reason,
-        }
+        names = ("convolution", "algorithm", "asked", "reason")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         return f"{self.convolution}  {self.algorithm}  {self.reason}"

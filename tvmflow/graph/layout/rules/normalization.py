@@ -9,12 +9,13 @@ from tvm import relax
 from ....ir import blocked
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import normalization, softmax
-from . import Result, Rule, is_float
+from . import Result, is_float, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
 
 
+@rule("relax.nn.softmax", "relax.nn.log_softmax")
 def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Softmax and log-softmax, with plain results."""
     if not is_float(call):
@@ -31,6 +32,7 @@ def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return Result(expr, False)
 
 
+@rule("relax.nn.layer_norm", "relax.nn.rms_norm")
 def normalization_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Normalisation of layers, instances, groups or by the root mean square.
 
@@ -56,11 +58,3 @@ def normalization_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         op_name(call) == "relax.nn.layer_norm",
     )
     return Result(expr, in_lanes)
-
-
-RULES: dict[str, Rule] = {
-    "relax.nn.softmax": softmax_rule,
-    "relax.nn.log_softmax": softmax_rule,
-    "relax.nn.layer_norm": normalization_rule,
-    "relax.nn.rms_norm": normalization_rule,
-}

@@ -12,7 +12,7 @@ from tvm import relax, te, tirx, topi
 from ....ir import blocked
 from ....ir.rewriter import ints, op_name, shape_of
 from ...legalize import extreme, position
-from . import Result, Rule
+from . import Result, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -39,6 +39,7 @@ _POSITION: dict[str, Callable[[te.Tensor, int, bool], te.Tensor]] = {
 }
 
 
+@rule(*_REDUCE)
 def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Reductions over any axes: sums, products, extremes."""
     x, attrs, name = call.args[0], call.attrs, op_name(call) or ""
@@ -57,6 +58,7 @@ def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return Result(relax.op.reshape(plain, shape_of(call)), False)
 
 
+@rule(*_POSITION)
 def position_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Places of extremes along an axis."""
     if not layout.is_blocked(call.args[0]) or call.attrs.axis is None:
@@ -78,9 +80,3 @@ def _plain(
 
     name = (op_name(call) or "").removeprefix("relax.")
     return Result(layout.emit(name, compute, layout.blocked(x)), False)
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_REDUCE, reduction_rule),
-    **dict.fromkeys(_POSITION, position_rule),
-}
