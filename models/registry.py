@@ -33,10 +33,7 @@ class Parameter:
     def parse(self, value: Any) -> int | float:
         """Convert ``value`` (text or a number) to the parameter's type.
 
-        Raises
-        ------
-        ValueError
-            If it is no number of that type, or not positive (a seed may be 0).
+        Raises ``ValueError`` if it is no number of that type, or not positive (a seed may be 0).
         """
         try:
             number = self.type(value)
@@ -65,10 +62,7 @@ class Builder:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, int | float]:
         """Convert given parameters (text or numbers) to the function's keywords.
 
-        Raises
-        ------
-        ValueError
-            If a parameter is unknown or its value does not fit.
+        Raises ``ValueError`` if a parameter is unknown or its value does not fit.
         """
         known = {parameter.name: parameter for parameter in self.parameters}
         unknown = [name for name in given if name not in known]
@@ -108,24 +102,19 @@ BUILDERS: dict[str, Builder] = {
 }
 
 
-def _find(name: str) -> Builder:
-    try:
-        return BUILDERS[name]
-    except KeyError:
-        raise ValueError(f"There is no model {name!r}; there are {', '.join(BUILDERS)}.") from None
+def _graph(name: str, parameters: Mapping[str, Any]) -> GraphBuilder:
+    if name not in BUILDERS:
+        raise ValueError(f"There is no model {name!r}; there are {', '.join(BUILDERS)}.")
+    return BUILDERS[name].function(**BUILDERS[name].arguments(parameters))
 
 
 def make(name: str, **parameters: Any) -> onnx.ModelProto:
     """Build a network of ``BUILDERS`` in memory; its parameters are numbers or text.
 
-    Raises
-    ------
-    ValueError
-        If the name, a parameter or its value is unknown, or the weights exceed the
-        2 GB that an ONNX model in memory can hold.
+    Raises ``ValueError`` if the name, a parameter or its value is unknown, or the weights exceed
+    the 2 GB that an ONNX model in memory can hold.
     """
-    builder = _find(name)
-    graph = builder.function(**builder.arguments(parameters))
+    graph = _graph(name, parameters)
     if graph.weight_bytes > MODEL_LIMIT_BYTES:
         raise ValueError(
             f"{name} has {graph.weight_bytes / 1e9:.1f} GB of weights here, more than a model "
@@ -146,13 +135,7 @@ def build(
     An existing file is replaced once the new one is complete.  Weights of more than
     ``external_limit_bytes`` in total are streamed to ``<path>.data``, which belongs beside it.
 
-    Raises
-    ------
-    ValueError
-        If the name, a parameter or its value is unknown.
-    OSError
-        If the files cannot be written.
+    Raises ``ValueError`` if the name, a parameter or its value is unknown; ``OSError`` if the files
+    cannot be written.
     """
-    builder = _find(name)
-    graph = builder.function(**builder.arguments(parameters))
-    return graph.save(path, external_limit_bytes)
+    return _graph(name, parameters).save(path, external_limit_bytes)

@@ -52,7 +52,10 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     for node in graph.nodes:
         if _converter_of(node) is None and not graph.is_refused(node):
             graph.refuse(node, "the operator is not supported")
-    weights = _large_weights(graph)
+    # Weights that stay outside the IR, in the order of their first use.
+    names = [*(name for node in graph.nodes for name in node.input), *graph.outputs]
+    arrays = {name: graph.constants[name] for name in names if name in graph.constants}
+    weights = {n: a for n, a in arrays.items() if a.nbytes >= graph.large_weight_bytes}
     expressions = _Expressions(graph.constants)
     types = {info.name: TensorType(info.shape, info.dtype) for info in graph.inputs}
     types |= {name: TensorType(a.shape, str(a.dtype)) for name, a in weights.items()}
@@ -70,13 +73,6 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return (None if graph.problems else builder.get()), weights
-
-
-def _large_weights(graph: Graph) -> dict[str, np.ndarray]:
-    """Return the weights that stay outside the IR, in the order of their first use."""
-    names = [*(name for node in graph.nodes for name in node.input), *graph.outputs]
-    arrays = {name: graph.constants[name] for name in names if name in graph.constants}
-    return {n: array for n, array in arrays.items() if array.nbytes >= graph.large_weight_bytes}
 
 
 def _variable(name: str, kind: TensorType) -> relax.Var:
@@ -97,12 +93,8 @@ def _output(
 
 def _converted(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> relax.Expr:
     """Return a tensor in another type, by a function of its own."""
-    return builder.call_te(
-        lambda x: topi.cast(x, dtype),
-        value,
-        primfunc_name_hint="convert",
-        primfunc_attrs={"op_pattern": _OPAQUE},
-    )
+    options = {"primfunc_name_hint": "convert", "primfunc_attrs": {"op_pattern": _OPAQUE}}
+    return builder.call_te(lambda x: topi.cast(x, dtype), value, **options)
 
 
 # Nodes ---------------------------------------------------------------------------------
@@ -115,7 +107,7 @@ def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expr
     for node in graph.nodes:
         names = [name if name in used and name in graph.types else None for name in node.output]
         results = [graph.types[name] if name else None for name in names]
-        values: Sequence[relax.Expr | None] = []
+        values: list[relax.Expr | None] = []
         converter = _converter_of(node)
         is_ready = all(name in expressions for name in node.input if name)
         if converter is not None and is_ready and not graph.is_refused(node):
@@ -159,15 +151,11 @@ def _custom(c: NodeContext) -> list[relax.Expr]:
         return operator.tensors([next(given) if here else None for here in present], attributes)
 
     count = len(operator.outputs)
+    attrs = {FUNCTION_ATTRIBUTE: count}
     call = c.builder.call_te(
-        compute,
-        *c.inputs(),
-        primfunc_name_hint=operator.name,
-        primfunc_attrs={FUNCTION_ATTRIBUTE: count},
+        compute, *c.inputs(), primfunc_name_hint=operator.name, primfunc_attrs=attrs
     )
-    if count == 1:
-        return [call]
-    return [relax.TupleGetItem(call, index) for index in range(count)]
+    return [call if count == 1 else relax.TupleGetItem(call, index) for index in range(count)]
 
 
 def _result(

@@ -23,7 +23,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ..ir.limits import excess
-from ..ir.rewriter import identifier, shape_of
+from ..ir.rewriter import constant_array, identifier, shape_of
 from ..ir.tensors import TensorType
 from .graph import Graph, node_attributes, node_name
 
@@ -70,9 +70,10 @@ class NodeContext:
             raise Refusal(f"its attribute {name!r} is missing")
         return self.attribute(name)
 
-    def axis(self, default: int) -> int:
+    def axis(self, default: int | None = None, rank: int | None = None) -> int:
         """Return the attribute ``axis``, counted from the front of the first input's axes."""
-        return normalized_axis(self.attribute("axis", default), len(self.shape()))
+        axis = self.required("axis") if default is None else self.attribute("axis", default)
+        return normalized_axis(axis, len(self.shape()) if rank is None else rank)
 
     def has(self, index: int) -> bool:
         """Tell whether the optional input is given."""
@@ -155,7 +156,10 @@ class NodeContext:
     def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
         """Return a value in a dtype, as it is where it has that already."""
         value = self.emit(value)
-        return value if dtype_of(value) == dtype else R.astype(value, dtype)
+        if dtype_of(value) == dtype:
+            return value
+        array = constant_array(value)
+        return R.astype(value, dtype) if array is None else constant(array.astype(dtype))
 
     def reshaped(self, index: int, shape: Sequence[int]) -> relax.Expr:
         """Return an input in another shape, as a constant if its values are known."""
@@ -168,17 +172,16 @@ class NodeContext:
         """Return a constant of the given dtype, or of the first input's."""
         return constant(np.asarray(value).astype(dtype or self.dtype()))
 
-    def factor(self, value: npt.ArrayLike) -> relax.Expr:
-        """Return a constant of the first input's dtype to multiply with or divide by.
+    def zero_factor(self) -> relax.Expr:
+        """Return zero in the first input's dtype, to multiply with.
 
         TVM takes a product with the number zero for zero, whatever the other factor, and refuses
         to divide by it; it does not look into a tensor that has an axis.
         """
-        array = np.asarray(value).astype(self.dtype())
-        return constant(array.reshape(1) if not array.any() and self.shape() else array)
+        return self.constant(np.zeros([1] if self.shape() else []))
 
     def factor_input(self, index: int) -> relax.Expr:
-        """Return an input to multiply with or divide by, as :meth:`factor` does a constant."""
+        """Return an input to multiply with or divide by, as :meth:`zero_factor`."""
         value, rank = self.known(index), len(self.result.shape)
         if value is None or value.ndim or value.any() or not rank or value.dtype.kind != "f":
             return self.input(index)

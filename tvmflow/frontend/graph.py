@@ -12,6 +12,8 @@ import onnx
 from onnx import helper
 
 from ..errors import UnsupportedModelError
+from ..ir.operator import DOMAIN
+from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 
 #: ONNX's own operator domain has two spellings.
@@ -118,6 +120,14 @@ def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:
     }
 
 
-def has_nested_graph(node: onnx.NodeProto) -> bool:
-    """Tell whether a node contains a branch or a loop's body."""
-    return any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute)
+def unknown_operator(node: onnx.NodeProto, opset: int) -> str | None:
+    """Say why nothing is known of a node: its operator, or nested graphs; else ``None``."""
+    if node.domain == DOMAIN and node.op_type not in OPERATORS:
+        return f"no such operator is registered (`ops=FILE`), there are {', '.join(OPERATORS)}"
+    if node.domain not in ("", DOMAIN):
+        return f"only ONNX's own operators and those of {DOMAIN} are supported"
+    if any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute):
+        return "nested graphs (branches and loop bodies) are not supported"
+    if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
+        return f"operator set {opset} has no such operator"
+    return None

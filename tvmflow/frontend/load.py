@@ -59,14 +59,9 @@ def load_model(
     memory; ``shapes`` are those of inputs with dynamic dimensions, by name.  Weights of at least
     ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
 
-    Raises
-    ------
-    ModelError
-        If the model cannot be read, is damaged or describes no computation.
-    ShapeError
-        If an input's shape is not static in the end.
-    UnsupportedModelError
-        If the model uses what cannot be compiled right; lists all of it.
+    Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
+    ``ShapeError`` if an input's shape is not static in the end; ``UnsupportedModelError`` if the
+    model uses what cannot be compiled right, and lists all of it.
     """
     source = open_model(model, large_weight_bytes)
     graph = prepare(source, shapes)

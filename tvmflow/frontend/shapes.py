@@ -26,12 +26,8 @@ def static_inputs(
 
     A symbol that the given shapes set for one input is set for all others that use it.
 
-    Raises
-    ------
-    ShapeError
-        If a shape is missing, names no input, contradicts the model, or is too large.
-    UnsupportedModelError
-        If an input is not a tensor of a supported element type.
+    Raises ``ShapeError`` if a shape is missing, names no input, contradicts the model, or is too
+    large; ``UnsupportedModelError`` if an input is not a tensor of a supported element type.
     """
     given = {name: _extents(name, shape) for name, shape in (shapes or {}).items()}
     declared = {value.name: _declared(value) for value in inputs}
@@ -77,11 +73,8 @@ def batch_shapes(
 
     ``shapes`` are given ones, with any batch, where more than the batch is open.
 
-    Raises
-    ------
-    ShapeError
-        If no input has an open first dimension, more of one with a batch is open, or a given
-        shape contradicts the model.
+    Raises ``ShapeError`` if no input has an open first dimension, more of one with a batch is open,
+    or a given shape contradicts the model.
     """
     declared = {value.name: _declared(value) for value in inputs}
     dims = {name: known for name, known in declared.items() if known}

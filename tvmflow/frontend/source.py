@@ -90,10 +90,7 @@ def open_model(
 
     A message in memory is used as it is: nothing here or later changes it.
 
-    Raises
-    ------
-    ModelError
-        If there is no such file, it cannot be read, or it is no ONNX model.
+    Raises ``ModelError`` if there is no such file, it cannot be read, or it is no ONNX model.
     """
     if isinstance(model, onnx.ModelProto):
         if not model.HasField("graph"):
@@ -147,7 +144,6 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
 
 
 def _parse(content: bytes, label: str) -> onnx.ModelProto:
-    """Parse a serialized model."""
     if not content:
         raise ModelError(f"{label} is empty, expected an ONNX model.", remedy=_COPY_AGAIN)
     try:
@@ -245,26 +241,18 @@ def _large_fields(
 
 def _read_varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
     """Read a base-128 number, least significant group first; return it and the next position."""
-    value = shift = 0
-    start = position
-    while position < end and shift < 70:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
+    value = 0
+    for index in range(min(10, end - position)):
+        byte = data[position + index]
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, position
-        shift += 7
-    raise _damaged(start)
+            return value, position + index + 1
+    raise _damaged(position)
 
 
 def _varint(value: int) -> bytes:
-    """Encode a base-128 number, least significant group first."""
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    groups = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def _damaged(position: int) -> ModelError:
@@ -290,13 +278,8 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
 
     ``source`` is the tensor's model; ``None`` for a tensor that holds its own values.
 
-    Raises
-    ------
-    ModelError
-        If external data is missing, cut short or outside the model's folder, or the tensor
-        is too large.
-    UnsupportedModelError
-        If the element type cannot be compiled.
+    Raises ``ModelError`` if external data is missing, cut short or outside the model's folder, or
+    the tensor is too large; ``UnsupportedModelError`` if the element type cannot be compiled.
     """
     what, shape = f"Tensor {tensor.name!r}", tuple(tensor.dims)
     dtype = DTYPES.get(tensor.data_type)
@@ -343,10 +326,7 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
 def check_external_files(source: Source) -> None:
     """Look where external data lies, for whoever lets another program read the model's file.
 
-    Raises
-    ------
-    ModelError
-        If a file of it is outside the model's folder.
+    Raises ``ModelError`` if a file of it is outside the model's folder.
     """
     graphs = (source.model.graph, *source.model.functions)
     attributes = (a for graph in graphs for node in graph.node for a in node.attribute)
@@ -357,7 +337,6 @@ def check_external_files(source: Source) -> None:
 
 
 def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.ndarray:
-    """Memory-map a tensor's external data."""
     what = f"Tensor {tensor.name!r}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location, shape = entries.get("location", ""), tuple(tensor.dims)

@@ -382,11 +382,8 @@ class _Planner:
 
 
 def _name_of(operator: relax.Expr) -> str:
-    """Name of a primary function, a packed function or an operator."""
-    for attribute in ("name_hint", "global_symbol", "name"):
-        if hasattr(operator, attribute):
-            return str(getattr(operator, attribute))
-    return str(operator)
+    names = ("name_hint", "global_symbol", "name")
+    return str(next((getattr(operator, n) for n in names if hasattr(operator, n)), operator))
 
 
 def _allocate(block: Block) -> relax.Expr:

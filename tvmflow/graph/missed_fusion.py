@@ -98,7 +98,6 @@ def _blocks(function: tirx.PrimFunc) -> list[s_tir.SBlock]:
 
 
 def _is_map(function: tirx.PrimFunc) -> bool:
-    """True if a function only maps elements to elements."""
     kinds = {v.iter_type for block in _blocks(function) for v in block.iter_vars}
     return kinds == {IterVar.DataPar}
 

@@ -54,7 +54,7 @@ def leaky_relu(c: NodeContext) -> relax.Expr:
     x, alpha = c.input(), c.attribute("alpha", 0.01)
     if alpha != 0:
         return R.nn.leakyrelu(x, alpha)
-    return R.where(x > c.constant(0), x, x * c.factor(0))
+    return R.where(x > c.constant(0), x, x * c.zero_factor())
 
 
 @converts("Elu", "Selu", "Celu")

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, constant, converts
+from ..converter import NodeContext, Refusal, constant, converts, formulas
 from ..graph import Graph, node_attributes
 from .quantization import difference, integer_product, per_axis_shape, requantize
 
@@ -56,10 +56,7 @@ def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Win
 
     ``sizes`` are the spatial extents of the input.
 
-    Raises
-    ------
-    Refusal
-        If attributes have the wrong length, or padding is negative.
+    Raises ``Refusal`` if attributes have the wrong length, or padding is negative.
     """
     rank, mode = len(sizes), attributes.get("auto_pad", "NOTSET")
     strides = per_axis(attributes, "strides", rank, 1)
@@ -111,12 +108,6 @@ def conv(c: NodeContext) -> relax.Expr:
     return with_bias(c, integers.scaled(c, total, 1))
 
 
-@converts("ConvInteger")
-def conv_integer(c: NodeContext) -> relax.Expr:
-    """Convolution without zero points, in int32."""
-    return convolve(c, difference(c, 0, 2, None), difference(c, 1, 3, 0), c.shape(1))
-
-
 @converts("QLinearConv")
 def qlinear_conv(c: NodeContext) -> relax.Expr:
     """Convolution of quantized numbers plus a bias, quantized again."""
@@ -126,6 +117,14 @@ def qlinear_conv(c: NodeContext) -> relax.Expr:
         shape = per_axis_shape(bias.size, c.result.shape, 1)
         total = total + constant(bias.reshape(shape))
     return requantize(c, total, scales=(1, 4, 6), zero=7, axis=1)
+
+
+formulas(
+    # Without zero points, in int32.
+    ConvInteger=lambda c: convolve(
+        c, difference(c, 0, 2, None), difference(c, 1, 3, 0), c.shape(1)
+    ),
+)
 
 
 def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> relax.Expr:

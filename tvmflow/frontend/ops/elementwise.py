@@ -55,7 +55,7 @@ def of_equals(c: NodeContext) -> relax.Expr:
         return _OF_EQUALS[c.op_type](c.input(0), c.input(1))
     if c.op_type == "Sub":
         # Zero, but NaN for NaN and infinities, as the product with zero is.
-        return c.input() * c.factor(0)
+        return c.input() * c.zero_factor()
     # TVM takes a number for equal to itself; NaN is not, and what is not less than -infinity is.
     return c.input() >= c.constant(-np.inf)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts, normalized_axis, shape_along
+from ..converter import NodeContext, Refusal, constant, converts, formulas, shape_along
 
 
 def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
@@ -28,19 +28,10 @@ def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
     return indices + R.bitwise_and(sign, constant(extents))
 
 
-@converts("Gather")
-def gather(c: NodeContext) -> relax.Expr:
-    """Take slices along an axis."""
+def _along_axis(c: NodeContext) -> tuple[relax.Expr, int]:
+    """Return the indices, and the axis that they count along."""
     axis = c.axis(0)
-    # Indices computed at run time may be out of range: "clip" never reads outside.
-    return R.take(c.input(), _indices(c, c.shape()[axis]), axis, "clip")
-
-
-@converts("GatherElements")
-def gather_elements(c: NodeContext) -> relax.Expr:
-    """Take single elements along an axis."""
-    axis = c.axis(0)
-    return R.gather_elements(c.input(), _indices(c, c.shape()[axis]), axis)
+    return _indices(c, c.shape()[axis]), axis
 
 
 @converts("GatherND")
@@ -48,6 +39,13 @@ def gather_nd(c: NodeContext) -> relax.Expr:
     """Take slices by index tuples."""
     batch, depth = c.attribute("batch_dims", 0), c.shape(1)[-1]
     return R.gather_nd(c.input(), _indices(c, c.shape()[batch : batch + depth]), batch)
+
+
+formulas(
+    # Indices computed at run time may be out of range: "clip" never reads outside.
+    Gather=lambda c: R.take(c.input(), *_along_axis(c), "clip"),
+    GatherElements=lambda c: R.gather_elements(c.input(), *_along_axis(c)),
+)
 
 
 @converts("Scatter", "ScatterElements", "ScatterND")
@@ -60,8 +58,7 @@ def scatter(c: NodeContext) -> relax.Expr:
     if c.op_type == "ScatterND":
         indices = _indices(c, c.shape()[: c.shape(1)[-1]])
         return R.scatter_nd(c.input(), indices, c.input(2), reduction)
-    axis = c.axis(0)
-    indices = _indices(c, c.shape()[axis])
+    indices, axis = _along_axis(c)
     return R.scatter_elements(c.input(), indices, c.input(2), axis, reduction)
 
 
@@ -72,7 +69,7 @@ def one_hot(c: NodeContext) -> relax.Expr:
     values = c.array(2, "values")
     off, on = constant(values[:1].reshape(())), constant(values[1:].reshape(()))
     rank = len(c.result.shape)
-    axis = normalized_axis(c.attribute("axis", -1), rank)
+    axis = c.axis(-1, rank)
     shape = (*c.result.shape[:axis], 1, *c.result.shape[axis + 1 :])
     indices = R.reshape(c.input(), shape)
     positions = np.arange(depth).reshape(shape_along(axis, rank))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
-import tvm
 from tvm import relax, topi
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts, dtype_of
+from ..converter import NodeContext, Refusal, constant, converts, dtype_of, formulas
 from .quantization import difference, integer_product, requantize
 
 
@@ -20,10 +21,10 @@ def matmul(c: NodeContext) -> relax.Expr:
     return R.matmul(c.input(0), c.input(1))
 
 
-@converts("MatMulInteger")
-def matmul_integer(c: NodeContext) -> relax.Expr:
-    """Product of 8-bit matrices without their zero points, in int32."""
-    return R.matmul(difference(c, 0, 2, -2), difference(c, 1, 3, -1))
+formulas(
+    # Of 8-bit matrices without their zero points, in int32.
+    MatMulInteger=lambda c: R.matmul(difference(c, 0, 2, -2), difference(c, 1, 3, -1))
+)
 
 
 @converts("QLinearMatMul")
@@ -79,7 +80,4 @@ def einsum(c: NodeContext) -> relax.Expr:
     operands = c.inputs()
     assert all(dtype_of(operand) == c.result.dtype for operand in operands)
 
-    def compute(*tensors: tvm.te.Tensor) -> tvm.te.Tensor:
-        return topi.einsum(equation, *tensors)
-
-    return c.builder.call_te(compute, *operands, primfunc_name_hint="einsum")
+    return c.builder.call_te(partial(topi.einsum, equation), *operands, primfunc_name_hint="einsum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial, reduce
 from math import prod
 
@@ -36,15 +37,11 @@ def batch_normalization(c: NodeContext) -> relax.Expr:
         result = x * scale + shift
     else:
         gamma, shift, mean, variance = (
-            c.cast(R.reshape(c.input(index), _channels(c)), kind) for index in range(1, 5)
+            c.cast(R.reshape(c.input(index), shape_along(1, len(c.shape()))), kind)
+            for index in range(1, 5)
         )
         result = (x - mean) * (gamma / R.sqrt(variance + _epsilon(c))) + shift
     return result if kind == c.dtype() else R.astype(result, c.dtype())
-
-
-def _channels(c: NodeContext) -> tuple[int, ...]:
-    """Return the shape in which a vector lies along the channels."""
-    return (1, c.shape()[1]) + (1,) * (len(c.shape()) - 2)
 
 
 def _statistics_dtype(c: NodeContext) -> str:
@@ -94,7 +91,7 @@ def _normalized(c: NodeContext, x: relax.Expr, axes: list[int], centred: bool = 
     return c.cast(result, c.dtype())
 
 
-def _affine(c: NodeContext, x: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+def _affine(c: NodeContext, x: relax.Expr, shape: Sequence[int]) -> relax.Expr:
     """Multiply by the second input and add the third, each reshaped to broadcast."""
     return x * R.reshape(c.input(1), shape) + R.reshape(c.input(2), shape)
 
@@ -108,7 +105,7 @@ def _type_of_input(node: onnx.NodeProto, graph: Graph) -> TensorType:
 def instance_normalization(c: NodeContext) -> relax.Expr:
     """Normalize every channel of every image."""
     normal = _normalized(c, _in_statistics_dtype(c), list(range(2, len(c.shape()))))
-    return _affine(c, normal, _channels(c))
+    return _affine(c, normal, shape_along(1, len(c.shape())))
 
 
 @converts("GroupNormalization", result_type=_type_of_input)

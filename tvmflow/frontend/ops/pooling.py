@@ -42,13 +42,13 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
                 raise Refusal("auto_pad with strides beyond the kernel is ambiguous")
     ceil = bool(attributes.get("ceil_mode", 0)) and not same
     extents = []
-    for axis, size in enumerate(sizes):
-        begin, end, stride = windows.begin[axis], windows.end[axis], windows.strides[axis]
-        room = size + begin + end - windows.spans[axis]
+    for size, span, begin, end, stride in zip(
+        sizes, windows.spans, windows.begin, windows.end, windows.strides, strict=True
+    ):
+        room = size + begin + end - span
         count = (-(-room // stride) if ceil else room // stride) + 1
-        if ceil and (count - 1) * stride >= size + begin:
-            count -= 1  # windows that begin in the padding at the end do not count
-        extents.append(count)
+        # Windows that begin in the padding at the end do not count.
+        extents.append(count - (ceil and (count - 1) * stride >= size + begin))
     return tuple(extents)
 
 

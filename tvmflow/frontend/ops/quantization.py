@@ -7,7 +7,7 @@ between DequantizeLinear and QuantizeLinear, and products of those are computed 
     DequantizeLinear(x) · DequantizeLinear(w) = sum((x - zx) (w - zw)) · sx · sw
 
 with the sum in int32, exact.  The layout pass finds the 8-bit tensors behind the differences again
-(:mod:`tvmflow.graph.layout.rules.quantized`).
+(:mod:`tvmflow.graph.layout.quantized`).
 
 ONNX Runtime's kernels for quantized operators take the scales of operands and result together
 first, by which numbers that are nearly between two steps may go to the other one.  So that networks
@@ -33,15 +33,7 @@ from tvm.relax import op as R
 from ...codegen import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
 from ...ir.rewriter import constant_array, op_name, shape_of
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    normalized_axis,
-    shape_along,
-)
+from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_along
 from ..graph import node_attributes
 
 _BYTES = ("int8", "uint8")
@@ -121,18 +113,13 @@ def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr
     if c.shape(1) != () and rank > 0:
         shape = [1] * rank
         if count != 1 or c.shape(1) != (1,) or rank == 1:
-            axis = normalized_axis(c.attribute("axis", 1), rank) if rank > 1 else 0
+            axis = c.axis(1) if rank > 1 else 0
             if count not in (c.shape()[axis], 1):
                 raise Refusal(f"it has {count} scales for an axis of {c.shape()[axis]}")
             shape[axis] = count
 
-    def shaped(index: int, kind: str) -> relax.Expr:
-        values = c.known(index)
-        if values is not None:
-            return constant(values.reshape(shape).astype(kind))
-        return c.cast(R.reshape(c.input(index), shape), kind)
-
-    return shaped(1, "float32"), shaped(2, zero_dtype) if c.has(2) else None
+    zero = c.cast(c.reshaped(2, shape), zero_dtype) if c.has(2) else None
+    return c.cast(c.reshaped(1, shape), "float32"), zero
 
 
 @converts("DynamicQuantizeLinear")
@@ -142,8 +129,7 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     As in ONNX Runtime the scale of nothing but zeros is one; by ONNX's definition it is zero, and
     everything a quotient of two zeros.
     """
-    x = c.input()
-    zero, one = c.constant(0), c.constant(1)
+    x, zero, one = c.input(), c.constant(0), c.constant(1)
     lowest = R.minimum(R.min(x), zero)
     span = R.maximum(R.max(x), zero) - lowest
     scale = R.where(R.equal(span, zero), one, rounding.quotient(span, c.constant(255)))
@@ -162,18 +148,8 @@ def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax
     """
     count = prod(c.shape(zero)) if c.has(zero) else 0
     shape = per_axis_shape(count, c.shape(index), axis)
-    values, zeros = c.known(index), c.known(zero) if count else None
-    if values is not None and (zeros is not None or not count):
-        whole = values.astype(np.int32)
-        return constant(whole if zeros is None else whole - zeros.astype(np.int32).reshape(shape))
-    value = R.astype(c.input(index), "int32")
-    if not count:
-        return value
-    if zeros is not None:
-        point: relax.Expr = constant(zeros.astype(np.int32).reshape(shape))
-    else:
-        point = R.reshape(R.astype(c.input(zero), "int32"), shape)
-    return value - point
+    value = c.cast(c.input(index), "int32")
+    return value - c.cast(c.reshaped(zero, shape), "int32") if count else value
 
 
 def per_axis_shape(count: int, shape: tuple[int, ...], axis: int | None) -> list[int]:
@@ -306,8 +282,7 @@ class _Quantized:
 
     def difference(self) -> relax.Expr:
         """Return the integers less their zero point, in fp32."""
-        value = self.integers()
-        return value - constant(np.float32(self.zero)) if self.zero else value
+        return self.integers() - constant(np.float32(self.zero)) if self.zero else self.integers()
 
 
 def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized | None:
@@ -427,6 +402,5 @@ def _quantized(c: NodeContext, expr: relax.Expr) -> _Quantized | None:
 
 
 def _definition(c: NodeContext, expr: relax.Expr) -> relax.Expr:
-    """Return what a variable is bound to."""
     found = c.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
     return expr if found is None else found

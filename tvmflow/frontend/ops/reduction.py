@@ -13,21 +13,13 @@ from ..converter import NodeContext, Refusal, constant, converts, normalized_axe
 _Operator = Callable[..., relax.Expr]
 
 
-def _same(x: relax.Expr) -> relax.Expr:
-    return x
-
-
-def _square(x: relax.Expr) -> relax.Expr:
-    return x * x
-
-
 #: Reductions, with an operator on every element before and on the result after them.
-_REDUCTIONS: dict[str, tuple[_Operator, _Operator, _Operator]] = {
-    "ReduceSum": (_same, R.sum, _same), "ReduceMean": (_same, R.mean, _same),
-    "ReduceMax": (_same, R.max, _same), "ReduceMin": (_same, R.min, _same),
-    "ReduceProd": (_same, R.prod, _same), "ReduceL1": (R.abs, R.sum, _same),
-    "ReduceL2": (_square, R.sum, R.sqrt), "ReduceSumSquare": (_square, R.sum, _same),
-    "ReduceLogSum": (_same, R.sum, R.log),
+_REDUCTIONS: dict[str, tuple[_Operator | None, _Operator, _Operator | None]] = {
+    "ReduceSum": (None, R.sum, None), "ReduceMean": (None, R.mean, None),
+    "ReduceMax": (None, R.max, None), "ReduceMin": (None, R.min, None),
+    "ReduceProd": (None, R.prod, None), "ReduceL1": (R.abs, R.sum, None),
+    "ReduceL2": (lambda x: x * x, R.sum, R.sqrt), "ReduceSumSquare": (lambda x: x * x, R.sum, None),
+    "ReduceLogSum": (None, R.sum, R.log),
 }  # fmt: skip
 
 #: Reductions of whole numbers that Relax rounds in another way, or not at all.
@@ -44,12 +36,14 @@ def reduction(c: NodeContext) -> relax.Expr:
     axes, keepdims = _axes(c), bool(c.attribute("keepdims", 1))
     if c.op_type in _FLOATING and not c.is_float():
         raise Refusal(f"{c.dtype()} values are not supported")
-    x = before(c.input())
+    x = before(c.input()) if before else c.input()
     if c.dtype() == "bool":  # maximum and minimum of truth values
         x = R.astype(x, "int8")
     if axes:
         x = wide_reduction(c, reduce, x, axes, keepdims)
-    return R.astype(x, "bool") if c.dtype() == "bool" else after(x)
+    if c.dtype() == "bool":
+        return R.astype(x, "bool")
+    return after(x) if after else x
 
 
 def wide_reduction(
@@ -105,8 +99,7 @@ def arg_extreme(c: NodeContext) -> relax.Expr:
     position = R.where(R.equal(extreme, lowest), last_number, others)
     # The first element stays the extreme if it is NaN, though another one be infinite.
     first = R.strided_slice(x, [axis], [0], [1])
-    if not keepdims:
-        first = R.squeeze(first, [axis])
+    first = first if keepdims else R.squeeze(first, [axis])
     return R.where(first >= c.constant(-np.inf), position, constant(np.array(0, np.int64)))
 
 

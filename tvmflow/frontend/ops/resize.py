@@ -16,15 +16,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...schedules.resize import linear_taps, relax_nearest, relax_positions
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    normalized_axes,
-    shape_along,
-)
+from ..converter import NodeContext, Refusal, constant, converts, normalized_axes, shape_along
 from .shaping import take_places
 
 #: Up to here fp32, in which positions are worked out, has all whole numbers.
@@ -127,33 +119,37 @@ def _resize(
         return native
     kind = c.dtype()
     compute = "float32" if kind == "float16" and modes.mode != "nearest" else kind
-    value = c.emit(c.cast(c.input(), compute))
+    value = c.cast(c.input(), compute)
     for axis, mapped in maps.items():
-        value = c.emit(_along(c, value, axis, mapped))
+        value = _along(c, value, axis, mapped, compute)
         if mapped.outside.any():
             mask = constant(mapped.outside.reshape(shape_along(axis, len(shape))))
             fill = c.constant(c.attribute("extrapolation_value", 0.0), compute)
-            value = c.emit(R.where(mask, fill, value))
+            value = R.where(mask, fill, value)
     return value if compute == kind else R.astype(value, kind)
 
 
-def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.Expr:
+def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap, dtype: str) -> relax.Expr:
     """Resize one axis: by taking elements, mixing two, or a product with a matrix."""
-    rank, taps = len(x.ty.shape), mapped.places.shape[1]
+    rank, taps = len(c.shape()), mapped.places.shape[1]
     if taps == 1:
         return take_places(x, mapped.places[:, 0], axis)
     if taps == 2:
         weights = mapped.weights.T.reshape(2, *shape_along(axis, rank))
         return R.add(
             *(
-                take_places(x, mapped.places[:, tap], axis) * c.constant(weights[tap], dtype_of(x))
+                take_places(x, mapped.places[:, tap], axis) * c.constant(weights[tap], dtype)
                 for tap in range(2)
             )
         )
-    matrix = mapped.matrix()
+    # The weights as a matrix (result, size).
+    dense = np.zeros((len(mapped.places), mapped.size))
+    rows = np.broadcast_to(np.arange(len(dense))[:, None], mapped.places.shape)
+    np.add.at(dense, (rows, mapped.places), mapped.weights)
+    matrix = dense.astype(np.float32)
     if axis == rank - 2:
-        return R.matmul(c.constant(matrix, dtype_of(x)), x)
-    turned = c.constant(np.ascontiguousarray(matrix.T), dtype_of(x))
+        return R.matmul(c.constant(matrix, dtype), x)
+    turned = c.constant(np.ascontiguousarray(matrix.T), dtype)
     if axis == rank - 1:
         return R.matmul(x, turned)
     swap = list(range(rank))
@@ -229,13 +225,6 @@ class AxisMap:
         there = np.where(own, self.weights, 0.0).sum(axis=1).astype(np.float32)
         return bool((there == 1).all() and not self.weights[~own].astype(np.float32).any())
 
-    def matrix(self) -> np.ndarray:
-        """Return the weights as a matrix (result, size) in float32."""
-        dense = np.zeros((len(self.places), self.size))
-        rows = np.broadcast_to(np.arange(len(self.places))[:, None], self.places.shape)
-        np.add.at(dense, (rows, self.places), self.weights)
-        return dense.astype(np.float32)
-
 
 def _axis_map(
     size: int, result: int, scale: float, roi: tuple[float, float], modes: ResizeModes
@@ -260,7 +249,10 @@ def _axis_map(
     if modes.antialias and size == result and scale != 1:
         raise Refusal("smoothing an axis that keeps its extent is ambiguous")
     if modes.mode == "nearest":
-        if modes.coordinate == "half_pixel_symmetric" and _near_boundary(x, modes.nearest):
+        # A position may be so near a rounding boundary that the last bit decides.
+        shifted = x.astype(np.float64) - (0.5 if modes.nearest.startswith("round") else 0.0)
+        near = (np.abs(shifted - np.round(shifted)) < 1e-5).any()
+        if modes.coordinate == "half_pixel_symmetric" and near:
             raise Refusal("a position between two elements, where rounding errors decide")
         places = _nearest(x, modes.nearest, scale)[:, None]
         weights = np.ones_like(places, np.float64)
@@ -309,12 +301,6 @@ def _coordinates(
             return begin * last + y * (end - begin) * last / (length - one)
         return half * (begin + end) * last + np.zeros_like(y)
     raise Refusal(f"its coordinate_transformation_mode {mode!r} is unknown")
-
-
-def _near_boundary(x: np.ndarray, mode: str) -> bool:
-    """Tell whether a position is so near a rounding boundary that the last bit decides."""
-    shifted = x.astype(np.float64) - (0.5 if mode.startswith("round") else 0.0)
-    return bool((np.abs(shifted - np.round(shifted)) < 1e-5).any())
 
 
 _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

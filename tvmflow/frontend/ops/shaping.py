@@ -12,22 +12,8 @@ from tvm.relax import op as R
 
 from ...ir.rewriter import shape_of
 from ...ir.tensors import TensorType
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    formulas,
-    normalized_axes,
-    normalized_axis,
-)
+from ..converter import NodeContext, Refusal, constant, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
-
-
-@converts("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(c: NodeContext) -> relax.Expr:
-    """Give the same elements another shape, which ONNX's shape inference has worked out."""
-    return R.reshape(c.input(), c.result.shape)
 
 
 @converts("Transpose")
@@ -40,7 +26,7 @@ def transpose(c: NodeContext) -> relax.Expr:
 @converts("Concat")
 def concat(c: NodeContext) -> relax.Expr:
     """Join along an axis; empty parts vanish."""
-    axis = normalized_axis(c.required("axis"), len(c.result.shape))
+    axis = c.axis()
     parts = [x for x in c.inputs() if 0 not in shape_of(x)]
     return parts[0] if len(parts) == 1 else R.concat(parts, axis)
 
@@ -60,11 +46,10 @@ def _split_lengths(c: NodeContext, axis: int) -> list[int]:
     """Return the extents of the parts, from an input, an attribute, or equal ones."""
     if c.has(1):
         return [int(length) for length in c.array(1, "lengths of the parts").reshape(-1)]
-    given = c.attribute("split")
-    if given:
-        return list(given)
-    count, extent = len(c.results), c.shape()[axis]
-    size = -(-extent // count)  # the last part may be smaller
+    if c.attribute("split"):
+        return list(c.attribute("split"))
+    extent = c.shape()[axis]
+    size = -(-extent // len(c.results))  # the last part may be smaller
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
@@ -79,12 +64,13 @@ def slice_ranges(node: onnx.NodeProto, graph: Graph) -> dict[int, range]:
         starts, ends = attributes.get("starts", []), attributes.get("ends", [])
         axes, steps = attributes.get("axes"), None
     else:
-        given: list[list[int] | None] = []
-        for name in [*node.input[1:], "", "", "", ""][:4]:
-            if name and name not in graph.constants:
-                raise Refusal("where it begins and ends is computed at run time")
-            given.append(graph.constants[name].reshape(-1).tolist() if name else None)
-        starts, ends, axes, steps = given[0] or [], given[1] or [], given[2], given[3]
+        names = [*node.input[1:], "", "", "", ""][:4]
+        if any(name and name not in graph.constants for name in names):
+            raise Refusal("where it begins and ends is computed at run time")
+        starts, ends, axes, steps = (
+            graph.constants[name].reshape(-1).tolist() if name else None for name in names
+        )
+        starts, ends = starts or [], ends or []
     axes = list(range(len(starts))) if axes is None else list(axes)
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps):
@@ -112,7 +98,6 @@ def slice_(c: NodeContext) -> relax.Expr:
 
 
 def _take_ranges(x: relax.Expr, shape: Sequence[int], ranges: dict[int, range]) -> relax.Expr:
-    """Take a range of each of some axes."""
     forward = {axis: r for axis, r in ranges.items() if r.step > 0 and r != range(shape[axis])}
     if not all(ranges.values()):
         raise Refusal("its result is empty")
@@ -134,6 +119,11 @@ def take_places(x: relax.Expr, places: np.ndarray, axis: int) -> relax.Expr:
 
 
 formulas(
+    # The same elements in another shape, which ONNX's shape inference has worked out.
+    **dict.fromkeys(
+        ("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+        lambda c: R.reshape(c.input(), c.result.shape),
+    ),
     Expand=lambda c: R.broadcast_to(c.input(), c.result.shape),
     Tile=lambda c: R.tile(c.input(), [int(n) for n in c.array(1, "repeats")]),
 )

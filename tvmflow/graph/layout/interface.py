@@ -38,10 +38,7 @@ def block_interface(
     ``requested`` has ``nchw4c`` or ``texture`` by the ONNX model's names; a name of an input and
     an output stands for both.  With ``half``, textures have channels of 16 bits.
 
-    Raises
-    ------
-    CompileError
-        If a name is unknown, or the tensor has no such form.
+    Raises ``CompileError`` if a name is unknown, or the tensor has no such form.
     """
     names = [info.name for info in (*inputs, *outputs)]
     for name in requested:

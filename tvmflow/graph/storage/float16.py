@@ -124,7 +124,6 @@ def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _copy(source: tirx.Buffer, target: tirx.Buffer) -> tirx.Stmt:
-    """Loops that copy one buffer to another."""
     kinds = [str(extent.ty.dtype) for extent in source.shape]
     loops = [tirx.Var(f"i{axis}", kind) for axis, kind in enumerate(kinds)]
     axes = [

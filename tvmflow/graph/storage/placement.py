@@ -16,18 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from tvm import IRModule, relax, te, tirx
 
-from ...ir.rewriter import substitute, with_body, with_main
+from ...ir.rewriter import substitute, with_bindings, with_body, with_main
 from ...ir.scope import extent_of, is_half, is_texture
 from ...ir.signatures import called_function, wants_schedule, with_scopes
 from ...runtime.json_types import JsonObject
 from .uses import Uses, key
 
 #: Causes of a decision.
-ASKED, OVERRIDE, COST = "asked", "override", "cost"
-LIMITS, NO_IMAGES, LAYOUT, OBSTACLE, COPY = "limits", "no images", "layout", "obstacle", "copy"
+Cause = Literal["asked", "override", "cost", "limits", "no images", "layout", "obstacle", "copy"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Placement:
     #: Memory scope; ``None`` is a buffer of its dtype.
     scope: str | None
     reason: str
-    #: One of the causes above.
-    cause: str = ASKED
+    cause: Cause = "asked"
     #: Whether it is a weight, not made by the network.
     constant: bool = False
 
@@ -117,21 +116,22 @@ class Retarget:
 
     def run(self) -> IRModule:
         """Return the rewritten module."""
-        main = self.mod["main"]
-        blocks = []
-        for block in main.body.blocks:
-            self.made = []
-            for binding in block.bindings:
-                self.made.append(self._retarget(binding))
-                # A texture that lives on as a buffer makes room at once.
-                self._side(binding.var, texture=False)
-            blocks.append(type(block)(self.made))
+        main = with_bindings(self.mod["main"], self._rewritten)
+        self.made = []
         result = self._side(main.body.body, texture=0 in self.textures)
-        if not blocks and self.made:
-            blocks = [relax.DataflowBlock(self.made)]
-        elif len(self.made) > (len(blocks[-1].bindings) if blocks else 0):
-            blocks[-1] = type(blocks[-1])(self.made)
+        blocks = list(main.body.blocks)
+        if self.made:
+            last = blocks.pop() if blocks else relax.DataflowBlock([])
+            blocks.append(type(last)([*last.bindings, *self.made]))
         return with_main(self.mod, with_body(main, blocks, result), self.builder.get())
+
+    def _rewritten(self, binding: relax.Binding) -> list[relax.Binding]:
+        """A binding, behind the copies that it reads."""
+        self.made = []
+        self.made.append(self._retarget(binding))
+        # A texture that lives on as a buffer makes room at once.
+        self._side(binding.var, texture=False)
+        return self.made
 
     def _retarget(self, binding: relax.Binding) -> relax.Binding:
         """The same call, of the function with the signature that the placements ask for."""

@@ -25,19 +25,7 @@ from ...devices.target import Device
 from ...errors import CompileError
 from ...ir.names import resolve_names, unique
 from ...ir.scope import HALF_BUFFER, constant_scope, interface_scope, panel_scope, with_half
-from .placement import (
-    ASKED,
-    COPY,
-    COST,
-    LAYOUT,
-    LIMITS,
-    NO_IMAGES,
-    OBSTACLE,
-    OVERRIDE,
-    Placement,
-    Retarget,
-    Sides,
-)
+from .placement import Cause, Placement, Retarget, Sides
 from .uses import Tensor, Uses, prefers_texture
 
 
@@ -119,58 +107,58 @@ class StoragePass:
             name = unique(f"{tensor.name}_{kind}", self.taken)
             reason = f"a copy of {tensor.name}, {tensor.obstacle}"
             if not tensor.written_as_buffer:
-                copy = replace(decision, tensor=name, scope=None, cause=COPY, reason=reason)
+                copy = replace(decision, tensor=name, scope=None, cause="copy", reason=reason)
                 return Sides(decision, copy)
             reason = f"{reason}: {decision.reason}"
-            copy = replace(decision, tensor=name, cause=COPY, reason=reason)
-            own = replace(decision, scope=None, cause=OBSTACLE, reason=tensor.obstacle)
+            copy = replace(decision, tensor=name, cause="copy", reason=reason)
+            own = replace(decision, scope=None, cause="obstacle", reason=tensor.obstacle)
             return Sides(own, copy)
         if decision.scope is None and self._is_half(tensor) and not tensor.obstacle:
             return Sides(replace(decision, scope=HALF_BUFFER))
-        if tensor.constant and decision.cause in (LAYOUT, NO_IMAGES):
+        if tensor.constant and decision.cause in ("layout", "no images"):
             return Sides(None)
         return Sides(decision)
 
     def _decide(self, tensor: Tensor, asked: str | None) -> Placement:
         """Choose the texture that a tensor is or gets, or a buffer."""
 
-        def chosen(scope: str | None, cause: str, reason: str) -> Placement:
+        def chosen(scope: str | None, cause: Cause, reason: str) -> Placement:
             return Placement(
                 tensor.name, tensor.shape, tensor.dtype, scope, reason, cause, tensor.constant
             )
 
-        def buffer(cause: str, reason: str) -> Placement:
+        def buffer(cause: Cause, reason: str) -> Placement:
             """A buffer; if it had to be one anyway, that is the reason."""
             if tensor.obstacle:
-                cause, reason = OBSTACLE, tensor.obstacle
+                cause, reason = "obstacle", tensor.obstacle
             return chosen(None, cause, reason)
 
         if tensor.obstacle and not tensor.pinned and not tensor.can_be_copied:
-            return chosen(None, OBSTACLE, tensor.obstacle)
+            return chosen(None, "obstacle", tensor.obstacle)
         extent = self.device.image_extent
         if not extent:
-            return buffer(NO_IMAGES, "on a target or device without images")
+            return buffer("no images", "on a target or device without images")
         if not tensor.has_texels:
-            return buffer(LAYOUT, tensor.why_no_texels)
+            return buffer("layout", tensor.why_no_texels)
         scope = self._scope_for(tensor)
         if scope is None:
             limits = f"{extent}x{extent} texels in {self.device.image_layers} layers"
-            return buffer(LIMITS, f"over the limits of the device's images, {limits}")
+            return buffer("limits", f"over the limits of the device's images, {limits}")
         if asked:
-            return chosen(scope if asked == "texture" else None, OVERRIDE, "asked for by name")
+            return chosen(scope if asked == "texture" else None, "override", "asked for by name")
         if tensor.pinned:
-            return chosen(scope, ASKED, tensor.pinned)
+            return chosen(scope, "asked", tensor.pinned)
         if self.storage == "buffer":
-            return buffer(ASKED, "asked for")
+            return buffer("asked", "asked for")
         if self.storage == "texture":
-            return chosen(scope, ASKED, "asked for")
+            return chosen(scope, "asked", "asked for")
         copy = ""
         if tensor.obstacle:
             copy = "texture" if tensor.written_as_buffer else "buffer"
         better, reason = prefers_texture(tensor.traffic, self.device, copy)
         if not better and copy:
             reason = f"{tensor.obstacle}: {reason}"
-        return chosen(scope if better else None, COST, reason)
+        return chosen(scope if better else None, "cost", reason)
 
     def _is_half(self, tensor: Tensor) -> bool:
         # The layout pass names another form of a tensor after it.
@@ -182,8 +170,9 @@ class StoragePass:
         half = self._is_half(tensor)
         if tensor.pinned:
             return interface_scope(tensor.shape, self.device, half)
-        if tensor.constant:
-            scope = constant_scope(tensor.shape, self.device)
-        else:
-            scope = panel_scope(tensor.shape, self.device, self.width)
+        shape, device = tensor.shape, self.device
+        constant = tensor.constant
+        scope = (
+            constant_scope(shape, device) if constant else panel_scope(shape, device, self.width)
+        )
         return with_half(scope) if scope is not None and half else scope

@@ -10,15 +10,7 @@ from tvm import relax
 from ....devices.choices import GEMM, WINOGRAD
 from ....ir import blocked
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
-from ....schedules import (
-    conv2d,
-    conv2d_transpose,
-    depthwise,
-    gemm,
-    grouped,
-    pooling,
-    winograd,
-)
+from ....schedules import conv2d, conv2d_transpose, depthwise, gemm, grouped, pooling, winograd
 from ..algorithms import Convolution
 from ..quantized import quantized
 from . import OPAQUE, Result, is_float, rule
@@ -39,7 +31,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     padded = any(ints(attrs.padding))
     of_one_filter = groups > 1 and inputs == 1 and outputs == groups
     # Lanes of one vector read different channels: no four of them lie side by side.
-    mixed = groups > 1 and bool((outputs // groups) % block)
+    mixed = groups > 1 and not of_one_filter and bool((outputs // groups) % block)
     dots = not of_one_filter and not mixed and (groups == 1 or inputs % 4 == 0)
     integers = quantized(layout, x, weight, (1, 2, 3), dots=dots, staged=not padded)
     if integers is None:

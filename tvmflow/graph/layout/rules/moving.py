@@ -9,7 +9,6 @@ stay in their lanes, whole vectors are moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -211,23 +210,22 @@ def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index]
 # -- views: reshapes and permutations that lead back to pictures ---------------------------
 
 
-@dataclass(frozen=True)
-class Step:
-    """A reshape, a permutation (with ``axes``) or a broadcast between two shapes."""
+def _back(call: relax.Call, index: list[Index]) -> list[Index]:
+    """Indices of a view's source for indices of its result."""
+    source, result = shape_of(call.args[0]), shape_of(call)
+    if op_name(call) == "relax.permute_dims":
+        return [index[_axes(call).index(axis)] for axis in range(len(index))]
+    if op_name(call) == "relax.broadcast_to":
+        tail = index[len(index) - len(source) :]
+        return [0 if e == 1 else i for i, e in zip(tail, source, strict=True)]
+    return _reshaped(index, result, source)
 
-    kind: str
-    source: tuple[int, ...]
-    result: tuple[int, ...]
-    axes: tuple[int, ...] = ()
 
-    def back(self, index: list[Index]) -> list[Index]:
-        """Indices of the source for indices of the result."""
-        if self.kind == "permute":
-            return [index[self.axes.index(axis)] for axis in range(len(index))]
-        if self.kind == "broadcast":
-            tail = index[len(index) - len(self.source) :]
-            return [0 if e == 1 else i for i, e in zip(tail, self.source, strict=True)]
-        return _reshaped(index, self.result, self.source)
+def _axes(call: relax.Call) -> list[int]:
+    """The source's axis behind each of a permutation's."""
+    rank = len(shape_of(call))
+    axes = range(rank)[::-1] if call.attrs.axes is None else ints(call.attrs.axes)
+    return [axis % rank for axis in axes]
 
 
 def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) -> list[Index]:
@@ -266,34 +264,24 @@ def view_rule(layout: LayoutPass, call: relax.Call) -> Result | Later | None:
     Channel shuffles, and moves between channels and space.  The steps between are only
     computed where something else reads them.
     """
-    steps: list[Step] = []
+    views: list[relax.Call] = []
     source: relax.Expr = call
     while not layout.is_blocked(source):
         value = layout.definitions.get(source, source)
         if RULES.get(op_name(value) or "") is not view_rule:
             return None
         source = value.args[0]
-        steps.insert(0, _step(value, shape_of(source)))
-    through = max(len(step.result) for step in steps[:-1]) if len(steps) > 1 else 4
-    last = steps[-1]
-    keeps_channels = last.kind == "permute" and last.axes[1] == 1
-    to_picture = len(last.result) == 4 and last.result[1] > 1
-    if not to_picture or not (keeps_channels or (through > 4 and last.kind == "reshape")):
+        views.insert(0, value)
+    shape, name = shape_of(call), op_name(call)
+    through = max((len(shape_of(view)) for view in views[:-1]), default=4)
+    keeps_channels = name == "relax.permute_dims" and len(shape) > 1 and _axes(call)[1] == 1
+    is_picture = len(shape) == 4 and shape[1] > 1
+    if not is_picture or not (keeps_channels or (through > 4 and name == "relax.reshape")):
         return Later.LATER
 
     def element_of(index: list[Index], t: te.Tensor) -> tirx.Expr:
-        for step in reversed(steps):
-            index = step.back(index)
+        for view in reversed(views):
+            index = _back(view, index)
         return element(t, *index)
 
     return _moved(layout, call, "view", element_of, layout.blocked(source), guarded=True)
-
-
-def _step(call: relax.Call, source: tuple[int, ...]) -> Step:
-    result = shape_of(call)
-    name = op_name(call)
-    if name == "relax.permute_dims":
-        axes = call.attrs.axes
-        turned = ints(axes) if axes is not None else tuple(reversed(range(len(source))))
-        return Step("permute", source, result, tuple(a % len(source) for a in turned))
-    return Step("broadcast" if name == "relax.broadcast_to" else "reshape", source, result)

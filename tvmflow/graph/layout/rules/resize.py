@@ -74,11 +74,10 @@ def _emit(layout: LayoutPass, x: relax.Expr, tables: dict[int, Table]) -> Result
     if not tables:
         return None
     weighted = any((weights != 1).any() for _, weights in tables.values())
-    constants = []
-    for places, weights in tables.values():
-        constants.append(layout.constant(places.astype(np.int32)))
-        if weighted:
-            constants.append(layout.constant(weights.astype(np.float32)))
+    arrays = [
+        (places.astype(np.int32), weights.astype(np.float32)) for places, weights in tables.values()
+    ]
+    constants = [layout.constant(array) for pair in arrays for array in pair[: 1 + weighted]]
     expr = layout.emit(
         "resize",
         lambda t, *c: resize.compute(t, c, list(tables), weighted),
